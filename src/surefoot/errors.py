@@ -1,0 +1,41 @@
+"""One class per boundary that can fail. Each message names the field and the fix."""
+
+
+class SurefootError(Exception):
+    """Base of every error the package raises on purpose."""
+
+
+class RecordError(SurefootError):
+    """Bytes from outside do not form a valid record (bad JSON, wrong field, broken span)."""
+
+
+class AnswerError(SurefootError):
+    """An answer could not be extracted or compared within its limits."""
+
+
+class SegmentError(SurefootError):
+    """A text could not be cut into steps, or spans do not fit the text or its tokens."""
+
+
+class PolicyError(SurefootError):
+    """A policy could not be loaded or did not answer."""
+
+
+class LabelError(SurefootError):
+    """Labels are missing, contradictory or of the wrong kind for what was asked."""
+
+
+class CheckpointError(SurefootError):
+    """A checkpoint directory is incomplete or belongs to another family."""
+
+
+class ScoreError(SurefootError):
+    """A trace could not be scored, or scores could not be reduced to one number."""
+
+
+class TrainingError(SurefootError):
+    """Training data or numbers are unusable (nothing labelled, loss not finite)."""
+
+
+class RunError(SurefootError):
+    """A run directory does not match what it is asked to continue."""

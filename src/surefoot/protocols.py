@@ -1,0 +1,112 @@
+"""The seams of the package: one method each. Everything else meets through these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from surefoot.records import Message, Problem, StepLabel, StepScores, ToolCall, Trace, Usage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How to draw tokens. ``temperature`` 0 is greedy; ``max_tokens`` bounds one completion."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 512
+    stop: tuple[str, ...] = ()
+    """Generation ends right after the first of these; the stop text is kept in the completion."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRequest:
+    """Ask for ``n`` completions of one prompt, each continuing ``prefix``.
+
+    A ``str`` prompt is given to the model as it is; a tuple of messages goes through the chat template,
+    and ``prefix`` is then the beginning of the assistant's reply.
+    """
+
+    prompt: str | tuple[Message, ...]
+    prefix: str = ""
+    n: int = 1
+    seed: int = 0
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """New text only: neither the prompt nor the prefix is repeated."""
+
+    text: str
+    finish_reason: str
+    """``stop`` (end of sequence or stop text), ``length``, or what the server said."""
+    tokens: int
+    """Tokens generated."""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleResult:
+    """Answer to one request. On failure ``error`` names the boundary and ``completions`` is empty."""
+
+    completions: tuple[Completion, ...]
+    usage: Usage
+    error: str | None = None
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Writes completions. Results come in the order of the requests, one each, failures included."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]: ...
+
+
+@runtime_checkable
+class Segmenter(Protocol):
+    """Cuts text into spans ``(start, end)`` that tile it: joined, they give the text back."""
+
+    def segment(self, text: str) -> list[tuple[int, int]]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemTrace:
+    """A trace with the problem it answers: the unit that labellers and scorers take."""
+
+    problem: Problem
+    trace: Trace
+
+
+@runtime_checkable
+class Labeller(Protocol):
+    """Labels traces: one list per item, one label per step of that item's trace."""
+
+    async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]: ...
+
+
+@runtime_checkable
+class StepScorer(Protocol):
+    """The one way to a step score, for every kind of reward model."""
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One solution as a selector sees it."""
+
+    answer: str | None
+    """Canonical final answer; equal strings are equal answers; ``None`` = no answer."""
+    score: float | None
+    """Aggregated score; ``None`` = not scored."""
+
+
+@runtime_checkable
+class Selector(Protocol):
+    """Chooses among the candidates of one problem; returns the index of the chosen one."""
+
+    def select(self, candidates: Sequence[Candidate]) -> int: ...
