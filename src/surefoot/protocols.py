@@ -110,3 +110,12 @@ class Selector(Protocol):
     """Chooses among the candidates of one problem; returns the index of the chosen one."""
 
     def select(self, candidates: Sequence[Candidate]) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledTrace:
+    """A trace with its problem and the labels given to its steps; a step may have none or several."""
+
+    problem: Problem
+    trace: Trace
+    labels: tuple[StepLabel, ...]

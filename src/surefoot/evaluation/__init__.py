@@ -1,0 +1,1 @@
+"""Measuring: intervals, step metrics, label noise, benchmarks, and the reports that show them."""

@@ -1,0 +1,172 @@
+"""Percentile bootstrap intervals. The unit that is resampled is the problem (or trace), never the step.
+
+Steps of one trace and samples of one problem stand or fall together; resampling them one by one would give
+intervals that are too narrow. Method: Efron and Tibshirani 1993, chapters 8 and 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_CHUNK = 1 << 21
+"""Indices drawn at once; bounds memory at about 32 MB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """An estimate with the bounds of its interval, in the unit of the estimate."""
+
+    value: float
+    low: float
+    high: float
+    undefined: int = 0
+    """Bootstrap draws left out because the statistic was NaN there (e.g. a class was absent)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resample:
+    """One bootstrap draw, as a statistic sees it; both arrays have shape [items drawn]."""
+
+    items: NDArray[np.intp]
+    """Indices into the original items; an index repeats when its cluster was drawn more than once."""
+    clusters: NDArray[np.intp]
+    """Cluster of each item, numbered afresh for each copy, so that two copies are two problems."""
+
+
+def bootstrap_mean(
+    values: ArrayLike, *, level: float = 0.95, draws: int = 10_000, rng: np.random.Generator
+) -> Interval:
+    """Mean over problems with its interval; ``values`` has shape [problems].
+
+    With a single problem the interval has no width: nothing is known of the spread. Raises ``ValueError`` if
+    ``values`` is empty or holds NaN.
+    """
+    array = _values(values, "values")
+    return _interval(float(array.mean()), _resampled_sums(array, draws, rng) / len(array), level)
+
+
+def bootstrap_difference(
+    first: ArrayLike,
+    second: ArrayLike,
+    *,
+    level: float = 0.95,
+    draws: int = 10_000,
+    rng: np.random.Generator,
+) -> Interval:
+    """Mean of ``first - second`` over problems; both have shape [problems], in the same order.
+
+    Paired: what makes a problem hard for both sides cancels. Raises ``ValueError`` as ``bootstrap_mean``,
+    and if the lengths differ.
+    """
+    left, right = _values(first, "first"), _values(second, "second")
+    if len(left) != len(right):
+        raise ValueError(
+            f"'first' has {len(left)} problems and 'second' has {len(right)}; pair them by problem"
+        )
+    return bootstrap_mean(left - right, level=level, draws=draws, rng=rng)
+
+
+def bootstrap_seeds(
+    per_seed: Sequence[ArrayLike],
+    *,
+    same_problems: bool,
+    level: float = 0.95,
+    draws: int = 10_000,
+    rng: np.random.Generator,
+) -> Interval:
+    """Mean over the problems of several runs that differ in their seed; one array [problems] per seed.
+
+    Every problem of every seed counts alike. Seeds are kept and problems are resampled within them: two or
+    three seeds are too few to resample, so the interval holds for these seeds and says nothing of others;
+    print the values per seed beside it. ``same_problems=True`` (row i is the same problem in each seed)
+    draws the same problems for all seeds, because their results are correlated; ``False`` draws each seed's
+    own problems independently. Raises ``ValueError`` for no seeds, empty or NaN values, or unequal lengths
+    with ``same_problems``.
+    """
+    arrays = [_values(values, f"per_seed[{seed}]") for seed, values in enumerate(per_seed)]
+    if not arrays:
+        raise ValueError("'per_seed' is empty; give one array of values for each seed")
+    if same_problems:
+        if len({len(array) for array in arrays}) > 1:
+            lengths = [len(array) for array in arrays]
+            raise ValueError(
+                f"'same_problems' needs equal lengths, got {lengths}; align the seeds by problem"
+            )
+        return bootstrap_mean(np.mean(arrays, axis=0), level=level, draws=draws, rng=rng)
+    problems = sum(len(array) for array in arrays)
+    sums = sum((_resampled_sums(array, draws, rng) for array in arrays), np.zeros(draws))
+    return _interval(float(np.concatenate(arrays).mean()), sums / problems, level)
+
+
+def bootstrap_statistic(
+    cluster_ids: Sequence[Hashable],
+    statistic: Callable[[Resample], float],
+    *,
+    level: float = 0.95,
+    draws: int = 1_000,
+    rng: np.random.Generator,
+) -> Interval:
+    """Interval of any statistic of items that come in clusters (steps of a trace, traces of a problem).
+
+    ``cluster_ids`` has shape [items]; clusters are drawn with replacement and keep all their items, in the
+    items' order. ``statistic`` maps a draw to one number; a NaN is left out of the bounds and counted. A
+    statistic that compares items inside a cluster must group by ``Resample.clusters``, not by its own ids:
+    otherwise a problem drawn twice would be compared with its copy. Raises ``ValueError`` if there are no
+    items.
+    """
+    if not len(cluster_ids):
+        raise ValueError("'cluster_ids' is empty; there is nothing to resample")
+    index: dict[Hashable, int] = {}
+    clusters = np.array([index.setdefault(identity, len(index)) for identity in cluster_ids], dtype=np.intp)
+    order = np.argsort(clusters, kind="stable")
+    members = np.split(order, np.flatnonzero(np.diff(clusters[order])) + 1)
+    sizes = np.array([len(items) for items in members])
+    results = np.empty(draws)
+    for draw in range(draws):
+        drawn = rng.integers(len(members), size=len(members))
+        items = np.concatenate([members[cluster] for cluster in drawn])
+        copies = np.repeat(np.arange(len(drawn)), sizes[drawn])
+        results[draw] = statistic(Resample(items=items, clusters=copies))
+    value = float(statistic(Resample(items=np.arange(len(clusters)), clusters=clusters)))
+    return _interval(value, results, level)
+
+
+def _values(values: ArrayLike, name: str) -> NDArray[np.float64]:
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 1 or not len(array):
+        raise ValueError(
+            f"'{name}' must be a flat list with at least one problem, not of shape {array.shape}"
+        )
+    unknown = np.flatnonzero(np.isnan(array))
+    if len(unknown):
+        raise ValueError(
+            f"{name}[{unknown[0]}] is NaN ({len(unknown)} in all); drop undefined values and count them"
+        )
+    return array
+
+
+def _resampled_sums(array: NDArray[np.float64], draws: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Sum of n values drawn with replacement, ``draws`` times over."""
+    if draws < 1:
+        raise ValueError(f"'draws' must be at least 1, not {draws}")
+    n = len(array)
+    sums = np.empty(draws)
+    rows = max(1, _CHUNK // n)
+    for start in range(0, draws, rows):
+        count = min(rows, draws - start)
+        sums[start : start + count] = array[rng.integers(n, size=(count, n))].sum(axis=1)
+    return sums
+
+
+def _interval(value: float, draws: NDArray[np.float64], level: float) -> Interval:
+    if not 0 < level < 1:
+        raise ValueError(f"'level' must lie between 0 and 1, not {level}")
+    defined = draws[~np.isnan(draws)]
+    if not len(defined):
+        return Interval(value=value, low=np.nan, high=np.nan, undefined=len(draws))
+    low, high = np.quantile(defined, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value=value, low=float(low), high=float(high), undefined=len(draws) - len(defined))

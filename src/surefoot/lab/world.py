@@ -1,0 +1,249 @@
+"""The last-digit world: a chain of one-digit operations, of which only the last digit is kept.
+
+    Start with 7. Add 3. Multiply by 4. Subtract 9.
+
+is solved one operation a line::
+
+    7 + 3 = 0
+    0 * 4 = 0
+    0 - 9 = 1
+    Answer: 1
+
+A wrong digit is not always fatal (multiplying by 0, 2, 4, 5, 6 or 8 forgets part of it), so some right
+answers rest on a wrong step, and outcome and process differ. Each line can be checked without doubt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from surefoot.errors import RecordError
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Evidence, Problem, StepLabel, Trace
+
+BASE = 10
+_WORDS = {"+": "Add", "-": "Subtract", "*": "Multiply by"}
+_SYMBOLS = {word: symbol for symbol, word in _WORDS.items()}
+_START = re.compile(r"Start with (\d)\.")
+_OPERATION = re.compile(r" (Add|Subtract|Multiply by) (\d)\.")
+_EQUATION = re.compile(r"(\d) ([-+*]) (\d) = (\d)\n")
+_RESTATEMENT = re.compile(r"Now (\d)\n")
+_ANSWER = re.compile(r"Answer: (\d)\n?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difficulty:
+    """Knobs of the problem generator."""
+
+    min_operations: int = 6
+    max_operations: int = 10
+    operations: str = "+-*"
+    """Symbols drawn from, with equal chance for each character: ``"++*"`` adds twice as often."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_operations <= self.max_operations:
+            raise ValueError("need 1 <= min_operations <= max_operations")
+        if not self.operations or set(self.operations) - set(_WORDS):
+            raise ValueError(f"operations must be made of {''.join(_WORDS)}, got {self.operations!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """A problem taken apart: a start digit and the operations on it."""
+
+    start: int
+    operations: tuple[tuple[str, int], ...]
+
+    @property
+    def text(self) -> str:
+        """The problem as it is put to a policy."""
+        parts = [f"Start with {self.start}."]
+        parts += [f" {_WORDS[symbol]} {digit}." for symbol, digit in self.operations]
+        return "".join(parts)
+
+    @property
+    def answer(self) -> int:
+        """The right last digit."""
+        value = self.start
+        for symbol, digit in self.operations:
+            value = apply(value, symbol, digit)
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the checker says of one step, judged against the trace's own state before it."""
+
+    value: Literal[-1, 0, 1]
+    """+1 right and a step forward, 0 right without progress, -1 wrong."""
+    reason: str
+
+
+def apply(value: int, symbol: str, digit: int) -> int:
+    """Last digit of ``value symbol digit``."""
+    match symbol:
+        case "+":
+            return (value + digit) % BASE
+        case "-":
+            return (value - digit) % BASE
+        case _:
+            return (value * digit) % BASE
+
+
+def parse_problem(text: str) -> Chain:
+    """Read a problem's text. Raises ``RecordError`` when it is not one of this world."""
+    start = _START.match(text)
+    end = start.end() if start else 0
+    operations = []
+    while match := _OPERATION.match(text, end):
+        operations.append((_SYMBOLS[match[1]], int(match[2])))
+        end = match.end()
+    if start is None or not operations or text[end:].strip():
+        raise RecordError(f"not a problem of the lab's world: {text!r} (expected 'Start with 7. Add 3. …')")
+    return Chain(start=int(start[1]), operations=tuple(operations))
+
+
+def draw_chain(rng: np.random.Generator, difficulty: Difficulty) -> Chain:
+    """Draw one problem."""
+    length = int(rng.integers(difficulty.min_operations, difficulty.max_operations + 1))
+    symbols = rng.integers(0, len(difficulty.operations), length)
+    digits = rng.integers(0, BASE, length + 1)
+    pairs = tuple((difficulty.operations[s], int(d)) for s, d in zip(symbols, digits[1:], strict=True))
+    return Chain(start=int(digits[0]), operations=pairs)
+
+
+def generate_problems(
+    count: int, *, seed: int, difficulty: Difficulty | None = None, exclude: Sequence[Problem] = ()
+) -> list[Problem]:
+    """``count`` distinct problems, none of them in ``exclude`` (so that splits do not overlap)."""
+    rng = np.random.default_rng(seed)
+    taken = {problem.text for problem in exclude}
+    problems: list[Problem] = []
+    misses = 0
+    while len(problems) < count:
+        chain = draw_chain(rng, difficulty or Difficulty())
+        if chain.text in taken:
+            misses += 1
+            if misses > 1000 + 100 * count:
+                raise ValueError(f"this difficulty has fewer than {count} distinct problems; allow more operations")
+            continue
+        taken.add(chain.text)
+        problems.append(Problem(text=chain.text, answer=str(chain.answer), source="lab"))
+    return problems
+
+
+def worked_solution(chain: Chain, *, rng: np.random.Generator | None = None, restate: float = 0.0) -> str:
+    """A right solution; with chance ``restate`` a line is followed by one that only repeats the value."""
+    value, lines = chain.start, []
+    for symbol, digit in chain.operations:
+        result = apply(value, symbol, digit)
+        lines.append(f"{value} {symbol} {digit} = {result}\n")
+        value = result
+        if rng is not None and rng.random() < restate:
+            lines.append(f"Now {value}\n")
+    return "".join([*lines, f"Answer: {value}\n"])
+
+
+def check_steps(problem: Problem, trace: Trace) -> list[Verdict]:
+    """Judge every step of a text trace, each against the running value that the trace itself has.
+
+    A step that follows correctly from an earlier wrong value is therefore +1: the error is counted
+    where it was made, and only there.
+    """
+    state = _State(parse_problem(problem.text))
+    return [state.judge(trace.step_text(index)) for index in range(len(trace.steps))]
+
+
+class _State:
+    """Where a trace stands: running value, operations done, whether it has answered."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain, self.value, self.done, self.answered = chain, chain.start, 0, False
+        self.seen: set[str] = set()
+
+    def judge(self, line: str) -> Verdict:
+        if self.answered:
+            return Verdict(value=-1, reason="a line after the answer")
+        if match := _EQUATION.fullmatch(line):
+            return self._equation(line, int(match[1]), match[2], int(match[3]), int(match[4]))
+        if match := _RESTATEMENT.fullmatch(line):
+            return self._restatement(int(match[1]))
+        if match := _ANSWER.fullmatch(line):
+            return self._answer(int(match[1]))
+        return Verdict(value=-1, reason=f"not a line of this world: {line.strip()[:40]!r}")
+
+    def _equation(self, line: str, left: int, symbol: str, right: int, result: int) -> Verdict:
+        operations = self.chain.operations
+        expected = operations[self.done] if self.done < len(operations) else None
+        if left != self.value or (symbol, right) != expected:
+            if line in self.seen:
+                return Verdict(value=0, reason="repeats an earlier right step")
+            reason = f"starts from {left}, but the running value is {self.value}"
+            if left == self.value:
+                wanted = f"{expected[0]} {expected[1]}" if expected else "to answer"
+                reason = f"does {symbol} {right}, but the next thing is {wanted}"
+            self.value, self.done = result, min(self.done + 1, len(operations))
+            return Verdict(value=-1, reason=reason)
+        self.value, self.done = result, self.done + 1
+        right_result = apply(left, symbol, right)
+        if result != right_result:
+            return Verdict(value=-1, reason=f"{left} {symbol} {right} ends in {right_result}, not {result}")
+        self.seen.add(line)
+        return Verdict(value=1, reason="right")
+
+    def _restatement(self, stated: int) -> Verdict:
+        if stated == self.value:
+            return Verdict(value=0, reason="restates the running value")
+        reason = f"states {stated}, but the running value is {self.value}"
+        self.value = stated
+        return Verdict(value=-1, reason=reason)
+
+    def _answer(self, stated: int) -> Verdict:
+        self.answered = True
+        left = len(self.chain.operations) - self.done
+        if left:
+            return Verdict(value=-1, reason=f"answers with {left} operations left")
+        if stated != self.value:
+            return Verdict(value=-1, reason=f"answers {stated}, but the running value is {self.value}")
+        return Verdict(value=1, reason="right")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactLabeller:
+    """Correctness labels that are known to be true (a :class:`surefoot.protocols.Labeller`).
+
+    ``after_error`` says what the steps after the first wrong one get: ``unlabelled`` (PRM800K: raters stop
+    there), ``step`` (each judged by itself) or ``wrong`` (Uesato et al.: the prefix stays wrong).
+    """
+
+    after_error: Literal["unlabelled", "step", "wrong"] = "unlabelled"
+    source: str = "lab-checker"
+
+    async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
+        """One list per item, one label per step."""
+        return [list(self._labels(item)) for item in items]
+
+    def _labels(self, item: ProblemTrace) -> Iterator[StepLabel]:
+        failed = False
+        for index, verdict in enumerate(check_steps(item.problem, item.trace)):
+            value: float | None = verdict.value
+            reason = None
+            if failed and self.after_error == "unlabelled":
+                value, reason = None, "after the first error"
+            elif failed and self.after_error == "wrong":
+                value = -1
+            failed = failed or verdict.value < 0
+            yield StepLabel(
+                trace_id=item.trace.id,
+                step=index,
+                kind="correctness",
+                value=value,
+                reason=reason,
+                source=self.source,
+                evidence=Evidence(message=verdict.reason),
+            )

@@ -1,0 +1,1 @@
+"""One file per way to label steps; each is a :class:`surefoot.protocols.Labeller`."""

@@ -1,0 +1,66 @@
+"""Reduce the step scores of one trace to one number, by a rule that the caller names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from surefoot.errors import ScoreError
+
+Aggregator = Literal["min", "product", "last", "mean"]
+"""Papers differ: product (Lightman et al. 2023; OmegaPRM), min (Math-Shepherd), last (Snell et al. 2024),
+mean (RLHFlow's evaluation)."""
+
+AGGREGATORS: tuple[Aggregator, ...] = get_args(Aggregator)
+
+
+def aggregate(scores: Sequence[float | None], how: Aggregator) -> float:
+    """One number for one trace from its step scores, in the order of the steps.
+
+    For scores in [0, 1], product <= min <= mean, and all rules agree on a single step. ``product`` and
+    ``min`` are unchanged by a further step scored 1; ``last`` and ``mean`` are not.
+
+    Raises ``ScoreError`` if there is no step, if a step is unscored (``None`` or NaN: unscored is not zero,
+    and a minimum over the scored ones would look better than it is), if ``product`` meets a negative score
+    (a logit or a margin, whose product means nothing), or if ``how`` is no known rule.
+    """
+    known = _known(scores)
+    if how == "min":
+        return min(known)
+    if how == "last":
+        return known[-1]
+    if how == "mean":
+        return math.fsum(known) / len(known)
+    if how == "product":
+        return _product(known)
+    raise ScoreError(f"unknown aggregator {how!r}; use one of {', '.join(AGGREGATORS)}")
+
+
+def _known(scores: Sequence[float | None]) -> list[float]:
+    if not len(scores):
+        raise ScoreError("'scores' is empty: a trace without steps has no score; drop it and count it")
+    known = []
+    for step, score in enumerate(scores):
+        if score is None or math.isnan(score):
+            raise ScoreError(
+                f"scores[{step}] is unscored, and unscored is not zero; drop the trace and count it"
+            )
+        known.append(float(score))
+    return known
+
+
+def _product(scores: list[float]) -> float:
+    """Product in log space, so that a large factor late in the list cannot meet an early underflow.
+
+    Rounding of ``exp`` is kept from breaking product <= min, which holds when no score exceeds 1.
+    """
+    least = min(scores)
+    if least < 0:
+        raise ScoreError(
+            f"aggregator 'product' needs scores >= 0, got {least}; map logits to probabilities first"
+        )
+    if least == 0 or len(scores) == 1:
+        return least
+    product = math.exp(math.fsum(math.log(score) for score in scores))
+    return min(product, least) if max(scores) <= 1 else product

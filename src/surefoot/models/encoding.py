@@ -1,0 +1,113 @@
+"""Problem and trace → token ids and the position where each step's score is read.
+
+Training and scoring both build their tokens here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+from transformers import PreTrainedTokenizerBase
+
+from surefoot.errors import ScoreError
+from surefoot.policies.prompts import PromptFormat
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Message, Problem
+from surefoot.segment import token_positions
+
+
+class Encoding(BaseModel):
+    """How a checkpoint reads its input; stored in ``surefoot.json``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    template: str = "{problem}\n"
+    """Text (or user message, with ``chat``) that comes before the solution."""
+    chat: bool = False
+    system: str | None = None
+    max_length: int = Field(default=2048, ge=8)
+    """Tokens; a longer trace is cut and its later steps stay unscored."""
+
+    def prompt(self, problem: Problem) -> str | tuple[Message, ...]:
+        """The rendered problem, as a policy with the same format would see it."""
+        return PromptFormat(template=self.template, chat=self.chat, system=self.system).render(problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedTrace:
+    """Token ids of one trace, at most ``max_length``, with a read-out position per step."""
+
+    ids: tuple[int, ...]
+    positions: tuple[int | None, ...]
+    """Index into ``ids`` of each step's last visible token; ``None`` = cut off."""
+
+    @property
+    def truncated_steps(self) -> int:
+        """Steps that lie beyond ``max_length``."""
+        return sum(position is None for position in self.positions)
+
+
+def encode_traces(
+    tokenizer: PreTrainedTokenizerBase, encoding: Encoding, items: Sequence[ProblemTrace]
+) -> list[EncodedTrace]:
+    """Encode traces in order.
+
+    Raises ``ScoreError`` for a tokenizer without offsets, a trace without steps, or a chat template
+    whose output for a longer conversation does not begin with that for a shorter one.
+    """
+    if not tokenizer.is_fast:
+        raise ScoreError("this tokenizer gives no character offsets; use its fast version (tokenizer.json)")
+    located = [_locate(tokenizer, encoding, item) for item in items]
+    plain = not encoding.chat
+    texts = [where.text for where in located]
+    if not texts:
+        return []
+    batch = tokenizer(texts, add_special_tokens=plain, return_offsets_mapping=True)
+    encoded = []
+    for where, ids, offsets in zip(located, batch["input_ids"], batch["offset_mapping"], strict=True):
+        positions = token_positions(offsets[: encoding.max_length], where.spans, text=where.text)
+        encoded.append(EncodedTrace(ids=tuple(ids[: encoding.max_length]), positions=tuple(positions)))
+    return encoded
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Located:
+    """The whole text a model reads, and each step's span in it."""
+
+    text: str
+    spans: list[tuple[int, int]]
+
+
+def _locate(tokenizer: PreTrainedTokenizerBase, encoding: Encoding, item: ProblemTrace) -> _Located:
+    if not item.trace.steps:
+        raise ScoreError(f"trace {item.trace.id} has no steps; segment it first (surefoot.segment.segment_trace)")
+    if item.trace.text is None:
+        return _locate_messages(tokenizer, item)
+    prompt = encoding.prompt(item.problem)
+    before = prompt if isinstance(prompt, str) else _render(tokenizer, prompt, generation=True)
+    spans = [(len(before) + step.start, len(before) + step.end) for step in item.trace.steps]
+    return _Located(text=before + item.trace.text, spans=spans)
+
+
+def _locate_messages(tokenizer: PreTrainedTokenizerBase, item: ProblemTrace) -> _Located:
+    """An agent's run: the chat template renders it, a step is everything its message adds."""
+    messages = item.trace.messages
+    whole = _render(tokenizer, messages, generation=False)
+    spans = []
+    for step in item.trace.steps:
+        last = step.message or 0
+        start = len(_render(tokenizer, messages[:last], generation=False)) if last else 0
+        upto = _render(tokenizer, messages[: last + 1], generation=False)
+        if not whole.startswith(upto):
+            raise ScoreError(f"trace {item.trace.id}: the chat template rewrites earlier messages, no step can be located")
+        spans.append((start, len(upto)))
+    return _Located(text=whole, spans=spans)
+
+
+def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], *, generation: bool) -> str:
+    if not tokenizer.chat_template:
+        raise ScoreError("the tokenizer has no chat template; use an encoding without chat, or set one")
+    rows = [message.model_dump(exclude_none=True) for message in messages]
+    return str(tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=generation))

@@ -1,0 +1,131 @@
+"""The discriminative reward model: a transformers trunk and a linear head with one output.
+
+A PRM and an ORM differ in what they are trained on and in nothing else (Lightman et al., arXiv
+2305.20050, appendix E): both read the hidden state at a step's last token and give the logit of "good".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from surefoot.errors import CheckpointError
+from surefoot.models.aggregate import Aggregator
+from surefoot.models.encoding import Encoding
+from surefoot.records import LabelKind
+
+CARD = "surefoot.json"
+HEAD = "head.safetensors"
+
+
+class CheckpointCard(BaseModel):
+    """``surefoot.json``: what a checkpoint is, how it reads and what its scores mean."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    family: Literal["surefoot"] = "surefoot"
+    kind: Literal["prm", "orm"]
+    encoding: Encoding = Encoding()
+    aggregation: Aggregator = "min"
+    """How step scores become one number unless the caller says otherwise."""
+    score_means: LabelKind | Literal["outcome"] = "value"
+    label_source: str
+    base: str
+    """Name of the trunk that training started from."""
+    frozen_trunk: bool = False
+
+
+class RewardModel(nn.Module):
+    """Trunk and head. Call it with right-padded token ids; see :meth:`forward`."""
+
+    def __init__(self, trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: CheckpointCard) -> None:
+        super().__init__()
+        self.trunk, self.tokenizer, self.card = trunk, tokenizer, card
+        self.head = nn.Linear(trunk.config.get_text_config().hidden_size, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    @classmethod
+    def initialise(
+        cls, base: str | Path, card: CheckpointCard, *, dtype: str = "auto", trust_remote_code: bool = False
+    ) -> RewardModel:
+        """A new reward model on the trunk of any transformers checkpoint, with a zero head (score ½).
+
+        A tokenizer without a pad token is fine: padding is masked and never read.
+        """
+        trunk, tokenizer = _load_trunk(base, dtype=dtype, trust_remote_code=trust_remote_code)
+        limit = getattr(trunk.config, "max_position_embeddings", None)
+        if limit and card.encoding.max_length > limit:
+            card = card.model_copy(update={"encoding": card.encoding.model_copy(update={"max_length": limit})})
+        return cls(trunk, tokenizer, card)
+
+    @classmethod
+    def load(cls, directory: str | Path, *, trust_remote_code: bool = False) -> RewardModel:
+        """Load what :meth:`save` wrote. Raises ``CheckpointError`` naming the missing or bad file."""
+        directory = Path(directory)
+        try:
+            card = CheckpointCard.model_validate_json((directory / CARD).read_text())
+            head = load_file(directory / HEAD)
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{directory} is no surefoot checkpoint: {Path(error.filename or CARD).name} is missing") from error
+        except ValidationError as error:
+            raise CheckpointError(f"{directory / CARD}: {error}") from error
+        trunk, tokenizer = _load_trunk(directory, dtype="auto", trust_remote_code=trust_remote_code)
+        model = cls(trunk, tokenizer, card)
+        model.head.load_state_dict(head)
+        return model.eval()
+
+    def save(self, directory: Path) -> None:
+        """Write ``config.json``, trunk and head as safetensors, tokenizer and ``surefoot.json``.
+
+        ``surefoot.json`` comes last and atomically: a directory that has it is complete.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        self.trunk.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+        save_file({name: tensor.contiguous() for name, tensor in self.head.state_dict().items()}, directory / HEAD)
+        temporary = directory / f".{CARD}.tmp"
+        temporary.write_text(json.dumps(self.card.model_dump(), indent=2, ensure_ascii=False) + "\n")
+        os.replace(temporary, directory / CARD)
+
+    def forward(self, ids_bt: torch.Tensor, mask_bt: torch.Tensor, rows_s: torch.Tensor, at_s: torch.Tensor) -> torch.Tensor:
+        """Logits ``[S]`` for S steps of B traces of at most T tokens.
+
+        ``ids_bt`` and ``mask_bt`` are ``[B, T]``, right-padded (mask 0 on padding); step s is read in row
+        ``rows_s[s]`` at token ``at_s[s]``.
+        """
+        hidden = self.trunk(input_ids=ids_bt, attention_mask=mask_bt, use_cache=False).last_hidden_state
+        return self.head(hidden[rows_s, at_s].float())[:, 0]
+
+
+def _load_trunk(
+    path: str | Path, *, dtype: str, trust_remote_code: bool
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        trunk = AutoModel.from_pretrained(
+            path, dtype=dtype, trust_remote_code=trust_remote_code, use_safetensors=True
+        )
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{str(path)!r} could not be loaded as a transformers checkpoint: {error}") from error
+    return trunk, tokenizer
+
+
+def pad_batch(sequences: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Right-pad token ids to ``[B, T]``; returns ids and mask. Padding is id 0, masked, never read."""
+    width = max(map(len, sequences))
+    ids = torch.zeros((len(sequences), width), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = torch.tensor(sequence)
+        mask[row, : len(sequence)] = 1
+    return ids, mask

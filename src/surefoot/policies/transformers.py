@@ -1,0 +1,251 @@
+"""Any causal language model of transformers, in this process.
+
+Each distinct prompt goes through the model once, however many samples are drawn from it; rows that are
+finished leave the batch. The random numbers of a sample depend on its seed, its prompt and its number
+only, so the same request gives the same samples whatever it is batched with (up to rounding of logits).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerFast
+
+from surefoot.errors import PolicyError
+from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
+from surefoot.records import Usage
+
+_CONTEXT_TOKENS = 4  # decoded along with new tokens, so that leading white space survives
+
+
+class TransformersPolicy:
+    """A :class:`surefoot.protocols.Policy` on a transformers model.
+
+    ``batch_size`` bounds the rows decoded at once. ``progress`` is called with the number of samples
+    finished. Raises ``PolicyError`` for a prompt that fills the model's context.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        name: str,
+        batch_size: int = 256,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.batch_size, self.progress = model.eval(), tokenizer, batch_size, progress
+        self._name = name
+        ends = model.generation_config.eos_token_id if model.generation_config else None
+        ends = tokenizer.eos_token_id if ends is None else ends
+        self._ends = torch.tensor([] if ends is None else ends, dtype=torch.long).reshape(-1)
+        self._context = int(getattr(model.config, "max_position_embeddings", 1 << 30))
+        self._stop_tokens: dict[tuple[str, ...], torch.Tensor] = {}
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        batch_size: int = 256,
+        dtype: str = "auto",
+        device: str = "cpu",
+        trust_remote_code: bool = False,
+    ) -> TransformersPolicy:
+        """Load model and tokenizer from a directory or a hub name. Raises ``PolicyError``."""
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+            model = AutoModelForCausalLM.from_pretrained(
+                path, dtype=dtype, trust_remote_code=trust_remote_code, use_safetensors=True
+            ).to(device)
+        except (OSError, ValueError) as error:
+            raise PolicyError(f"policy {str(path)!r} could not be loaded: {error}") from error
+        return cls(model, tokenizer, name=Path(path).name, batch_size=batch_size)
+
+    @property
+    def name(self) -> str:
+        """Name recorded in traces."""
+        return self._name
+
+    async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+        """Draw all samples of all requests; runs in a thread, so that the event loop stays free."""
+        return await asyncio.to_thread(self._sample, list(requests))
+
+    def _sample(self, requests: list[SampleRequest]) -> list[SampleResult]:
+        rows: list[_Row] = []
+        errors: dict[int, str] = {}
+        for number, request in enumerate(requests):
+            ids = self._encode(request)
+            room = self._context - len(ids)
+            if room <= 0:
+                errors[number] = f"policy: the prompt has {len(ids)} tokens, the model's context {self._context}"
+                continue
+            rows += [_Row(number, sample, request, ids, min(request.sampling.max_tokens, room)) for sample in range(request.n)]
+        rows.sort(key=lambda row: (len(row.ids), row.ids))
+        read: dict[int, int] = dict.fromkeys(range(len(requests)), 0)
+        for start in range(0, len(rows), self.batch_size):
+            batch = rows[start : start + self.batch_size]
+            for row in self._decode(batch):
+                read[row.request_number] += len(row.ids)
+            if self.progress:
+                self.progress(len(batch))
+        finished: dict[int, list[_Row]] = {number: [] for number in range(len(requests))}
+        for row in sorted(rows, key=lambda row: row.sample):
+            finished[row.request_number].append(row)
+        return [self._result(finished[n], read[n], errors.get(n)) for n in range(len(requests))]
+
+    def _encode(self, request: SampleRequest) -> tuple[int, ...]:
+        if isinstance(request.prompt, str):
+            return tuple(self.tokenizer(request.prompt + request.prefix)["input_ids"])
+        if not self.tokenizer.chat_template:
+            raise PolicyError(f"policy {self.name!r} has no chat template; use a prompt format without chat")
+        messages = [message.model_dump(exclude_none=True) for message in request.prompt]
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return tuple(self.tokenizer(text + request.prefix, add_special_tokens=False)["input_ids"])
+
+    @torch.inference_mode()
+    def _decode(self, rows: list[_Row]) -> list[_Row]:
+        """Fill ``rows`` with tokens; returns one row for each prompt that went through the model."""
+        device = self.model.device
+        unique = [next(group) for _, group in groupby(rows, key=lambda row: row.ids)]
+        place = {row.ids: index for index, row in enumerate(unique)}
+        width = len(unique[-1].ids)
+        ids = torch.zeros((len(unique), width), dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for index, row in enumerate(unique):
+            ids[index, width - len(row.ids) :] = torch.tensor(row.ids)
+            mask[index, width - len(row.ids) :] = 1
+        ids, mask = ids.to(device), mask.to(device)
+        cache = DynamicCache(config=self.model.config)
+        logits = self._forward(ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
+        spread = torch.tensor([place[row.ids] for row in rows], device=device)
+        cache.batch_select_indices(spread)
+        logits, mask = logits[spread], mask[spread]
+        positions = mask.sum(1, keepdim=True)
+        noise = np.stack([row.noise(max(r.limit for r in rows)) for row in rows])
+        live = list(rows)
+        for turn in range(max(row.limit for row in rows)):
+            tokens = self._draw(logits, noise[:, turn], live)
+            keep = self._append(live, tokens)
+            if not keep:
+                break
+            if len(keep) < 0.75 * len(live):
+                index = torch.tensor(keep, device=device)
+                cache.batch_select_indices(index)
+                mask, positions, tokens = mask[index], positions[index], tokens[index.cpu()]
+                noise, live = noise[keep], [live[i] for i in keep]
+            mask = torch.cat([mask, mask.new_ones((len(live), 1))], dim=1)
+            logits = self._forward(tokens[:, None].to(device), mask, positions, cache)
+            positions = positions + 1
+        return unique
+
+    def _forward(
+        self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: DynamicCache
+    ) -> torch.Tensor:
+        out = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return out.logits[:, -1].float().cpu()
+
+    def _draw(self, logits: torch.Tensor, noise: np.ndarray, rows: list[_Row]) -> torch.Tensor:
+        """Inverse-CDF sampling: token = first whose cumulated probability exceeds the row's number."""
+        temperature = torch.tensor([row.request.sampling.temperature for row in rows])[:, None]
+        greedy = temperature[:, 0] == 0
+        probabilities = torch.softmax(logits / temperature.masked_fill(temperature == 0, 1.0), dim=-1)
+        for index in {i for i, row in enumerate(rows) if row.request.sampling.top_p < 1}:
+            probabilities[index] = _nucleus(probabilities[index], rows[index].request.sampling.top_p)
+        cumulated = probabilities.double().cumsum(-1)
+        threshold = torch.from_numpy(noise)[:, None] * cumulated[:, -1:]
+        drawn = torch.searchsorted(cumulated, threshold, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
+        return torch.where(greedy, logits.argmax(-1), drawn)
+
+    def _append(self, rows: list[_Row], tokens: torch.Tensor) -> list[int]:
+        """Give each unfinished row its token; returns the places of those that go on."""
+        ended = torch.isin(tokens, self._ends).tolist()
+        keep = []
+        for place, (row, token) in enumerate(zip(rows, tokens.tolist(), strict=True)):
+            if row.finish_reason is not None:
+                continue
+            row.tokens.append(token)
+            if ended[place]:
+                row.finish_reason = "stop"
+            elif row.request.sampling.stop and self._hits_stop(row, token):
+                row.finish_reason = "stop"
+            elif len(row.tokens) >= row.limit:
+                row.finish_reason = "length"
+            else:
+                keep.append(place)
+        return keep
+
+    def _hits_stop(self, row: _Row, token: int) -> bool:
+        stop = row.request.sampling.stop
+        if not self._may_end(stop)[token]:
+            return False
+        text = self._text(row)
+        ends = [at + len(word) for word in stop if (at := text.find(word)) >= 0]
+        row.cut = min(ends, default=None)
+        return row.cut is not None
+
+    def _may_end(self, stop: tuple[str, ...]) -> torch.Tensor:
+        """Which tokens hold the last character of a stop text: only after these is the text looked at."""
+        if stop not in self._stop_tokens:
+            last = {word[-1] for word in stop}
+            texts = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
+            odd = "�"  # part of a character: cannot be ruled out
+            self._stop_tokens[stop] = torch.tensor([bool(last & set(text)) or odd in text for text in texts])
+        return self._stop_tokens[stop]
+
+    def _text(self, row: _Row) -> str:
+        context = list(row.ids[-_CONTEXT_TOKENS:])
+        before = self.tokenizer.decode(context, skip_special_tokens=True)
+        return self.tokenizer.decode(context + row.tokens, skip_special_tokens=True)[len(before) :]
+
+    def _result(self, rows: list[_Row], read: int, error: str | None) -> SampleResult:
+        completions = tuple(
+            Completion(
+                text=self._text(row)[: row.cut], finish_reason=row.finish_reason or "length", tokens=len(row.tokens)
+            )
+            for row in rows
+        )
+        written = sum(len(row.tokens) for row in rows)
+        usage = Usage(prompt_tokens=read, completion_tokens=written, calls=0 if error else 1)
+        return SampleResult(completions=completions, usage=usage, error=error)
+
+
+@dataclass
+class _Row:
+    """One sample being written."""
+
+    request_number: int
+    sample: int
+    request: SampleRequest
+    ids: tuple[int, ...]
+    limit: int
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    cut: int | None = None
+
+    def noise(self, count: int) -> np.ndarray:
+        """Numbers in [0, 1), a stream of this sample's own (Philox keyed by seed, prompt and number)."""
+        digest = hashlib.blake2b(np.asarray([self.request.seed, self.sample, *self.ids], dtype=np.int64).tobytes(), digest_size=16)
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest.digest(), "little"))).random(count)
+
+
+def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Keep the smallest set of tokens whose mass reaches ``top_p`` (Holtzman et al. 2020)."""
+    ordered, order = probabilities.sort(descending=True)
+    outside = ordered.cumsum(-1) - ordered >= top_p
+    return probabilities.index_fill(0, order[outside], 0.0)
+

@@ -1,0 +1,274 @@
+"""How well a selection rule does with k samples, estimated from a pool of n >= k samples per problem.
+
+The first k samples alone would give a noisy answer and waste the other n - k. The estimators here average
+over all subsets of k (closed form), or over a random set of subsets where no closed form exists (votes).
+
+Ties. All estimators give the expected value of the stable rule of ``surefoot.search.selection`` when the k
+samples come in random order. For best-of-n this is a uniformly random choice among the best-scored samples;
+for votes, an answer among the tied ones wins in proportion to its number of votes.
+
+Scores. ``None``, NaN or infinite means "not scored", which is never preferred.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from surefoot.search.selection import TIE_TOLERANCE
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+Method = Literal["pass", "best_of_n", "majority", "weighted_vote"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """The n samples drawn for one problem, in the order drawn; all three have length n."""
+
+    answers: Sequence[str | None]
+    """Canonical final answers; ``None`` = no answer."""
+    correct: Sequence[bool]
+    scores: Sequence[float | None]
+    """Aggregated scores; ``None`` = not scored."""
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Chance that k of n samples, c of them correct, hold a correct one: 1 - C(n-c, k) / C(n, k).
+
+    Chen et al. 2021 (arXiv 2107.03374), eq. 1, as a product of n - (n - c) factors that stays in [0, 1].
+    Raises ``ValueError`` unless 0 <= c <= n and 1 <= k <= n.
+    """
+    _check_size(n, k)
+    if not 0 <= c <= n:
+        raise ValueError(f"'c' must lie in [0, n={n}], not {c}")
+    if n - c < k:
+        return 1.0
+    return float(1.0 - np.prod(1.0 - k / np.arange(n - c + 1, n + 1)))
+
+
+def best_of_n(scores: ArrayLike, correct: ArrayLike, k: int) -> float:
+    """Expected correctness of the best-scored of k samples drawn without replacement from a pool of n.
+
+    With samples sorted by ascending score, sample i (from 1) is the best of a subset with probability
+    C(i-1, k-1) / C(n, k); tied samples share the sum of their probabilities. ``scores`` and ``correct``
+    have shape [n]. Raises ``ValueError`` if lengths differ or k is outside [1, n].
+    """
+    values, right = _scores(scores), _correct(correct)
+    _check_lengths(scores=len(values), correct=len(right))
+    n = len(values)
+    _check_size(n, k)
+    order = np.argsort(np.where(np.isnan(values), -np.inf, values), kind="stable")
+    ranked, right = np.where(np.isnan(values), -np.inf, values)[order], right[order]
+    starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])
+    block_mean = np.add.reduceat(right, starts) / np.diff(np.r_[starts, n])
+    return float(np.add.reduceat(_chance_of_being_best(n, k), starts) @ block_mean)
+
+
+def vote_at_k(
+    answers: Sequence[str | None],
+    correct: ArrayLike,
+    weights: ArrayLike | None,
+    k: int,
+    draws: int,
+    rng: np.random.Generator,
+) -> float:
+    """Expected correctness of a vote among k samples drawn without replacement from a pool of n.
+
+    ``weights`` ``None`` is the majority vote, otherwise scores of shape [n] for the weighted vote. If there
+    are no more than max(n, draws) subsets (always so for k = 1, n - 1 and n), all of them are used and the
+    result is exact; otherwise ``draws`` random subsets, whose noise can lift a vote slightly above the exact
+    ``pass_at_k``. Lightman et al. 2023 use 400 draws. Raises ``ValueError`` for unequal lengths, k outside
+    [1, n] or draws < 1.
+    """
+    right = _correct(correct)
+    values = None if weights is None else _scores(weights)
+    lengths = {"answers": len(answers), "correct": len(right)}
+    _check_lengths(**lengths, **({} if values is None else {"weights": len(values)}))
+    _check_size(len(right), k)
+    ballot = _Ballot.of(answers, right, values)
+    return _mean_over_subsets(ballot, k, draws, None, rng)
+
+
+def selection_curve(
+    pools: Sequence[Pool],
+    method: Method,
+    sizes: Sequence[int],
+    *,
+    draws: int = 400,
+    rng: np.random.Generator,
+) -> FloatArray:
+    """Expected accuracy per problem and number of samples, shape [problems, sizes].
+
+    Keep the rows: intervals are over problems (``surefoot.evaluation.intervals``). For each problem one
+    random order serves all sizes, and generators seeded alike serve all methods alike, so that differences
+    between sizes and methods are less noisy than the values. ``"pass"`` is the ceiling of every selector.
+    Raises ``ValueError`` naming the problem if its pool is ragged or smaller than a size, and for an
+    unknown method.
+    """
+    accuracy = np.empty((len(pools), len(sizes)))
+    # one child generator per problem: an exact shortcut in one problem must not shift the next
+    for row, (pool, child) in enumerate(zip(pools, rng.spawn(len(pools)), strict=True)):
+        try:
+            accuracy[row] = _curve_of(pool, method, sizes, draws, child)
+        except ValueError as error:
+            raise ValueError(f"pools[{row}]: {error}") from error
+    return accuracy
+
+
+def _curve_of(
+    pool: Pool, method: Method, sizes: Sequence[int], draws: int, rng: np.random.Generator
+) -> list[float]:
+    right = _correct(pool.correct)
+    n = len(right)
+    _check_lengths(correct=n, answers=len(pool.answers), scores=len(pool.scores))
+    for k in sizes:
+        _check_size(n, k)
+    if method == "pass":
+        return [pass_at_k(n, int(right.sum()), k) for k in sizes]
+    values = _scores(cast(ArrayLike, pool.scores))
+    if method == "best_of_n":
+        return [best_of_n(values, right, k) for k in sizes]
+    if method not in ("majority", "weighted_vote"):
+        raise ValueError(f"unknown method {method!r}; use pass, best_of_n, majority or weighted_vote")
+    ballot = _Ballot.of(pool.answers, right, None if method == "majority" else values)
+    places = _random_places(n, draws, rng)
+    return [_mean_over_subsets(ballot, k, draws, places, rng) for k in sizes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ballot:
+    """A pool in matrix form. Shapes: n samples, A distinct answers, S subsets; ``counts`` is [S, A]."""
+
+    correct: FloatArray  # [n]
+    weights: FloatArray | None  # [n], NaN = not scored; None = every answer counts 1
+    answer: NDArray[np.intp]  # [n], -1 = none
+    belongs: FloatArray  # [n, A], 1 where the sample has the answer and may vote
+    mixed: NDArray[np.intp]  # answers whose samples were not all judged alike
+
+    @classmethod
+    def of(cls, answers: Sequence[Hashable], correct: FloatArray, weights: FloatArray | None) -> _Ballot:
+        index: dict[Hashable, int] = {}
+        answer = np.array(
+            [-1 if a is None else index.setdefault(a, len(index)) for a in answers], dtype=np.intp
+        )
+        belongs = (answer[:, None] == np.arange(len(index))).astype(float)
+        if weights is not None:
+            belongs[np.isnan(weights)] = 0.0
+        column, mine = correct[:, None], belongs > 0
+        mixed = np.where(mine, column, -np.inf).max(axis=0) > np.where(mine, column, np.inf).min(axis=0)
+        return cls(
+            correct=correct, weights=weights, answer=answer, belongs=belongs, mixed=np.flatnonzero(mixed)
+        )
+
+    def expected(self, chosen: BoolArray) -> FloatArray:
+        """Expected correctness of the vote in each subset: [S, n] -> [S]."""
+        members = chosen.astype(float)
+        counts = members @ self.belongs
+        result = np.empty(len(chosen))
+        voting = counts.any(axis=1)
+        if voting.any():
+            result[voting] = self._winner_value(chosen[voting], members[voting], counts[voting])
+        if not voting.all():
+            result[~voting] = self._without_votes(chosen[~voting])
+        return result
+
+    def _winner_value(self, chosen: BoolArray, members: FloatArray, counts: FloatArray) -> FloatArray:
+        if self.weights is None:
+            totals = counts
+        else:
+            totals = members @ (self.belongs * np.nan_to_num(self.weights)[:, None])
+        totals = np.where(counts > 0, totals, -np.inf)
+        best = totals.max(axis=1, keepdims=True)
+        # the tied answer seen first in a random order is one in proportion to its votes
+        share = np.where(totals >= best - TIE_TOLERANCE * np.abs(best), counts, 0.0)
+        value = self._value(chosen, members, counts)
+        return cast(FloatArray, (share * value).sum(axis=1) / share.sum(axis=1))
+
+    def _value(self, chosen: BoolArray, members: FloatArray, counts: FloatArray) -> FloatArray:
+        """Expected correctness of the sample handed out if an answer wins, [S, A]."""
+        value = members @ (self.belongs * self.correct[:, None]) / np.maximum(counts, 1.0)
+        if self.weights is not None:
+            # the mean above is exact where an answer's samples were judged alike, which is the rule
+            for a in self.mixed:
+                value[:, a] = _best_value(chosen & (self.belongs[:, a] > 0), self.weights, self.correct)
+        return value
+
+    def _without_votes(self, chosen: BoolArray) -> FloatArray:
+        """Fallbacks of ``WeightedVote``: majority, or without any answer the best score."""
+        if self.weights is None:
+            return cast(FloatArray, (chosen @ self.correct) / chosen.sum(axis=1))
+        result = _best_value(chosen, self.weights, self.correct)
+        answered = (chosen & (self.answer >= 0)).any(axis=1)
+        if answered.any():
+            plain = _Ballot.of([None if a < 0 else int(a) for a in self.answer], self.correct, None)
+            result[answered] = plain.expected(chosen[answered])
+        return result
+
+
+def _best_value(chosen: BoolArray, weights: FloatArray, correct: FloatArray) -> FloatArray:
+    """Mean correctness of the best-scored samples of each subset, 0 if it is empty: [S, n] -> [S]."""
+    scores = np.where(np.isnan(weights), -np.inf, weights)
+    best = np.where(chosen, scores, -np.inf).max(axis=1, keepdims=True)
+    top = chosen & (scores == best)
+    return cast(FloatArray, (top @ correct) / np.maximum(top.sum(axis=1), 1))
+
+
+def _mean_over_subsets(
+    ballot: _Ballot, k: int, draws: int, places: NDArray[np.intp] | None, rng: np.random.Generator
+) -> float:
+    n = len(ballot.correct)
+    if draws < 1:
+        raise ValueError(f"'draws' must be at least 1, not {draws}")
+    if k == 1:
+        return float(ballot.correct.mean())
+    if math.comb(n, k) <= max(n, draws):
+        subsets = np.array(list(itertools.combinations(range(n), k)))
+        chosen = np.zeros((len(subsets), n), dtype=bool)
+        np.put_along_axis(chosen, subsets, True, axis=1)
+    else:
+        chosen = (_random_places(n, draws, rng) if places is None else places) < k
+    return float(ballot.expected(chosen).mean())
+
+
+def _random_places(n: int, draws: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Place of each sample in ``draws`` random orders, shape [draws, n]; the first k places are a subset."""
+    return rng.random((draws, n)).argsort(axis=1)
+
+
+def _chance_of_being_best(n: int, k: int) -> FloatArray:
+    """C(i-1, k-1) / C(n, k) for i = 1..n, as a running product down from k / n, so nothing overflows."""
+    i = np.arange(n, 1, -1)
+    ratio = np.maximum(i - k, 0) / (i - 1)
+    return cast(FloatArray, np.cumprod(np.r_[k / n, ratio])[::-1])
+
+
+def _scores(scores: ArrayLike) -> FloatArray:
+    values = np.asarray(scores, dtype=float)  # None becomes NaN
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _correct(correct: ArrayLike) -> FloatArray:
+    values = np.asarray(correct, dtype=float)
+    if values.ndim != 1 or np.isnan(values).any():
+        raise ValueError(
+            "'correct' must be a flat list without unknown values; drop unjudged samples and count them"
+        )
+    return values
+
+
+def _check_lengths(**lengths: int) -> None:
+    if len(set(lengths.values())) > 1:
+        raise ValueError("lengths differ: " + ", ".join(f"'{name}' has {n}" for name, n in lengths.items()))
+
+
+def _check_size(n: int, k: int) -> None:
+    if not 1 <= k <= n:
+        raise ValueError(f"'k' must lie in [1, n={n}], not {k}")

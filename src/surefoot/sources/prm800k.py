@@ -1,0 +1,200 @@
+"""PRM800K as published (Lightman et al., arXiv 2305.20050): one record a labelling session.
+
+Each step offers completions, of which one (or the labeller's own) was chosen and continued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import field_validator
+
+from surefoot.errors import RecordError
+from surefoot.protocols import LabelledTrace
+from surefoot.records import Problem
+from surefoot.sources._prm800k_shared import RATINGS, Rated, labelled_trace
+from surefoot.sources._rows import ReadReport, Row, read_rows
+
+_ANSWER_MARK = "# Answer"
+
+
+class _Completion(Row):
+    text: str
+    rating: float | None = None
+    flagged: bool | None = None
+
+    @field_validator("rating")
+    @classmethod
+    def _known(cls, rating: float | None) -> float | None:
+        if rating not in RATINGS:
+            raise ValueError(f"a rating is -1, 0, 1 or null, not {rating}")
+        return rating
+
+
+class _Step(Row):
+    completions: list[_Completion] | None = None
+    human_completion: _Completion | None = None
+    chosen_completion: int | None = None
+
+    @field_validator("human_completion", mode="before")
+    @classmethod
+    def _text_alone(cls, value: object) -> object:
+        """Some exports give the labeller's step as its text."""
+        return {"text": value} if isinstance(value, str) else value
+
+
+class _Label(Row):
+    steps: list[_Step]
+    total_time: float | None = None
+    finish_reason: str | None = None
+
+
+class _Question(Row):
+    problem: str
+    ground_truth_solution: str | None = None
+    ground_truth_answer: str | None = None
+    pre_generated_steps: list[str] | None = None
+    pre_generated_answer: str | None = None
+    pre_generated_verifier_score: float | None = None
+
+
+class _Record(Row):
+    labeler: str
+    timestamp: str
+    generation: int | None = None
+    is_quality_control_question: bool | None = None
+    is_initial_screening_question: bool | None = None
+    question: _Question
+    label: _Label
+
+
+def read_prm800k(
+    path: Path | str, *, report: ReadReport | None = None, separator: str = "\n"
+) -> Iterator[LabelledTrace]:
+    """Traces of each record: first the main path, then each alternative completion as its own trace.
+
+    The main path follows the chosen (or the labeller's own) completions. Where the last step has neither, as
+    when the labeller stopped at the first error, it ends with the pre-generated step if that was rated, else
+    with the first completion rated −1. An alternative is the chosen prefix and that completion, labelled on
+    that last step alone, so that every rating is one label and no prefix is invented. Neutral stays 0.
+
+    ``evidence.rater`` is the labeller, ``created`` the time stamp (taken as UTC), ``finish_reason`` that of
+    the session, ``trace.answer`` what follows ``# Answer`` in the last step. ``meta`` holds ``branch`` (``main``
+    or ``alternative``), the record's flags, and ``rows``: flags of the completion behind each label.
+
+    ``separator`` is put between steps, which the records hold apart.
+
+    Raises ``RecordError`` for a bad record unless a ``report`` counts it.
+    """
+    for items in read_rows(path, _Record, lambda _, record: _traces(record, separator), report):
+        yield from items
+
+
+def _traces(record: _Record, separator: str) -> list[LabelledTrace]:
+    question, steps = record.question, record.label.steps
+    problem = Problem(
+        text=question.problem,
+        answer=question.ground_truth_answer,
+        source="prm800k",
+        meta={} if question.ground_truth_solution is None else {"solution": question.ground_truth_solution},
+    )
+    path, alternatives = _walk(steps, question.pre_generated_steps or [])
+    if not path and not alternatives:
+        raise RecordError(
+            f"field 'label.steps': no completion (finish_reason {record.label.finish_reason!r})"
+        )
+    created = _time(record.timestamp)
+    meta = _meta(record)
+
+    def made(parts: list[_Completion], rated: list[Rated], branch: str, place: object) -> LabelledTrace:
+        return labelled_trace(
+            problem,
+            [part.text for part in parts],
+            rated,
+            branch=branch,
+            identity=(record.labeler, record.timestamp, problem.id, place),
+            answer=_answer(parts[-1].text),
+            created=created,
+            separator=separator,
+            rater=record.labeler,
+            finish_reason=record.label.finish_reason,
+            meta=meta,
+        )
+
+    main = [_rated(index, part, steps[index], True) for index, part in enumerate(path)]
+    traces = [made(path, main, "main", None)] if path else []
+    for index, number, other in alternatives:
+        rated = [_rated(index, other, steps[index], False)]
+        traces.append(made([*path[:index], other], rated, "alternative", [index, number]))
+    return traces
+
+
+def _walk(
+    steps: list[_Step], pre_generated: list[str]
+) -> tuple[list[_Completion], list[tuple[int, int, _Completion]]]:
+    """The main path, and the (step, number, completion) of all that branch from it."""
+    path: list[_Completion] = []
+    alternatives: list[tuple[int, int, _Completion]] = []
+    for index, step in enumerate(steps):
+        offered = [*(step.completions or []), *([step.human_completion] if step.human_completion else [])]
+        if offered and len(path) < index:
+            raise RecordError(
+                f"field 'label.steps.{index - 1}': nothing was chosen, but another step follows"
+            )
+        taken = _taken(step, index, offered, pre_generated)
+        if taken is not None:
+            path.append(offered[taken])
+        alternatives += [(index, number, other) for number, other in enumerate(offered) if number != taken]
+    return path, alternatives
+
+
+def _taken(step: _Step, index: int, offered: list[_Completion], pre_generated: list[str]) -> int | None:
+    """Number, among those offered, of the completion that the main path takes."""
+    if step.chosen_completion is not None:
+        if not 0 <= step.chosen_completion < len(step.completions or []):
+            raise RecordError(
+                f"field 'label.steps.{index}.chosen_completion': {step.chosen_completion} is absent"
+            )
+        return step.chosen_completion
+    if step.human_completion is not None:
+        return len(offered) - 1
+    wanted = pre_generated[index] if index < len(pre_generated) else None
+    for number, completion in enumerate(offered):
+        if completion.text == wanted:
+            return number
+    return next((number for number, completion in enumerate(offered) if completion.rating == -1.0), None)
+
+
+def _rated(index: int, completion: _Completion, step: _Step, preferred: bool) -> Rated:
+    human = completion is step.human_completion
+    chosen = preferred and (human or step.chosen_completion is not None)
+    row: dict[str, Any] = {"is_preferred_response": chosen, "is_human_response": human}
+    if completion.flagged:
+        row["flagged"] = True
+    return Rated(step=index, rating=completion.rating, row=row)
+
+
+def _answer(text: str) -> str | None:
+    _, mark, answer = text.rpartition(_ANSWER_MARK)
+    return (answer.strip() or None) if mark else None
+
+
+def _time(stamp: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(stamp)
+    except ValueError as error:
+        raise RecordError(f"field 'timestamp': {error}") from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _meta(record: _Record) -> dict[str, Any]:
+    own = {"generation", "is_quality_control_question", "is_initial_screening_question"}
+    pre = {"pre_generated_answer", "pre_generated_verifier_score"}
+    meta = record.model_dump(include=own, exclude_none=True)
+    meta |= record.question.model_dump(include=pre, exclude_none=True)
+    if record.label.total_time is not None:
+        meta["total_time_ms"] = record.label.total_time
+    return meta

@@ -1,0 +1,1 @@
+"""Labelled traces → targets → loss → loop: how reward models are trained."""

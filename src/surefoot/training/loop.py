@@ -1,0 +1,203 @@
+"""The training loop of discriminative reward models.
+
+The order of batches depends on the seed alone, and a checkpoint holds weights, optimiser and position, so
+a run that is killed goes on with exactly the losses it would have had.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from surefoot.errors import TrainingError
+from surefoot.models.reward_model import RewardModel, pad_batch
+from surefoot.training.targets import Example
+
+
+class TrainingConfig(BaseModel):
+    """How to train. Defaults suit the lab's models; large ones want a smaller ``learning_rate``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epochs: int = Field(default=3, ge=1)
+    batch_size: int = Field(default=32, ge=1)
+    """Traces per update."""
+    learning_rate: float = Field(default=1e-3, gt=0)
+    weight_decay: float = 0.01
+    warmup: float = Field(default=0.05, ge=0, le=1)
+    """Share of the updates in which the rate rises; then it falls linearly to 0."""
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    seed: int = 0
+    checkpoint_every: int = Field(default=200, ge=1)
+    """Updates between checkpoints."""
+    freeze_trunk: bool = False
+    """Train the head only, on hidden states computed once."""
+
+
+class TrainingLog(BaseModel):
+    """What happened: one loss per update, and the tokens read."""
+
+    losses: list[float] = Field(default_factory=list)
+    tokens: int = 0
+
+
+def train(
+    model: RewardModel,
+    examples: list[Example],
+    config: TrainingConfig,
+    directory: Path,
+    *,
+    progress: Callable[[int, int, float], None] | None = None,
+) -> TrainingLog:
+    """Train ``model`` and save it to ``directory``; returns the log, which is also ``training.json``.
+
+    Binary cross-entropy on the logit at each labelled step against its target in [0, 1] (soft labels are
+    soft targets), mean over the labelled steps of the batch. ``progress`` gets (updates done, updates in
+    all, loss). Continues from ``directory/checkpoint`` if there is one. Raises ``TrainingError`` naming
+    the traces of a batch whose loss is not finite.
+    """
+    torch.manual_seed(config.seed)
+    model.trunk.requires_grad_(not config.freeze_trunk)
+    model.train(not config.freeze_trunk)
+    batches = _batch_order(examples, config)
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    optimiser = torch.optim.AdamW(
+        parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay, betas=(0.9, 0.98)
+    )
+    checkpoint = directory / "checkpoint"
+    log = _restore(checkpoint, parameters, optimiser)
+    features = _Features(model) if config.freeze_trunk else None
+    for update in range(len(log.losses), len(batches)):
+        batch = [examples[index] for index in batches[update]]
+        for group in optimiser.param_groups:
+            group["lr"] = config.learning_rate * _schedule(update, len(batches), config.warmup)
+        logits = features.logits(batch) if features else _logits(model, batch)
+        targets = torch.tensor([value for example in batch for value in example.targets], device=logits.device)
+        loss = binary_cross_entropy_with_logits(logits, targets)
+        if not math.isfinite(loss.item()):
+            names = ", ".join(example.trace_id for example in batch[:8])
+            raise TrainingError(f"the loss is {loss.item()} at update {update}; traces of this batch: {names}")
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(parameters.values(), config.clip)
+        optimiser.step()
+        log.losses.append(loss.item())
+        log.tokens += sum(len(example.ids) for example in batch)
+        if progress:
+            progress(update + 1, len(batches), loss.item())
+        if (update + 1) % config.checkpoint_every == 0 and update + 1 < len(batches):
+            _save(checkpoint, parameters, optimiser, log)
+    model.eval()
+    model.save(directory)
+    _write_json(directory / "training.json", {"config": config.model_dump(), **log.model_dump()})
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    return log
+
+
+def _logits(model: RewardModel, batch: list[Example]) -> torch.Tensor:
+    device = next(model.parameters()).device
+    ids, mask = pad_batch([example.ids for example in batch])
+    rows = torch.tensor([row for row, example in enumerate(batch) for _ in example.positions], device=device)
+    at = torch.tensor([position for example in batch for position in example.positions], device=device)
+    return model(ids.to(device), mask.to(device), rows, at)
+
+
+class _Features:
+    """Hidden states of a frozen trunk: each trace goes through it once, however many epochs there are."""
+
+    def __init__(self, model: RewardModel) -> None:
+        self.model = model
+        self.known: dict[str, torch.Tensor] = {}
+
+    def logits(self, batch: list[Example]) -> torch.Tensor:
+        new = [example for example in batch if example.trace_id not in self.known]
+        if new:
+            self._read(new)
+        hidden = torch.cat([self.known[example.trace_id] for example in batch])
+        return self.model.head(hidden)[:, 0]
+
+    @torch.no_grad()
+    def _read(self, batch: list[Example]) -> None:
+        device = next(self.model.parameters()).device
+        ids, mask = pad_batch([example.ids for example in batch])
+        hidden = self.model.trunk(
+            input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False
+        ).last_hidden_state
+        for row, example in enumerate(batch):
+            self.known[example.trace_id] = hidden[row, list(example.positions)].float()
+
+
+def _batch_order(examples: list[Example], config: TrainingConfig) -> list[list[int]]:
+    """Example numbers of every update: each epoch sees each example once, in a new order.
+
+    Within a window of 16 batches similar lengths are put together, which saves padding, and the batches
+    are then shuffled again.
+    """
+    rng = np.random.default_rng(config.seed)
+    batches: list[list[int]] = []
+    size = config.batch_size
+    for _ in range(config.epochs):
+        order = rng.permutation(len(examples)).tolist()
+        epoch = []
+        for start in range(0, len(order), 16 * size):
+            window = sorted(order[start : start + 16 * size], key=lambda index: len(examples[index].ids))
+            epoch += [window[at : at + size] for at in range(0, len(window), size)]
+        batches += [epoch[index] for index in rng.permutation(len(epoch))]
+    return batches
+
+
+def _schedule(update: int, total: int, warmup: float) -> float:
+    rise = max(1, round(warmup * total))
+    return min(1.0, (update + 1) / rise) * (1 - update / total)
+
+
+def _save(
+    checkpoint: Path, parameters: dict[str, torch.nn.Parameter], optimiser: torch.optim.Optimizer, log: TrainingLog
+) -> None:
+    """Write to a new directory, then put it in the old one's place: one of the two is always whole."""
+    new = checkpoint.with_name("checkpoint.new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    tensors = {}
+    for name, parameter in parameters.items():
+        tensors[f"parameter/{name}"] = parameter.detach()
+        for key, value in optimiser.state[parameter].items():
+            tensors[f"{key}/{name}"] = value
+    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, new / "state.safetensors")
+    _write_json(new / "log.json", log.model_dump())
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    os.replace(new, checkpoint)
+
+
+def _restore(
+    checkpoint: Path, parameters: dict[str, torch.nn.Parameter], optimiser: torch.optim.Optimizer
+) -> TrainingLog:
+    new = checkpoint.with_name("checkpoint.new")
+    if not checkpoint.exists() and (new / "log.json").exists():
+        os.replace(new, checkpoint)  # killed between removing the old one and renaming the new one
+    if not checkpoint.exists():
+        return TrainingLog()
+    state = load_file(checkpoint / "state.safetensors")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(state[f"parameter/{name}"])
+            keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in state]
+            optimiser.state[parameter] = {key: state[f"{key}/{name}"].to(parameter.device if key != "step" else "cpu") for key in keys}
+    return TrainingLog.model_validate_json((checkpoint / "log.json").read_text())
+
+
+def _write_json(path: Path, data: dict[str, object]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(data) + "\n")
+    os.replace(temporary, path)

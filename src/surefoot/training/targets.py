@@ -1,0 +1,136 @@
+"""What each step is trained towards: a number in [0, 1], or nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from surefoot.errors import TrainingError
+from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
+from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.records import StepLabel
+
+from transformers import PreTrainedTokenizerBase  # isort: skip
+
+
+class StepTargets(BaseModel):
+    """A PRM's targets: the labels of the steps.
+
+    A correctness label of +1 becomes 1 and -1 becomes 0; ``neutral`` says what 0 becomes. A value label
+    is the target itself, or 1[value > 0] with ``hard``. With ``up_to_first_error`` nothing after the first
+    bad step is trained on (Lightman et al., arXiv 2305.20050, section 2.6).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["step"] = "step"
+    neutral: Literal["good", "bad", "drop"] = "good"
+    hard: bool = False
+    up_to_first_error: bool = False
+
+
+class OutcomeTargets(BaseModel):
+    """An ORM's targets: the outcome of the whole trace, at its last step or at every step (Cobbe et al.)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["outcome"] = "outcome"
+    at: Literal["last", "every"] = "last"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One trace ready for training: token ids, and read-out positions with their targets."""
+
+    trace_id: str
+    ids: tuple[int, ...]
+    positions: tuple[int, ...]
+    targets: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleSet:
+    """Examples, and a count of everything that was left out, by reason."""
+
+    examples: list[Example]
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+def build_examples(
+    tokenizer: PreTrainedTokenizerBase,
+    encoding: Encoding,
+    items: Sequence[LabelledTrace],
+    targets: StepTargets | OutcomeTargets,
+) -> ExampleSet:
+    """Encode labelled traces. Steps without target are masked; traces without any are dropped and counted.
+
+    Raises ``TrainingError`` if nothing is left, saying why.
+    """
+    dropped: Counter[str] = Counter()
+    usable = [item for item in items if item.trace.steps]
+    dropped["traces without steps"] += len(items) - len(usable)
+    pairs = [ProblemTrace(problem=item.problem, trace=item.trace) for item in usable]
+    examples = []
+    for item, encoded in zip(usable, encode_traces(tokenizer, encoding, pairs), strict=True):
+        values = _step_values(item, targets) if targets.kind == "step" else _outcome_values(item, targets)
+        example = _example(item.trace.id, encoded, values, dropped)
+        if example:
+            examples.append(example)
+    dropped += Counter()  # removes zero counts
+    if not examples:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "no traces given"
+        raise TrainingError(f"nothing to train on: {reasons}")
+    return ExampleSet(examples=examples, dropped=dropped)
+
+
+def _example(
+    trace_id: str, encoded: EncodedTrace, values: list[float | None], dropped: Counter[str]
+) -> Example | None:
+    kept = [(at, value) for at, value in zip(encoded.positions, values, strict=True) if value is not None]
+    dropped["labelled steps beyond the context"] += sum(at is None for at, _ in kept)
+    read = [(at, value) for at, value in kept if at is not None]
+    if not read:
+        dropped["traces without a usable label"] += 1
+        return None
+    return Example(
+        trace_id=trace_id,
+        ids=encoded.ids,
+        positions=tuple(at for at, _ in read),
+        targets=tuple(value for _, value in read),
+    )
+
+
+def _step_values(item: LabelledTrace, targets: StepTargets) -> list[float | None]:
+    """Target per step; several labels of one step are averaged."""
+    values: list[float | None] = []
+    for step in range(len(item.trace.steps)):
+        found = [_target(label, targets) for label in item.labels if label.step == step]
+        known = [value for value in found if value is not None]
+        values.append(sum(known) / len(known) if known else None)
+        if targets.up_to_first_error and known and values[-1] == 0.0:
+            return values + [None] * (len(item.trace.steps) - len(values))
+    return values
+
+
+def _target(label: StepLabel, targets: StepTargets) -> float | None:
+    if label.value is None:
+        return None
+    if label.kind == "advantage":
+        raise TrainingError("advantage labels train a PAV, not a step classifier; give correctness or value labels")
+    if label.kind == "correctness":
+        if label.value == 0.0:
+            return {"good": 1.0, "bad": 0.0, "drop": None}[targets.neutral]
+        return float(label.value > 0)
+    return float(label.value > 0) if targets.hard else label.value
+
+
+def _outcome_values(item: LabelledTrace, targets: OutcomeTargets) -> list[float | None]:
+    count = len(item.trace.steps)
+    if item.trace.outcome is None:
+        return [None] * count
+    outcome = float(item.trace.outcome)
+    return [outcome] * count if targets.at == "every" else [None] * (count - 1) + [outcome]

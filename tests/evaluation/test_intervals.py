@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+
+from surefoot.evaluation.intervals import (
+    bootstrap_difference,
+    bootstrap_mean,
+    bootstrap_seeds,
+    bootstrap_statistic,
+)
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def width(interval):
+    return interval.high - interval.low
+
+
+def test_mean_interval_matches_the_normal_theory():
+    values = rng(1).normal(3.0, 2.0, size=400)
+    interval = bootstrap_mean(values, rng=rng())
+    half = 1.96 * values.std() / np.sqrt(400)
+    assert interval.value == pytest.approx(values.mean())
+    assert interval.low == pytest.approx(values.mean() - half, abs=0.1 * half)
+    assert interval.high == pytest.approx(values.mean() + half, abs=0.1 * half)
+
+
+def test_interval_covers_the_truth_about_as_often_as_it_says():
+    source = rng(2)
+    hits = 0
+    for _ in range(300):
+        interval = bootstrap_mean(source.random(60) < 0.3, draws=500, rng=source)
+        hits += interval.low <= 0.3 <= interval.high
+    assert 0.89 <= hits / 300 <= 0.98
+
+
+def test_a_lower_level_is_narrower():
+    values = rng(1).random(50)
+    assert width(bootstrap_mean(values, level=0.5, rng=rng())) < width(bootstrap_mean(values, rng=rng()))
+
+
+def test_constant_and_single_values_have_no_width():
+    for values in ([0.5] * 10, [0.25]):
+        interval = bootstrap_mean(values, rng=rng())
+        assert (interval.low, interval.value, interval.high) == (values[0],) * 3
+
+
+def test_same_generator_same_interval():
+    assert bootstrap_mean([0, 1, 1, 0], rng=rng(5)) == bootstrap_mean([0, 1, 1, 0], rng=rng(5))
+
+
+def test_chunks_cover_all_draws():
+    values = rng(3).random(3000)  # more than one chunk of indices
+    interval = bootstrap_mean(values, draws=2000, rng=rng())
+    half = 1.96 * values.std() / np.sqrt(3000)
+    assert width(interval) == pytest.approx(2 * half, rel=0.1)
+
+
+def test_paired_difference_is_narrower_than_two_intervals():
+    hard = rng(4).random(200)
+    first, second = hard + 0.05, hard
+    paired = bootstrap_difference(first, second, rng=rng())
+    assert paired.value == pytest.approx(0.05)
+    assert width(paired) < 1e-9 < width(bootstrap_mean(first, rng=rng()))
+
+
+def test_seeds_of_the_same_problems_do_not_count_as_more_problems():
+    problems = (rng(6).random(100) < 0.5).astype(float)
+    per_seed = [problems, problems, problems]
+    alone = bootstrap_mean(problems, rng=rng())
+    together = bootstrap_seeds(per_seed, same_problems=True, rng=rng())
+    independent = bootstrap_seeds(per_seed, same_problems=False, rng=rng())
+    assert together.value == independent.value == pytest.approx(problems.mean())
+    assert width(together) == pytest.approx(width(alone))
+    assert width(independent) == pytest.approx(width(alone) / np.sqrt(3), rel=0.15)
+
+
+def test_seeds_may_differ_in_size_and_problems_count_alike():
+    interval = bootstrap_seeds([[1.0, 1.0, 1.0], [0.0]], same_problems=False, rng=rng())
+    assert (interval.low, interval.value, interval.high) == (0.75, 0.75, 0.75)
+
+
+def test_statistic_over_singletons_is_the_plain_bootstrap():
+    values = rng(7).random(80)
+    general = bootstrap_statistic(range(80), lambda r: values[r.items].mean(), draws=4000, rng=rng())
+    plain = bootstrap_mean(values, draws=4000, rng=rng(1))
+    assert general.value == pytest.approx(plain.value)
+    assert general.low == pytest.approx(plain.low, abs=0.01)
+    assert general.high == pytest.approx(plain.high, abs=0.01)
+
+
+def test_clusters_stay_whole_and_copies_are_told_apart():
+    ids = ["p", "q", "p", "r", "q"]
+    seen = []
+
+    def statistic(resample):
+        for cluster in np.unique(resample.clusters):
+            items = resample.items[resample.clusters == cluster]
+            seen.append(tuple(int(i) for i in items))
+        assert len(np.unique(resample.clusters)) == 3
+        return 0.0
+
+    bootstrap_statistic(ids, statistic, draws=50, rng=rng())
+    assert set(seen) == {(0, 2), (1, 4), (3,)}
+
+
+def test_interval_of_correlated_steps_is_wider_by_cluster():
+    cluster = np.repeat(np.arange(40), 10)
+    values = np.repeat(rng(8).random(40), 10)  # ten equal steps a trace: 40 facts, not 400
+    whole = bootstrap_statistic(cluster.tolist(), lambda r: values[r.items].mean(), rng=rng())
+    step_wise = bootstrap_statistic(range(400), lambda r: values[r.items].mean(), rng=rng())
+    assert width(whole) == pytest.approx(width(step_wise) * np.sqrt(10), rel=0.15)
+
+
+def test_undefined_draws_are_counted():
+    def only_if_zero_is_drawn(resample):
+        return 1.0 if 0 in resample.items else np.nan
+
+    interval = bootstrap_statistic([0, 1, 2], only_if_zero_is_drawn, draws=900, rng=rng())
+    assert (interval.value, interval.low, interval.high) == (1.0, 1.0, 1.0)
+    assert interval.undefined == pytest.approx(900 * (2 / 3) ** 3, abs=60)
+    never = bootstrap_statistic([0], lambda r: float("nan"), draws=10, rng=rng())
+    assert np.isnan([never.value, never.low, never.high]).all()
+    assert never.undefined == 10
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: bootstrap_mean([], rng=rng()), "'values'"),
+        (lambda: bootstrap_mean([1.0, float("nan")], rng=rng()), r"values\[1\] is NaN"),
+        (lambda: bootstrap_mean([1.0], level=95, rng=rng()), "'level'"),
+        (lambda: bootstrap_mean([1.0], draws=0, rng=rng()), "'draws'"),
+        (lambda: bootstrap_difference([1.0], [1.0, 0.0], rng=rng()), "pair them"),
+        (lambda: bootstrap_seeds([], same_problems=True, rng=rng()), "'per_seed'"),
+        (lambda: bootstrap_seeds([[1.0], [1.0, 0.0]], same_problems=True, rng=rng()), "equal lengths"),
+        (lambda: bootstrap_statistic([], lambda r: 0.0, rng=rng()), "'cluster_ids'"),
+    ],
+)
+def test_bad_arguments_name_the_field(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,149 @@
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from surefoot.evaluation.intervals import Interval
+from surefoot.evaluation.report import Report, curve_figure
+
+VOID = {"meta", "br", "img", "hr", "link", "input"}
+
+
+def curves():
+    point = Interval(value=0.5, low=0.4, high=0.6)
+    better = Interval(value=0.8, low=0.7, high=0.9)
+    return {"majority": {1: point, 4: better}, "pass@N": {1: point, 4: better, 64: better}}
+
+
+def full_report():
+    return (
+        Report("Audit & <proof>")
+        .heading("Curves")
+        .text("a < b & <script>alert('x')</script>")
+        .table(["name", "f1", "n"], [["<b>", 0.123456, 3], ["none", None, 4]], caption="Scores")
+        .figure(curve_figure(curves()), "Accuracy \"against\" <samples> 'N'")
+        .figure(curve_figure(curves()), "Again")
+    )
+
+
+class Balance(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.tags, self.ids = [], set(), []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.add(tag)
+        self.ids += [value for name, value in attrs if name == "id"]
+
+
+def test_page_is_well_formed_and_has_no_duplicate_ids():
+    page = Balance()
+    page.feed(full_report().html())
+    page.close()
+    assert page.open == []
+    assert {"table", "figure", "svg", "h1", "h2"} <= page.tags
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_page_runs_nothing_and_fetches_nothing():
+    html = full_report().html()
+    page = Balance()
+    page.feed(html)
+    assert not page.tags & {"script", "link", "img", "iframe", "object", "embed", "base"}
+    assert "@import" not in html
+    assert all(target.startswith("#") for target in re.findall(r'(?:href|src)="([^"]*)"', html))
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", html))
+    without_names = re.sub(r'xmlns(:\w+)?="[^"]*"', "", html)  # names of languages, never fetched
+    assert "http" not in without_names
+    assert "prefers-color-scheme: dark" in html
+
+
+def test_every_reference_inside_a_figure_resolves():
+    html = full_report().html()
+    ids = set(re.findall(r'\bid="([^"]*)"', html))
+    references = re.findall(r'href="#([^"]*)"', html) + re.findall(r"url\(#([^)]*)\)", html)
+    assert references
+    assert set(references) <= ids
+
+
+def test_text_is_escaped():
+    html = full_report().html()
+    assert "<title>Audit &amp; &lt;proof&gt;</title>" in html
+    assert "&lt;script&gt;" in html
+    assert "<td>&lt;b&gt;</td>" in html
+    assert 'aria-label="Accuracy &quot;against&quot; &lt;samples&gt; &#x27;N&#x27;"' in html
+
+
+def test_cells_show_numbers_intervals_and_unknowns():
+    interval = Interval(value=0.61234, low=0.5, high=0.7)
+    html = Report("t").table(["a", "b", "c"], [[interval, float("nan"), 12345678]]).html()
+    assert '<td class="number">0.6123 [0.5, 0.7]</td>' in html
+    assert '<td class="number">n/a</td>' in html
+    assert '<td class="number">12345678</td>' in html
+    assert Report("t").table(["a"], []).html().count("<td") == 0
+
+
+def test_equal_input_gives_equal_bytes(tmp_path):
+    for name in ("first.html", "second.html"):
+        full_report().write(tmp_path / name)
+    assert (tmp_path / "first.html").read_bytes() == (tmp_path / "second.html").read_bytes()
+
+
+def test_write_replaces_whole_and_leaves_nothing_behind(tmp_path):
+    target = tmp_path / "report.html"
+    target.write_text("old")
+    report = Report("new")
+    report.write(target)
+    assert target.read_text(encoding="utf-8") == report.html()
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path):
+    target = tmp_path / "report.html"
+    target.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        Report("\ud800").write(target)
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_drawing_leaves_the_global_settings_alone():
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    full_report().html()
+    assert dict(mpl.rcParams) == before
+
+
+def test_curve_figure_draws_the_values_on_a_log2_axis():
+    figure = curve_figure(curves(), ylabel="solved")
+    (axes,) = figure.axes
+    assert axes.get_xscale() == "log"
+    assert axes.get_ylabel() == "solved"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "4", "64"]
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    np.testing.assert_array_equal(lines["pass@N"].get_xdata(), [1, 4, 64])
+    np.testing.assert_array_equal(lines["pass@N"].get_ydata(), [0.5, 0.8, 0.8])
+    shade = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (shade.min(), shade.max()) == (0.4, 0.9)
+
+
+@pytest.mark.parametrize("bad", [{}, {"empty": {}}, {"zero": {0: Interval(value=0.1, low=0.1, high=0.1)}}])
+def test_curve_figure_needs_points(bad):
+    with pytest.raises(ValueError, match="'curves'"):
+        curve_figure(bad)
+
+
+def test_ragged_rows_raise():
+    with pytest.raises(ValueError, match=r"rows\[1\] has 1 cells"):
+        Report("t").table(["a", "b"], [[1, 2], [3]])

@@ -1,0 +1,77 @@
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surefoot.errors import ScoreError
+from surefoot.models.aggregate import AGGREGATORS, aggregate
+
+PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=40)
+
+
+@pytest.mark.parametrize(
+    ("how", "value"), [("product", 0.684), ("min", 0.80), ("last", 0.80), ("mean", 0.8833333333333333)]
+)
+def test_known_values(how, value):
+    assert aggregate([0.95, 0.90, 0.80], how) == pytest.approx(value, rel=1e-12)
+
+
+@settings(deadline=None)
+@given(PROBABILITIES)
+def test_product_min_mean_are_ordered(scores):
+    product, least, mean = (aggregate(scores, how) for how in ("product", "min", "mean"))
+    assert product <= least
+    assert least <= mean * (1 + 1e-12) + 1e-300
+
+
+@settings(deadline=None)
+@given(st.floats(0, 1))
+def test_all_agree_on_one_step(score):
+    assert {aggregate([score], how) for how in AGGREGATORS} == {score}
+
+
+@settings(deadline=None)
+@given(PROBABILITIES)
+def test_a_certain_step_leaves_product_and_min_alone(scores):
+    longer = [*scores, 1.0]
+    assert aggregate(longer, "min") == aggregate(scores, "min")
+    assert aggregate(longer, "product") == pytest.approx(aggregate(scores, "product"), rel=1e-12, abs=1e-300)
+    assert aggregate(longer, "last") == 1.0
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=40))
+def test_product_equals_the_plain_product(scores):
+    assert aggregate(scores, "product") == pytest.approx(math.prod(scores), rel=1e-10)
+
+
+def test_a_zero_makes_the_product_zero():
+    assert aggregate([0.9, 0.0, 0.8], "product") == 0.0
+
+
+def test_large_factors_survive_an_early_underflow():
+    assert aggregate([1e-200, 1e-200, 1e200, 1e200], "product") == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("how", AGGREGATORS)
+def test_no_steps_raise(how):
+    with pytest.raises(ScoreError, match="empty"):
+        aggregate([], how)
+
+
+@pytest.mark.parametrize("how", AGGREGATORS)
+@pytest.mark.parametrize("missing", [None, math.nan])
+def test_an_unscored_step_is_not_zero(how, missing):
+    with pytest.raises(ScoreError, match=r"scores\[1\] is unscored"):
+        aggregate([0.9, missing, 0.8], how)
+
+
+def test_product_of_logits_raises():
+    with pytest.raises(ScoreError, match="logits"):
+        aggregate([0.4, -1.2], "product")
+
+
+def test_unknown_rule_raises():
+    with pytest.raises(ScoreError, match="min, product, last, mean"):
+        aggregate([0.4], "median")  # type: ignore[arg-type]

@@ -1,0 +1,323 @@
+"""Extraction on written examples; equality against real hostile expressions in the real worker."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surefoot.answers import AnswerChecker, extract_answer, group_equal
+from surefoot.errors import AnswerError
+
+
+@pytest.fixture(scope="module")
+def math_checker():
+    with AnswerChecker(timeout_s=20) as checker:
+        yield checker
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \boxed{5}", "5"),
+        (r"first \boxed{4}, then \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        (r"\fbox{ 7 }", "7"),
+        (r"thus $\boxed 5$ holds", "5"),
+        (r"\boxed {x^{2}}", "x^{2}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\boxed{3}}", "3"),
+        (r"good \boxed{8} and then cut off \boxed{\frac{1}{", "8"),
+        (r"{ left open \boxed{8}", "8"),
+        (r"\boxed{}", None),
+        (r"\boxedtext{5}", None),
+        ("no box 5", None),
+    ],
+)
+def test_boxed(text, answer):
+    assert extract_answer(text, ["boxed"]) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "style", "answer"),
+    [
+        ("a #### 1\nb\n#### 1,234 \nmore", "hash", "1,234"),
+        ("####", "hash", None),
+        ("The answer is 3. No, the answer is $4.5$. I hope so.", "phrase", "4.5"),
+        ("**Answer:** 42.", "phrase", "42"),
+        ("ANSWER: x = 3", "phrase", "x = 3"),
+        ("Answer:\n\n\\frac{1}{2}\nbye", "phrase", r"\frac{1}{2}"),
+        ("The final answer is: $\\boxed{7}$.", "phrase", "7"),
+        ("The answer is $a. b$ and so", "phrase", "$a. b$ and so"),
+        ("the answer is", "phrase", None),
+        ("it costs 12,345.50.", "last_number", "12,345.50"),
+        ("from -$1,200", "last_number", "-$1,200"),
+        ("5-3", "last_number", "3"),
+        ("x = -3", "last_number", "-3"),
+        ("x = \u22123", "last_number", "\u22123"),
+        ("it is 3/4.", "last_number", "3/4"),
+        (r"it is -\frac{3}{4}.", "last_number", r"-\frac{3}{4}"),
+        ("about 45% of it", "last_number", "45%"),
+        ("take .5", "last_number", ".5"),
+        ("none", "last_number", None),
+    ],
+)
+def test_other_styles(text, style, answer):
+    assert extract_answer(text, [style]) == answer
+
+
+def test_styles_are_tried_in_order():
+    text = "The answer is 2.\n#### 3"
+    assert extract_answer(text) == "3"
+    assert extract_answer(text, ["phrase", "hash"]) == "2"
+    assert extract_answer(text, ["boxed"]) is None
+    with pytest.raises(AnswerError, match="boxed, hash, phrase, last_number"):
+        extract_answer(text, ["box"])
+
+
+@given(st.text(alphabet=r"\boxed{}5$ #answeris:./,-%", max_size=200))
+def test_extraction_never_raises_and_returns_visible_text(text):
+    answer = extract_answer(text)
+    assert answer is None or (answer and answer == answer.strip())
+
+
+@pytest.mark.parametrize("unit", [r"\boxed{", "{", "}", "answer is ", ". $", "#### ", "1,", "1,111", "-", "\\frac{1}"])
+def test_extraction_is_linear_in_hostile_text(unit):
+    begin = time.perf_counter()
+    for style in ("boxed", "hash", "phrase", "last_number"):
+        extract_answer(unit * 50_000, [style])
+    assert time.perf_counter() - begin < 5
+
+
+@given(st.text(alphabet="ab{}\\", max_size=30).filter(lambda s: "\\" not in s))
+def test_boxed_gives_back_any_balanced_content(content):
+    depth, balanced = 0, True
+    for character in content:
+        depth += (character == "{") - (character == "}")
+        balanced = balanced and depth >= 0
+    if balanced and depth == 0:
+        assert extract_answer(f"x \\boxed{{{content}}} y", ["boxed"]) == (content or None)
+
+
+def test_exact_and_numeric_need_no_worker():
+    with AnswerChecker("exact") as exact:
+        assert exact.equal([(" 5", "5 "), ("5.0", "5")]) == [True, False]
+    with AnswerChecker("numeric") as numeric:
+        pairs = [
+            ("1,234.50", "1234.5"),
+            ("$3", r"\$3"),
+            ("3/4", "0.75"),
+            (r"-\dfrac{3}{4}", "-.75"),
+            ("50%", "0.5"),
+            ("50%", "50"),
+            ("50%", "0.5%"),
+            ("0.3333333", "1/3"),
+            ("0.333", "1/3"),
+            ("-5", "5"),
+            ("2e3", "2000"),
+            ("five", "5"),
+            ("1/0", "1"),
+        ]
+        expected = [True] * 6 + [False, True, False, False, True, False, False]
+        assert numeric.equal(pairs) == expected
+        assert numeric.failures == {}
+        assert numeric.equal([("5", "five"), ("9" * 5000, "1"), ("1e999999999", "1")]) == [None, False, False]
+        assert numeric.failures == {"reference_not_a_number": 1}
+
+
+@given(st.integers(-(10**12), 10**12), st.integers(1, 10**6))
+def test_fractions_and_thousands_keep_their_value(top, bottom):
+    checker = AnswerChecker("numeric", rel_tol=0)
+    assert checker.equal([(f"{top:,}", str(top)), (f"{top}/{bottom}", str(Fraction(top, bottom)))]) == [True, True]
+    assert checker.equal([(str(top + 1), str(top))]) == [False]
+
+
+def test_relative_tolerance():
+    checker = AnswerChecker("numeric", rel_tol=0.01)
+    assert checker.equal([("99", "100"), ("98.9", "100"), ("0", "0.0"), ("0.001", "0")]) == [True, False, True, False]
+
+
+@pytest.mark.parametrize("settings", [{"timeout_s": 0}, {"memory_mb": 0}, {"rel_tol": -1}])
+def test_limits_are_checked(settings):
+    with pytest.raises(AnswerError, match=next(iter(settings))):
+        AnswerChecker(**settings)
+    with pytest.raises(AnswerError, match="math, numeric, exact"):
+        AnswerChecker("symbolic")
+
+
+def test_math_equality(math_checker):
+    equal = [
+        ("0.5", "1/2"),
+        (r"\dfrac{1}{2}", r"$\frac{1}{2}$"),
+        ("x + 1", "1+x"),
+        ("(x+1)^2", "x^2+2x+1"),
+        ("50\\%", "0.5"),
+        ("2**10", "1024"),
+        (r"\sqrt{8}", r"2\sqrt{2}"),
+        ("5", "x=5"),
+        (r"\{2,1\}", r"\{1,2\}"),
+        ("1,000", "1000"),
+        ("90^\\circ", "90"),
+        (r"\left(1,2\right)", "(1, 2)"),
+        (r"\text{East}", "east"),
+        ("0.333333", "1/3"),
+    ]
+    assert math_checker.equal(equal) == [True] * len(equal)
+    unequal = [("5", "6"), ("1000001", "1000000"), ("x+1", "x+2"), ("seat", "east"), ("22/7", "3.14"), ("", "5")]
+    assert math_checker.equal(unequal) == [False] * len(unequal)
+    assert not math_checker.failures
+
+
+HOSTILE = [
+    "10**10**10",
+    "9^{9^{9^9}}",
+    "{" * 10_000 + "}" * 10_000,
+    "(10^9)!",
+    "{" * 900 + "x" + "}" * 900,
+    "10^{10^{10}}",
+]
+
+
+def test_hostile_expressions_cost_one_bounded_failure_each():
+    # Harmless pairs between the hostile ones must still be answered, each by a fresh worker if need be.
+    pairs = [pair for text in HOSTILE for pair in ((text, "x+5"), ("x + y", "y+x"), ("x", f"y+{len(text)}"))]
+    pairs += [(text, "x+5") for text in HOSTILE]  # repeated: remembered, not paid again
+    with AnswerChecker(timeout_s=3, memory_mb=1024) as checker:
+        begin = time.perf_counter()
+        verdicts = checker.equal(pairs)
+        seconds = time.perf_counter() - begin
+        assert seconds < 3 * len(HOSTILE) + 90  # the failures, and starting workers on a busy machine
+        harmless = [v for v, (answer, _) in zip(verdicts, pairs, strict=True) if answer not in HOSTILE]
+        assert harmless == [True, False] * len(HOSTILE)
+        assert all(v in (None, False) for v, (answer, _) in zip(verdicts, pairs, strict=True) if answer in HOSTILE)
+        assert sum(checker.failures.values()) == verdicts.count(None)
+        assert checker.failures["too_long"] == 2
+        assert checker.failures["timeout"] >= 4
+
+
+def test_code_in_an_answer_is_not_run(math_checker, tmp_path):
+    target = tmp_path / "touched"
+    for code in (f"__import__('pathlib').Path('{target}').touch()", f"open('{target}', 'w')"):
+        math_checker.equal([(code, "5"), (code, "x+1"), ("5", code), (f"1+({code})", "2")])
+    assert not target.exists()
+
+
+def test_memory_is_limited():
+    # 2^(10^9) alone holds 125 MB, and converting or comparing it needs several times that.
+    with AnswerChecker(timeout_s=10, memory_mb=400) as checker:
+        begin = time.perf_counter()
+        assert checker.equal([("2^{30000000000}", "x+7")])[0] in (None, False)
+        assert checker.equal([("x + y", "y+x")]) == [True]
+        assert time.perf_counter() - begin < 60
+
+
+def test_too_little_memory_to_start_is_an_error():
+    with AnswerChecker(memory_mb=40) as checker, pytest.raises(AnswerError, match="memory_mb=40"):
+        checker.equal([("x+1", "1+x")])
+
+
+def test_close_is_idempotent_reaps_and_allows_reuse():
+    before = _children()
+    checker = AnswerChecker(timeout_s=20)
+    checker.close()
+    assert checker.equal([("x+1", "1+x")]) == [True]
+    assert len(_children() - before) == 1
+    checker.close()
+    checker.close()
+    assert _children() == before
+    assert checker.equal([("x+2", "2+x")]) == [True]
+    checker.close()
+    assert _children() == before
+
+
+def test_threads_share_one_checker(math_checker):
+    pairs = [(f"x+{n}", f"{n % 7}+x") for n in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        verdicts = list(pool.map(lambda pair: math_checker.equal([pair])[0], pairs))
+    assert verdicts == [n == n % 7 for n in range(40)]
+
+
+def test_pickled_copy_keeps_the_settings():
+    copy = pickle.loads(pickle.dumps(AnswerChecker("numeric", rel_tol=0.1)))  # noqa: S301
+    assert copy.method == "numeric"
+    assert copy.equal([("95", "100")]) == [True]
+
+
+def test_worker_runs_under_a_script_from_standard_input_and_ends_with_it():
+    script = (
+        "from surefoot.answers import AnswerChecker\n"
+        "c = AnswerChecker(timeout_s=20)\n"
+        "print(c.equal([('x+1', '1+x')]), c._worker._process.pid, flush=True)\n"
+        "import os; os._exit(0)\n"  # not even closed
+    )
+    run = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, check=True, timeout=120)
+    verdict, pid = run.stdout.rsplit(" ", 1)
+    assert verdict == "[True]"
+    deadline = time.monotonic() + 20
+    while _alive(int(pid)):
+        assert time.monotonic() < deadline, "the worker outlived its parent"
+        time.sleep(0.1)
+
+
+def test_import_is_light():
+    script = (
+        "import sys, surefoot.answers, surefoot.segment\n"
+        "print([m for m in ('torch', 'transformers', 'sympy', 'math_verify') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout.strip() == "[]"
+
+
+def test_group_equal_maps_to_the_first_seen(math_checker):
+    answers = ["1/2", "x+1", None, "0.5", r"\frac{1}{2}", "3", "1+x", "x+1", "3.0"]
+    grouped = group_equal(answers, math_checker)
+    assert grouped == ["1/2", "x+1", None, "1/2", "1/2", "3", "x+1", "x+1", "3"]
+    assert group_equal(grouped, math_checker) == grouped
+    assert group_equal([], math_checker) == []
+
+
+def test_group_equal_bounds_the_cost_of_hostile_answers():
+    bad = ["10^{10^{10}}", "9^{9^{9^9}}"]
+    answers = [bad[0], "x", "1/3", "y", bad[1], "z", bad[0], "x+0"]
+    with AnswerChecker(timeout_s=2) as checker:
+        grouped = group_equal(answers, checker)
+        assert grouped == [bad[0], "x", "1/3", "y", bad[1], "z", bad[0], "x"]
+        assert sum(checker.failures.values()) <= 2 * len(bad)
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-50, 50).map(lambda n: f"{n / 10:g}"), st.just("word"))))
+def test_group_equal_is_a_partition_and_stable(answers):
+    checker = AnswerChecker("numeric", rel_tol=0.2)  # a tolerance that is not transitive by itself
+    grouped = group_equal(answers, checker)
+    assert [a is None for a in answers] == [g is None for g in grouped]
+    for answer, canonical in zip(answers, grouped, strict=True):
+        if canonical is not None:
+            assert grouped[answers.index(canonical)] == canonical
+            assert answers.index(canonical) <= answers.index(answer)
+    assert group_equal(grouped, checker) == grouped
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # Unreaped where no init process collects orphans: dead all the same.
+    try:
+        with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _children() -> set[int]:
+    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,comm="], capture_output=True, text=True, check=True)
+    rows = [line.split(None, 2) for line in listing.stdout.splitlines()]
+    return {int(pid) for pid, parent, name in rows if int(parent) == os.getpid() and name != "ps"}

@@ -1,0 +1,137 @@
+"""The import table of CONTRIBUTING.md, and what may be loaded when."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "surefoot"
+
+HEAVY = ("torch", "transformers", "sklearn", "matplotlib", "openai", "pyarrow")
+"""Packages that take long to load, so that neither ``import surefoot`` nor ``--help`` may load them."""
+
+MAY_IMPORT_TORCH = (
+    "surefoot.policies.transformers",
+    "surefoot.models",
+    "surefoot.training",
+    "surefoot.lab.train",
+)
+"""Modules, with all below them, that may import torch when they are loaded."""
+
+REPORT = f"""
+import json, sys
+print("loaded:" + json.dumps([name for name in {HEAVY!r} if name in sys.modules]))
+"""
+
+
+def loaded_after(program: str) -> list[str]:
+    """Heavy packages in a fresh interpreter after ``program``."""
+    done = subprocess.run(
+        [sys.executable, "-c", program + REPORT], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[str] = json.loads(done.stdout.rpartition("loaded:")[2])
+    return found
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def within(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def imported_on_load(tree: ast.AST) -> Iterator[str]:
+    """Absolute names imported when the module is loaded: not inside functions, not for type checkers only."""
+    below: Iterable[ast.AST] = ast.iter_child_nodes(tree)
+    match tree:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+            return
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names)
+        case ast.ImportFrom(module=str(module), level=0):
+            yield module
+        case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+            below = tree.orelse
+    for node in below:
+        yield from imported_on_load(node)
+
+
+def test_the_scan_sees_what_is_imported_on_load_and_nothing_else() -> None:
+    text = """
+import a.b, c as d
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import never
+else:
+    import otherwise
+try:
+    from e import f
+except ImportError:
+    import g
+class K:
+    import h
+    def method(self):
+        import never
+def function():
+    from never import x
+from . import never
+"""
+    assert list(imported_on_load(ast.parse(text))) == ["a.b", "c", "typing", "otherwise", "e", "g", "h"]
+
+
+def test_imports_go_downwards_through_the_ranks() -> None:
+    program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--no-cache"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+def test_only_modules_that_compute_with_torch_import_it_on_load() -> None:
+    modules = {module_name(path): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    assert "surefoot.records" in modules
+    offenders = [
+        name
+        for name, text in modules.items()
+        if not within(name, MAY_IMPORT_TORCH)
+        and any(within(found, ("torch",)) for found in imported_on_load(ast.parse(text)))
+    ]
+    assert offenders == [], "import torch inside the function that needs it, or move the code to a lower rank"
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    assert loaded_after("import surefoot, surefoot.records, surefoot.protocols, surefoot.errors") == []
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_asking_for_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    program = f"""
+import sys
+from surefoot.cli import main
+sys.argv = ["surefoot", *{arguments!r}]
+try:
+    code = main()
+except SystemExit as stop:
+    code = stop.code
+assert not code, code
+"""
+    assert loaded_after(program) == []
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "surefoot", "--help"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "quickstart" in done.stdout

@@ -1,0 +1,182 @@
+"""What the documentation says exists: links, commands, options, and programs that run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(
+    r"^(?P<mark>```+|~~~+)[ ]*(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=mark)[ ]*$", re.M | re.S
+)
+HEADING = re.compile(r"^(#{1,6})[ ]+(.+?)[ ]*#*$", re.M)
+LINK = re.compile(
+    r"""\]\(\s*<?([^\s<>)]+)>?[^)\n]*\)"""  # [text](target "title"), images too
+    r"""|^\[[^\]\n]+\]:[ ]*<?([^\s<>]+)>?"""  # [name]: target
+    r"""|(?:href|src)="([^"]+)\"""",  # HTML
+    re.M,
+)
+
+
+def prose(text: str) -> str:
+    """``text`` without fenced blocks and code spans."""
+    return re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+
+
+def blocks(text: str, *languages: str) -> list[str]:
+    """Bodies of the fenced blocks in one of ``languages``."""
+    return [found["body"] for found in FENCE.finditer(text) if found["language"] in languages]
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors that GitHub gives to the headings of a page."""
+    seen: dict[str, int] = {}
+    result = set(re.findall(r'(?:id|name)="([^"]+)"', text))
+    for _, title in HEADING.findall(FENCE.sub("", text)):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)
+        slug = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        result.add(f"{slug}-{seen[slug]}" if slug in seen else slug)
+        seen[slug] = seen.get(slug, 0) + 1
+    return result
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    """Links of ``page`` to files of the repository, or to headings, that do not exist."""
+    for found in LINK.finditer(prose(page.read_text(encoding="utf-8"))):
+        target = next(group for group in found.groups() if group)
+        if re.match(r"[a-z][a-z0-9+.-]*:|//", target, re.I):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / unquote(name)).resolve() if name else page
+        if not path.exists():
+            yield f"{target}: no such file"
+        elif not path.is_relative_to(ROOT.resolve()):
+            yield f"{target}: outside the repository"
+        elif anchor and path.suffix == ".md" and anchor not in anchors(path.read_text(encoding="utf-8")):
+            yield f"{target}: no such heading"
+
+
+def commands() -> dict[str, Any]:
+    """Every visible command as ``surefoot NAME``, groups gone through; the program itself as ``surefoot``."""
+    from typer.main import get_command
+
+    from surefoot.cli import app
+
+    result: dict[str, Any] = {}
+    waiting: list[tuple[str, Any]] = [("surefoot", get_command(app))]
+    while waiting:
+        name, command = waiting.pop()
+        result[name] = command
+        below = getattr(command, "commands", {})
+        waiting += [(f"{name} {key}", child) for key, child in below.items() if not child.hidden]
+    return result
+
+
+def options(command: Any) -> list[str]:
+    """Long options of a command, both halves of on/off pairs, without those that the shell machinery adds."""
+    shown = [p for p in command.params if p.param_type_name == "option" and not getattr(p, "hidden", False)]
+    names = [name for p in shown for name in (*p.opts, *p.secondary_opts) if name.startswith("--")]
+    return [name for name in names if name not in ("--install-completion", "--show-completion", "--help")]
+
+
+def sections(text: str) -> dict[str, str]:
+    """Text under each heading that begins with ``surefoot``, up to the next heading of its level or above."""
+    bare = FENCE.sub(lambda found: found[0].replace("\n#", "\n "), text)  # comments in code are no headings
+    result: dict[str, str] = {}
+    for found in HEADING.finditer(bare):
+        level, title = len(found[1]), found[2].replace("`", "").strip()
+        end = re.compile(rf"^#{{1,{level}}}[ ]", re.M).search(bare, found.end())
+        if title.split()[0] == "surefoot":
+            result[title] = bare[found.end() : end.start() if end else len(bare)]
+    return result
+
+
+def shell_commands(text: str) -> Iterator[list[str]]:
+    """Words of every ``surefoot ...`` line in shell blocks; a trailing backslash continues a line."""
+    for block in blocks(text, "bash", "sh", "shell", "console"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.removeprefix("$ "), comments=True)
+            if words and Path(words[0]).name == "surefoot":
+                end = next(
+                    (i for i, word in enumerate(words) if word in ("|", ">", "&&", ";", "2>")), len(words)
+                )
+                yield ["surefoot", *words[1:end]]
+
+
+def unknown_in(words: list[str], known: dict[str, Any]) -> Iterator[str]:
+    """What a documented command line names that the program does not have."""
+    name, rest = "surefoot", words[1:]
+    while rest and f"{name} {rest[0]}" in known:
+        name, rest = f"{name} {rest[0]}", rest[1:]
+    if getattr(known[name], "commands", None) and rest and not rest[0].startswith("-"):
+        yield f"{name} {rest[0]}"
+    allowed = {option for p in known[name].params for option in (*p.opts, *p.secondary_opts)} | {"--help"}
+    used = [word.partition("=")[0] for word in rest if re.match(r"--?[a-zA-Z]", word)]
+    yield from (f"{name} {option}" for option in used if option not in allowed)
+
+
+def test_the_readers_of_markdown_read_what_is_there() -> None:
+    page = "# A `b`: c\n[x](y.md#z) `[no](no.md)`\n"
+    page += "```bash\n# no\n$ .venv/bin/surefoot a \\\n  --b=1 | head\n```\n"
+    page += "## surefoot a\nuses `--b`\n### Notes\nmore\n## A `b`: c\n[r]: e.md\n"
+    assert anchors(page) == {"a-b-c", "surefoot-a", "notes", "a-b-c-1"}
+    assert [next(filter(None, found.groups())) for found in LINK.finditer(prose(page))] == ["y.md#z", "e.md"]
+    assert list(shell_commands(page)) == [["surefoot", "a", "--b=1"]]
+    assert sections(page) == {"surefoot a": "\nuses `--b`\n### Notes\nmore\n"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_files_and_headings_resolve(page: Path) -> None:
+    assert list(broken_links(page)) == []
+
+
+def test_every_command_and_option_is_documented_under_its_heading() -> None:
+    documented = sections((ROOT / "docs" / "commands.md").read_text(encoding="utf-8"))
+    missing = []
+    for name, command in commands().items():
+        text = documented.get(name)
+        if text is None:
+            missing += [f"heading '{name}'"] if name != "surefoot" else []
+            continue
+        missing += [
+            f"{name} {o}" for o in options(command) if not re.search(rf"{re.escape(o)}(?![\w-])", text)
+        ]
+    assert missing == []
+
+
+def test_every_documented_command_exists() -> None:
+    documented = sections((ROOT / "docs" / "commands.md").read_text(encoding="utf-8"))
+    assert sorted(set(documented) - set(commands())) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_command_lines_in_shell_blocks_exist(page: Path) -> None:
+    lines = list(shell_commands(page.read_text(encoding="utf-8")))
+    known = commands() if lines else {}
+    assert [fault for words in lines for fault in unknown_in(words, known)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_blocks_compile(page: Path) -> None:
+    for number, block in enumerate(blocks(page.read_text(encoding="utf-8"), "python")):
+        compile(block, f"{page.name}, python block {number}", "exec")
+
+
+def test_python_blocks_of_contributing_run(tmp_path: Path) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    found = blocks(text, "python")
+    assert found
+    for block in found:
+        done = subprocess.run(
+            [sys.executable, "-"], input=block, capture_output=True, text=True, cwd=tmp_path, check=False
+        )
+        assert done.returncode == 0, block + done.stderr

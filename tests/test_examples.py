@@ -1,0 +1,44 @@
+"""Every program in examples/ runs as a user would run it, in an empty directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = {path.name: path for path in sorted((ROOT / "examples").glob("*.py"))}
+
+SLOW: frozenset[str] = frozenset()
+"""Names of the examples that take more than a few seconds."""
+
+RUN = r"""
+import runpy, sys, warnings
+warnings.filterwarnings("error", module=r"surefoot(\.|$)")
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""A warning that surefoot causes is an error; those of other packages are their own affair."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in EXAMPLES]
+)
+def test_example_runs(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(EXAMPLES[name])],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "MPLBACKEND": "Agg"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip(), "an example prints what it found"
+
+
+def test_slow_examples_exist() -> None:
+    assert set(EXAMPLES) >= SLOW
