@@ -23,7 +23,7 @@ from typing import Any
 
 from surefoot.errors import AnswerError
 
-STARTUP_S = 120.0
+STARTUP_S = 300.0
 """Importing sympy takes seconds on a busy machine; this bounds a start that hangs."""
 
 

@@ -11,11 +11,11 @@ import hashlib
 import json
 import os
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 
 LabelKind = Literal["correctness", "value", "advantage"]
 """correctness: is this step valid; value: chance of the right answer from here; advantage: did it help."""
@@ -162,7 +162,9 @@ class Trace(Record):
             if (step.message is None) != (self.text is not None):
                 raise ValueError(f"steps[{number}].message must be set for 'messages' and absent for 'text'")
             if where >= len(self.messages):
-                raise ValueError(f"steps[{number}].message={where}, but there are {len(self.messages)} messages")
+                raise ValueError(
+                    f"steps[{number}].message={where}, but there are {len(self.messages)} messages"
+                )
             if step.end < step.start or step.end > len(self._content(step.message)):
                 raise ValueError(f"steps[{number}] spans [{step.start}, {step.end}) outside its text")
             if where == previous[0] and step.start < previous[1]:
@@ -205,8 +207,8 @@ class Evidence(BaseModel):
 
     successes: int | None = None
     trials: int | None = None
-    tokens: int | None = None
-    """Policy tokens spent on this label."""
+    usage: Usage = Usage()
+    """What this label cost; nothing where it reuses work done for another."""
     rater: str | None = None
     """Annotator (pseudonym), judge model or prover."""
     message: str | None = None

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -278,6 +280,17 @@ def test_permissions_and_links_are_respected(tmp_path: Path):
     write_records(link, EXAMPLES[Problem])
     assert link.is_symlink()
     assert list(read_records(target, Problem)) == EXAMPLES[Problem]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
+def test_a_pipe_is_written_not_replaced(tmp_path: Path):
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_bytes)
+        assert write_records(pipe, EXAMPLES[Problem]) == 2
+        assert len(read.result(timeout=10).splitlines()) == 2
+    assert pipe.is_fifo()
 
 
 def test_dash_reads_standard_input(monkeypatch: pytest.MonkeyPatch):

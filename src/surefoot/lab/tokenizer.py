@@ -11,7 +11,7 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 PIECES = (
     *(str(digit) for digit in range(10)),
     *("Start with ", ". Add ", ". Subtract ", ". Multiply by ", ".\n", " + ", " - ", " * ", " = ", "\n"),
-    *("Now ", "Answer: "),
+    *("Now ", "Answer: ", ", no, "),
 )
 
 
@@ -21,7 +21,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     vocabulary = {piece: number for number, piece in enumerate((*SPECIAL, *PIECES))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     longest_first = sorted(PIECES, key=len, reverse=True)
     pattern = "|".join("".join(f"\\{c}" if c in ".+*-" else c for c in piece) for piece in longest_first)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
@@ -30,5 +30,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         single="<s> $A", special_tokens=[("<s>", vocabulary["<s>"])]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"  # noqa: S106
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
     )

@@ -1,8 +1,9 @@
 """Make the shipped models anew: ``python -m surefoot.lab.train policy --out DIR`` (or ``trunk``).
 
-Both are ordinary language models of right worked solutions. The policy is stopped early, so that it errs;
-the trunk is trained for longer, as the base of a reward model usually is larger or better trained than
-the policy it judges. No step or outcome label is used for either.
+Both are ordinary language models of worked solutions. The policy is stopped early, so that it errs. The
+trunk is trained for longer, and its texts contain slips that the writer takes back at once, as real texts
+do; the base of a reward model usually is better read than the policy it judges. Neither has seen a text
+of the policy, or a label of its steps or outcomes.
 """
 
 from __future__ import annotations
@@ -33,18 +34,17 @@ class Recipe:
     schedule: int
     batch: int = 32
     learning_rate: float = 2e-3
+    slip: float = 0.0
     seed: int = 0
 
 
 RECIPES = {
-    "policy": Recipe(layers=4, hidden=128, updates=420, schedule=1500),
-    "trunk": Recipe(layers=6, hidden=128, updates=6000, schedule=6000, seed=1),
+    "policy": Recipe(layers=4, hidden=128, updates=480, schedule=700),
+    "trunk": Recipe(layers=4, hidden=128, updates=3000, schedule=3000, slip=0.15, seed=1),
 }
-DIFFICULTY = Difficulty(operations="++--*")
-"""The quickstart's problems: 6 to 10 operations, a fifth of them multiplications."""
 
 
-def train(recipe: Recipe, out: Path) -> None:
+def train(recipe: Recipe, out: Path, *, save_every: int = 0) -> None:
     """Train from nothing and write an ordinary transformers checkpoint with its tokenizer to ``out``."""
     torch.manual_seed(recipe.seed)
     rng = np.random.default_rng(recipe.seed)
@@ -64,14 +64,16 @@ def train(recipe: Recipe, out: Path) -> None:
             eos_token_id=tokenizer.eos_token_id,
         )
     )
-    optimiser = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.05)
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.05
+    )
     start, tokens = time.perf_counter(), 0
     for update in range(recipe.updates):
         rise = min(1.0, (update + 1) / 100)
         fall = max(0.02, 1 - update / recipe.schedule)
         for group in optimiser.param_groups:
             group["lr"] = recipe.learning_rate * rise * fall
-        ids, labels = _batch(tokenizer, rng, recipe.batch)
+        ids, labels = _batch(tokenizer, rng, recipe)
         loss = model(input_ids=ids, attention_mask=(ids != tokenizer.pad_token_id).long(), labels=labels).loss
         optimiser.zero_grad()
         loss.backward()
@@ -79,25 +81,34 @@ def train(recipe: Recipe, out: Path) -> None:
         optimiser.step()
         tokens += int((ids != tokenizer.pad_token_id).sum())
         if (update + 1) % 50 == 0:
-            seconds = time.perf_counter() - start
-            print(f"update {update + 1}/{recipe.updates} loss {loss.item():.4f} tokens {tokens} {seconds:.0f} s", flush=True)
+            rate = tokens / (time.perf_counter() - start)
+            print(
+                f"update {update + 1}: loss {loss.item():.4f}, {tokens} tokens, {rate:.0f} a second",
+                flush=True,
+            )
+        if save_every and (update + 1) % save_every == 0:
+            _save(model, tokenizer, recipe, out / f"update-{update + 1}")
+    _save(model, tokenizer, recipe, out)
+
+
+def _save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, out: Path) -> None:
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    (out / "recipe.json").write_text(json.dumps({**asdict(recipe), "tokens": tokens}, indent=2) + "\n")
+    (out / "recipe.json").write_text(json.dumps(asdict(recipe), indent=2) + "\n")
 
 
 def _batch(
-    tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator, size: int
+    tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator, recipe: Recipe
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Right-padded ids ``[B, T]`` and labels: the loss is on the solution and the end, not on the problem."""
-    chains = [draw_chain(rng, DIFFICULTY) for _ in range(size)]
+    chains = [draw_chain(rng, Difficulty()) for _ in range(recipe.batch)]
     prompts = [chain.text + "\n" for chain in chains]
-    solutions = [worked_solution(chain, rng=rng, restate=RESTATE) for chain in chains]
+    solutions = [worked_solution(chain, rng=rng, restate=RESTATE, slip=recipe.slip) for chain in chains]
     whole = tokenizer([p + s for p, s in zip(prompts, solutions, strict=True)])["input_ids"]
     lengths = [len(ids) for ids in tokenizer(prompts)["input_ids"]]
     width = max(map(len, whole)) + 1
-    ids = torch.full((size, width), tokenizer.pad_token_id)
-    labels = torch.full((size, width), -100)
+    ids = torch.full((len(whole), width), tokenizer.pad_token_id)
+    labels = torch.full((len(whole), width), -100)
     for row, (tokens, prompt) in enumerate(zip(whole, lengths, strict=True)):
         tokens = [*tokens, tokenizer.eos_token_id]
         ids[row, : len(tokens)] = torch.tensor(tokens)
@@ -107,15 +118,18 @@ def _batch(
 
 def main() -> None:
     """Command line of this module."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", choices=sorted(RECIPES))
     parser.add_argument("--out", type=Path, required=True, help="directory for the checkpoint")
     parser.add_argument("--updates", type=int, help="train for this many updates instead of the recipe's")
+    parser.add_argument("--save-every", type=int, default=0, help="also keep a checkpoint each N updates")
     options = parser.parse_args()
     recipe = RECIPES[options.model]
     if options.updates:
         recipe = Recipe(**{**asdict(recipe), "updates": options.updates})
-    train(recipe, options.out)
+    train(recipe, options.out, save_every=options.save_every)
 
 
 if __name__ == "__main__":

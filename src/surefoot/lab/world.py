@@ -31,7 +31,7 @@ _WORDS = {"+": "Add", "-": "Subtract", "*": "Multiply by"}
 _SYMBOLS = {word: symbol for symbol, word in _WORDS.items()}
 _START = re.compile(r"Start with (\d)\.")
 _OPERATION = re.compile(r" (Add|Subtract|Multiply by) (\d)\.")
-_EQUATION = re.compile(r"(\d) ([-+*]) (\d) = (\d)\n")
+_EQUATION = re.compile(r"(?:\d [-+*] \d = \d, no, )?(\d) ([-+*]) (\d) = (\d)\n")
 _RESTATEMENT = re.compile(r"Now (\d)\n")
 _ANSWER = re.compile(r"Answer: (\d)\n?")
 
@@ -42,8 +42,8 @@ class Difficulty:
 
     min_operations: int = 6
     max_operations: int = 10
-    operations: str = "+-*"
-    """Symbols drawn from, with equal chance for each character: ``"++*"`` adds twice as often."""
+    operations: str = "++--*"
+    """Symbols drawn from, with equal chance for each character; multiplying makes lucky answers likelier."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_operations <= self.max_operations:
@@ -130,23 +130,55 @@ def generate_problems(
         if chain.text in taken:
             misses += 1
             if misses > 1000 + 100 * count:
-                raise ValueError(f"this difficulty has fewer than {count} distinct problems; allow more operations")
+                raise ValueError(
+                    f"this difficulty has fewer than {count} distinct problems; allow more operations"
+                )
             continue
         taken.add(chain.text)
         problems.append(Problem(text=chain.text, answer=str(chain.answer), source="lab"))
     return problems
 
 
-def worked_solution(chain: Chain, *, rng: np.random.Generator | None = None, restate: float = 0.0) -> str:
-    """A right solution; with chance ``restate`` a line is followed by one that only repeats the value."""
+def worked_solution(
+    chain: Chain, *, rng: np.random.Generator | None = None, restate: float = 0.0, slip: float = 0.0
+) -> str:
+    """A right solution.
+
+    With chance ``restate`` a line is followed by one that only repeats the value, and with chance ``slip``
+    a line begins with a slip that is taken back at once: ``7 + 3 = 4, no, 7 + 3 = 0``. Either needs ``rng``.
+    """
+    if rng is None and (restate or slip):
+        raise ValueError("restatements and slips are random: give an rng")
     value, lines = chain.start, []
     for symbol, digit in chain.operations:
         result = apply(value, symbol, digit)
-        lines.append(f"{value} {symbol} {digit} = {result}\n")
+        line = f"{value} {symbol} {digit} = {result}\n"
+        if rng is not None and rng.random() < slip:
+            line = f"{_slip(value, symbol, digit, rng)}, no, {line}"
+        lines.append(line)
         value = result
         if rng is not None and rng.random() < restate:
             lines.append(f"Now {value}\n")
     return "".join([*lines, f"Answer: {value}\n"])
+
+
+def _slip(value: int, symbol: str, digit: int, rng: np.random.Generator) -> str:
+    """A wrong line: half the time a wrong result, else a wrong start, operation or operand."""
+    result = apply(value, symbol, digit)
+    match rng.integers(0, 6):
+        case 0:
+            value = _other_digit(value, rng)
+        case 1:
+            symbol = str(rng.choice([other for other in _WORDS if other != symbol]))
+        case 2:
+            digit = _other_digit(digit, rng)
+        case _:
+            return f"{value} {symbol} {digit} = {_other_digit(result, rng)}"
+    return f"{value} {symbol} {digit} = {apply(value, symbol, digit)}"
+
+
+def _other_digit(digit: int, rng: np.random.Generator) -> int:
+    return int((digit + rng.integers(1, BASE)) % BASE)
 
 
 def check_steps(problem: Problem, trace: Trace) -> list[Verdict]:

@@ -15,7 +15,7 @@ from surefoot.answers import Grader
 from surefoot.errors import LabelError
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
-from surefoot.records import Evidence, Problem, StepLabel, Trace
+from surefoot.records import Evidence, Problem, StepLabel, Trace, Usage
 
 Estimate = Literal["hard", "soft"]
 
@@ -25,8 +25,8 @@ class MonteCarloLabeller:
     """A :class:`surefoot.protocols.Labeller` that spends ``rollouts`` samples on each distinct prefix.
 
     Prefixes that several traces share are rolled out once; the trace's own end needs no rollout, because
-    its outcome is known. The evidence keeps successes, trials and the policy tokens (prompt and
-    completion) that the label cost; a label that reuses rollouts cost 0.
+    its outcome is known. The evidence keeps successes, trials and the policy tokens that
+    the label cost; a label that reuses rollouts cost nothing.
     """
 
     policy: Policy
@@ -81,10 +81,9 @@ class MonteCarloLabeller:
         texts = [prefix + completion.text for completion in result.completions]
         graded = self.grader.grade(texts, [problem.answer] * len(texts))
         known = [grade.outcome for grade in graded if grade.outcome is not None]
-        tokens = result.usage.prompt_tokens + result.usage.completion_tokens
         if not known:
-            return _Estimated(reason="no rollout's answer could be compared", tokens=tokens)
-        return _Estimated(successes=sum(known), trials=len(known), tokens=tokens)
+            return _Estimated(reason="no rollout's answer could be compared", usage=result.usage)
+        return _Estimated(successes=sum(known), trials=len(known), usage=result.usage)
 
     def _labels(
         self, item: ProblemTrace, estimates: dict[tuple[str, str], _Estimated], spent: set[tuple[str, str]]
@@ -93,9 +92,9 @@ class MonteCarloLabeller:
         for step in range(len(item.trace.steps)):
             key = (item.problem.id, item.trace.prefix(step + 1))
             estimated = estimates.get(key) or self._ending(item)
-            tokens = estimated.tokens if key not in spent else 0
+            usage = estimated.usage if key not in spent else Usage()
             spent.add(key)
-            labels.append(self._label(item.trace, step, estimated, tokens))
+            labels.append(self._label(item.trace, step, estimated, usage))
         return labels
 
     def _ending(self, item: ProblemTrace) -> _Estimated:
@@ -106,7 +105,7 @@ class MonteCarloLabeller:
             return _Estimated(reason="the trace's own answer could not be compared")
         return _Estimated(successes=int(outcome), trials=1)
 
-    def _label(self, trace: Trace, step: int, estimated: _Estimated, tokens: int) -> StepLabel:
+    def _label(self, trace: Trace, step: int, estimated: _Estimated, usage: Usage) -> StepLabel:
         value = None
         if estimated.trials:
             share = estimated.successes / estimated.trials
@@ -119,7 +118,7 @@ class MonteCarloLabeller:
             reason=estimated.reason,
             source=f"monte-carlo-{self.estimate}",
             evidence=Evidence(
-                successes=estimated.successes, trials=estimated.trials, tokens=tokens, rater=self.policy.name
+                successes=estimated.successes, trials=estimated.trials, usage=usage, rater=self.policy.name
             ),
         )
 
@@ -128,7 +127,7 @@ class MonteCarloLabeller:
 class _Estimated:
     successes: int = 0
     trials: int = 0
-    tokens: int = 0
+    usage: Usage = field(default_factory=Usage)
     reason: str | None = None
 
 

@@ -67,7 +67,7 @@ def encode_traces(
     batch = tokenizer(texts, add_special_tokens=plain, return_offsets_mapping=True)
     encoded = []
     for where, ids, offsets in zip(located, batch["input_ids"], batch["offset_mapping"], strict=True):
-        positions = token_positions(offsets[: encoding.max_length], where.spans, text=where.text)
+        positions = token_positions(where.text, offsets[: encoding.max_length], where.spans)
         encoded.append(EncodedTrace(ids=tuple(ids[: encoding.max_length]), positions=tuple(positions)))
     return encoded
 
@@ -82,7 +82,9 @@ class _Located:
 
 def _locate(tokenizer: PreTrainedTokenizerBase, encoding: Encoding, item: ProblemTrace) -> _Located:
     if not item.trace.steps:
-        raise ScoreError(f"trace {item.trace.id} has no steps; segment it first (surefoot.segment.segment_trace)")
+        raise ScoreError(
+            f"trace {item.trace.id} has no steps; segment it first (surefoot.segment.segment_trace)"
+        )
     if item.trace.text is None:
         return _locate_messages(tokenizer, item)
     prompt = encoding.prompt(item.problem)
@@ -101,7 +103,9 @@ def _locate_messages(tokenizer: PreTrainedTokenizerBase, item: ProblemTrace) -> 
         start = len(_render(tokenizer, messages[:last], generation=False)) if last else 0
         upto = _render(tokenizer, messages[: last + 1], generation=False)
         if not whole.startswith(upto):
-            raise ScoreError(f"trace {item.trace.id}: the chat template rewrites earlier messages, no step can be located")
+            raise ScoreError(
+                f"trace {item.trace.id}: the chat template rewrites earlier messages, no step can be located"
+            )
         spans.append((start, len(upto)))
     return _Located(text=whole, spans=spans)
 

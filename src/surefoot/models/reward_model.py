@@ -6,8 +6,6 @@ A PRM and an ORM differ in what they are trained on and in nothing else (Lightma
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +19,7 @@ from surefoot.errors import CheckpointError
 from surefoot.models.aggregate import Aggregator
 from surefoot.models.encoding import Encoding
 from surefoot.records import LabelKind
+from surefoot.store import write_json
 
 CARD = "surefoot.json"
 HEAD = "head.safetensors"
@@ -47,7 +46,9 @@ class CheckpointCard(BaseModel):
 class RewardModel(nn.Module):
     """Trunk and head. Call it with right-padded token ids; see :meth:`forward`."""
 
-    def __init__(self, trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: CheckpointCard) -> None:
+    def __init__(
+        self, trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: CheckpointCard
+    ) -> None:
         super().__init__()
         self.trunk, self.tokenizer, self.card = trunk, tokenizer, card
         self.head = nn.Linear(trunk.config.get_text_config().hidden_size, 1)
@@ -65,7 +66,9 @@ class RewardModel(nn.Module):
         trunk, tokenizer = _load_trunk(base, dtype=dtype, trust_remote_code=trust_remote_code)
         limit = getattr(trunk.config, "max_position_embeddings", None)
         if limit and card.encoding.max_length > limit:
-            card = card.model_copy(update={"encoding": card.encoding.model_copy(update={"max_length": limit})})
+            card = card.model_copy(
+                update={"encoding": card.encoding.model_copy(update={"max_length": limit})}
+            )
         return cls(trunk, tokenizer, card)
 
     @classmethod
@@ -76,7 +79,9 @@ class RewardModel(nn.Module):
             card = CheckpointCard.model_validate_json((directory / CARD).read_text())
             head = load_file(directory / HEAD)
         except FileNotFoundError as error:
-            raise CheckpointError(f"{directory} is no surefoot checkpoint: {Path(error.filename or CARD).name} is missing") from error
+            raise CheckpointError(
+                f"{directory} is no surefoot checkpoint: {Path(error.filename or CARD).name} is missing"
+            ) from error
         except ValidationError as error:
             raise CheckpointError(f"{directory / CARD}: {error}") from error
         trunk, tokenizer = _load_trunk(directory, dtype="auto", trust_remote_code=trust_remote_code)
@@ -92,12 +97,14 @@ class RewardModel(nn.Module):
         directory.mkdir(parents=True, exist_ok=True)
         self.trunk.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
-        save_file({name: tensor.contiguous() for name, tensor in self.head.state_dict().items()}, directory / HEAD)
-        temporary = directory / f".{CARD}.tmp"
-        temporary.write_text(json.dumps(self.card.model_dump(), indent=2, ensure_ascii=False) + "\n")
-        os.replace(temporary, directory / CARD)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in self.head.state_dict().items()}, directory / HEAD
+        )
+        write_json(directory / CARD, self.card.model_dump())
 
-    def forward(self, ids_bt: torch.Tensor, mask_bt: torch.Tensor, rows_s: torch.Tensor, at_s: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, ids_bt: torch.Tensor, mask_bt: torch.Tensor, rows_s: torch.Tensor, at_s: torch.Tensor
+    ) -> torch.Tensor:
         """Logits ``[S]`` for S steps of B traces of at most T tokens.
 
         ``ids_bt`` and ``mask_bt`` are ``[B, T]``, right-padded (mask 0 on padding); step s is read in row
@@ -116,7 +123,9 @@ def _load_trunk(
             path, dtype=dtype, trust_remote_code=trust_remote_code, use_safetensors=True
         )
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{str(path)!r} could not be loaded as a transformers checkpoint: {error}") from error
+        raise CheckpointError(
+            f"{str(path)!r} could not be loaded as a transformers checkpoint: {error}"
+        ) from error
     return trunk, tokenizer
 
 

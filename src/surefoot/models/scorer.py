@@ -99,7 +99,9 @@ class Scorer:
             scores = iter(torch.sigmoid(logits).double().tolist())
         return [[None if at is None else next(scores) for at in trace.positions] for trace in batch]
 
-    def _record(self, trace: Trace, encoded: EncodedTrace, scores: list[float | None], tokens: int) -> StepScores:
+    def _record(
+        self, trace: Trace, encoded: EncodedTrace, scores: list[float | None], tokens: int
+    ) -> StepScores:
         reason = None
         if encoded.truncated_steps:
             limit = self.card.encoding.max_length
@@ -123,9 +125,7 @@ def cut(problem: Problem, solution: str, segmenter: Segmenter | None = None) -> 
 
 
 def load_prm(path: str | Path, *, device: str = "cpu", batch_tokens: int = 16_384) -> Scorer:
-    """Load a reward model by directory.
-
-    >>> load_prm("runs/quickstart/prm").score("Start with 7. Add 3.", ["7 + 3 = 0\\nAnswer: 0\\n"])  # doctest: +SKIP
+    """Load a reward model by directory; ``load_prm(path).score(problem, solutions)`` scores solutions.
 
     Raises ``CheckpointError`` if the directory is not a checkpoint of this package.
     """

@@ -33,7 +33,8 @@ class OpenAIPolicy:
     **Tokens.** ``Completion.tokens`` is what the server counted for that completion, but the protocol has
     only a total for a call. So the ``openai`` dialect makes one call a sample (``n`` is never sent): sample 0
     with the request's seed, the others with seeds derived from it by hashing. The ``vllm`` dialect makes one
-    call with ``n`` and counts the ``token_ids`` that vLLM returns with each choice (vLLM 0.10.2 or newer).
+    call with ``n``, the seed hashed if ``n`` is above 1 (vLLM adds the sample's number to it), and counts
+    the ``token_ids`` that vLLM returns with each choice (vLLM 0.10.2 or newer).
     Either way ``Usage.prompt_tokens`` counts the prompt once a request, and ``Usage.calls`` counts every
     call made, retries included. An answer without ``usage`` is an error, as its cost is unknown.
 
@@ -161,7 +162,9 @@ class OpenAIPolicy:
         self, connection: _Connection, number: int, request: SampleRequest
     ) -> tuple[int, SampleResult]:
         if self._dialect == "vllm":
-            return number, await self._call(connection, request)
+            # vLLM gives sample i the seed s + i. Hashing s keeps requests with neighbouring seeds apart.
+            spread = replace(request, seed=_sample_seed(request.seed, request.n - 1))
+            return number, await self._call(connection, spread)
         singles = (
             replace(request, n=1, seed=_sample_seed(request.seed, sample)) for sample in range(request.n)
         )
@@ -169,32 +172,39 @@ class OpenAIPolicy:
 
     async def _call(self, connection: _Connection, request: SampleRequest) -> SampleResult:
         """One call to the server, for ``request.n`` choices."""
-        body = self._body(request)
-        calls = 1
+        usage = Usage(calls=1)
         try:
             async with connection.gate:
-                reply = await self._post(connection.client, body)
-            calls += reply.retries_taken
-            return self._read(_Answer.model_validate_json(reply.text), request, calls)
+                text, retries = await self._post(connection.client, self._body(request))
+            usage = Usage(calls=1 + retries)
+            answer = _Answer.model_validate_json(text)
+            # Tokens of an answer that turns out to be unusable were spent all the same.
+            usage += Usage(**answer.usage.model_dump())
+            return self._read(answer, request, usage)
         except APIError as error:
             # The client tells its number of tries only in this header of the request that failed.
-            calls += int(error.request.headers.get("x-stainless-retry-count", 0))
+            usage = Usage(calls=1 + int(error.request.headers.get("x-stainless-retry-count", 0)))
             reason = _explain(error)
+        except UnicodeEncodeError as error:
+            usage = Usage()
+            reason = f"not sent: the prompt holds {error.object[error.start]!r}, which is not a character"
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             reason = f"malformed answer: {'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
         except _AnswerError as error:
             reason = str(error)
-        return SampleResult(completions=(), usage=Usage(calls=calls), error=f"server: {reason}")
+        return SampleResult(completions=(), usage=usage, error=f"server: {reason}")
 
-    async def _post(self, client: AsyncOpenAI, body: dict[str, Any]) -> LegacyAPIResponse[Any]:
-        # The answer is read as raw text and checked here: the client itself builds objects unchecked.
+    async def _post(self, client: AsyncOpenAI, body: dict[str, Any]) -> tuple[str, int]:
+        """Text of the answer and number of retries. Raw, as the client builds its objects unchecked."""
         raw = client.with_raw_response
         if self._mode == "chat":
-            return await raw.chat.completions.create(
+            chat = await raw.chat.completions.create(
                 model=self._model, messages=body["messages"], extra_body=body
             )
-        return await raw.completions.create(model=self._model, prompt=body["prompt"], extra_body=body)
+            return chat.text, chat.retries_taken
+        plain = await raw.completions.create(model=self._model, prompt=body["prompt"], extra_body=body)
+        return plain.text, plain.retries_taken
 
     def _body(self, request: SampleRequest) -> dict[str, Any]:
         sampling = request.sampling
@@ -220,18 +230,13 @@ class OpenAIPolicy:
             body |= {"n": request.n, "include_stop_str_in_output": True, "return_token_ids": True}
         return body | self._extra_body
 
-    def _read(self, answer: _Answer, request: SampleRequest, calls: int) -> SampleResult:
+    def _read(self, answer: _Answer, request: SampleRequest, usage: Usage) -> SampleResult:
         """Turn the server's answer into a result; raises :class:`_AnswerError` if nothing can be kept."""
         if not answer.choices:
             raise _AnswerError("the answer has no choices")
         if len(answer.choices) > request.n:
             raise _AnswerError(f"{len(answer.choices)} choices came, {request.n} were asked for")
         choices = sorted(answer.choices, key=lambda choice: choice.index)
-        usage = Usage(
-            prompt_tokens=answer.usage.prompt_tokens,
-            completion_tokens=answer.usage.completion_tokens,
-            calls=calls,
-        )
         completions = tuple(
             _completion(choice, self._mode, request.sampling.stop, _tokens(choice, answer))
             for choice in choices

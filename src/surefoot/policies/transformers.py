@@ -16,10 +16,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DynamicCache,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from surefoot.errors import PolicyError
-from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
+from surefoot.protocols import Completion, SampleRequest, SampleResult
 from surefoot.records import Usage
 
 _CONTEXT_TOKENS = 4  # decoded along with new tokens, so that leading white space survives
@@ -41,7 +47,12 @@ class TransformersPolicy:
         batch_size: int = 256,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        self.model, self.tokenizer, self.batch_size, self.progress = model.eval(), tokenizer, batch_size, progress
+        self.model, self.tokenizer, self.batch_size, self.progress = (
+            model.eval(),
+            tokenizer,
+            batch_size,
+            progress,
+        )
         self._name = name
         ends = model.generation_config.eos_token_id if model.generation_config else None
         ends = tokenizer.eos_token_id if ends is None else ends
@@ -85,9 +96,14 @@ class TransformersPolicy:
             ids = self._encode(request)
             room = self._context - len(ids)
             if room <= 0:
-                errors[number] = f"policy: the prompt has {len(ids)} tokens, the model's context {self._context}"
+                errors[number] = (
+                    f"policy: the prompt has {len(ids)} tokens, the model's context {self._context}"
+                )
                 continue
-            rows += [_Row(number, sample, request, ids, min(request.sampling.max_tokens, room)) for sample in range(request.n)]
+            rows += [
+                _Row(number, sample, request, ids, min(request.sampling.max_tokens, room))
+                for sample in range(request.n)
+            ]
         rows.sort(key=lambda row: (len(row.ids), row.ids))
         read: dict[int, int] = dict.fromkeys(range(len(requests)), 0)
         for start in range(0, len(rows), self.batch_size):
@@ -127,7 +143,7 @@ class TransformersPolicy:
         logits = self._forward(ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
         spread = torch.tensor([place[row.ids] for row in rows], device=device)
         cache.batch_select_indices(spread)
-        logits, mask = logits[spread], mask[spread]
+        logits, mask = logits[spread.cpu()], mask[spread]
         positions = mask.sum(1, keepdim=True)
         noise = np.stack([row.noise(max(r.limit for r in rows)) for row in rows])
         live = list(rows)
@@ -137,9 +153,9 @@ class TransformersPolicy:
             if not keep:
                 break
             if len(keep) < 0.75 * len(live):
-                index = torch.tensor(keep, device=device)
-                cache.batch_select_indices(index)
-                mask, positions, tokens = mask[index], positions[index], tokens[index.cpu()]
+                kept = torch.tensor(keep, device=device)
+                cache.batch_select_indices(kept)
+                mask, positions, tokens = mask[kept], positions[kept], tokens[kept.cpu()]
                 noise, live = noise[keep], [live[i] for i in keep]
             mask = torch.cat([mask, mask.new_ones((len(live), 1))], dim=1)
             logits = self._forward(tokens[:, None].to(device), mask, positions, cache)
@@ -179,9 +195,7 @@ class TransformersPolicy:
             if row.finish_reason is not None:
                 continue
             row.tokens.append(token)
-            if ended[place]:
-                row.finish_reason = "stop"
-            elif row.request.sampling.stop and self._hits_stop(row, token):
+            if ended[place] or (row.request.sampling.stop and self._hits_stop(row, token)):
                 row.finish_reason = "stop"
             elif len(row.tokens) >= row.limit:
                 row.finish_reason = "length"
@@ -215,7 +229,9 @@ class TransformersPolicy:
     def _result(self, rows: list[_Row], read: int, error: str | None) -> SampleResult:
         completions = tuple(
             Completion(
-                text=self._text(row)[: row.cut], finish_reason=row.finish_reason or "length", tokens=len(row.tokens)
+                text=self._text(row)[: row.cut],
+                finish_reason=row.finish_reason or "length",
+                tokens=len(row.tokens),
             )
             for row in rows
         )
@@ -239,8 +255,12 @@ class _Row:
 
     def noise(self, count: int) -> np.ndarray:
         """Numbers in [0, 1), a stream of this sample's own (Philox keyed by seed, prompt and number)."""
-        digest = hashlib.blake2b(np.asarray([self.request.seed, self.sample, *self.ids], dtype=np.int64).tobytes(), digest_size=16)
-        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest.digest(), "little"))).random(count)
+        digest = hashlib.blake2b(
+            np.asarray([self.request.seed, self.sample, *self.ids], dtype=np.int64).tobytes(), digest_size=16
+        )
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest.digest(), "little"))).random(
+            count
+        )
 
 
 def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
@@ -248,4 +268,3 @@ def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
     ordered, order = probabilities.sort(descending=True)
     outside = ordered.cumsum(-1) - ordered >= top_p
     return probabilities.index_fill(0, order[outside], 0.0)
-

@@ -74,15 +74,14 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
     Raises ``OSError`` where the folder cannot be written.
     """
     path = Path(path).resolve()
+    if path.exists() and not path.is_file():  # a device or pipe, which a rename would replace
+        with path.open("wb") as stream:
+            _write(stream, rows, path)
+        return
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    array = path.name.removesuffix(".gz").endswith(".json")
     try:
         with temporary.open("xb") as stream:
-            if path.suffix == ".gz":
-                with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
-                    _write(packed, rows, array)
-            else:
-                _write(stream, rows, array)
+            _write(stream, rows, path)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
@@ -149,7 +148,16 @@ def _array(text: bytes, path: Path) -> list[object]:
     return list(items)
 
 
-def _write(stream: IO[bytes] | gzip.GzipFile, rows: Iterable[Mapping[str, Any]], array: bool) -> None:
+def _write(stream: IO[bytes], rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    array = path.name.removesuffix(".gz").endswith(".json")
+    if path.suffix != ".gz":
+        _write_plain(stream, rows, array)
+        return
+    with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+        _write_plain(packed, rows, array)
+
+
+def _write_plain(stream: IO[bytes] | gzip.GzipFile, rows: Iterable[Mapping[str, Any]], array: bool) -> None:
     separator = b""
     if array:
         stream.write(b"[")

@@ -51,9 +51,10 @@ def write_math_shepherd(
 ) -> WriteReport:
     """Write input and label text, with ``task`` where the trace notes none in ``meta["task"]``. Atomic.
 
-    A step that has no sign (see ``step_signs``) is written without a tag, so that nothing is trained on it,
-    and counted. Dropped and counted: chat traces, traces without any sign, and traces in whose text the tag
-    itself occurs.
+    ``neutral`` says what a 0 becomes; value labels are positive above ``threshold``: the default is the hard
+    estimate, 1 if any completion reached the answer. A step that has no sign is written without a tag, so
+    that nothing is trained on it, and counted. Dropped and counted: chat traces, traces without any sign, and
+    traces in whose text the tag itself occurs.
     """
     report = WriteReport()
     write_rows(path, _rows(items, neutral, threshold, task, report))

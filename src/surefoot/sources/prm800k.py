@@ -82,8 +82,8 @@ def read_prm800k(
     that last step alone, so that every rating is one label and no prefix is invented. Neutral stays 0.
 
     ``evidence.rater`` is the labeller, ``created`` the time stamp (taken as UTC), ``finish_reason`` that of
-    the session, ``trace.answer`` what follows ``# Answer`` in the last step. ``meta`` holds ``branch`` (``main``
-    or ``alternative``), the record's flags, and ``rows``: flags of the completion behind each label.
+    the session, ``trace.answer`` what follows ``# Answer`` in the last step. ``meta`` holds ``branch``
+    (``main`` or ``alternative``), the record's flags, and ``rows``: the flags of each label's completion.
 
     ``separator`` is put between steps, which the records hold apart.
 
@@ -163,7 +163,7 @@ def _taken(step: _Step, index: int, offered: list[_Completion], pre_generated: l
         return len(offered) - 1
     wanted = pre_generated[index] if index < len(pre_generated) else None
     for number, completion in enumerate(offered):
-        if completion.text == wanted:
+        if completion.text == wanted and completion.rating is not None:
             return number
     return next((number for number, completion in enumerate(offered) if completion.rating == -1.0), None)
 

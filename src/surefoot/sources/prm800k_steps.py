@@ -72,9 +72,9 @@ def read_prm800k_steps(
 
     The same response may be rated in several rows (it was sampled twice): its step then carries all those
     labels, agreeing or not. ``meta["rows"]`` keeps, for each label, the row's number and the fields that have
-    no place in a label; the machine-written ``error_reason`` of some exports is there, too. A row's ``answer``
-    becomes ``trace.answer`` of the trace that ends with it. Rows have no times: all labels are ``created`` at
-    the time of reading.
+    no place in a label; the machine-written ``error_reason`` of some exports is there, too. A row's
+    ``answer`` becomes ``trace.answer`` of the trace that ends with it. Rows have no times: all labels are
+    ``created`` at the time of reading.
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """

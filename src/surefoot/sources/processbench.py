@@ -45,7 +45,8 @@ def write_processbench(
     """Write the first error of each trace (0-based, −1 = none). Atomic; ``.json`` gives an array.
 
     A trace is dropped, and counted, if it is a chat trace, its outcome is unknown, or a step at or before
-    its first error has no sign (see ``neutral`` and ``threshold`` in ``step_signs``).
+    its first error has no sign. ``neutral`` says what a 0 becomes; value labels are positive above
+    ``threshold``, and have no sign where it is ``None``.
     """
     report = WriteReport()
     write_rows(path, _rows(items, neutral, threshold, report))
@@ -96,6 +97,9 @@ def _rows(
         trace = item.trace
         if trace.text is None:
             report.dropped["traces: chat trace"] += 1
+            continue
+        if not trace.steps:
+            report.dropped["traces: no steps"] += 1
             continue
         if trace.outcome is None:
             report.dropped["traces: outcome unknown"] += 1

@@ -41,8 +41,9 @@ def write_stepwise(
     """Write the first unbroken run of signed steps of each trace. Atomic.
 
     The format needs a label for every completion. Unsigned steps before the run (the shared prefix of an
-    alternative) go to the end of the prompt, one a line; steps after it are dropped and counted by reason, and
-    so are chat traces and traces without any sign. See ``step_signs`` for ``neutral`` and ``threshold``.
+    alternative) go to the end of the prompt, one a line; steps after it are dropped and counted by reason,
+    and so are chat traces and traces without any sign. ``neutral`` says what a 0 becomes; value labels are
+    positive above ``threshold``, and have no sign where it is ``None``.
     """
     report = WriteReport()
     write_rows(path, _rows(items, neutral, threshold, report))

@@ -43,7 +43,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 def write_json(path: Path, data: Any) -> None:
     """Write ``data`` as indented JSON, atomically."""
-    text = json.dumps(data, ensure_ascii=False, indent=2, sort_keys=True)
+    text = json.dumps(data, ensure_ascii=False, indent=2)
     with atomic_file(path) as stream:
         stream.write(text.encode("utf-8") + b"\n")
 

@@ -6,21 +6,20 @@ a run that is killed goes on with exactly the losses it would have had.
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from surefoot.errors import TrainingError
 from surefoot.models.reward_model import RewardModel, pad_batch
+from surefoot.store import write_json
 from surefoot.training.targets import Example
 
 
@@ -64,8 +63,9 @@ def train(
 
     Binary cross-entropy on the logit at each labelled step against its target in [0, 1] (soft labels are
     soft targets), mean over the labelled steps of the batch. ``progress`` gets (updates done, updates in
-    all, loss). Continues from ``directory/checkpoint`` if there is one. Raises ``TrainingError`` naming
-    the traces of a batch whose loss is not finite.
+    all, loss). Continues from ``directory/checkpoint.safetensors`` if there is one.
+
+    Raises ``TrainingError`` naming the traces of a batch whose loss is not finite.
     """
     torch.manual_seed(config.seed)
     model.trunk.requires_grad_(not config.freeze_trunk)
@@ -75,7 +75,7 @@ def train(
     optimiser = torch.optim.AdamW(
         parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay, betas=(0.9, 0.98)
     )
-    checkpoint = directory / "checkpoint"
+    checkpoint = directory / "checkpoint.safetensors"
     log = _restore(checkpoint, parameters, optimiser)
     features = _Features(model) if config.freeze_trunk else None
     for update in range(len(log.losses), len(batches)):
@@ -83,13 +83,17 @@ def train(
         for group in optimiser.param_groups:
             group["lr"] = config.learning_rate * _schedule(update, len(batches), config.warmup)
         logits = features.logits(batch) if features else _logits(model, batch)
-        targets = torch.tensor([value for example in batch for value in example.targets], device=logits.device)
+        targets = torch.tensor(
+            [value for example in batch for value in example.targets], device=logits.device
+        )
         loss = binary_cross_entropy_with_logits(logits, targets)
         if not math.isfinite(loss.item()):
             names = ", ".join(example.trace_id for example in batch[:8])
-            raise TrainingError(f"the loss is {loss.item()} at update {update}; traces of this batch: {names}")
+            raise TrainingError(
+                f"the loss is {loss.item()} at update {update}; traces of this batch: {names}"
+            )
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters.values(), config.clip)
         optimiser.step()
         log.losses.append(loss.item())
@@ -100,8 +104,8 @@ def train(
             _save(checkpoint, parameters, optimiser, log)
     model.eval()
     model.save(directory)
-    _write_json(directory / "training.json", {"config": config.model_dump(), **log.model_dump()})
-    shutil.rmtree(checkpoint, ignore_errors=True)
+    write_json(directory / "training.json", {"config": config.model_dump(), **log.model_dump()})
+    checkpoint.unlink(missing_ok=True)
     return log
 
 
@@ -163,41 +167,36 @@ def _schedule(update: int, total: int, warmup: float) -> float:
 
 
 def _save(
-    checkpoint: Path, parameters: dict[str, torch.nn.Parameter], optimiser: torch.optim.Optimizer, log: TrainingLog
+    checkpoint: Path,
+    parameters: dict[str, torch.nn.Parameter],
+    optimiser: torch.optim.Optimizer,
+    log: TrainingLog,
 ) -> None:
-    """Write to a new directory, then put it in the old one's place: one of the two is always whole."""
-    new = checkpoint.with_name("checkpoint.new")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
+    """One file, renamed into place: whole or absent, whenever the process is killed."""
     tensors = {}
     for name, parameter in parameters.items():
         tensors[f"parameter/{name}"] = parameter.detach()
         for key, value in optimiser.state[parameter].items():
             tensors[f"{key}/{name}"] = value
-    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, new / "state.safetensors")
-    _write_json(new / "log.json", log.model_dump())
-    shutil.rmtree(checkpoint, ignore_errors=True)
-    os.replace(new, checkpoint)
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    temporary = checkpoint.with_suffix(".tmp")
+    save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, {"log": log.model_dump_json()})
+    temporary.replace(checkpoint)
 
 
 def _restore(
     checkpoint: Path, parameters: dict[str, torch.nn.Parameter], optimiser: torch.optim.Optimizer
 ) -> TrainingLog:
-    new = checkpoint.with_name("checkpoint.new")
-    if not checkpoint.exists() and (new / "log.json").exists():
-        os.replace(new, checkpoint)  # killed between removing the old one and renaming the new one
     if not checkpoint.exists():
         return TrainingLog()
-    state = load_file(checkpoint / "state.safetensors")
-    with torch.no_grad():
+    with safe_open(checkpoint, framework="pt") as state, torch.no_grad():
+        log = TrainingLog.model_validate_json(state.metadata()["log"])
+        known = set(state.keys())
         for name, parameter in parameters.items():
-            parameter.copy_(state[f"parameter/{name}"])
-            keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in state]
-            optimiser.state[parameter] = {key: state[f"{key}/{name}"].to(parameter.device if key != "step" else "cpu") for key in keys}
-    return TrainingLog.model_validate_json((checkpoint / "log.json").read_text())
-
-
-def _write_json(path: Path, data: dict[str, object]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(data) + "\n")
-    os.replace(temporary, path)
+            parameter.copy_(state.get_tensor(f"parameter/{name}"))
+            moments = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in known]
+            values = {key: state.get_tensor(f"{key}/{name}") for key in moments}
+            optimiser.state[parameter] = {
+                key: value if key == "step" else value.to(parameter.device) for key, value in values.items()
+            }
+    return log

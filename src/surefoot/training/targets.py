@@ -120,7 +120,9 @@ def _target(label: StepLabel, targets: StepTargets) -> float | None:
     if label.value is None:
         return None
     if label.kind == "advantage":
-        raise TrainingError("advantage labels train a PAV, not a step classifier; give correctness or value labels")
+        raise TrainingError(
+            "advantage labels train a PAV, not a step classifier; give correctness or value labels"
+        )
     if label.kind == "correctness":
         if label.value == 0.0:
             return {"good": 1.0, "bad": 0.0, "drop": None}[targets.neutral]

@@ -1,0 +1,53 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Out = Annotated[
+    str,
+    typer.Option(
+        "--out", "-o", help="File to write (.jsonl, .jsonl.gz, .parquet), or - for standard output."
+    ),
+]
+PolicyName = Annotated[
+    str,
+    typer.Option(
+        "--policy", help="'lab', a checkpoint directory, a hub name, or with --base-url the server's model."
+    ),
+]
+BaseUrl = Annotated[
+    str | None, typer.Option("--base-url", help="OpenAI-compatible server, e.g. http://localhost:8000/v1.")
+]
+Chat = Annotated[
+    bool, typer.Option("--chat", help="Put the prompt through the chat template, as a user message.")
+]
+System = Annotated[str | None, typer.Option("--system", help="System message; needs --chat.")]
+Template = Annotated[str, typer.Option("--template", help="Prompt; {problem} stands for the problem's text.")]
+Temperature = Annotated[float, typer.Option("--temperature", min=0, help="0 is greedy.")]
+TopP = Annotated[float, typer.Option("--top-p", min=0, max=1, help="Nucleus sampling.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Longest completion.")]
+Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop text; may be repeated.")]
+Seed = Annotated[int, typer.Option("--seed", help="Equal seeds give equal samples.")]
+Segment = Annotated[
+    str,
+    typer.Option(
+        "--segment", help="How steps are cut: blank-line, line, sentence, step-k, ki, regex:PATTERN."
+    ),
+]
+Extract = Annotated[
+    str,
+    typer.Option(
+        "--extract",
+        help="Where the final answer is: boxed, hash, phrase, last_number; several in order, by comma.",
+    ),
+]
+Equality = Annotated[str, typer.Option("--equality", help="How answers are compared: math, numeric, exact.")]
+Concurrency = Annotated[int, typer.Option("--concurrency", min=1, help="Requests in flight at a server.")]
+BatchSize = Annotated[
+    int, typer.Option("--batch-size", min=1, help="Samples decoded together in this process.")
+]
+Problems = Annotated[str, typer.Option("--problems", help="File of problem records.")]
+Traces = Annotated[str, typer.Option("--traces", help="File of trace records.")]

@@ -1,0 +1,124 @@
+"""What several commands need: progress bars, reading with a count of what was skipped, policies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
+
+import typer
+
+from surefoot.errors import RecordError
+from surefoot.records import Problem, Record, Trace
+
+if TYPE_CHECKING:
+    from surefoot.answers import AnswerChecker, AnswerStyle, Grader
+    from surefoot.protocols import Policy, ProblemTrace
+
+R = TypeVar("R", bound=Record)
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str, int, int], None]]:
+    """One progress bar a stage, on standard error, with the time that is left."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description:16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, int] = {}
+
+        def update(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done, total=total)  # type: ignore[arg-type]
+
+        yield update
+
+
+def read_all(path: str, record: type[R]) -> list[R]:
+    """All good records of a file (``-`` = standard input); what was skipped is said on standard error.
+
+    Raises ``RecordError`` if there is no good record.
+    """
+    from surefoot.store import ReadReport, read_records
+
+    report = ReadReport()
+    records = list(read_records(path if path == "-" else Path(path), record, report=report))
+    if report.bad or report.bad_count:
+        typer.echo(report.summary(), err=True)
+    if not records:
+        raise RecordError(
+            f"{path}: no usable record; expected one {record.__name__} a line, see docs/formats.md"
+        )
+    return records
+
+
+def pair(problems: list[Problem], traces: list[Trace]) -> list[ProblemTrace]:
+    """Traces with their problems; traces without steps or problem are left out, counted on standard error."""
+    from surefoot.protocols import ProblemTrace
+
+    by_id = {problem.id: problem for problem in problems}
+    orphans = [trace for trace in traces if trace.problem_id not in by_id]
+    stepless = [trace for trace in traces if trace.problem_id in by_id and not trace.steps]
+    if orphans:
+        typer.echo(
+            f"{len(orphans)} traces skipped: their 'problem_id' is in no problem, first {orphans[0].id}",
+            err=True,
+        )
+    if stepless:
+        typer.echo(
+            f"{len(stepless)} traces skipped: they have no steps (empty text?), first {stepless[0].id}",
+            err=True,
+        )
+    return [
+        ProblemTrace(problem=by_id[trace.problem_id], trace=trace)
+        for trace in traces
+        if trace.problem_id in by_id and trace.steps
+    ]
+
+
+def checker(equality: str) -> AnswerChecker:
+    """An answer checker by name. Raises ``AnswerError`` for an unknown one."""
+    from surefoot.answers import AnswerChecker
+
+    return AnswerChecker(cast("Literal['math', 'numeric', 'exact']", equality))
+
+
+@contextmanager
+def grader(extract: str, equality: str) -> Iterator[Grader]:
+    """The grader of ``--extract`` and ``--equality``; says at the end what could not be compared."""
+    from surefoot.answers import Grader
+
+    with checker(equality) as comparing:
+        yield Grader(checker=comparing, styles=cast("tuple[AnswerStyle, ...]", tuple(extract.split(","))))
+        for reason, count in comparing.failures.items():
+            typer.echo(f"{count} answers could not be compared: {reason}", err=True)
+
+
+def open_policy(name: str, *, base_url: str | None, chat: bool, concurrency: int, batch_size: int) -> Policy:
+    """``lab``, a checkpoint directory or hub name, or with ``base_url`` a server's model."""
+    if base_url:
+        from surefoot.policies.openai import OpenAIPolicy
+
+        return OpenAIPolicy(
+            model=name, base_url=base_url, mode="chat" if chat else "completions", concurrency=concurrency
+        )
+    from surefoot.lab.checkpoints import POLICY
+    from surefoot.policies.transformers import TransformersPolicy
+
+    return TransformersPolicy.from_pretrained(POLICY if name == "lab" else name, batch_size=batch_size)

@@ -1,0 +1,105 @@
+"""``surefoot score``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from surefoot.cli import _options as o
+
+if TYPE_CHECKING:
+    from surefoot.models.scorer import Scorer
+    from surefoot.protocols import ProblemTrace
+
+
+def score(
+    model: Annotated[str, typer.Option("--model", "-m", help="Checkpoint directory of a reward model.")],
+    problem: Annotated[str | None, typer.Option("--problem", help="One problem's text.")] = None,
+    solution: Annotated[
+        str, typer.Option("--solution", help="One solution's text; - reads standard input.")
+    ] = "-",
+    segment: Annotated[
+        str | None,
+        typer.Option("--segment", help="How the solution is cut; by blank line or line if not given."),
+    ] = None,
+    threshold: Annotated[float, typer.Option("--threshold", help="A step below this is an error.")] = 0.5,
+    problems: Annotated[str | None, typer.Option("--problems", help="File of problem records.")] = None,
+    traces: Annotated[str | None, typer.Option("--traces", help="File of trace records.")] = None,
+    out: o.Out = "-",
+) -> None:
+    """Score one pasted solution step by step, or a file of traces.
+
+    Example: `surefoot score -m prm --problem "Start with 7. Add 3." < solution.txt`
+
+    Example: `surefoot score -m prm --problems problems.jsonl --traces traces.jsonl --out scores.jsonl`
+    """
+    from surefoot.errors import ScoreError
+    from surefoot.models.scorer import load_prm
+
+    if problem is not None:
+        text = sys.stdin.read() if solution == "-" else solution
+        _show(load_prm(model), problem, text, segment, threshold)
+    elif problems is not None and traces is not None:
+        _score_file(load_prm(model), model, problems, traces, out)
+    else:
+        raise ScoreError("give --problem and a solution, or both --problems and --traces")
+
+
+def _show(scorer: Scorer, problem: str, text: str, segment: str | None, threshold: float) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from surefoot.models.scorer import cut
+    from surefoot.protocols import ProblemTrace
+    from surefoot.records import Problem
+    from surefoot.segment import segmenter
+
+    asked = Problem(text=problem)
+    trace = cut(asked, text, segmenter(segment) if segment else None)
+    [scores] = scorer.score_traces([ProblemTrace(problem=asked, trace=trace)])
+    console = Console(highlight=False)
+    bad = next(
+        (step for step, value in enumerate(scores.scores) if value is not None and value < threshold), None
+    )
+    for step, value in enumerate(scores.scores):
+        mark = "  ← first error" if step == bad else ""
+        shown = " n/a " if value is None else f"{value:.3f}"
+        style = "bold red" if step == bad else ""
+        console.print(Text(f"{step:3}  {shown}  {trace.step_text(step).strip()}{mark}", style=style))
+    if scores.unscored_reason:
+        console.print(Text(scores.unscored_reason, style="yellow"))
+    else:
+        console.print(f"{scorer.card.aggregation} of the steps: {scorer.aggregate(scores):.3f}")
+    if bad is None:
+        console.print(f"no step scores below {threshold:g}")
+
+
+def _score_file(scorer: Scorer, model: str, problems: str, traces: str, out: str) -> None:
+    from surefoot.cli._pieces import file_inputs, in_pieces
+    from surefoot.cli._shared import pair, read_all
+    from surefoot.records import Problem, StepScores, Trace
+
+    items = pair(read_all(problems, Problem), read_all(traces, Trace))
+    unscored = 0
+
+    def work(piece: Sequence[ProblemTrace]) -> list[StepScores]:
+        nonlocal unscored
+        records = scorer.score_traces(piece)
+        unscored += sum(None in record.scores for record in records)
+        return records
+
+    written = in_pieces(
+        out,
+        StepScores,
+        items,
+        work,
+        size=1000,
+        command="score",
+        config={"model": model},
+        inputs=file_inputs(problems=problems, traces=traces) | {"model": Path(model) / "surefoot.json"},
+    )
+    typer.echo(f"{written} traces scored; {unscored} with unscored steps (see 'unscored_reason')", err=True)

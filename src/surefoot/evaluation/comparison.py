@@ -1,0 +1,364 @@
+"""PRM against ORM against majority vote on the same stored samples, with the step-level truth beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from surefoot.evaluation.intervals import Interval, bootstrap_difference, bootstrap_mean
+from surefoot.evaluation.labels import label_noise
+from surefoot.evaluation.steps import auc_within, step_auc
+from surefoot.lab.probe import content_probe
+from surefoot.lab.world import check_steps
+from surefoot.models.aggregate import AGGREGATORS, Aggregator, aggregate
+from surefoot.models.scorer import Scorer
+from surefoot.records import Problem, StepLabel, StepScores, Trace, Usage
+from surefoot.search.estimators import Pool, selection_curve
+from surefoot.store import write_json
+
+FloatArray = NDArray[np.float64]
+
+
+class Estimate(BaseModel):
+    """An accuracy or difference with its 95 % interval over problems (percentile bootstrap)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, interval: Interval) -> Estimate:
+        """Rounded to what the number of problems supports."""
+        return cls(value=round(interval.value, 5), low=round(interval.low, 5), high=round(interval.high, 5))
+
+
+Curve = dict[int, Estimate]
+"""Number of samples N → accuracy."""
+
+
+class StepQuality(BaseModel):
+    """How well a scorer tells good prefixes from bad ones on the test traces."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    auc: float
+    """Pooled over all steps; position alone can lift it."""
+    auc_within_position: float
+    auc_within_problem: float
+    probe_right: float
+    """Content probe: share of lines whose right digit scores highest of ten; chance is 0.1."""
+    probe_contrast: float
+
+
+class Summary(BaseModel):
+    """``summary.json``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pass_at: Curve
+    majority: Curve
+    orm: Curve
+    prm: Curve
+    prm_gold: Curve
+    differences: dict[str, Estimate]
+    """Paired by problem, e.g. ``prm - orm @ 64``."""
+    selectors: dict[str, Curve]
+    """Every scorer with every aggregation and the weighted vote."""
+    policy: dict[str, float]
+    label_noise: dict[str, float]
+    steps: dict[str, StepQuality]
+    tokens: dict[str, Usage]
+    training: dict[str, Any]
+    counts: dict[str, int]
+    findings: list[str]
+    seconds: dict[str, float] = {}
+
+    def write(self, path: Path, *, seconds: Mapping[str, float]) -> Path:
+        """Write as JSON, atomically; ``seconds`` is the only part that differs between equal runs."""
+        rounded = {stage: round(value, 1) for stage, value in seconds.items()}
+        data = self.model_dump(mode="json") | {
+            "seconds": rounded | {"total": round(sum(rounded.values()), 1)}
+        }
+        write_json(path, data)
+        return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredTraces:
+    """Test problems, their traces (the same number each) and each scorer's scores of them."""
+
+    problems: list[Problem]
+    traces: list[Trace]
+    scores: dict[str, list[StepScores]]
+
+    def pools(self, scorer: str, how: Aggregator) -> list[Pool]:
+        """One pool a problem, traces without steps or score staying unscored."""
+        known = {record.trace_id: record for record in self.scores[scorer]}
+        pools: dict[str, list[tuple[Trace, float | None]]] = {problem.id: [] for problem in self.problems}
+        for trace in self.traces:
+            record = known.get(trace.id)
+            usable = record is not None and None not in record.scores
+            pools[trace.problem_id].append(
+                (trace, aggregate(record.scores, how) if usable and record else None)
+            )
+        return [
+            Pool(
+                answers=[trace.answer for trace, _ in rows],
+                correct=[trace.outcome is True for trace, _ in rows],
+                scores=[score for _, score in rows],
+            )
+            for rows in pools.values()
+        ]
+
+
+def sizes_up_to(samples: int) -> list[int]:
+    """1, 2, 4 … up to ``samples``."""
+    return [1 << power for power in range(samples.bit_length()) if 1 << power <= samples]
+
+
+def accuracy_curves(
+    scored: ScoredTraces, aggregations: Mapping[str, Aggregator], *, seed: int
+) -> dict[str, FloatArray]:
+    """Expected accuracy ``[problems, sizes]`` of pass, majority, and best-of-N by each scorer's own rule."""
+    first = next(iter(aggregations.items()))
+    sizes = sizes_up_to(min(len(pool.correct) for pool in scored.pools(*first)))
+
+    def curve(pools: list[Pool], method: Any) -> FloatArray:
+        return selection_curve(pools, method, sizes, rng=np.random.default_rng(seed))
+
+    pools = scored.pools(*first)
+    curves = {"pass_at": curve(pools, "pass"), "majority": curve(pools, "majority")}
+    for name, how in aggregations.items():
+        curves[name] = curve(scored.pools(name, how), "best_of_n")
+    return curves
+
+
+def compare(
+    scored: ScoredTraces,
+    *,
+    scorers: Mapping[str, Scorer],
+    train_traces: Sequence[Trace],
+    labels: Mapping[str, list[list[StepLabel]]],
+    training: Mapping[str, Any],
+    seed: int,
+) -> Summary:
+    """Everything that is reported, from stored traces, labels and scores."""
+    rules = {name: scorer.card.aggregation for name, scorer in scorers.items()}
+    accuracy = accuracy_curves(scored, rules, seed=seed)
+    sizes = sizes_up_to(len(scored.traces) // len(scored.problems))
+    curves = {name: _with_intervals(values, sizes, seed) for name, values in accuracy.items()}
+    verdicts = _prefix_truth(scored)
+    differences = _differences(accuracy, sizes, seed)
+    policy = _policy(scored.traces, verdicts)
+    noise = _noise(labels)
+    steps = {name: _step_quality(scored, name, verdicts, scorers[name]) for name in scorers}
+    return Summary(
+        pass_at=curves["pass_at"],
+        majority=curves["majority"],
+        orm=curves["orm"],
+        prm=curves["prm"],
+        prm_gold=curves["prm_gold"],
+        differences=differences,
+        selectors=_selectors(scored, sizes, seed),
+        policy=policy,
+        label_noise=noise,
+        steps=steps,
+        tokens=_tokens(scored, train_traces, labels),
+        training=dict(training),
+        counts=_counts(scored, train_traces, labels),
+        findings=_findings(curves, differences, policy, noise, steps),
+    )
+
+
+def _with_intervals(values: FloatArray, sizes: Sequence[int], seed: int) -> Curve:
+    return {
+        size: Estimate.of(bootstrap_mean(values[:, column], rng=np.random.default_rng(seed)))
+        for column, size in enumerate(sizes)
+    }
+
+
+def _differences(accuracy: Mapping[str, FloatArray], sizes: Sequence[int], seed: int) -> dict[str, Estimate]:
+    found = {}
+    for first, second in (("prm", "orm"), ("prm", "majority"), ("orm", "majority"), ("prm_gold", "prm")):
+        for size in {4, sizes[-1]} & set(sizes):
+            column = sizes.index(size)
+            interval = bootstrap_difference(
+                accuracy[first][:, column], accuracy[second][:, column], rng=np.random.default_rng(seed)
+            )
+            found[f"{first} - {second} @ {size}"] = Estimate.of(interval)
+    if 4 in sizes:
+        gap = accuracy["prm"] - accuracy["orm"]
+        growth = bootstrap_difference(gap[:, -1], gap[:, sizes.index(4)], rng=np.random.default_rng(seed))
+        found[f"gap prm - orm, @ {sizes[-1]} less @ 4"] = Estimate.of(growth)
+    return dict(sorted(found.items()))
+
+
+def _selectors(scored: ScoredTraces, sizes: Sequence[int], seed: int) -> dict[str, Curve]:
+    found = {}
+    for name in scored.scores:
+        for how in AGGREGATORS:
+            pools = scored.pools(name, how)
+            values = selection_curve(pools, "best_of_n", sizes, rng=np.random.default_rng(seed))
+            found[f"{name} best-of-N {how}"] = _with_intervals(values, sizes, seed)
+        pools = scored.pools(name, "last" if name == "orm" else "min")
+        values = selection_curve(pools, "weighted_vote", sizes, rng=np.random.default_rng(seed))
+        found[f"{name} weighted vote"] = _with_intervals(values, sizes, seed)
+    return found
+
+
+def _prefix_truth(scored: ScoredTraces) -> dict[str, list[bool]]:
+    """Per trace: is every step up to this one free of error?"""
+    by_id = {problem.id: problem for problem in scored.problems}
+    truth = {}
+    for trace in scored.traces:
+        good, prefix = True, []
+        for verdict in check_steps(by_id[trace.problem_id], trace):
+            good = good and verdict.value >= 0
+            prefix.append(good)
+        truth[trace.id] = prefix
+    return truth
+
+
+def _policy(traces: Sequence[Trace], truth: Mapping[str, list[bool]]) -> dict[str, float]:
+    right = [trace for trace in traces if trace.outcome]
+    lucky = sum(not all(truth[trace.id]) for trace in right)
+    return {
+        "accuracy": round(len(right) / len(traces), 5),
+        "lucky_fraction": round(lucky / len(right), 5) if right else float("nan"),
+        "unanswered_fraction": round(sum(trace.answer is None for trace in traces) / len(traces), 5),
+    }
+
+
+def _noise(labels: Mapping[str, list[list[StepLabel]]]) -> dict[str, float]:
+    """Hard Monte Carlo labels (value above 0) against the exact state of the prefix."""
+    predicted = [[label.value for label in row] for row in labels["monte_carlo"]]
+    truth = [[label.value for label in row] for row in labels["exact"]]
+    noise = label_noise(predicted, truth, truth_good_above=-0.5)
+    return {
+        "precision": round(noise.precision_error, 5),
+        "recall": round(noise.recall_error, 5),
+        "f1": round(noise.f1_error, 5),
+        "precision_good": round(noise.precision_good, 5),
+        "recall_good": round(noise.recall_good, 5),
+        "first_error_accuracy": round(noise.first_error_accuracy, 5),
+        "steps": noise.steps,
+        "dropped": noise.dropped,
+    }
+
+
+def _step_quality(
+    scored: ScoredTraces, name: str, truth: Mapping[str, list[bool]], scorer: Scorer
+) -> StepQuality:
+    problem_of = {trace.id: trace.problem_id for trace in scored.traces}
+    scores: list[float | None] = []
+    good: list[bool] = []
+    position: list[int] = []
+    problem: list[str] = []
+    for record in scored.scores[name]:
+        scores += record.scores
+        good += truth[record.trace_id]
+        position += range(len(record.scores))
+        problem += [problem_of[record.trace_id]] * len(record.scores)
+    values = np.array(scores, dtype=float)
+    probe = content_probe(scorer, scored.problems[:100])
+    return StepQuality(
+        auc=round(step_auc(values, good).value, 5),
+        auc_within_position=round(auc_within(values, good, position).value, 5),
+        auc_within_problem=round(auc_within(values, good, problem).value, 5),
+        probe_right=round(probe.right, 5),
+        probe_contrast=round(probe.contrast, 5),
+    )
+
+
+def _tokens(
+    scored: ScoredTraces, train_traces: Sequence[Trace], labels: Mapping[str, list[list[StepLabel]]]
+) -> dict[str, Usage]:
+    found = {
+        "train_traces": sum((trace.usage for trace in train_traces), Usage()),
+        "monte_carlo_labels": sum(
+            (label.evidence.usage for row in labels["monte_carlo"] for label in row), Usage()
+        ),
+        "test_traces": sum((trace.usage for trace in scored.traces), Usage()),
+    }
+    for name, records in scored.scores.items():
+        found[f"scores_{name}"] = sum((record.usage for record in records), Usage())
+    return found
+
+
+def _counts(
+    scored: ScoredTraces, train_traces: Sequence[Trace], labels: Mapping[str, list[list[StepLabel]]]
+) -> dict[str, int]:
+    every = [*train_traces, *scored.traces]
+    return {
+        "train_traces": len(train_traces),
+        "test_problems": len(scored.problems),
+        "test_traces": len(scored.traces),
+        "traces_without_steps": sum(not trace.steps for trace in every),
+        "traces_with_error": sum(trace.error is not None for trace in every),
+        "traces_cut_at_max_tokens": sum(trace.finish_reason == "length" for trace in every),
+        "labels": sum(map(len, labels["monte_carlo"])),
+        "labels_without_value": sum(label.value is None for row in labels["monte_carlo"] for label in row),
+    }
+
+
+def _findings(
+    curves: Mapping[str, Curve],
+    differences: Mapping[str, Estimate],
+    policy: Mapping[str, float],
+    noise: Mapping[str, float],
+    steps: Mapping[str, StepQuality],
+) -> list[str]:
+    """One plain sentence for each result, whichever way it went."""
+    top = max(curves["prm"])
+    sentences = [
+        f"The policy answers {policy['accuracy']:.1%} of the problems right; "
+        f"{policy['lucky_fraction']:.1%} of its right answers rest on a wrong step.",
+        f"Monte Carlo labels find {noise['recall']:.1%} of the wrong prefixes, and {noise['precision']:.1%} "
+        "of what they call wrong is wrong; they place the first error right in "
+        f"{noise['first_error_accuracy']:.1%} of the traces.",
+    ]
+    for first, second in (("prm", "orm"), ("prm", "majority")):
+        gap = differences.get(f"{first} - {second} @ {top}")
+        if gap:
+            sentences.append(
+                f"Best of {top} by the {_name(first)} {_against(gap)} {_name(second)}: {_points(gap)}."
+            )
+    growth = differences.get(f"gap prm - orm, @ {top} less @ 4")
+    if growth:
+        sentences.append(
+            f"From 4 to {top} samples the lead of the PRM over the ORM {_changes(growth)}: {_points(growth)}."
+        )
+    sentences.append(
+        "With one line held fixed and its result varied, the right digit scores highest in "
+        + ", ".join(f"{quality.probe_right:.0%} ({_name(name)})" for name, quality in steps.items())
+        + " of the lines; chance is 10%."
+    )
+    return sentences
+
+
+def _name(key: str) -> str:
+    return {"prm": "PRM", "orm": "ORM", "prm_gold": "PRM on exact labels"}.get(key, f"{key} vote")
+
+
+def _against(gap: Estimate) -> str:
+    if gap.low > 0:
+        return "beats the"
+    return "loses to the" if gap.high < 0 else "is not told apart from the"
+
+
+def _changes(gap: Estimate) -> str:
+    if gap.low > 0:
+        return "grows"
+    return "shrinks" if gap.high < 0 else "does not change measurably"
+
+
+def _points(gap: Estimate) -> str:
+    return f"{100 * gap.value:+.1f} points [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"

@@ -1,0 +1,67 @@
+"""The content probe: a line is held fixed and only its result digit varied.
+
+A scorer that has learned which steps are *risky* gives all ten variants the same score; one that checks
+the step prefers the right digit. Chance is 1 in 10.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from surefoot.lab.world import BASE, parse_problem, worked_solution
+from surefoot.protocols import ProblemTrace, StepScorer
+from surefoot.records import Problem, Step, Trace
+
+_RESULT = re.compile(r"= (\d)\n$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """What a scorer did on the probe."""
+
+    right: float
+    """Share of lines whose right digit has the highest score of the ten; chance is 0.1."""
+    contrast: float
+    """Mean score of the right digit less the mean of the nine wrong ones; 0 = the digit is not looked at."""
+    lines: int
+
+
+def content_probe(scorer: StepScorer, problems: Sequence[Problem]) -> ProbeResult:
+    """Probe every operation line of each problem's right solution, up to that line.
+
+    Raises ``RecordError`` for a problem that is not of the lab's world.
+    """
+    items = [item for problem in problems for item in _variants(problem)]
+    scores = np.array([record.scores[-1] for record in scorer.score_traces(items)], dtype=float)
+    by_digit = scores.reshape(-1, BASE)
+    truth = np.array([int(item.trace.meta["right"]) for item in items]).reshape(-1, BASE)[:, 0]
+    lines = np.arange(len(truth))
+    right = by_digit[lines, truth]
+    wrong = (by_digit.sum(axis=1) - right) / (BASE - 1)
+    strict = (by_digit >= right[:, None]).sum(axis=1) == 1  # a tie is not a preference
+    return ProbeResult(right=float(strict.mean()), contrast=float((right - wrong).mean()), lines=len(truth))
+
+
+def _variants(problem: Problem) -> list[ProblemTrace]:
+    lines = worked_solution(parse_problem(problem.text)).splitlines(keepends=True)
+    items = []
+    for number, line in enumerate(lines):
+        found = _RESULT.search(line)
+        if not found:
+            continue
+        for digit in range(BASE):
+            text = "".join(lines[:number]) + f"{line[: found.start()]}= {digit}\n"
+            items.append(ProblemTrace(problem=problem, trace=_cut_lines(problem, text, right=int(found[1]))))
+    return items
+
+
+def _cut_lines(problem: Problem, text: str, *, right: int) -> Trace:
+    steps, start = [], 0
+    for line in text.splitlines(keepends=True):
+        steps.append(Step(start=start, end=start + len(line)))
+        start += len(line)
+    return Trace(problem_id=problem.id, text=text, steps=tuple(steps), meta={"right": right})

@@ -1,0 +1,73 @@
+"""From problems to traces: sample a policy, cut the texts into steps, grade the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from surefoot.answers import Grader
+from surefoot.policies.prompts import PromptFormat
+from surefoot.protocols import Completion, Policy, SampleRequest, SampleResult, Sampling, Segmenter
+from surefoot.records import Problem, Trace, Usage
+from surefoot.segment import segment_trace
+
+
+async def sample_traces(
+    policy: Policy,
+    problems: Sequence[Problem],
+    *,
+    n: int,
+    seed: int,
+    segmenter: Segmenter,
+    grader: Grader,
+    prompt: PromptFormat | None = None,
+    sampling: Sampling | None = None,
+) -> list[list[Trace]]:
+    """``n`` traces of each problem, in order.
+
+    A problem whose request failed gets one trace with an empty text and the ``error``, so that it is seen
+    and counted. The prompt's tokens are accounted to the first trace of its problem.
+    """
+    prompt, sampling = prompt or PromptFormat(), sampling or Sampling()
+    requests = [
+        SampleRequest(prompt=prompt.render(problem), n=n, seed=seed, sampling=sampling)
+        for problem in problems
+    ]
+    results = await policy.sample(requests)
+    return [
+        _traces(policy.name, problem, result, seed, segmenter, grader)
+        for problem, result in zip(problems, results, strict=True)
+    ]
+
+
+def _traces(
+    policy: str, problem: Problem, result: SampleResult, seed: int, segmenter: Segmenter, grader: Grader
+) -> list[Trace]:
+    texts = [completion.text for completion in result.completions]
+    grades = grader.grade(texts, [problem.answer] * len(texts))
+    traces = []
+    for sample, (completion, grade) in enumerate(zip(result.completions, grades, strict=True)):
+        trace = Trace(
+            problem_id=problem.id,
+            text=completion.text,
+            answer=grade.answer,
+            outcome=grade.outcome,
+            policy=policy,
+            seed=seed,
+            sample=sample,
+            finish_reason=completion.finish_reason,
+            error=result.error,
+            usage=_usage(completion, result, first=sample == 0),
+        )
+        traces.append(segment_trace(trace, segmenter))
+    if traces:
+        return traces
+    return [
+        Trace(
+            problem_id=problem.id, text="", policy=policy, seed=seed, error=result.error, usage=result.usage
+        )
+    ]
+
+
+def _usage(completion: Completion, result: SampleResult, *, first: bool) -> Usage:
+    prompt = result.usage.prompt_tokens if first else 0
+    return Usage(prompt_tokens=prompt, completion_tokens=completion.tokens, calls=int(first))

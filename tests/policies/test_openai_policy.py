@@ -1,0 +1,429 @@
+"""The OpenAI client against a scripted server on a real socket: order, limits, faults, costs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import Counter
+from contextlib import aclosing
+
+import pytest
+from openai_server import Reply, chat, completion, serve
+
+from surefoot.errors import PolicyError
+from surefoot.policies.openai import STOP_UNKNOWN, OpenAIPolicy
+from surefoot.protocols import Policy, SampleRequest, Sampling
+from surefoot.records import Message, ToolCall, Usage
+
+
+def make(server, **options):
+    settings = {"mode": "completions", "max_retries": 0, "timeout_s": 60.0, "api_key": "key"} | options
+    return OpenAIPolicy(model="tiny", base_url=server.url, **settings)
+
+
+def sample(answer, *requests, **options):
+    """Run the requests against a server that answers so; gives results and server."""
+    with serve(answer) as server:
+        return asyncio.run(make(server, **options).sample(requests)), server
+
+
+def echo(body):
+    """Answer every prompt with itself."""
+    return Reply(payload=completion([f"<{body['prompt']}>"] * body.get("n", 1), token_ids=[1, 2]))
+
+
+def one(text="x", **extra):
+    return lambda body: Reply(payload=completion([text], **extra))
+
+
+# What is sent
+
+
+def test_completions_mode_sends_prompt_prefix_and_sampling():
+    sampling = Sampling(temperature=0.5, top_p=0.9, max_tokens=11, stop=("\n\n",))
+    request = SampleRequest(prompt="Q: ", prefix="A:", seed=5, sampling=sampling)
+    (result,), server = sample(echo, request, extra_body={"top_k": 3})
+    assert server.seen == [
+        (
+            "/v1/completions",
+            {
+                "model": "tiny",
+                "prompt": "Q: A:",
+                "temperature": 0.5,
+                "top_p": 0.9,
+                "max_tokens": 11,
+                "seed": 5,
+                "stop": ["\n\n"],
+                "top_k": 3,
+            },
+        )
+    ]
+    assert server.keys == {"Bearer key"}
+    assert result.completions[0].text == "<Q: A:>"
+
+
+def test_chat_mode_sends_messages_tool_calls_and_continued_text():
+    call = ToolCall(id="c1", name="add", arguments='{"a": 1}')
+    prompt = (
+        Message(role="user", content="1+1?"),
+        Message(role="assistant", tool_calls=(call,)),
+        Message(role="tool", content="2", tool_call_id="c1"),
+    )
+    (result,), server = sample(
+        lambda _: Reply(payload=chat(["is 2"])), SampleRequest(prompt=prompt, prefix="It "), mode="chat"
+    )
+    path, body = server.seen[0]
+    assert path == "/v1/chat/completions"
+    assert body["messages"] == [
+        {"role": "user", "content": "1+1?"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+            ],
+        },
+        {"role": "tool", "content": "2", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "It "},
+    ]
+    assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+    assert result.completions[0].text == "is 2"
+
+
+def test_a_text_prompt_in_chat_mode_is_one_user_message():
+    _, server = sample(lambda _: Reply(payload=chat(["x"])), SampleRequest(prompt="Hi"), mode="chat")
+    assert server.bodies[0]["messages"] == [{"role": "user", "content": "Hi"}]
+    assert "continue_final_message" not in server.bodies[0]
+
+
+def test_tool_calls_of_the_answer_come_back():
+    made = [{"id": "c9", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
+    payload = chat([None], finish="tool_calls", tool_calls=made)
+    (result,), _ = sample(lambda _: Reply(payload=payload), SampleRequest(prompt="Hi"), mode="chat")
+    (answer,) = result.completions
+    assert (answer.text, answer.finish_reason) == ("", "tool_calls")
+    assert answer.tool_calls == (ToolCall(id="c9", name="add"),)
+
+
+def test_each_sample_has_its_own_seed_and_the_same_one_next_time():
+    request = SampleRequest(prompt="Hi", n=8, seed=3)
+    _, first = sample(echo, request)
+    _, second = sample(echo, request)
+    seeds = {body["seed"] for body in first.bodies}
+    assert 3 in seeds
+    assert len(seeds) == 8
+    assert seeds == {body["seed"] for body in second.bodies}
+    assert all("n" not in body for body in first.bodies)
+
+
+# Order, limits, nothing lost or doubled
+
+
+def test_order_is_kept_and_no_call_is_lost_or_doubled_under_the_limit():
+    waits = itertools.cycle([0.03, 0.0, 0.01, 0.02])
+    lock = threading.Lock()
+
+    def answer(body):
+        with lock:
+            wait = next(waits)
+        return Reply(payload=completion([body["prompt"]]), wait_s=wait)
+
+    requests = [SampleRequest(prompt=f"p{number}", n=2) for number in range(40)]
+    results, server = sample(answer, *requests, concurrency=6)
+    assert [[c.text for c in result.completions] for result in results] == [[f"p{i}"] * 2 for i in range(40)]
+    assert Counter(body["prompt"] for body in server.bodies) == {f"p{i}": 2 for i in range(40)}
+    assert 2 <= server.most_in_flight <= 6
+
+
+def test_the_limit_holds_over_several_sample_calls_and_event_loops_may_follow_each_other():
+    def answer(body):
+        return Reply(payload=completion([body["prompt"]]), wait_s=0.02)
+
+    async def both(policy):
+        batches = [[SampleRequest(prompt=f"{name}{i}") for i in range(10)] for name in "ab"]
+        return await asyncio.gather(*(policy.sample(batch) for batch in batches))
+
+    with serve(answer) as server:
+        policy = make(server, concurrency=3)
+        for _ in range(2):
+            left, right = asyncio.run(both(policy))
+            assert [result.completions[0].text for result in left + right] == [
+                f"{name}{i}" for name in "ab" for i in range(10)
+            ]
+    assert 2 <= server.most_in_flight <= 3
+    assert len(server.seen) == 40
+
+
+def test_two_loops_at_the_same_time_are_refused():
+    with serve(lambda _: Reply(payload=completion(["x"]), wait_s=2.0)) as server:
+        policy = make(server)
+        other = threading.Thread(target=lambda: asyncio.run(policy.sample([SampleRequest(prompt="a")])))
+        other.start()
+        while not server.seen:
+            time.sleep(0.01)
+        with pytest.raises(PolicyError, match="one event loop at a time"):
+            asyncio.run(policy.sample([SampleRequest(prompt="b")]))
+        other.join()
+
+
+def test_results_come_as_they_are_ready_and_leaving_early_cancels_the_rest():
+    waits = {"slow": 60.0, "fast": 0.0, "middle": 1.0}
+
+    def answer(body):
+        return Reply(payload=completion([body["prompt"]]), wait_s=waits[body["prompt"]])
+
+    async def first_two(policy):
+        got = []
+        async with aclosing(policy.as_completed([SampleRequest(prompt=name) for name in waits])) as answered:
+            async for number, result in answered:
+                got.append((number, result.completions[0].text))
+                if len(got) == 2:
+                    break
+        return got
+
+    with serve(answer) as server:
+        start = time.monotonic()
+        assert asyncio.run(first_two(make(server))) == [(1, "fast"), (2, "middle")]
+        assert time.monotonic() - start < 50.0
+
+
+def test_no_requests_no_calls():
+    results, server = sample(echo)
+    assert (results, server.seen) == ([], [])
+
+
+# Costs
+
+
+def test_usage_is_exact_per_sample_and_in_total():
+    words = iter(["one", "one two", "one two three"])
+    lock = threading.Lock()
+
+    def answer(body):
+        with lock:
+            return Reply(payload=completion([next(words)], prompt_tokens=9))
+
+    (result,), _ = sample(answer, SampleRequest(prompt="Hi", n=3))
+    assert sorted((c.text, c.tokens) for c in result.completions) == [
+        ("one", 1),
+        ("one two", 2),
+        ("one two three", 3),
+    ]
+    assert result.usage == Usage(prompt_tokens=9, completion_tokens=6, calls=3)
+
+
+def test_vllm_dialect_takes_one_call_and_counts_the_token_ids_of_each_choice():
+    def answer(body):
+        payload = completion(["a b", "c d e"])
+        payload["choices"][0]["token_ids"] = [4, 5]
+        payload["choices"][1]["token_ids"] = [4, 5, 6]
+        payload["choices"].reverse()
+        return Reply(payload=payload)
+
+    sampling = Sampling(stop=("\n",))
+    (result,), server = sample(answer, SampleRequest(prompt="Hi", n=2, sampling=sampling), dialect="vllm")
+    assert [(c.text, c.tokens) for c in result.completions] == [("a b", 2), ("c d e", 3)]
+    assert result.usage == Usage(prompt_tokens=7, completion_tokens=5, calls=1)
+    (body,) = server.bodies
+    assert (body["n"], body["include_stop_str_in_output"], body["return_token_ids"]) == (2, True, True)
+
+
+def test_vllm_dialect_keeps_the_samples_of_neighbouring_seeds_apart():
+    requests = [SampleRequest(prompt="Hi", n=4, seed=seed) for seed in range(20)]
+    _, server = sample(echo, *requests, SampleRequest(prompt="single", seed=7), dialect="vllm")
+    # vLLM draws sample i of a call with seed s + i.
+    drawn = [body["seed"] + i for body in server.bodies for i in range(4) if body["n"] == 4]
+    assert len(drawn) == len(set(drawn)) == 80
+    assert [body["seed"] for body in server.bodies if body["n"] == 1] == [7]
+
+
+def test_vllm_dialect_without_token_ids_invents_no_counts():
+    (result,), _ = sample(
+        lambda _: Reply(payload=completion(["a", "b"])), SampleRequest(prompt="Hi", n=2), dialect="vllm"
+    )
+    assert result.completions == ()
+    assert "dialect='openai'" in result.error
+
+
+# Stop texts
+
+
+@pytest.mark.parametrize(
+    ("text", "extra", "expected"),
+    [
+        ("a\n\n", {}, ("a\n\n", "stop")),
+        ("a", {"stop_reason": "\n\n"}, ("a\n\n", "stop")),
+        ("a", {"stop_reason": None}, ("a", "stop")),
+        ("a", {"matched_stop": "\n\n"}, ("a\n\n", "stop")),
+        ("a", {"matched_stop": 2}, ("a", "stop")),
+        ("a", {}, ("a", STOP_UNKNOWN)),
+        ("a", {"finish": "length"}, ("a", "length")),
+    ],
+)
+def test_a_stop_text_is_kept_restored_or_reported_unknown(text, extra, expected):
+    request = SampleRequest(prompt="Hi", sampling=Sampling(stop=("\n\n",)))
+    (result,), _ = sample(one(text, **extra), request)
+    assert (result.completions[0].text, result.completions[0].finish_reason) == expected
+
+
+def test_without_stop_texts_the_end_is_known():
+    (result,), _ = sample(one("a"), SampleRequest(prompt="Hi"))
+    assert result.completions[0].finish_reason == "stop"
+
+
+# Faults: each hits one request of three
+
+
+def among_good(fault, **options):
+    """Results and server when only the prompt ``bad`` meets ``fault``; the others must be answered."""
+    (left, result, right), server = sample(
+        lambda body: fault if body["prompt"] == "bad" else echo(body),
+        *(SampleRequest(prompt=prompt) for prompt in ("a", "bad", "b")),
+        **options,
+    )
+    assert [r.completions[0].text for r in (left, right)] == ["<a>", "<b>"]
+    assert left.error is None
+    assert right.error is None
+    return result, [body for body in server.bodies if body["prompt"] == "bad"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (Reply(payload="<html>rubbish", headers={"Content-Type": "text/html"}), "malformed answer"),
+        (Reply(payload='{"choices": ['), "malformed answer"),
+        (Reply(payload={"choices": []}), "malformed answer: usage"),
+        (Reply(payload=completion([])), "no choices"),
+        (Reply(payload=completion(["x", "y"])), "2 choices came, 1 were asked for"),
+        (Reply(payload=chat(["x"])), "no text"),
+        (Reply(payload={"error": {"message": "no such field"}}, status=400), "status 400"),
+        (Reply(payload="", status=404), "status 404"),
+    ],
+)
+def test_a_wrong_answer_fails_at_once_and_alone(fault, error):
+    result, calls = among_good(fault, max_retries=3)
+    assert result.completions == ()
+    assert result.error.startswith("server: ")
+    assert error in result.error
+    assert result.usage.calls == 1
+    assert len(calls) == 1
+
+
+def test_tokens_of_an_unusable_answer_were_spent_all_the_same():
+    (result,), _ = sample(lambda _: Reply(payload=completion(["x", "y z"])), SampleRequest(prompt="a"))
+    assert result.completions == ()
+    assert result.usage == Usage(prompt_tokens=7, completion_tokens=3, calls=1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (Reply(payload="{}", status=500), "status 500"),
+        (Reply(payload=completion(["long enough to cut"]), drop=True), "connection failed"),
+        (Reply(payload=completion(["late"]), wait_s=6.0), "no answer in time"),
+    ],
+)
+def test_a_fault_that_lasts_is_tried_again_then_reported(fault, error):
+    result, calls = among_good(fault, max_retries=1, timeout_s=2.0)
+    assert result.completions == ()
+    assert error in result.error
+    assert result.usage == Usage(calls=2)
+    assert len(calls) == 2
+
+
+def failing_first(times, fault):
+    left = itertools.count()
+    return lambda body: fault if next(left) < times else Reply(payload=completion(["good"]))
+
+
+def test_a_server_that_recovers_costs_calls_and_no_result():
+    (result,), server = sample(
+        failing_first(2, Reply(payload="{}", status=500)), SampleRequest(prompt="Hi"), max_retries=2
+    )
+    assert (result.completions[0].text, result.error) == ("good", None)
+    assert result.usage == Usage(prompt_tokens=7, completion_tokens=1, calls=3)
+    assert len(server.seen) == 3
+
+
+def test_retry_after_is_respected():
+    busy = Reply(payload="{}", status=429, headers={"Retry-After": "1.2"})
+    start = time.monotonic()
+    (result,), _ = sample(failing_first(1, busy), SampleRequest(prompt="Hi"), max_retries=1)
+    # The client's own first wait is at most half a second.
+    assert time.monotonic() - start >= 1.2
+    assert result.completions[0].text == "good"
+    assert result.usage.calls == 2
+
+
+def test_no_server_is_an_error_of_each_request():
+    with serve(echo) as server:
+        policy = make(server)
+    results = asyncio.run(policy.sample([SampleRequest(prompt="a"), SampleRequest(prompt="b")]))
+    assert all("connection failed" in result.error for result in results)
+
+
+def test_samples_that_came_are_kept_when_others_fail():
+    turns = itertools.count()
+    (result,), _ = sample(
+        lambda body: Reply(payload="{}", status=400) if next(turns) == 1 else echo(body),
+        SampleRequest(prompt="a", n=3),
+        concurrency=1,
+    )
+    assert [c.text for c in result.completions] == ["<a>", "<a>"]
+    assert "1 of 3 samples are missing" in result.error
+    assert result.usage.calls == 3
+
+
+def test_fewer_choices_than_asked_for_are_kept_and_said():
+    (result,), _ = sample(one(token_ids=[1]), SampleRequest(prompt="a", n=3), dialect="vllm")
+    assert len(result.completions) == 1
+    assert result.error == "server: 2 of 3 choices are missing"
+
+
+def test_text_that_is_not_unicode_fails_alone_and_is_not_sent():
+    (bad, good), server = sample(echo, SampleRequest(prompt="\ud800"), SampleRequest(prompt="a"))
+    assert "not a character" in bad.error
+    assert bad.usage == Usage()
+    assert good.completions[0].text == "<a>"
+    assert len(server.seen) == 1
+
+
+# Programming errors
+
+
+def test_messages_in_completions_mode_are_refused_before_anything_is_sent():
+    messages = (Message(role="user", content="Hi"),)
+    with serve(echo) as server:
+        with pytest.raises(PolicyError, match="mode='chat'"):
+            asyncio.run(make(server).sample([SampleRequest(prompt="a"), SampleRequest(prompt=messages)]))
+        assert server.seen == []
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"mode": "text"}, "mode"),
+        ({"dialect": "tgi"}, "dialect"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"timeout_s": 0}, "timeout_s"),
+    ],
+)
+def test_wrong_settings_name_the_field(options, field):
+    with pytest.raises(PolicyError, match=field):
+        OpenAIPolicy(model="tiny", base_url="http://127.0.0.1:1/v1", **options)
+
+
+def test_n_must_be_positive_and_the_policy_fits_the_protocol():
+    policy = OpenAIPolicy(model="tiny", base_url="http://127.0.0.1:1/v1")
+    assert isinstance(policy, Policy)
+    assert policy.name == "tiny"
+    with pytest.raises(PolicyError, match="n=0"):
+        asyncio.run(policy.sample([SampleRequest(prompt="a", n=0)]))
+
+
+def test_the_key_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "from-env")
+    _, server = sample(echo, SampleRequest(prompt="a"), api_key=None)
+    assert server.keys == {"Bearer from-env"}

@@ -1,0 +1,296 @@
+"""Spans tile any text and cut nothing they must not; token positions hold with real tokenizers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from surefoot.errors import SegmentError
+from surefoot.protocols import Segmenter
+from surefoot.records import Message, Step, ToolCall, Trace
+from surefoot.segment import (
+    BlankLine,
+    Line,
+    Marker,
+    Sentence,
+    join_steps,
+    segment_trace,
+    segmenter,
+    token_positions,
+)
+
+NAMES = ["blank-line", "line", "sentence", "step-k", "ki", "regex:;", r"regex:(?=Step)"]
+PIECES = st.sampled_from(
+    [
+        "\n",
+        "\r\n",
+        "\r",
+        "\n\n",
+        " ",
+        "\t",
+        "Step 1:",
+        "step 2.",
+        "ки",
+        "ки\n",
+        "a",
+        "3.14",
+        ". ",
+        "! ",
+        "。",
+        ";",
+        "```",
+        "\n```\n",
+        "~~~",
+        "\n~~~\n",
+        "$",
+        "$$",
+        "\\[",
+        "\\]",
+        "\\\\",
+        "\\begin{a}",
+        "\\end{a}",
+        "e.g. ",
+        "é",
+        "🦊",
+    ]
+)
+TEXTS = st.one_of(st.text(max_size=60), st.lists(PIECES, max_size=25).map("".join))
+quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+
+
+def cut(name, text):
+    return [text[start:end] for start, end in segmenter(name).segment(text)]
+
+
+@quick
+@given(TEXTS)
+def test_every_segmenter_tiles_any_text(text):
+    for name in NAMES:
+        parts = cut(name, text)
+        assert "".join(parts) == (text if text.strip() else "")
+        assert all(part.strip() for part in parts)
+        assert not any(part[0].isspace() for part in parts[1:])
+
+
+@quick
+@given(
+    TEXTS,
+    st.sampled_from(
+        ["```\n{}\n```", "~~~py\n{}\n~~~", "$${}$$", "\\[{}\\]", "\\begin{{cases}}{}\\end{{cases}}"]
+    ),
+)
+def test_protected_blocks_stay_whole(inside, frame):
+    for mark in ("`", "~", "$", "\\"):
+        inside = inside.replace(mark, "")
+    block = frame.format(inside)
+    text = f"Intro. a;\n\n{block}\n\nAfter. b; Step 3: ки"
+    start = text.index(block)
+    for name in NAMES:
+        for begin, _ in segmenter(name).segment(text):
+            assert not start < begin < start + len(block)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "parts"),
+    [
+        ("blank-line", "\n a\nb\n \n\n  c\r\n\r\nd", ["\n a\nb\n \n\n  ", "c\r\n\r\n", "d"]),
+        ("blank-line", "a\r\nb", ["a\r\nb"]),
+        ("line", "a\r\n\r\n  b\rc", ["a\r\n\r\n  ", "b\r", "c"]),
+        ("line", "a\n```\nx\n\ny", ["a\n", "```\nx\n\ny"]),
+        ("line", "a `x` ```y```\nb", ["a `x` ```y```\n", "b"]),
+        ("line", "a \\\\[2pt]\nb \\]\nc", ["a \\\\[2pt]\n", "b \\]\n", "c"]),
+        ("line", "```\n$$\n```\na\n$$b\n$$", ["```\n$$\n```\n", "a\n", "$$b\n$$"]),
+        ("sentence", "It is 3.14. So, e.g. this. See Fig. 2. Dr. No left!", None),
+        ("sentence", "1. Add. Then\n2. Sub.", ["1. Add. ", "Then\n2. Sub."]),
+        ("sentence", "Let $a. b$ be. It costs $5. Now $6.", ["Let $a. b$ be. ", "It costs $5. ", "Now $6."]),
+        ("sentence", 'He said "Go." Then (no?) yes', ['He said "Go." ', "Then (no?) ", "yes"]),
+        ("sentence", "对。好", ["对。", "好"]),
+        ("step-k", "Well\nStep 1: a\nsee Step 2: no\n**Step 2:** b\n## Step 3\nc", None),
+        ("ki", "Step 1: 5 ки\nStep 2: ошибки 6ки\nrest", ["Step 1: 5 ки\n", "Step 2: ошибки 6ки\n", "rest"]),
+        ("regex:(?=Step)", "pre Step 1 Step 2", ["pre ", "Step 1 ", "Step 2"]),
+        ("line", " \n ", []),
+    ],
+)
+def test_written_examples(name, text, parts):
+    special = {
+        "sentence": ["It is 3.14. ", "So, e.g. this. ", "See Fig. 2. ", "Dr. No left!"],
+        "step-k": ["Well\nStep 1: a\nsee Step 2: no\n", "**Step 2:** b\n", "## Step 3\nc"],
+    }
+    assert cut(name, text) == (special[name] if parts is None else parts)
+
+
+@pytest.mark.parametrize(
+    "unit", ["\n", ".", "```\n", "$", "\\begin{a}", "\\begin{a}\\end{b}", "\\[", "1. ", "ки", " "]
+)
+def test_hostile_text_is_cut_in_linear_time(unit):
+    text = "x" + unit * 20_000 + "y"  # quadratic work would take minutes
+    for name in NAMES:
+        assert "".join(cut(name, text)) == text
+
+
+def test_names_and_patterns_are_checked():
+    assert isinstance(segmenter("line"), Segmenter)
+    assert segmenter("step-k") == Marker.step_k()
+    assert [segmenter(name) for name in ("blank-line", "line", "sentence")] == [
+        BlankLine(),
+        Line(),
+        Sentence(),
+    ]
+    with pytest.raises(SegmentError, match="blank-line, line, sentence, step-k, ki, regex:PATTERN"):
+        segmenter("lines")
+    for pattern in ("", "("):
+        with pytest.raises(SegmentError, match="pattern"):
+            Marker(pattern)
+    with pytest.raises(SegmentError, match="before or after"):
+        Marker("a", "between")
+
+
+def test_text_trace_keeps_its_id():
+    trace = Trace(problem_id="p", text="a\nb")
+    cut_trace = segment_trace(trace, Line())
+    assert cut_trace.id == trace.id
+    assert cut_trace.steps == (Step(start=0, end=2), Step(start=2, end=3))
+    assert Trace.model_validate_json(cut_trace.model_dump_json()) == cut_trace
+    with pytest.raises(SegmentError, match="'segmenter' must not be None"):
+        segment_trace(trace, None)
+
+
+def test_spans_of_a_foreign_segmenter_must_tile():
+    class Gappy:
+        def segment(self, text):
+            return [(0, 1), (2, len(text))]
+
+    with pytest.raises(SegmentError, match="do not tile"):
+        segment_trace(Trace(problem_id="p", text="a\nb"), Gappy())
+
+
+def test_chat_trace_has_a_step_per_assistant_message():
+    messages = (
+        Message(role="user", content="q"),
+        Message(role="assistant", tool_calls=(ToolCall(name="f"),)),
+        Message(role="tool", content="r"),
+        Message(role="assistant", content="done\n\nyes"),
+    )
+    trace = segment_trace(Trace(problem_id="p", messages=messages), None)
+    assert trace.steps == (Step(start=0, end=0, message=1), Step(start=0, end=9, message=3))
+    assert Trace.model_validate_json(trace.model_dump_json()) == trace
+
+
+@given(st.lists(st.text(max_size=8)), st.text(max_size=3), st.text(max_size=3))
+def test_join_steps_tiles_and_gives_the_parts_back(parts, separator, final):
+    text, spans = join_steps(parts, separator, final)
+    assert text == (separator.join(parts) + final if parts else "")
+    assert "".join(text[start:end] for start, end in spans) == text
+    tails = [separator] * (len(parts) - 1) + [final]
+    assert [text[start:end] for start, end in spans] == [p + t for p, t in zip(parts, tails, strict=False)]
+
+
+CORPUS = [
+    "Step one: we add 3.14 to x.\n\nStep two: so x = 5 ки\nthen done.",
+    "The fox 🦊 says naïve things.",
+] * 4
+
+
+def byte_bpe(trim: bool) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not trim)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer
+
+
+def word_piece() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(clean_text=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=120, special_tokens=["[UNK]"], show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer
+
+
+def unigram() -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=80, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer
+
+
+def characters() -> Tokenizer:
+    vocabulary = {c: n for n, c in enumerate(["?", *sorted(set("".join(CORPUS)))])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return tokenizer
+
+
+TOKENIZERS = {
+    "byte-level BPE": byte_bpe(False),
+    "byte-level BPE across words": byte_bpe(True),
+    "WordPiece": word_piece(),
+    "Unigram": unigram(),
+    "characters": characters(),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@quick
+@given(
+    parts=st.lists(
+        st.text(alphabet="Step onwx=3.14\n\t🦊éки:", min_size=1, max_size=12), min_size=1, max_size=6
+    ),
+    prompt=st.sampled_from(["", "Q: what?\n", "🦊 "]),
+    separator=st.sampled_from(["", "\n", "\n\n", " ки\n"]),
+)
+def test_positions_with_real_tokenizers(name, parts, prompt, separator):
+    body, spans = join_steps(parts, separator)
+    text = prompt + body
+    offsets = TOKENIZERS[name].encode(text).offsets
+    positions = token_positions(text, offsets, spans, base=len(prompt))
+    assert len(positions) == len(spans)
+    before = None
+    for (start, end), position in zip(spans, positions, strict=True):
+        visible = text[len(prompt) + start : len(prompt) + end].rstrip()
+        if not visible:
+            continue
+        last = len(prompt) + start + len(visible) - 1
+        holders = [i for i, (low, high) in enumerate(offsets) if low <= last < high]  # brute force
+        assert position == holders[-1]
+        if before is not None:
+            shared = offsets[position][0] < len(prompt) + start
+            assert position > before or (position == before and shared)
+        before = position
+
+
+def test_special_tokens_shared_tokens_and_truncation():
+    text = "ab\ncd\n ef"
+    spans = [(0, 3), (3, 7), (7, 9), (9, 9)]
+    offsets = [(0, 0), (0, 2), (2, 4), (4, 5), (5, 7), (7, 9), (0, 0)]
+    assert token_positions(text, offsets, spans) == [1, 3, 5, None]
+    assert token_positions(text, [(0, 0), (0, 4), (4, 5)], spans) == [1, 2, None, None]
+    assert token_positions(text, [(0, 9)], spans) == [0, 0, 0, None]
+    assert token_positions(text, [], spans) == [None] * 4
+    assert token_positions("é x", [(0, 1), (0, 1), (1, 2), (2, 3)], [(0, 1), (1, 2), (2, 3)]) == [1, 2, 3]
+
+
+def test_a_dropped_last_character_is_not_truncation():
+    # The tokenizer removed the zero-width space at 1; a later token shows that the text went on.
+    assert token_positions("a\u200b b", [(0, 1), (3, 4)], [(0, 3), (3, 4)]) == [0, 1]
+
+
+def test_left_truncation_gives_none():
+    assert token_positions("ab cd", [(3, 5)], [(0, 3), (3, 5)]) == [None, 0]
+
+
+def test_misfits_are_refused():
+    with pytest.raises(SegmentError, match="go back"):
+        token_positions("ab", [(1, 2), (0, 1)], [(0, 2)])
+    with pytest.raises(SegmentError, match="text has 2"):
+        token_positions("ab", [(0, 3)], [(0, 2)])
+    with pytest.raises(SegmentError, match=r"spans\[0\]"):
+        token_positions("ab", [(0, 2)], [(0, 2)], base=1)
