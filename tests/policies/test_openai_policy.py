@@ -298,7 +298,7 @@ def among_good(fault, **options):
         (Reply(payload=completion([])), "no choices"),
         (Reply(payload=completion(["x", "y"])), "2 choices came, 1 were asked for"),
         (Reply(payload=chat(["x"])), "no text"),
-        (Reply(payload={"error": {"message": "no such field"}}, status=400), "status 400"),
+        (Reply(payload={"error": {"message": "no such field"}}, status=400), "no such field"),
         (Reply(payload="", status=404), "status 404"),
     ],
 )

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
 from surefoot.cli import convert, label, quickstart, sample, score, select, train
 from surefoot.errors import SurefootError
 
+INTERRUPTED = 130
+"""Exit status that typer makes of an interrupt from the keyboard."""
+
 app = typer.Typer(
-    help="Process supervision: label steps, train reward models on them, choose better answers with them.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from surefoot import __version__
+
+        typer.echo(f"surefoot {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Process supervision: label steps, train reward models on them, choose better answers with them."""
+
+
 app.command("quickstart")(quickstart.quickstart)
 app.command("sample")(sample.sample)
 app.add_typer(label.app, name="label")
@@ -29,8 +51,9 @@ def main() -> None:
     try:
         app()
     except SurefootError as error:
-        print(f"surefoot: {error}", file=sys.stderr)
+        print(f"surefoot: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(1) from error
-    except KeyboardInterrupt:
-        print("surefoot: interrupted; start the same command again to go on", file=sys.stderr)
-        raise SystemExit(130) from None
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            print("surefoot: interrupted; start the same command again to go on", file=sys.stderr)
+        raise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 import typer
 
-from surefoot.errors import RecordError
+from surefoot.errors import RecordError, RunError
 from surefoot.records import Problem, Record, Trace
 
 if TYPE_CHECKING:
@@ -48,6 +48,21 @@ def stages() -> Iterator[Callable[[str, int, int], None]]:
             bars.update(tasks[stage], completed=done, total=total)  # type: ignore[arg-type]
 
         yield update
+
+
+@contextmanager
+def checked_options() -> Iterator[None]:
+    """Turn a value that a settings class refuses into ``RunError``, which names the option."""
+    from pydantic import ValidationError
+
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        option = f"--{first['loc'][-1]}".replace("_", "-") + ": " if first["loc"] else ""
+        raise RunError(f"{option}{first['msg'].removeprefix('Value error, ')}") from error
+    except ValueError as error:
+        raise RunError(str(error)) from error
 
 
 def read_all(path: str, record: type[R]) -> list[R]:

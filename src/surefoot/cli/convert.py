@@ -93,6 +93,9 @@ def _read_records(folder: Path) -> list[LabelledTrace]:
     for label in read_all(find("labels"), StepLabel):
         labels.setdefault(label.trace_id, []).append(label)
     items = pair(read_all(find("problems"), Problem), read_all(find("traces"), Trace))
+    known = {item.trace.id for item in items}
+    if orphans := sum(len(rows) for trace, rows in labels.items() if trace not in known):
+        typer.echo(f"{orphans} labels skipped: their 'trace_id' is in no usable trace", err=True)
     return [
         LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(labels.get(item.trace.id, ())))
         for item in items

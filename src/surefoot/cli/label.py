@@ -51,7 +51,7 @@ def monte_carlo(
     import asyncio
 
     from surefoot.cli._pieces import file_inputs, in_pieces
-    from surefoot.cli._shared import grader, open_policy, pair, read_all
+    from surefoot.cli._shared import checked_options, grader, open_policy, pair, read_all
     from surefoot.errors import LabelError
     from surefoot.labelling.monte_carlo import MonteCarloLabeller
     from surefoot.policies.prompts import PromptFormat
@@ -63,6 +63,8 @@ def monte_carlo(
     }
     if estimate not in ("soft", "hard"):
         raise LabelError(f"--estimate is {estimate!r}; choose soft or hard")
+    with checked_options():
+        prompt = PromptFormat(template=template, chat=chat, system=system)
     items = pair(read_all(problems, Problem), read_all(traces, Trace))
     answered = [item for item in items if item.problem.answer is not None]
     if len(answered) < len(items):
@@ -73,7 +75,7 @@ def monte_carlo(
                 policy, base_url=base_url, chat=chat, concurrency=concurrency, batch_size=batch_size
             ),
             grader=judge,
-            prompt=PromptFormat(template=template, chat=chat, system=system),
+            prompt=prompt,
             rollouts=rollouts,
             estimate="soft" if estimate == "soft" else "hard",
             sampling=Sampling(

@@ -39,7 +39,7 @@ def sample(
     import asyncio
 
     from surefoot.cli._pieces import file_inputs, in_pieces
-    from surefoot.cli._shared import grader, open_policy, read_all
+    from surefoot.cli._shared import checked_options, grader, open_policy, read_all
     from surefoot.policies.prompts import PromptFormat
     from surefoot.policies.traces import sample_traces
     from surefoot.protocols import Sampling
@@ -49,6 +49,8 @@ def sample(
     config = {
         key: value for key, value in locals().items() if isinstance(value, str | int | float | list | None)
     }
+    with checked_options():
+        prompt = PromptFormat(template=template, chat=chat, system=system)
     source = open_policy(policy, base_url=base_url, chat=chat, concurrency=concurrency, batch_size=batch_size)
     sampling = Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens, stop=tuple(stop or ()))
     failed = 0
@@ -64,7 +66,7 @@ def sample(
                     seed=seed,
                     segmenter=segmenter(segment),
                     grader=judge,
-                    prompt=PromptFormat(template=template, chat=chat, system=system),
+                    prompt=prompt,
                     sampling=sampling,
                 )
             )

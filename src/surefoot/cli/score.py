@@ -53,12 +53,14 @@ def _show(scorer: Scorer, problem: str, text: str, segment: str | None, threshol
     from rich.console import Console
     from rich.text import Text
 
+    from surefoot.cli._shared import checked_options
     from surefoot.models.scorer import cut
     from surefoot.protocols import ProblemTrace
     from surefoot.records import Problem
     from surefoot.segment import segmenter
 
-    asked = Problem(text=problem)
+    with checked_options():
+        asked = Problem(text=problem)
     trace = cut(asked, text, segmenter(segment) if segment else None)
     [scores] = scorer.score_traces([ProblemTrace(problem=asked, trace=trace)])
     console = Console(highlight=False)
@@ -81,6 +83,7 @@ def _show(scorer: Scorer, problem: str, text: str, segment: str | None, threshol
 def _score_file(scorer: Scorer, model: str, problems: str, traces: str, out: str) -> None:
     from surefoot.cli._pieces import file_inputs, in_pieces
     from surefoot.cli._shared import pair, read_all
+    from surefoot.models.reward_model import CARD, HEAD
     from surefoot.records import Problem, StepScores, Trace
 
     items = pair(read_all(problems, Problem), read_all(traces, Trace))
@@ -100,6 +103,8 @@ def _score_file(scorer: Scorer, model: str, problems: str, traces: str, out: str
         size=1000,
         command="score",
         config={"model": model},
-        inputs=file_inputs(problems=problems, traces=traces) | {"model": Path(model) / "surefoot.json"},
+        # the head tells two trainings apart, and is small enough to read each time
+        inputs=file_inputs(problems=problems, traces=traces)
+        | {name: Path(model) / name for name in (CARD, HEAD)},
     )
     typer.echo(f"{written} traces scored; {unscored} with unscored steps (see 'unscored_reason')", err=True)

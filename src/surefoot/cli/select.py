@@ -64,9 +64,7 @@ def select(
             pools.append([Candidate(answer=a, score=v) for a, v in zip(answers, values, strict=True)])
     if unscored := sum(c.score is None for pool in pools for c in pool if scores):
         typer.echo(f"{unscored} traces have no score and are chosen last", err=True)
-    chosen = [
-        group[SELECTORS[rule].select(pool)] for group, pool in zip(groups.values(), pools, strict=True)
-    ]
+    chosen = [group[SELECTORS[rule].select(pool)] for group, pool in zip(groups.values(), pools, strict=True)]
     write_records(out if out == "-" else Path(out), chosen, record=Trace)
     _table(list(groups.values()), pools, rule)
 
@@ -74,7 +72,8 @@ def select(
 def _value(record: StepScores | None, how: Aggregator) -> float | None:
     from surefoot.models.aggregate import aggregate
 
-    return None if record is None or None in record.scores else aggregate(record.scores, how)
+    usable = record is not None and record.scores and None not in record.scores
+    return aggregate(record.scores, how) if record and usable else None
 
 
 def _table(groups: list[list[Trace]], pools: list[list[Candidate]], rule: str) -> None:

@@ -68,7 +68,7 @@ def prm(
 
     Example: `surefoot train prm --problems p.jsonl --traces t.jsonl --labels l.jsonl --out prm`
     """
-    from surefoot.cli._shared import read_all
+    from surefoot.cli._shared import checked_options, read_all
     from surefoot.models.encoding import Encoding
     from surefoot.models.reward_model import CheckpointCard
     from surefoot.records import StepLabel
@@ -79,27 +79,28 @@ def prm(
     kinds = {label.kind for label in found}
     if len(kinds) > 1:
         typer.echo(f"labels of several kinds are mixed: {', '.join(sorted(kinds))}", err=True)
-    card = CheckpointCard.model_validate(
-        {
-            "kind": "prm",
-            "encoding": Encoding(template=template, chat=chat, system=system, max_length=max_length),
-            "aggregation": aggregation,
-            "score_means": "value" if kinds == {"value"} else "correctness",
-            "label_source": ", ".join(sorted({label.source for label in found})),
-            "base": base,
-            "frozen_trunk": freeze_trunk,
-        }
-    )
-    targets = StepTargets.model_validate(
-        {"neutral": neutral, "hard": hard, "up_to_first_error": up_to_first_error}
-    )
-    config = TrainingConfig(
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        freeze_trunk=freeze_trunk,
-        seed=seed,
-    )
+    with checked_options():
+        card = CheckpointCard.model_validate(
+            {
+                "kind": "prm",
+                "encoding": Encoding(template=template, chat=chat, system=system, max_length=max_length),
+                "aggregation": aggregation,
+                "score_means": "value" if kinds == {"value"} else "correctness",
+                "label_source": ", ".join(sorted({label.source for label in found})),
+                "base": base,
+                "frozen_trunk": freeze_trunk,
+            }
+        )
+        targets = StepTargets.model_validate(
+            {"neutral": neutral, "hard": hard, "up_to_first_error": up_to_first_error}
+        )
+        config = TrainingConfig(
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            freeze_trunk=freeze_trunk,
+            seed=seed,
+        )
     inputs = {"problems": Path(problems), "traces": Path(traces), "labels": Path(labels)}
     _train("prm", out, base, card, targets, config, _labelled(problems, traces, found), inputs)
 
@@ -127,28 +128,30 @@ def orm(
 
     Example: `surefoot train orm --problems problems.jsonl --traces traces.jsonl --out orm`
     """
+    from surefoot.cli._shared import checked_options
     from surefoot.models.encoding import Encoding
     from surefoot.models.reward_model import CheckpointCard
     from surefoot.training.loop import TrainingConfig
     from surefoot.training.targets import OutcomeTargets
 
-    card = CheckpointCard(
-        kind="orm",
-        encoding=Encoding(template=template, chat=chat, system=system, max_length=max_length),
-        aggregation="last",
-        score_means="outcome",
-        label_source="outcome",
-        base=base,
-        frozen_trunk=freeze_trunk,
-    )
-    targets = OutcomeTargets.model_validate({"at": at})
-    config = TrainingConfig(
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        freeze_trunk=freeze_trunk,
-        seed=seed,
-    )
+    with checked_options():
+        card = CheckpointCard(
+            kind="orm",
+            encoding=Encoding(template=template, chat=chat, system=system, max_length=max_length),
+            aggregation="last",
+            score_means="outcome",
+            label_source="outcome",
+            base=base,
+            frozen_trunk=freeze_trunk,
+        )
+        targets = OutcomeTargets.model_validate({"at": at})
+        config = TrainingConfig(
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            freeze_trunk=freeze_trunk,
+            seed=seed,
+        )
     inputs = {"problems": Path(problems), "traces": Path(traces)}
     _train("orm", out, base, card, targets, config, _labelled(problems, traces, []), inputs)
 

@@ -28,12 +28,13 @@ from surefoot.records import Evidence, Problem, StepLabel, Trace
 
 BASE = 10
 _WORDS = {"+": "Add", "-": "Subtract", "*": "Multiply by"}
+SYMBOLS = tuple(_WORDS)
 _SYMBOLS = {word: symbol for symbol, word in _WORDS.items()}
-_START = re.compile(r"Start with (\d)\.")
-_OPERATION = re.compile(r" (Add|Subtract|Multiply by) (\d)\.")
-_EQUATION = re.compile(r"(?:\d [-+*] \d = \d, no, )?(\d) ([-+*]) (\d) = (\d)\n")
-_RESTATEMENT = re.compile(r"Now (\d)\n")
-_ANSWER = re.compile(r"Answer: (\d)\n?")
+_START = re.compile(r"Start with (\d)\.", re.ASCII)
+_OPERATION = re.compile(r" (Add|Subtract|Multiply by) (\d)\.", re.ASCII)
+_EQUATION = re.compile(r"(?:\d [-+*] \d = \d, no, )?(\d) ([-+*]) (\d) = (\d)\n", re.ASCII)
+_RESTATEMENT = re.compile(r"Now (\d)\n", re.ASCII)
+_ANSWER = re.compile(r"Answer: (\d)\n?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +178,11 @@ def _slip(value: int, symbol: str, digit: int, rng: np.random.Generator) -> str:
     return f"{value} {symbol} {digit} = {apply(value, symbol, digit)}"
 
 
+def is_line(text: str) -> bool:
+    """Whether ``text`` has the form of one whole line of a solution, be it right or wrong."""
+    return any(pattern.fullmatch(text) for pattern in (_EQUATION, _RESTATEMENT, _ANSWER))
+
+
 def _other_digit(digit: int, rng: np.random.Generator) -> int:
     return int((digit + rng.integers(1, BASE)) % BASE)
 
@@ -187,33 +193,34 @@ def check_steps(problem: Problem, trace: Trace) -> list[Verdict]:
     A step that follows correctly from an earlier wrong value is therefore +1: the error is counted
     where it was made, and only there.
     """
-    state = _State(parse_problem(problem.text))
+    state = State(parse_problem(problem.text))
     return [state.judge(trace.step_text(index)) for index in range(len(trace.steps))]
 
 
-class _State:
+class State:
     """Where a trace stands: running value, operations done, whether it has answered."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain, self.value, self.done, self.answered = chain, chain.start, 0, False
-        self.seen: set[str] = set()
+        self.seen: set[tuple[int, str, int, int]] = set()
 
     def judge(self, line: str) -> Verdict:
+        """Judge the next line (with its line break) and move on by it."""
         if self.answered:
             return Verdict(value=-1, reason="a line after the answer")
         if match := _EQUATION.fullmatch(line):
-            return self._equation(line, int(match[1]), match[2], int(match[3]), int(match[4]))
+            return self._equation(int(match[1]), match[2], int(match[3]), int(match[4]))
         if match := _RESTATEMENT.fullmatch(line):
             return self._restatement(int(match[1]))
         if match := _ANSWER.fullmatch(line):
             return self._answer(int(match[1]))
         return Verdict(value=-1, reason=f"not a line of this world: {line.strip()[:40]!r}")
 
-    def _equation(self, line: str, left: int, symbol: str, right: int, result: int) -> Verdict:
+    def _equation(self, left: int, symbol: str, right: int, result: int) -> Verdict:
         operations = self.chain.operations
         expected = operations[self.done] if self.done < len(operations) else None
         if left != self.value or (symbol, right) != expected:
-            if line in self.seen:
+            if (left, symbol, right, result) in self.seen:
                 return Verdict(value=0, reason="repeats an earlier right step")
             reason = f"starts from {left}, but the running value is {self.value}"
             if left == self.value:
@@ -225,7 +232,7 @@ class _State:
         right_result = apply(left, symbol, right)
         if result != right_result:
             return Verdict(value=-1, reason=f"{left} {symbol} {right} ends in {right_result}, not {result}")
-        self.seen.add(line)
+        self.seen.add((left, symbol, right, result))
         return Verdict(value=1, reason="right")
 
     def _restatement(self, stated: int) -> Verdict:

@@ -5,16 +5,18 @@ Training and scoring both build their tokens here, and nowhere else.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from transformers import PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Message, Problem
+from surefoot.records import Message, Problem, ToolCall
 from surefoot.segment import token_positions
 
 
@@ -30,9 +32,17 @@ class Encoding(BaseModel):
     max_length: int = Field(default=2048, ge=8)
     """Tokens; a longer trace is cut and its later steps stay unscored."""
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self._format()  # raises ValueError
+        return self
+
     def prompt(self, problem: Problem) -> str | tuple[Message, ...]:
         """The rendered problem, as a policy with the same format would see it."""
-        return PromptFormat(template=self.template, chat=self.chat, system=self.system).render(problem)
+        return self._format().render(problem)
+
+    def _format(self) -> PromptFormat:
+        return PromptFormat(template=self.template, chat=self.chat, system=self.system)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +70,19 @@ def encode_traces(
     if not tokenizer.is_fast:
         raise ScoreError("this tokenizer gives no character offsets; use its fast version (tokenizer.json)")
     located = [_locate(tokenizer, encoding, item) for item in items]
-    plain = not encoding.chat
-    texts = [where.text for where in located]
-    if not texts:
-        return []
-    batch = tokenizer(texts, add_special_tokens=plain, return_offsets_mapping=True)
-    encoded = []
-    for where, ids, offsets in zip(located, batch["input_ids"], batch["offset_mapping"], strict=True):
-        positions = token_positions(where.text, offsets[: encoding.max_length], where.spans)
-        encoded.append(EncodedTrace(ids=tuple(ids[: encoding.max_length]), positions=tuple(positions)))
-    return encoded
+    encoded: dict[int, EncodedTrace] = {}
+    for rendered in (False, True):
+        group = [number for number, where in enumerate(located) if where.rendered == rendered]
+        if not group:
+            continue
+        texts = [located[number].text for number in group]
+        # A chat template writes the special tokens itself; a second beginning of text would be read too.
+        batch = tokenizer(texts, add_special_tokens=not rendered, return_offsets_mapping=True)
+        for number, ids, offsets in zip(group, batch["input_ids"], batch["offset_mapping"], strict=True):
+            where = located[number]
+            positions = token_positions(where.text, offsets[: encoding.max_length], where.spans)
+            encoded[number] = EncodedTrace(ids=tuple(ids[: encoding.max_length]), positions=tuple(positions))
+    return [encoded[number] for number in range(len(items))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +91,8 @@ class _Located:
 
     text: str
     spans: list[tuple[int, int]]
+    rendered: bool
+    """Whether a chat template wrote the text."""
 
 
 def _locate(tokenizer: PreTrainedTokenizerBase, encoding: Encoding, item: ProblemTrace) -> _Located:
@@ -90,7 +105,7 @@ def _locate(tokenizer: PreTrainedTokenizerBase, encoding: Encoding, item: Proble
     prompt = encoding.prompt(item.problem)
     before = prompt if isinstance(prompt, str) else _render(tokenizer, prompt, generation=True)
     spans = [(len(before) + step.start, len(before) + step.end) for step in item.trace.steps]
-    return _Located(text=before + item.trace.text, spans=spans)
+    return _Located(text=before + item.trace.text, spans=spans, rendered=encoding.chat)
 
 
 def _locate_messages(tokenizer: PreTrainedTokenizerBase, item: ProblemTrace) -> _Located:
@@ -107,11 +122,30 @@ def _locate_messages(tokenizer: PreTrainedTokenizerBase, item: ProblemTrace) -> 
                 f"trace {item.trace.id}: the chat template rewrites earlier messages, no step can be located"
             )
         spans.append((start, len(upto)))
-    return _Located(text=whole, spans=spans)
+    return _Located(text=whole, spans=spans, rendered=True)
 
 
 def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], *, generation: bool) -> str:
     if not tokenizer.chat_template:
         raise ScoreError("the tokenizer has no chat template; use an encoding without chat, or set one")
-    rows = [message.model_dump(exclude_none=True) for message in messages]
+    rows = [_row(message) for message in messages]
     return str(tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=generation))
+
+
+def _row(message: Message) -> dict[str, Any]:
+    """A message as chat templates expect it; several of them take any 'tool_calls' key for a call."""
+    row = message.model_dump(exclude_none=True, exclude={"tool_calls"})
+    if message.tool_calls:
+        row.setdefault("content", "")
+        row["tool_calls"] = [_call(call) for call in message.tool_calls]
+    return row
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        arguments = None
+    # Templates write arguments with ``tojson``; text that is no JSON object stays as the model wrote it.
+    function = {"name": call.name, "arguments": arguments if isinstance(arguments, dict) else call.arguments}
+    return {"type": "function", "function": function} | ({"id": call.id} if call.id else {})

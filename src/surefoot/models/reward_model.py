@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -63,8 +64,8 @@ class RewardModel(nn.Module):
 
         A tokenizer without a pad token is fine: padding is masked and never read.
         """
-        trunk, tokenizer = _load_trunk(base, dtype=dtype, trust_remote_code=trust_remote_code)
-        limit = getattr(trunk.config, "max_position_embeddings", None)
+        trunk, tokenizer, _ = _load_trunk(base, dtype=dtype, trust_remote_code=trust_remote_code)
+        limit = getattr(trunk.config.get_text_config(), "max_position_embeddings", None)
         if limit and card.encoding.max_length > limit:
             card = card.model_copy(
                 update={"encoding": card.encoding.model_copy(update={"max_length": limit})}
@@ -75,18 +76,21 @@ class RewardModel(nn.Module):
     def load(cls, directory: str | Path, *, trust_remote_code: bool = False) -> RewardModel:
         """Load what :meth:`save` wrote. Raises ``CheckpointError`` naming the missing or bad file."""
         directory = Path(directory)
+        if absent := [name for name in (CARD, HEAD) if not (directory / name).is_file()]:
+            raise CheckpointError(f"{directory} is no surefoot checkpoint: {absent[0]} is missing")
         try:
-            card = CheckpointCard.model_validate_json((directory / CARD).read_text())
-            head = load_file(directory / HEAD)
-        except FileNotFoundError as error:
-            raise CheckpointError(
-                f"{directory} is no surefoot checkpoint: {Path(error.filename or CARD).name} is missing"
-            ) from error
+            card = CheckpointCard.model_validate_json((directory / CARD).read_bytes())
         except ValidationError as error:
             raise CheckpointError(f"{directory / CARD}: {error}") from error
-        trunk, tokenizer = _load_trunk(directory, dtype="auto", trust_remote_code=trust_remote_code)
+        trunk, tokenizer, missing = _load_trunk(directory, dtype="auto", trust_remote_code=trust_remote_code)
+        if missing:
+            # transformers would go on with random numbers in their place
+            raise CheckpointError(f"{directory}: weights of the trunk are missing: {', '.join(missing[:5])}")
         model = cls(trunk, tokenizer, card)
-        model.head.load_state_dict(head)
+        try:
+            model.head.load_state_dict(load_file(directory / HEAD))
+        except (SafetensorError, RuntimeError, OSError) as error:
+            raise CheckpointError(f"{directory / HEAD} is not the head of this model: {error}") from error
         return model.eval()
 
     def save(self, directory: Path) -> None:
@@ -116,17 +120,24 @@ class RewardModel(nn.Module):
 
 def _load_trunk(
     path: str | Path, *, dtype: str, trust_remote_code: bool
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, list[str]]:
+    """Trunk, tokenizer, and the names of weights that the checkpoint does not have."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-        trunk = AutoModel.from_pretrained(
-            path, dtype=dtype, trust_remote_code=trust_remote_code, use_safetensors=True
+        trunk, info = AutoModel.from_pretrained(
+            path,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            use_safetensors=True,
+            output_loading_info=True,
         )
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: model.safetensors cannot be read: {error}") from error
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{str(path)!r} could not be loaded as a transformers checkpoint: {error}"
         ) from error
-    return trunk, tokenizer
+    return trunk, tokenizer, sorted(info["missing_keys"])
 
 
 def pad_batch(sequences: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:

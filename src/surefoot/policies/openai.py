@@ -19,6 +19,9 @@ from surefoot.records import Message, ToolCall, Usage, content_id
 STOP_UNKNOWN = "stop_unknown"
 """Finish reason when a server ended a completion but does not say whether a stop text ended it."""
 
+ERROR_CHARACTERS = 500
+"""How much of a server's own words goes into an error."""
+
 
 class OpenAIPolicy:
     """Samples from a server, over ``/chat/completions`` (mode ``chat``) or ``/completions``.
@@ -365,7 +368,8 @@ def _message(message: Message) -> dict[str, Any]:
 
 def _explain(error: APIError) -> str:
     if isinstance(error, APIStatusError):
-        return f"status {error.status_code}: {error.message}"
+        # The client's own message leaves out the server's reason.
+        return f"status {error.status_code}: {error.response.text[:ERROR_CHARACTERS]}"
     if isinstance(error, APITimeoutError):
         return "no answer in time; raise timeout_s or lower concurrency"
     if isinstance(error, APIConnectionError):

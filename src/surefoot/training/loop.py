@@ -67,7 +67,6 @@ def train(
 
     Raises ``TrainingError`` naming the traces of a batch whose loss is not finite.
     """
-    torch.manual_seed(config.seed)
     model.trunk.requires_grad_(not config.freeze_trunk)
     model.train(not config.freeze_trunk)
     batches = _batch_order(examples, config)
@@ -82,6 +81,7 @@ def train(
         batch = [examples[index] for index in batches[update]]
         for group in optimiser.param_groups:
             group["lr"] = config.learning_rate * _schedule(update, len(batches), config.warmup)
+        torch.manual_seed(config.seed + update)  # dropout, too, is the same after a restart
         logits = features.logits(batch) if features else _logits(model, batch)
         targets = torch.tensor(
             [value for example in batch for value in example.targets], device=logits.device

@@ -68,11 +68,14 @@ def build_examples(
 ) -> ExampleSet:
     """Encode labelled traces. Steps without target are masked; traces without any are dropped and counted.
 
-    Raises ``TrainingError`` if nothing is left, saying why.
+    Raises ``TrainingError`` if nothing is left, saying why, and for advantage labels.
     """
     dropped: Counter[str] = Counter()
     usable = [item for item in items if item.trace.steps]
     dropped["traces without steps"] += len(items) - len(usable)
+    dropped["labels of steps that the trace does not have"] += sum(
+        label.step >= len(item.trace.steps) for item in usable for label in item.labels
+    )
     pairs = [ProblemTrace(problem=item.problem, trace=item.trace) for item in usable]
     examples = []
     for item, encoded in zip(usable, encode_traces(tokenizer, encoding, pairs), strict=True):
