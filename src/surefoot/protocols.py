@@ -49,7 +49,10 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleResult:
-    """Answer to one request. On failure ``error`` names the boundary and ``completions`` is empty."""
+    """Answer to one request. On failure ``error`` names the boundary.
+
+    ``completions`` then holds what came before the failure, often nothing.
+    """
 
     completions: tuple[Completion, ...]
     usage: Usage

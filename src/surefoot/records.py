@@ -122,7 +122,7 @@ class Step(BaseModel):
 
     start: int = Field(ge=0)
     end: int = Field(ge=0)
-    message: int | None = None
+    message: int | None = Field(default=None, ge=0)
     """Index into ``Trace.messages``; ``None`` for a text trace."""
 
 

@@ -47,10 +47,10 @@ app.command("convert")(convert.convert)
 
 
 def main() -> None:
-    """Run the command line. An error of the package is one sentence and exit status 1, not a traceback."""
+    """Run the command line. An error of the package, or of a file, is one sentence and exit status 1."""
     try:
         app()
-    except SurefootError as error:
+    except (SurefootError, OSError) as error:
         print(f"surefoot: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(1) from error
     except SystemExit as end:

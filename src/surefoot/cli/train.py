@@ -68,6 +68,7 @@ def prm(
 
     Example: `surefoot train prm --problems p.jsonl --traces t.jsonl --labels l.jsonl --out prm`
     """
+    from surefoot.cli._pieces import file_inputs
     from surefoot.cli._shared import checked_options, read_all
     from surefoot.models.encoding import Encoding
     from surefoot.models.reward_model import CheckpointCard
@@ -101,7 +102,7 @@ def prm(
             freeze_trunk=freeze_trunk,
             seed=seed,
         )
-    inputs = {"problems": Path(problems), "traces": Path(traces), "labels": Path(labels)}
+    inputs = file_inputs(problems=problems, traces=traces, labels=labels)
     _train("prm", out, base, card, targets, config, _labelled(problems, traces, found), inputs)
 
 
@@ -128,6 +129,7 @@ def orm(
 
     Example: `surefoot train orm --problems problems.jsonl --traces traces.jsonl --out orm`
     """
+    from surefoot.cli._pieces import file_inputs
     from surefoot.cli._shared import checked_options
     from surefoot.models.encoding import Encoding
     from surefoot.models.reward_model import CheckpointCard
@@ -152,7 +154,7 @@ def orm(
             freeze_trunk=freeze_trunk,
             seed=seed,
         )
-    inputs = {"problems": Path(problems), "traces": Path(traces)}
+    inputs = file_inputs(problems=problems, traces=traces)
     _train("orm", out, base, card, targets, config, _labelled(problems, traces, []), inputs)
 
 
@@ -187,11 +189,17 @@ def _train(
     from surefoot.cli._shared import stages
     from surefoot.lab.checkpoints import TRUNK
     from surefoot.models.reward_model import RewardModel
+    from surefoot.records import content_id
     from surefoot.store import Run
     from surefoot.training.loop import train
     from surefoot.training.targets import build_examples
 
-    settings = {"card": card.model_dump(), "targets": targets.model_dump(), "training": config.model_dump()}
+    settings = {
+        "card": card.model_dump(),
+        "targets": targets.model_dump(),
+        "training": config.model_dump(),
+        "items": content_id(*items),
+    }
     with Run.open(out, command=f"train {kind}", config=settings, inputs=inputs) as run, stages() as progress:
         if run.done("train"):
             typer.echo(f"{out} is finished already", err=True)

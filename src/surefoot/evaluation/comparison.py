@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from surefoot.evaluation.intervals import Interval, bootstrap_difference, bootstrap_mean
 from surefoot.evaluation.labels import label_noise
@@ -23,6 +24,13 @@ from surefoot.search.estimators import Pool, selection_curve
 from surefoot.store import write_json
 
 FloatArray = NDArray[np.float64]
+
+Number = Annotated[
+    float,
+    BeforeValidator(lambda value: math.nan if value is None else value),
+    PlainSerializer(lambda value: None if math.isnan(value) else value, when_used="json"),
+]
+"""A number that may be undefined (a share of nothing): NaN in Python, ``null`` in JSON."""
 
 
 class Estimate(BaseModel):
@@ -49,13 +57,13 @@ class StepQuality(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    auc: float
+    auc: Number
     """Pooled over all steps; position alone can lift it."""
-    auc_within_position: float
-    auc_within_problem: float
-    probe_right: float
+    auc_within_position: Number
+    auc_within_problem: Number
+    probe_right: Number
     """Content probe: share of lines whose right digit scores highest of ten; chance is 0.1."""
-    probe_contrast: float
+    probe_contrast: Number
 
 
 class Summary(BaseModel):
@@ -72,8 +80,8 @@ class Summary(BaseModel):
     """Paired by problem, e.g. ``prm - orm @ 64``."""
     selectors: dict[str, Curve]
     """Every scorer with every aggregation and the weighted vote."""
-    policy: dict[str, float]
-    label_noise: dict[str, float]
+    policy: dict[str, Number]
+    label_noise: dict[str, Number]
     steps: dict[str, StepQuality]
     tokens: dict[str, Usage]
     training: dict[str, Any]
@@ -194,7 +202,7 @@ def _differences(accuracy: Mapping[str, FloatArray], sizes: Sequence[int], seed:
                 accuracy[first][:, column], accuracy[second][:, column], rng=np.random.default_rng(seed)
             )
             found[f"{first} - {second} @ {size}"] = Estimate.of(interval)
-    if 4 in sizes:
+    if 4 in sizes[:-1]:
         gap = accuracy["prm"] - accuracy["orm"]
         growth = bootstrap_difference(gap[:, -1], gap[:, sizes.index(4)], rng=np.random.default_rng(seed))
         found[f"gap prm - orm, @ {sizes[-1]} less @ 4"] = Estimate.of(growth)

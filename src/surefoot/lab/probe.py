@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from surefoot.errors import ScoreError
 from surefoot.lab.world import BASE, parse_problem, worked_solution
 from surefoot.protocols import ProblemTrace, StepScorer
-from surefoot.records import Problem, Step, Trace
+from surefoot.records import Problem, Step, StepScores, Trace
 
 _RESULT = re.compile(r"= (\d)\n$")
 
@@ -33,17 +34,26 @@ class ProbeResult:
 def content_probe(scorer: StepScorer, problems: Sequence[Problem]) -> ProbeResult:
     """Probe every operation line of each problem's right solution, up to that line.
 
-    Raises ``RecordError`` for a problem that is not of the lab's world.
+    Raises ``RecordError`` for a problem that is not of the lab's world, ``ScoreError`` when there are no
+    problems or a line is not scored.
     """
     items = [item for problem in problems for item in _variants(problem)]
-    scores = np.array([record.scores[-1] for record in scorer.score_traces(items)], dtype=float)
-    by_digit = scores.reshape(-1, BASE)
+    if not items:
+        raise ScoreError("the content probe needs at least one problem")
+    by_digit = np.array([_last_score(record) for record in scorer.score_traces(items)]).reshape(-1, BASE)
     truth = np.array([int(item.trace.meta["right"]) for item in items]).reshape(-1, BASE)[:, 0]
     lines = np.arange(len(truth))
     right = by_digit[lines, truth]
     wrong = (by_digit.sum(axis=1) - right) / (BASE - 1)
     strict = (by_digit >= right[:, None]).sum(axis=1) == 1  # a tie is not a preference
     return ProbeResult(right=float(strict.mean()), contrast=float((right - wrong).mean()), lines=len(truth))
+
+
+def _last_score(record: StepScores) -> float:
+    score = record.scores[-1]
+    if score is None:
+        raise ScoreError(f"a line of the content probe has no score: {record.unscored_reason}")
+    return score
 
 
 def _variants(problem: Problem) -> list[ProblemTrace]:

@@ -34,7 +34,7 @@ class NoisySolver:
     - The prefix is any text of whole lines, right or wrong. After an answer line, or where the last line is
       none of this world (a line cut in two, say), the solver stops at once: an empty completion.
     - ``sampling.stop`` cuts after the first stop text to end, then ``max_tokens`` cuts to that many tokens
-      (``finish_reason`` ``length``). Tokens are those of the lab's tokenizer, without its begin and end marks.
+      (``finish_reason`` ``length``). Tokens are those of the lab's tokenizer, without begin and end marks.
     - A sample depends on seed, prompt, prefix and its number alone, not on what it is batched with.
 
     Raises ``ValueError`` for a rate outside [0, 1], or a mapping that does not have exactly ``+ - *``.

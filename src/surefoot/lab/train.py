@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,7 @@ class Recipe:
 
 
 RECIPES = {
-    "policy": Recipe(layers=4, hidden=128, updates=480, schedule=700),
+    "policy": Recipe(layers=4, hidden=128, updates=480, schedule=700, seed=1),
     "trunk": Recipe(layers=4, hidden=128, updates=3000, schedule=3000, slip=0.15, seed=1),
 }
 
@@ -124,12 +124,11 @@ def main() -> None:
     parser.add_argument("model", choices=sorted(RECIPES))
     parser.add_argument("--out", type=Path, required=True, help="directory for the checkpoint")
     parser.add_argument("--updates", type=int, help="train for this many updates instead of the recipe's")
+    parser.add_argument("--seed", type=int, help="another seed than the recipe's")
     parser.add_argument("--save-every", type=int, default=0, help="also keep a checkpoint each N updates")
     options = parser.parse_args()
-    recipe = RECIPES[options.model]
-    if options.updates:
-        recipe = Recipe(**{**asdict(recipe), "updates": options.updates})
-    train(recipe, options.out, save_every=options.save_every)
+    changes = {name: getattr(options, name) for name in ("updates", "seed") if getattr(options, name) is not None}
+    train(replace(RECIPES[options.model], **changes), options.out, save_every=options.save_every)
 
 
 if __name__ == "__main__":

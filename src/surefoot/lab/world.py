@@ -32,7 +32,7 @@ SYMBOLS = tuple(_WORDS)
 _SYMBOLS = {word: symbol for symbol, word in _WORDS.items()}
 _START = re.compile(r"Start with (\d)\.", re.ASCII)
 _OPERATION = re.compile(r" (Add|Subtract|Multiply by) (\d)\.", re.ASCII)
-_EQUATION = re.compile(r"(?:\d [-+*] \d = \d, no, )?(\d) ([-+*]) (\d) = (\d)\n", re.ASCII)
+_EQUATION = re.compile(r"(?:.*, no, )?(\d) ([-+*]) (\d) = (\d)\n", re.ASCII)
 _RESTATEMENT = re.compile(r"Now (\d)\n", re.ASCII)
 _ANSWER = re.compile(r"Answer: (\d)\n?", re.ASCII)
 
@@ -178,11 +178,6 @@ def _slip(value: int, symbol: str, digit: int, rng: np.random.Generator) -> str:
     return f"{value} {symbol} {digit} = {apply(value, symbol, digit)}"
 
 
-def is_line(text: str) -> bool:
-    """Whether ``text`` has the form of one whole line of a solution, be it right or wrong."""
-    return any(pattern.fullmatch(text) for pattern in (_EQUATION, _RESTATEMENT, _ANSWER))
-
-
 def _other_digit(digit: int, rng: np.random.Generator) -> int:
     return int((digit + rng.integers(1, BASE)) % BASE)
 
@@ -195,6 +190,11 @@ def check_steps(problem: Problem, trace: Trace) -> list[Verdict]:
     """
     state = State(parse_problem(problem.text))
     return [state.judge(trace.step_text(index)) for index in range(len(trace.steps))]
+
+
+def is_line(text: str) -> bool:
+    """Whether ``text`` has the form of one whole line of a solution, be it right or wrong."""
+    return any(pattern.fullmatch(text) for pattern in (_EQUATION, _RESTATEMENT, _ANSWER))
 
 
 class State:

@@ -77,7 +77,7 @@ class MonteCarloLabeller:
 
     def _estimate(self, problem: Problem, prefix: str, result: SampleResult) -> _Estimated:
         if result.error:
-            return _Estimated(reason=f"rollouts failed: {result.error}")
+            return _Estimated(reason=f"rollouts failed: {result.error}", usage=result.usage)
         texts = [prefix + completion.text for completion in result.completions]
         graded = self.grader.grade(texts, [problem.answer] * len(texts))
         known = [grade.outcome for grade in graded if grade.outcome is not None]
@@ -89,12 +89,13 @@ class MonteCarloLabeller:
         self, item: ProblemTrace, estimates: dict[tuple[str, str], _Estimated], spent: set[tuple[str, str]]
     ) -> list[StepLabel]:
         labels = []
-        for step in range(len(item.trace.steps)):
-            key = (item.problem.id, item.trace.prefix(step + 1))
-            estimated = estimates.get(key) or self._ending(item)
-            usage = estimated.usage if key not in spent else Usage()
+        for step, prefix in enumerate(self._open_prefixes(item.trace)):
+            key = (item.problem.id, prefix)
+            usage = estimates[key].usage if key not in spent else Usage()
             spent.add(key)
-            labels.append(self._label(item.trace, step, estimated, usage))
+            labels.append(self._label(item.trace, step, estimates[key], usage))
+        for step in range(len(labels), len(item.trace.steps)):
+            labels.append(self._label(item.trace, step, self._ending(item), Usage()))
         return labels
 
     def _ending(self, item: ProblemTrace) -> _Estimated:

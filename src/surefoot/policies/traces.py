@@ -25,7 +25,7 @@ async def sample_traces(
     """``n`` traces of each problem, in order.
 
     A problem whose request failed gets one trace with an empty text and the ``error``, so that it is seen
-    and counted. The prompt's tokens are accounted to the first trace of its problem.
+    and counted. The prompt's tokens and the calls are accounted to the first trace of its problem.
     """
     prompt, sampling = prompt or PromptFormat(), sampling or Sampling()
     requests = [
@@ -69,5 +69,5 @@ def _traces(
 
 
 def _usage(completion: Completion, result: SampleResult, *, first: bool) -> Usage:
-    prompt = result.usage.prompt_tokens if first else 0
-    return Usage(prompt_tokens=prompt, completion_tokens=completion.tokens, calls=int(first))
+    prompt, calls = (result.usage.prompt_tokens, result.usage.calls) if first else (0, 0)
+    return Usage(prompt_tokens=prompt, completion_tokens=completion.tokens, calls=calls)

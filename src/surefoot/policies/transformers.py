@@ -25,6 +25,7 @@ from transformers import (
 )
 
 from surefoot.errors import PolicyError
+from surefoot.policies.prompts import template_messages
 from surefoot.protocols import Completion, SampleRequest, SampleResult
 from surefoot.records import Usage
 
@@ -122,7 +123,7 @@ class TransformersPolicy:
             return tuple(self.tokenizer(request.prompt + request.prefix)["input_ids"])
         if not self.tokenizer.chat_template:
             raise PolicyError(f"policy {self.name!r} has no chat template; use a prompt format without chat")
-        messages = [message.model_dump(exclude_none=True) for message in request.prompt]
+        messages = template_messages(request.prompt)
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return tuple(self.tokenizer(text + request.prefix, add_special_tokens=False)["input_ids"])
 
@@ -159,7 +160,8 @@ class TransformersPolicy:
                 noise, live = noise[keep], [live[i] for i in keep]
             mask = torch.cat([mask, mask.new_ones((len(live), 1))], dim=1)
             logits = self._forward(tokens[:, None].to(device), mask, positions, cache)
-            positions = positions + 1
+            # a finished row may go on for a while; clamped, it stays inside the table of positions
+            positions = (positions + 1).clamp(max=self._context - 1)
         return unique
 
     def _forward(
@@ -205,7 +207,8 @@ class TransformersPolicy:
 
     def _hits_stop(self, row: _Row, token: int) -> bool:
         stop = row.request.sampling.stop
-        if not self._may_end(stop)[token]:
+        may_end = self._may_end(stop)
+        if token >= len(may_end) or not may_end[token]:  # models may have more ids than their tokenizer
             return False
         text = self._text(row)
         ends = [at + len(word) for word in stop if (at := text.find(word)) >= 0]
@@ -218,7 +221,9 @@ class TransformersPolicy:
             last = {word[-1] for word in stop}
             texts = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
             odd = "�"  # part of a character: cannot be ruled out
-            self._stop_tokens[stop] = torch.tensor([bool(last & set(text)) or odd in text for text in texts])
+            # a lone token may lose its leading space: one that decodes to nothing cannot be ruled out
+            maybe = [not text or odd in text or bool(last & set(text)) for text in texts]
+            self._stop_tokens[stop] = torch.tensor(maybe)
         return self._stop_tokens[stop]
 
     def _text(self, row: _Row) -> str:
@@ -252,6 +257,10 @@ class _Row:
     tokens: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     cut: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit <= 0:
+            self.finish_reason = "length"
 
     def noise(self, count: int) -> np.ndarray:
         """Numbers in [0, 1), a stream of this sample's own (Philox keyed by seed, prompt and number)."""

@@ -135,12 +135,21 @@ def _curve_of(
         return [pass_at_k(n, int(right.sum()), k) for k in sizes]
     values = _scores(cast(ArrayLike, pool.scores))
     if method == "best_of_n":
-        return [best_of_n(values, right, k) for k in sizes]
+        ranked = _answered_first(pool.answers, values)
+        return [best_of_n(ranked, right, k) for k in sizes]
     if method not in ("majority", "weighted_vote"):
         raise ValueError(f"unknown method {method!r}; use pass, best_of_n, majority or weighted_vote")
     ballot = _Ballot.of(pool.answers, right, None if method == "majority" else values)
     places = _random_places(n, draws, rng)
     return [_mean_over_subsets(ballot, k, draws, places, rng) for k in sizes]
+
+
+def _answered_first(answers: Sequence[str | None], values: FloatArray) -> FloatArray:
+    """Scores in their order, those of samples without an answer below all others (``BestOfN``'s rule)."""
+    known = values[np.isfinite(values)]
+    span = float(np.ptp(known)) + 1.0 if known.size else 0.0
+    answered = np.array([answer is not None for answer in answers], dtype=bool)
+    return np.where(answered, values, values - span)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,11 @@ class Majority:
 
 @dataclass(frozen=True)
 class BestOfN:
-    """Highest score (Cobbe et al. 2021, arXiv 2110.14168). Tie: the first; nothing scored: index 0."""
+    """Highest score (Cobbe et al. 2021, arXiv 2110.14168). Tie: the first; nothing scored: index 0.
+
+    A sample without a final answer is chosen only if no scored sample has one: right steps that lead
+    nowhere do not answer the problem.
+    """
 
     def select(self, candidates: Sequence[Candidate]) -> int:
         """Index of the best-scored candidate; ``ScoreError`` if there are no candidates."""
@@ -96,4 +100,8 @@ def _value(candidate: Candidate) -> float:
 
 
 def _best(candidates: Sequence[Candidate], among: Sequence[int]) -> int:
-    return max(among, key=lambda index: _value(candidates[index]))
+    def key(index: int) -> tuple[bool, bool, float]:
+        value = _value(candidates[index])
+        return value > -math.inf, candidates[index].answer is not None, value
+
+    return max(among, key=key)

@@ -20,6 +20,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from surefoot.errors import TrainingError
 from surefoot.models.reward_model import RewardModel, pad_batch
 from surefoot.store import write_json
+from surefoot.training.features import FrozenFeatures
 from surefoot.training.targets import Example
 
 
@@ -76,7 +77,7 @@ def train(
     )
     checkpoint = directory / "checkpoint.safetensors"
     log = _restore(checkpoint, parameters, optimiser)
-    features = _Features(model) if config.freeze_trunk else None
+    features = FrozenFeatures(model, examples, directory) if config.freeze_trunk else None
     for update in range(len(log.losses), len(batches)):
         batch = [examples[index] for index in batches[update]]
         for group in optimiser.param_groups:
@@ -106,6 +107,8 @@ def train(
     model.save(directory)
     write_json(directory / "training.json", {"config": config.model_dump(), **log.model_dump()})
     checkpoint.unlink(missing_ok=True)
+    if features:
+        features.remove()
     return log
 
 
@@ -115,31 +118,6 @@ def _logits(model: RewardModel, batch: list[Example]) -> torch.Tensor:
     rows = torch.tensor([row for row, example in enumerate(batch) for _ in example.positions], device=device)
     at = torch.tensor([position for example in batch for position in example.positions], device=device)
     return model(ids.to(device), mask.to(device), rows, at)
-
-
-class _Features:
-    """Hidden states of a frozen trunk: each trace goes through it once, however many epochs there are."""
-
-    def __init__(self, model: RewardModel) -> None:
-        self.model = model
-        self.known: dict[str, torch.Tensor] = {}
-
-    def logits(self, batch: list[Example]) -> torch.Tensor:
-        new = [example for example in batch if example.trace_id not in self.known]
-        if new:
-            self._read(new)
-        hidden = torch.cat([self.known[example.trace_id] for example in batch])
-        return self.model.head(hidden)[:, 0]
-
-    @torch.no_grad()
-    def _read(self, batch: list[Example]) -> None:
-        device = next(self.model.parameters()).device
-        ids, mask = pad_batch([example.ids for example in batch])
-        hidden = self.model.trunk(
-            input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False
-        ).last_hidden_state
-        for row, example in enumerate(batch):
-            self.known[example.trace_id] = hidden[row, list(example.positions)].float()
 
 
 def _batch_order(examples: list[Example], config: TrainingConfig) -> list[list[int]]:
@@ -179,7 +157,7 @@ def _save(
         for key, value in optimiser.state[parameter].items():
             tensors[f"{key}/{name}"] = value
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    temporary = checkpoint.with_suffix(".tmp")
+    temporary = checkpoint.with_name(f".{checkpoint.name}.part")  # a run clears these away when it opens
     save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, {"log": log.model_dump_json()})
     temporary.replace(checkpoint)
 

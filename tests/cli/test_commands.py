@@ -1,0 +1,387 @@
+"""The commands on files and pipes, with tiny random models, in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import surefoot
+from surefoot.cli import app, main
+from surefoot.records import Problem, StepLabel, StepScores, Trace
+from surefoot.store import read_records, write_records
+
+SAMPLING = [
+    *("--n=2", "--max-tokens=40", "--extract=last_number", "--equality=exact"),
+    *("--batch-size=1", "--concurrency=1"),
+]
+ROLLOUTS = ["--rollouts=2", "--max-tokens=20", "--extract=last_number", "--equality=exact"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
+def run(*words: object, stdin: str = "") -> Ended:
+    """Run the command line as the program does, with pipes for the standard streams."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    saved = sys.argv, sys.stdin
+    sys.argv = ["surefoot", *map(str, words)]
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
+    status = 0
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            main()
+    except SystemExit as end:
+        status = int(end.code or 0)
+    finally:
+        sys.argv, sys.stdin = saved
+    texts = []
+    for stream in (out, err):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode())
+    return Ended(status=status, out=texts[0], err=texts[1])
+
+
+def good(*words: object, stdin: str = "") -> Ended:
+    ended = run(*words, stdin=stdin)
+    assert ended.status == 0, ended.err
+    return ended
+
+
+def refused(*words: object, stdin: str = "") -> str:
+    """The one sentence of a command that fails."""
+    ended = run(*words, stdin=stdin)
+    assert ended.status == 1
+    assert "Traceback" not in ended.err
+    return ended.err.strip().splitlines()[-1].removeprefix("surefoot: ")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def same_times():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+        yield
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, lab_base, lab_items) -> Path:
+    """A folder in which every stage has been run once."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    write_records(folder / "p.jsonl", [item.problem for item in lab_items])
+    write_records(folder / "hand.jsonl", [item.trace for item in lab_items])
+    p, t, labels, scores = (folder / f"{name}.jsonl" for name in ("p", "t", "l", "s"))
+    good("sample", p, "--policy", lab_base, "--out", t, *SAMPLING)
+    good("label", "mc", t, "--problems", p, "--policy", lab_base, "--out", labels, *ROLLOUTS)
+    trained = ("--base", lab_base, "--epochs", 1, "--max-length", 100)
+    good(
+        "train", "prm", "--problems", p, "--traces", t, "--labels", labels, "--out", folder / "prm", *trained
+    )
+    good(
+        "train", "orm", "--problems", p, "--traces", folder / "hand.jsonl", "--out", folder / "orm", *trained
+    )
+    good("score", "-m", folder / "prm", "--problems", p, "--traces", t, "--out", scores)
+    good("select", "--traces", t, "--scores", scores, "--equality=exact", "--out", folder / "chosen.jsonl")
+    return folder
+
+
+def read(path: Path, record):
+    return list(read_records(path, record))
+
+
+def lines(text: str) -> list[str]:
+    return text.strip().splitlines()
+
+
+def test_the_pipeline_keeps_every_record(files):
+    problems, traces = read(files / "p.jsonl", Problem), read(files / "t.jsonl", Trace)
+    assert [trace.problem_id for trace in traces] == [p.id for p in problems for _ in range(2)]
+    steps = {trace.id: len(trace.steps) for trace in traces}
+    labels, scores = read(files / "l.jsonl", StepLabel), read(files / "s.jsonl", StepScores)
+    assert {label.trace_id for label in labels} == {name for name, count in steps.items() if count}
+    assert len(labels) == sum(steps.values())
+    assert {label.kind for label in labels} == {"value"}
+    assert {s.trace_id: len(s.scores) for s in scores} == {name: n for name, n in steps.items() if n}
+    chosen = read(files / "chosen.jsonl", Trace)
+    assert [trace.problem_id for trace in chosen] == [problem.id for problem in problems]
+    assert not list(files.glob("*.work"))
+
+
+def test_checkpoints_say_what_they_were_trained_on(files):
+    prm = json.loads((files / "prm" / "surefoot.json").read_text())
+    orm = json.loads((files / "orm" / "surefoot.json").read_text())
+    assert (prm["kind"], prm["score_means"], prm["label_source"]) == ("prm", "value", "monte-carlo-soft")
+    assert (orm["kind"], orm["score_means"], orm["aggregation"]) == ("orm", "outcome", "last")
+    assert prm["encoding"]["max_length"] == 100
+    assert json.loads((files / "orm" / "training.json").read_text())["losses"]
+
+
+def test_a_finished_training_is_not_repeated(files, lab_base):
+    arguments = ("--problems", files / "p.jsonl", "--traces", files / "hand.jsonl", "--out", files / "orm")
+    before = (files / "orm" / "model.safetensors").stat().st_mtime_ns
+    again = good("train", "orm", *arguments, "--base", lab_base, "--epochs", 1, "--max-length", 100)
+    assert "finished already" in again.err
+    assert (files / "orm" / "model.safetensors").stat().st_mtime_ns == before
+    other = refused("train", "orm", *arguments, "--base", lab_base, "--epochs", 2, "--max-length", 100)
+    assert "config.training.epochs" in other
+
+
+def test_pipes_give_the_same_as_files(files, lab_base):
+    p, t = files / "p.jsonl", files / "t.jsonl"
+    sampled = good("sample", "-", "--policy", lab_base, *SAMPLING, stdin=p.read_text())
+    assert sampled.out == t.read_text()
+    labelled = good("label", "mc", "-", "--problems", p, "--policy", lab_base, *ROLLOUTS, stdin=sampled.out)
+    assert labelled.out == (files / "l.jsonl").read_text()
+    scored = good("score", "-m", files / "prm", "--problems", p, "--traces", "-", stdin=sampled.out)
+    assert scored.out == (files / "s.jsonl").read_text()
+    chosen = good("select", "--traces", t, "--scores", "-", "--equality=exact", stdin=scored.out)
+    assert chosen.out == (files / "chosen.jsonl").read_text()
+
+
+def test_training_reads_a_pipe(files, lab_base, tmp_path):
+    good(
+        *("train", "orm", "--problems", files / "p.jsonl", "--traces", "-", "--out", tmp_path / "orm"),
+        *("--base", lab_base, "--epochs", 1, "--max-length", 100),
+        stdin=(files / "hand.jsonl").read_text(),
+    )
+    assert (tmp_path / "orm" / "head.safetensors").read_bytes() == (
+        files / "orm" / "head.safetensors"
+    ).read_bytes()
+
+
+def test_parquet_holds_the_same_records(files, lab_base, tmp_path):
+    good("sample", files / "p.jsonl", "--policy", lab_base, "--out", tmp_path / "t.parquet", *SAMPLING)
+    assert read(tmp_path / "t.parquet", Trace) == read(files / "t.jsonl", Trace)
+    good(
+        *("score", "-m", files / "prm", "--problems", files / "p.jsonl"),
+        *("--traces", tmp_path / "t.parquet", "--out", tmp_path / "s.parquet"),
+    )
+    assert read(tmp_path / "s.parquet", StepScores) == read(files / "s.jsonl", StepScores)
+
+
+def test_bad_lines_and_empty_traces_are_counted_and_the_rest_is_done(files, tmp_path):
+    rows = lines((files / "t.jsonl").read_text())
+    problem = json.loads(lines((files / "p.jsonl").read_text())[0])["id"]
+    empty = json.dumps({"problem_id": problem, "text": ""})
+    orphan = json.dumps({"problem_id": "nobody", "text": "a", "steps": [{"start": 0, "end": 1}]})
+    (tmp_path / "t.jsonl").write_text("\n".join([*rows, "{broken", empty, '{"text": 3}', orphan]))
+    ended = good(
+        "score", "-m", files / "prm", "--problems", files / "p.jsonl", "--traces", tmp_path / "t.jsonl"
+    )
+    assert ended.out == (files / "s.jsonl").read_text()
+    assert f"{len(rows) + 2} read, 2 skipped" in ended.err
+    assert f"line {len(rows) + 1}: not JSON" in ended.err
+    assert "1 traces skipped: their 'problem_id' is in no problem" in ended.err
+    stepless = 1 + sum(not trace.steps for trace in read(files / "t.jsonl", Trace))
+    assert f"{stepless} traces skipped: they have no steps" in ended.err
+
+
+def test_problems_without_answer_are_skipped_by_the_labeller(files, lab_base, tmp_path):
+    rows = [json.loads(row) for row in lines((files / "p.jsonl").read_text())]
+    rows[0]["answer"] = None
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    hand = files / "hand.jsonl"
+    ended = good("label", "mc", hand, "--problems", tmp_path / "p.jsonl", "--policy", lab_base, *ROLLOUTS)
+    assert "1 traces skipped: their problem has no 'answer'" in ended.err
+    steps = sum(len(trace.steps) for trace in read(hand, Trace)[1:])
+    assert len(lines(ended.out)) == steps
+
+
+def test_absent_labels_are_counted(files, lab_base, tmp_path):
+    labels = read(files / "l.jsonl", StepLabel)
+    first = labels[0].trace_id
+    kept = [label for label in labels if label.trace_id != first]
+    write_records(tmp_path / "l.jsonl", [*kept, labels[0].model_copy(update={"trace_id": "nobody"})])
+    ended = good(
+        *("train", "prm", "--problems", files / "p.jsonl", "--traces", files / "t.jsonl"),
+        *("--labels", tmp_path / "l.jsonl", "--out", tmp_path / "prm"),
+        *("--base", lab_base, "--epochs", 1),
+    )
+    assert "1 labels skipped: their 'trace_id' is in no trace" in ended.err
+    assert "left out: 1 traces without a usable label" in ended.err
+
+
+def test_a_pasted_solution_is_shown_with_its_first_error(files):
+    text = "7 + 3 = 0\n0 + 4 = 9\nAnswer: 9\n"
+    ask = ("score", "-m", files / "prm", "--problem", "Start with 7. Add 3. Add 4.")
+    shown = good(*ask, "--threshold", 1.1, stdin=text)
+    assert re.fullmatch(r" *0 +0\.\d{3} +7 \+ 3 = 0 +← first error", lines(shown.out)[0].rstrip())
+    assert sum("first error" in line for line in lines(shown.out)) == 1
+    assert "min of the steps" in shown.out
+    fine = good(*ask, "--threshold", 0, "--solution", text)
+    assert "first error" not in fine.out
+    assert "no step scores below 0" in fine.out
+    whole = good(*ask, "--segment", "blank-line", stdin=text)
+    assert len(re.findall(r"^ *\d+  0\.\d{3}", whole.out, re.M)) == 1
+
+
+def test_majority_needs_no_scores_and_missing_scores_are_counted(files, tmp_path):
+    chosen = good("select", "--traces", files / "t.jsonl", "--rule=majority", "--equality=exact")
+    assert len(lines(chosen.out)) == 12
+    assert "12 problems, accuracy" in chosen.err
+    assert "needs --scores" in refused("select", "--traces", files / "t.jsonl")
+    scores = read(files / "s.jsonl", StepScores)
+    write_records(tmp_path / "s.jsonl", scores[1:])
+    unscored = 24 - len(scores) + 1
+    ended = good(
+        "select", "--traces", files / "t.jsonl", "--scores", tmp_path / "s.jsonl", "--equality=exact"
+    )
+    assert f"{unscored} traces have no score" in ended.err
+
+
+def test_traces_without_outcome_are_chosen_without_a_table(files, tmp_path):
+    rows = [trace.model_copy(update={"outcome": None}) for trace in read(files / "t.jsonl", Trace)]
+    write_records(tmp_path / "t.jsonl", rows)
+    ended = good("select", "--traces", tmp_path / "t.jsonl", "--rule=majority", "--equality=exact")
+    assert "no accuracy to report" in ended.err
+    assert len(lines(ended.out)) == 12
+
+
+def test_records_are_converted_there_and_back(files, tmp_path):
+    folder = tmp_path / "records"
+    folder.mkdir()
+    for name, letter in (("problems", "p"), ("traces", "t"), ("labels", "l")):
+        shutil.copy(files / f"{letter}.jsonl", folder / f"{name}.jsonl")
+    ended = good("convert", folder, "--from", "records", "--out", tmp_path / "again", "--parquet")
+    assert "labels" in ended.err
+    assert read(tmp_path / "again" / "labels.parquet", StepLabel) == read(files / "l.jsonl", StepLabel)
+    good("convert", folder, "--from=records", "--to=math-shepherd", "--out", tmp_path / "ms.jsonl")
+    back = good("convert", tmp_path / "ms.jsonl", "--from=math-shepherd", "--out", tmp_path / "back")
+    assert "0 skipped" in back.err
+    assert len(read(tmp_path / "back" / "traces.jsonl", Trace)) > 0
+
+
+def test_labels_of_unknown_traces_are_counted_by_convert(files, tmp_path):
+    labels = read(files / "l.jsonl", StepLabel)
+    write_records(tmp_path / "labels.jsonl", [*labels, labels[0].model_copy(update={"trace_id": "nobody"})])
+    shutil.copy(files / "p.jsonl", tmp_path / "problems.jsonl")
+    shutil.copy(files / "t.jsonl", tmp_path / "traces.jsonl")
+    ended = good("convert", tmp_path, "--from", "records", "--out", tmp_path / "again")
+    assert "1 labels skipped" in ended.err
+
+
+def interrupted(files: Path, lab_base: Path, out: Path) -> tuple[object, ...]:
+    """A ``sample`` command that had to stop at its end (``out`` could not be written); its words."""
+    words = ("sample", files / "p.jsonl", "--policy", lab_base, "--out", out, *SAMPLING)
+    out.mkdir()
+    assert "directory" in refused(*words)
+    out.rmdir()
+    return words
+
+
+def test_a_command_that_was_stopped_goes_on(files, lab_base, tmp_path):
+    words = interrupted(files, lab_base, tmp_path / "t.jsonl")
+    pieces = sorted((tmp_path / "t.jsonl.work" / "shards" / "pieces").iterdir())
+    assert len(pieces) == 3
+    pieces[1].unlink()
+    kept = pieces[0].read_text().replace("stop", "kept").replace("length", "kept")
+    pieces[0].write_text(kept)
+    good(*words)
+    written = (tmp_path / "t.jsonl").read_text()
+    assert written.startswith(kept), "a finished piece is not made again"
+    assert lines(written)[8:] == lines((files / "t.jsonl").read_text())[8:]
+    assert not (tmp_path / "t.jsonl.work").exists()
+
+
+def test_other_settings_or_items_do_not_mix_with_what_is_there(files, lab_base, tmp_path):
+    words = interrupted(files, lab_base, tmp_path / "t.jsonl")
+    assert "config.seed" in refused(*words, "--seed", 1)
+    piped = ["-" if word == files / "p.jsonl" else word for word in words]
+    assert "config.items" in refused(*piped, stdin=lines((files / "p.jsonl").read_text())[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("sample", "nowhere.jsonl", "--policy", "BASE"), "nowhere.jsonl"),
+        (("sample", "P", "--policy", "no/such/model"), "could not be loaded"),
+        (("sample", "P", "--policy", "BASE", "--out", "t.json"), "unknown ending"),
+        (("sample", "P", "--policy", "BASE", "--template", "nothing"), "{problem}"),
+        (("sample", "P", "--policy", "BASE", "--system", "s"), "chat"),
+        (("sample", "P", "--policy", "BASE", "--segment", "odd"), "odd"),
+        (("sample", "P", "--policy", "BASE", "--equality", "odd"), "odd"),
+        (("label", "mc", "T", "--problems", "P", "--policy", "BASE", "--estimate", "odd"), "soft or hard"),
+        (("score", "-m", "no/such/prm", "--problem", "p"), "surefoot.json is missing"),
+        (("score", "-m", "PRM", "--problem", ""), "text"),
+        (("score", "-m", "PRM", "--problem", "p", "--solution", " "), "empty"),
+        (("score", "-m", "PRM"), "--problem"),
+        (("select", "--traces", "T", "--rule", "odd"), "best_of_n"),
+        (("select", "--traces", "T", "--rule", "majority", "--aggregate", "odd"), "product"),
+        (("convert", "T", "--from", "odd", "--out", "x"), "odd"),
+        (("convert", "T", "--from", "stepwise", "--to", "odd", "--out", "x"), "math-shepherd"),
+        (("train", "orm", "--problems", "P", "--traces", "T", "--out", "x", "--at", "odd"), "--at"),
+        (
+            ("train", "orm", "--problems", "P", "--traces", "T", "--out", "x", "--max-length", "1"),
+            "--max-length",
+        ),
+        (
+            ("train", "prm", "--problems=P", "--traces=T", "--labels", "L", "--out=x", "--aggregation=odd"),
+            "--aggregation",
+        ),
+        (
+            ("train", "prm", "--problems=P", "--traces=T", "--labels", "L", "--out=x", "--neutral=odd"),
+            "--neutral",
+        ),
+    ],
+)
+def test_an_error_is_one_sentence(words, says, files, lab_base, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"P": files / "p.jsonl", "T": files / "t.jsonl", "L": files / "l.jsonl", "PRM": files / "prm"}
+    sentence = refused(*(names.get(word, lab_base if word == "BASE" else word) for word in words))
+    assert says in sentence
+
+
+def commands(command=None, name: tuple[str, ...] = ()):
+    command = command or get_command(app)
+    below = getattr(command, "commands", {})
+    if not below:
+        yield name
+    for key, child in below.items():
+        yield from commands(child, (*name, key))
+
+
+@pytest.mark.parametrize("name", list(commands()), ids=" ".join)
+def test_every_command_shows_an_example(name):
+    assert "Example" in good(*name, "--help").out
+
+
+def test_the_version_is_printed():
+    assert good("--version").out.strip() == f"surefoot {surefoot.__version__}"
+
+
+@pytest.mark.slow
+def test_the_program_runs_as_a_program_and_an_interrupt_says_how_to_go_on(files, lab_base, tmp_path):
+    import signal
+    import time
+
+    write_records(tmp_path / "many.jsonl", read(files / "p.jsonl", Problem))
+    words = ["sample", tmp_path / "many.jsonl", "--policy", lab_base, "--out", tmp_path / "t.jsonl"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "surefoot", *map(str, words), *SAMPLING, "--n=500"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    pieces = tmp_path / "t.jsonl.work" / "shards" / "pieces"
+    while not pieces.exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert "start the same command again to go on" in err
+    assert "Traceback" not in err

@@ -1,0 +1,99 @@
+"""Tiny random checkpoints, and solutions from the lab's world, for the tests of every stage after them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Problem, Trace
+from surefoot.segment import Line, segment_trace
+
+CONTEXT = 128
+"""Tokens that the tiny models can read."""
+
+
+@pytest.fixture(scope="session")
+def lab_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama (hidden 32, 2 layers, no dropout) with the lab's tokenizer: policy and trunk alike."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from surefoot.lab.tokenizer import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=CONTEXT,
+            initializer_range=0.2,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+    )
+    return _saved(model, tokenizer, tmp_path_factory.mktemp("lab-base"))
+
+
+@pytest.fixture(scope="session")
+def gpt2_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random GPT-2 (with dropout) and a byte-level BPE tokenizer that has no pad token."""
+    import torch
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    bpe = ByteLevelBPETokenizer()
+    corpus = [item.text for item in generate_problems(20, seed=3)] + ["naïve café → 2 ≤ 3 so 7 + 3 = 10\n"]
+    bpe.train_from_iterator(corpus, vocab_size=320, special_tokens=["<|endoftext|>"], show_progress=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token="<|endoftext|>")
+    assert tokenizer.pad_token is None
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=len(tokenizer),
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=CONTEXT,
+            initializer_range=0.2,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
+    return _saved(model, tokenizer, tmp_path_factory.mktemp("gpt2-base"))
+
+
+@pytest.fixture(scope="session")
+def lab_items() -> list[ProblemTrace]:
+    """Twelve short problems, each with one solution; every other solution has a wrong digit in it."""
+    rng = np.random.default_rng(7)
+    problems = generate_problems(12, seed=5, difficulty=Difficulty(min_operations=2, max_operations=4))
+    return [lab_item(problem, wrong=number % 2 == 1, rng=rng) for number, problem in enumerate(problems)]
+
+
+def lab_item(problem: Problem, *, wrong: bool, rng: np.random.Generator) -> ProblemTrace:
+    """The worked solution of ``problem``, with the result of one line replaced if ``wrong``."""
+    lines = worked_solution(parse_problem(problem.text)).splitlines(keepends=True)
+    if wrong:
+        at = int(rng.integers(len(lines) - 1))
+        digit = (int(lines[at][-2]) + int(rng.integers(1, 10))) % 10
+        lines[at] = f"{lines[at][:-2]}{digit}\n"
+    trace = Trace(
+        problem_id=problem.id, text="".join(lines), answer=problem.answer, outcome=not wrong, policy="hand"
+    )
+    return ProblemTrace(problem=problem, trace=segment_trace(trace, Line()))
+
+
+def _saved(model, tokenizer, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -1,0 +1,220 @@
+import pytest
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.tokenization_python import PreTrainedTokenizer
+
+from surefoot.errors import ScoreError
+from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.models.encoding import Encoding, encode_traces
+from surefoot.models.reward_model import CheckpointCard, RewardModel
+from surefoot.models.scorer import Scorer
+from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.records import Message, Problem, StepLabel, ToolCall, Trace
+from surefoot.segment import BlankLine, Line, segment_trace
+from surefoot.training.targets import StepTargets, build_examples
+
+CHATML = (
+    "{% for m in messages %}"
+    "{{ '<s>' + m['role'] + '\n' + (m['content'] or '') }}"
+    "{% for c in m['tool_calls'] or [] %}"
+    "{{ '<call>' + c['function']['name'] + ' ' + (c['function']['arguments'] | tojson) }}{% endfor %}"
+    "{{ '</s>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<s>assistant\n' }}{% endif %}"
+)
+STRICT = "{% for m in messages %}{% if 'tool_calls' in m and m['tool_calls'] | length != 1 %}" + (
+    "{{ raise_exception('one tool call at a time') }}{% endif %}{{ m['role'] + ': ' + m['content'] + '\n' }}"
+    "{% endfor %}"
+)
+
+
+def text_item(problem: str, solution: str, segmenter=None) -> ProblemTrace:
+    asked = Problem(text=problem)
+    return ProblemTrace(
+        problem=asked,
+        trace=segment_trace(Trace(problem_id=asked.id, text=solution), segmenter or Line()),
+    )
+
+
+def chat_item(*messages: Message) -> ProblemTrace:
+    asked = Problem(text="q")
+    trace = segment_trace(Trace(problem_id=asked.id, messages=messages), None)
+    return ProblemTrace(problem=asked, trace=trace)
+
+
+@pytest.fixture
+def bpe(gpt2_base) -> PreTrainedTokenizerFast:
+    return AutoTokenizer.from_pretrained(gpt2_base)
+
+
+def test_golden_ids_and_positions_of_a_lab_trace():
+    item = text_item("Start with 7. Add 3.", "7 + 3 = 0\nAnswer: 0\n")
+    [encoded] = encode_traces(build_tokenizer(), Encoding(), [item])
+    #            <s> Start 7 .Add 3 .\n      7  +   3  =   0  \n Answer 0 \n
+    assert encoded.ids == (1, 14, 11, 15, 7, 18, 11, 19, 7, 22, 4, 23, 25, 4, 23)
+    assert encoded.positions == (10, 13)  # the digits, not the line ends after them
+    assert encoded.truncated_steps == 0
+
+
+def test_training_and_scoring_read_the_same_tokens(lab_base, lab_items):
+    card = CheckpointCard(kind="prm", label_source="test", base="lab")
+    model = RewardModel.initialise(lab_base, card)
+    labelled = [
+        LabelledTrace(
+            problem=item.problem,
+            trace=item.trace,
+            labels=tuple(
+                StepLabel(trace_id=item.trace.id, step=step, kind="value", value=0.5, source="t")
+                for step in range(len(item.trace.steps))
+            ),
+        )
+        for item in lab_items
+    ]
+    examples = build_examples(model.tokenizer, model.card.encoding, labelled, StepTargets()).examples
+    seen = {}
+    model.register_forward_pre_hook(lambda _, inputs: seen.update(_rows_of(*inputs)))
+    Scorer(model, name="m").score_traces(lab_items)
+    assert seen == {example.ids: example.positions for example in examples}
+
+
+def _rows_of(ids, mask, rows, at):
+    for row in range(len(ids)):
+        yield (
+            tuple(ids[row][mask[row] == 1].tolist()),
+            tuple(at[rows == row].tolist()),
+        )
+
+
+def test_byte_level_tokens_split_characters_and_still_end_where_the_step_does(bpe):
+    item = text_item("Is it naïve?", "So 2 ≤ 3 →\n\nyes ☃\n\n", BlankLine())
+    [encoded] = encode_traces(bpe, Encoding(), [item])
+    whole = "Is it naïve?\nSo 2 ≤ 3 →\n\nyes ☃\n\n"
+    assert bpe.decode(encoded.ids) == whole
+    for position, end in zip(encoded.positions, ("→", "☃"), strict=True):
+        assert bpe.decode(encoded.ids[: position + 1]).endswith(end)
+
+
+def test_chat_encoding_is_the_templates_text_and_the_solution(bpe):
+    bpe.chat_template = CHATML
+    encoding = Encoding(template="{problem}!", chat=True, system="be brief")
+    item = text_item("2 + 2?", "four\nso 4\n")
+    [encoded] = encode_traces(bpe, encoding, [item])
+    before = bpe.apply_chat_template(
+        [{"role": "system", "content": "be brief"}, {"role": "user", "content": "2 + 2?!"}],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    assert before.endswith("<s>assistant\n")
+    text = before + "four\nso 4\n"
+    assert list(encoded.ids) == bpe(text, add_special_tokens=False)["input_ids"]
+    assert [bpe.decode(encoded.ids[: at + 1]) for at in encoded.positions] == [
+        before + "four",
+        before + "four\nso 4",
+    ]
+
+
+def test_a_template_that_writes_the_beginning_of_text_does_not_get_it_twice():
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = "{{ '<s>' }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    chat = chat_item(Message(role="user", content="Start with 7"), Message(role="assistant", content=" + 3"))
+    plain = text_item("Start with 7. Add 3.", "7 + 3 = 0\n")
+    as_chat, as_text = encode_traces(tokenizer, Encoding(), [chat, plain])
+    assert as_chat.ids.count(1) == as_text.ids.count(1) == 1
+
+
+def test_a_run_with_tools_has_one_position_for_each_assistant_message(bpe):
+    bpe.chat_template = CHATML
+    messages = (
+        Message(role="user", content="What is 7 + 3?"),
+        Message(role="assistant", tool_calls=(ToolCall(id="c", name="add", arguments='{"a": 7, "b": 3}'),)),
+        Message(role="tool", content="10", tool_call_id="c"),
+        Message(role="assistant", content="It is 10."),
+    )
+    [encoded] = encode_traces(bpe, Encoding(chat=True), [chat_item(*messages)])
+    read = [bpe.decode(encoded.ids[: at + 1]) for at in encoded.positions]
+    assert read == [
+        '<s>user\nWhat is 7 + 3?</s>\n<s>assistant\n<call>add {"a": 7, "b": 3}</s>',
+        '<s>user\nWhat is 7 + 3?</s>\n<s>assistant\n<call>add {"a": 7, "b": 3}</s>\n'
+        "<s>tool\n10</s>\n<s>assistant\nIt is 10.</s>",
+    ]
+
+
+def test_messages_without_calls_have_no_tool_calls_key(bpe):
+    bpe.chat_template = STRICT
+    item = chat_item(Message(role="user", content="hi"), Message(role="assistant", content="ho"))
+    [encoded] = encode_traces(bpe, Encoding(chat=True), [item])
+    assert bpe.decode(encoded.ids) == "user: hi\nassistant: ho\n"
+
+
+def test_arguments_that_are_no_json_object_stay_as_written(bpe):
+    bpe.chat_template = "{% for m in messages %}{% for c in m['tool_calls'] or [] %}" + (
+        "{{ c['function']['arguments'] }}{% endfor %}{{ m['content'] }}{% endfor %}"
+    )
+    call = ToolCall(name="run", arguments="{broken")
+    item = chat_item(Message(role="user", content="go "), Message(role="assistant", tool_calls=(call,)))
+    [encoded] = encode_traces(bpe, Encoding(chat=True), [item])
+    assert bpe.decode(encoded.ids) == "go {broken"
+
+
+def test_a_template_that_rewrites_earlier_messages_is_refused(bpe):
+    bpe.chat_template = "{{ messages | length }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    item = chat_item(
+        Message(role="user", content="a"),
+        Message(role="assistant", content="b"),
+        Message(role="user", content="c"),
+        Message(role="assistant", content="d"),
+    )
+    with pytest.raises(ScoreError, match=f"trace {item.trace.id}.*rewrites"):
+        encode_traces(bpe, Encoding(chat=True), [item])
+
+
+def test_steps_beyond_the_context_have_no_position():
+    item = text_item("Start with 7. Add 3.", "7 + 3 = 0\nAnswer: 0\n")
+    [encoded] = encode_traces(build_tokenizer(), Encoding(max_length=12), [item])
+    assert len(encoded.ids) == 12
+    assert encoded.positions == (10, None)
+    assert encoded.truncated_steps == 1
+
+
+def test_order_is_kept_and_nothing_gives_nothing(lab_items):
+    tokenizer = build_tokenizer()
+    together = encode_traces(tokenizer, Encoding(), lab_items)
+    assert together == [encode_traces(tokenizer, Encoding(), [item])[0] for item in lab_items]
+    assert encode_traces(tokenizer, Encoding(), []) == []
+
+
+class Letters(PreTrainedTokenizer):
+    """A tokenizer in plain Python, which knows no character offsets."""
+
+    @property
+    def vocab_size(self):
+        return 128
+
+    def get_vocab(self):
+        return {chr(code): code for code in range(128)}
+
+    def _tokenize(self, text, **_):
+        return list(text)
+
+    def _convert_token_to_id(self, token):
+        return ord(token)
+
+
+def test_a_slow_tokenizer_is_refused():
+    with pytest.raises(ScoreError, match="fast"):
+        encode_traces(Letters(), Encoding(), [text_item("p", "s")])
+
+
+def test_a_trace_without_steps_is_named():
+    asked = Problem(text="p")
+    empty = ProblemTrace(problem=asked, trace=Trace(problem_id=asked.id, text=""))
+    with pytest.raises(ScoreError, match=empty.trace.id):
+        encode_traces(build_tokenizer(), Encoding(), [empty])
+
+
+def test_chat_needs_a_template():
+    with pytest.raises(ScoreError, match="no chat template"):
+        encode_traces(build_tokenizer(), Encoding(chat=True), [text_item("p", "s")])
+
+
+@pytest.mark.parametrize("bad", [{"template": "no place"}, {"system": "s"}, {"max_length": 3}, {"odd": 1}])
+def test_an_encoding_that_cannot_work_is_refused(bad):
+    with pytest.raises(ValueError, match="validation error"):
+        Encoding(**bad)

@@ -1,0 +1,110 @@
+import pytest
+
+from surefoot.errors import TrainingError
+from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.models.encoding import Encoding
+from surefoot.protocols import LabelledTrace
+from surefoot.records import Problem, StepLabel, Trace
+from surefoot.segment import Line, segment_trace
+from surefoot.training.targets import OutcomeTargets, StepTargets, build_examples
+
+PROBLEM = Problem(text="Start with 7. Add 3. Add 1.", answer="1")
+TEXT = "7 + 3 = 0\n0 + 1 = 1\nAnswer: 1\n"
+POSITIONS = (12, 18, 21)
+
+
+def trace(text: str = TEXT, outcome: bool | None = True) -> Trace:
+    return segment_trace(Trace(problem_id=PROBLEM.id, text=text, outcome=outcome), Line())
+
+
+def labelled(*labels: tuple[int, str, float | None], **kind) -> LabelledTrace:
+    made = trace(**kind)
+    rows = tuple(
+        StepLabel(
+            trace_id=made.id,
+            step=step,
+            kind=kind,
+            value=value,
+            reason=None if value is not None else "unknown",
+            source="test",
+        )
+        for step, kind, value in labels
+    )
+    return LabelledTrace(problem=PROBLEM, trace=made, labels=rows)
+
+
+def build(items, targets=None, **encoding):
+    return build_examples(build_tokenizer(), Encoding(**encoding), items, targets or StepTargets())
+
+
+def targets_of(item: LabelledTrace, targets) -> dict[int, float]:
+    [example] = build([item], targets).examples
+    return {POSITIONS.index(at): value for at, value in zip(example.positions, example.targets, strict=True)}
+
+
+CORRECTNESS = labelled((0, "correctness", 1), (1, "correctness", 0), (2, "correctness", -1))
+VALUES = labelled((0, "value", 0.75), (1, "value", 0.0), (2, "value", 0.25))
+
+
+@pytest.mark.parametrize(
+    ("item", "targets", "expected"),
+    [
+        (CORRECTNESS, StepTargets(), {0: 1.0, 1: 1.0, 2: 0.0}),
+        (CORRECTNESS, StepTargets(neutral="bad"), {0: 1.0, 1: 0.0, 2: 0.0}),
+        (CORRECTNESS, StepTargets(neutral="drop"), {0: 1.0, 2: 0.0}),
+        (VALUES, StepTargets(), {0: 0.75, 1: 0.0, 2: 0.25}),
+        (VALUES, StepTargets(hard=True), {0: 1.0, 1: 0.0, 2: 1.0}),
+        (VALUES, StepTargets(up_to_first_error=True), {0: 0.75, 1: 0.0}),
+        (CORRECTNESS, StepTargets(up_to_first_error=True), {0: 1.0, 1: 1.0, 2: 0.0}),
+        (CORRECTNESS, OutcomeTargets(), {2: 1.0}),
+        (CORRECTNESS, OutcomeTargets(at="every"), {0: 1.0, 1: 1.0, 2: 1.0}),
+        (labelled(outcome=False), OutcomeTargets(), {2: 0.0}),
+        (labelled((1, "value", 0.5)), StepTargets(), {1: 0.5}),
+        (labelled((0, "value", None), (1, "value", 0.5)), StepTargets(), {1: 0.5}),
+        (labelled((0, "correctness", 1), (0, "correctness", -1)), StepTargets(), {0: 0.5}),
+        (labelled((0, "value", 0.5), (0, "value", None), (0, "value", 1.0)), StepTargets(), {0: 0.75}),
+        (labelled((0, "correctness", 0), (0, "correctness", -1)), StepTargets(neutral="drop"), {0: 0.0}),
+    ],
+)
+def test_targets(item, targets, expected):
+    assert targets_of(item, targets) == expected
+
+
+def test_what_is_left_out_is_counted():
+    empty = LabelledTrace(problem=PROBLEM, trace=trace(""), labels=())
+    found = build([VALUES, labelled(), labelled((0, "value", None)), empty, labelled((9, "value", 1.0))])
+    assert len(found.examples) == 1
+    assert found.dropped == {
+        "traces without steps": 1,
+        "traces without a usable label": 3,
+        "labels of steps that the trace does not have": 1,
+    }
+
+
+def test_a_complete_set_drops_nothing():
+    assert build([VALUES]).dropped == {}
+
+
+def test_labelled_steps_beyond_the_context_are_counted():
+    found = build([VALUES], max_length=15)
+    assert found.examples[0].positions == (12,)
+    assert found.dropped == {"labelled steps beyond the context": 2}
+
+
+def test_traces_without_outcome_train_no_orm():
+    unknown = labelled((0, "value", 1.0), outcome=None)
+    found = build([unknown, CORRECTNESS], OutcomeTargets(at="every"))
+    assert [example.trace_id for example in found.examples] == [CORRECTNESS.trace.id]
+    assert found.dropped == {"traces without a usable label": 1}
+
+
+def test_nothing_to_train_on_says_why():
+    with pytest.raises(TrainingError, match="2 traces without a usable label"):
+        build([labelled(), labelled((0, "value", None))])
+    with pytest.raises(TrainingError, match="no traces given"):
+        build([])
+
+
+def test_advantage_labels_are_refused():
+    with pytest.raises(TrainingError, match="advantage"):
+        build([labelled((0, "advantage", 0.5))])
