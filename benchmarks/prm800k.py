@@ -16,7 +16,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +47,8 @@ SEED = 0
 DRAWS = 1000
 
 StepLists = list[list[float | None]]
+Labels = NDArray[np.int64]
+AucOf = Callable[[NDArray[np.float64], Labels, Resample], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +57,11 @@ class Size:
 
     train_problems: int
     test_problems: int | None = None
-    processbench: int | None = None
+    bench_problems: int | None = None
 
 
 FULL = Size(train_problems=400)
-QUICK = Size(train_problems=6, test_problems=4, processbench=24)
+QUICK = Size(train_problems=6, test_problems=4, bench_problems=24)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +84,13 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     size = QUICK if options.quick else FULL
     if options.problems:
-        size = replace(size, train_problems=options.problems)
+        size = Size(
+            **dict(zip(("train_problems", "test_problems", "bench_problems"), options.problems, strict=True))
+        )
     clock = Clock()
     train_items = first_problems(list(read_prm800k_steps(options.data / TRAIN_FILE)), size.train_problems)
     test_items = first_problems(list(read_prm800k_steps(options.data / TEST_FILE)), size.test_problems)
-    bench_items = list(read_processbench(options.data / BENCH_FILE))[: size.processbench]
+    bench_items = first_problems(list(read_processbench(options.data / BENCH_FILE)), size.bench_problems)
     _refuse_overlap(train_items, test_items)
     clock.stop("load")
     model, training = train_head(train_items, options.model, options.out, options.dtype)
@@ -261,18 +265,18 @@ def auc_figures(items: Sequence[LabelledTrace], ours: StepLists, rival: StepList
         group = draw.clusters * groups + rows.siblings[draw.items]
         return auc_within(scores[draw.items], labels[draw.items], group).value
 
-    return [
-        figure(name, lambda k, draw, f=f, y=y: f(both[k], y, draw), rows.problems, "AUC")
-        for name, f, y in (
-            ("step AUC, good or neutral against bad", pooled, not_bad),
-            ("step AUC, good against neutral or bad", pooled, positive),
-            (
-                "step AUC among continuations of one prefix, good or neutral against bad",
-                among_siblings,
-                not_bad,
-            ),
-        )
-    ]
+    figures = []
+    for name, auc, labels in (
+        ("step AUC, good or neutral against bad", pooled, not_bad),
+        ("step AUC, good against neutral or bad", pooled, positive),
+        ("step AUC among continuations of one prefix, good or neutral against bad", among_siblings, not_bad),
+    ):
+
+        def statistic(k: int, draw: Resample, auc: AucOf = auc, labels: Labels = labels) -> float:
+            return auc(both[k], labels, draw)
+
+        figures.append(figure(name, statistic, rows.problems, "AUC"))
+    return figures
 
 
 def f1_figures(items: Sequence[LabelledTrace], ours: StepLists, rival: StepLists) -> list[dict[str, object]]:
@@ -386,7 +390,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="a few problems: shows that it runs")
     parser.add_argument("--dtype", default="bfloat16", help="bfloat16 (default) or float32")
-    parser.add_argument("--problems", type=int, help="training problems instead of the default")
+    parser.add_argument(
+        "--problems", type=int, nargs=3, metavar=("TRAIN", "TEST", "BENCH"), help="problems of each set"
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     return parser.parse_args()
 

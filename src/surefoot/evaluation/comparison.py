@@ -168,6 +168,7 @@ def compare(
     policy = _policy(scored.traces, verdicts)
     noise = _noise(labels)
     steps = {name: _step_quality(scored, name, verdicts, scorers[name]) for name in scorers}
+    selectors = _selectors(scored, sizes, seed)
     return Summary(
         pass_at=curves["pass_at"],
         majority=curves["majority"],
@@ -175,14 +176,14 @@ def compare(
         prm=curves["prm"],
         prm_gold=curves["prm_gold"],
         differences=differences,
-        selectors=_selectors(scored, sizes, seed),
+        selectors=selectors,
         policy=policy,
         label_noise=noise,
         steps=steps,
         tokens=_tokens(scored, train_traces, labels),
         training=dict(training),
         counts=_counts(scored, train_traces, labels),
-        findings=_findings(curves, differences, policy, noise, steps),
+        findings=_findings(curves, differences, selectors, policy, noise, steps),
     )
 
 
@@ -216,10 +217,9 @@ def _selectors(scored: ScoredTraces, sizes: Sequence[int], seed: int) -> dict[st
             pools = scored.pools(name, how)
             values = selection_curve(pools, "best_of_n", sizes, rng=np.random.default_rng(seed))
             found[f"{name} best-of-N {how}"] = _with_intervals(values, sizes, seed)
-        pools = scored.pools(name, "last" if name == "orm" else "min")
-        values = selection_curve(pools, "weighted_vote", sizes, rng=np.random.default_rng(seed))
-        found[f"{name} weighted vote"] = _with_intervals(values, sizes, seed)
-    return found
+            votes = selection_curve(pools, "weighted_vote", sizes, draws=100, rng=np.random.default_rng(seed))
+            found[f"{name} weighted vote {how}"] = _with_intervals(votes, sizes, seed)
+    return dict(sorted(found.items()))
 
 
 def _prefix_truth(scored: ScoredTraces) -> dict[str, list[bool]]:
@@ -320,6 +320,7 @@ def _counts(
 def _findings(
     curves: Mapping[str, Curve],
     differences: Mapping[str, Estimate],
+    selectors: Mapping[str, Curve],
     policy: Mapping[str, float],
     noise: Mapping[str, float],
     steps: Mapping[str, StepQuality],
@@ -343,6 +344,14 @@ def _findings(
     if growth:
         sentences.append(
             f"From 4 to {top} samples the lead of the PRM over the ORM {_changes(growth)}: {_points(growth)}."
+        )
+    for name in ("prm", "orm"):
+        rules = {rule: curve[top].value for rule, curve in selectors.items() if rule.startswith(f"{name} ")}
+        best = max(rules, key=lambda rule: rules[rule])
+        how = best.removeprefix(name).strip()
+        sentences.append(
+            f"In hindsight the best use of the {_name(name)} with {top} samples is {how} ({rules[best]:.1%}); "
+            f"best-of-N by its last step gives {rules[f'{name} best-of-N last']:.1%}."
         )
     sentences.append(
         "With one line held fixed and its result varied, the right digit scores highest in "

@@ -127,7 +127,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="another seed than the recipe's")
     parser.add_argument("--save-every", type=int, default=0, help="also keep a checkpoint each N updates")
     options = parser.parse_args()
-    changes = {name: getattr(options, name) for name in ("updates", "seed") if getattr(options, name) is not None}
+    changes = {
+        name: getattr(options, name) for name in ("updates", "seed") if getattr(options, name) is not None
+    }
     train(replace(RECIPES[options.model], **changes), options.out, save_every=options.save_every)
 
 

@@ -43,6 +43,10 @@ class TrainingConfig(BaseModel):
     """Updates between checkpoints."""
     freeze_trunk: bool = False
     """Train the head only, on hidden states computed once."""
+    head_epochs: int = Field(default=0, ge=0)
+    """Epochs for the head alone, on the frozen trunk, before the whole model is trained, so that a head that
+    knows nothing does not spoil the trunk (Kumar et al., arXiv 2202.10054; PURE, arXiv 2504.15275)."""
+    head_learning_rate: float = Field(default=1e-2, gt=0)
 
 
 class TrainingLog(BaseModel):
@@ -68,6 +72,34 @@ def train(
 
     Raises ``TrainingError`` naming the traces of a batch whose loss is not finite.
     """
+    checkpoint = directory / "checkpoint.safetensors"
+    if config.head_epochs and not config.freeze_trunk and not checkpoint.exists():
+        changes = {
+            "epochs": config.head_epochs,
+            "learning_rate": config.head_learning_rate,
+            "freeze_trunk": True,
+        }
+        _optimise(
+            model, examples, config.model_copy(update=changes), directory, checkpoint=None, progress=None
+        )
+    log = _optimise(model, examples, config, directory, checkpoint=checkpoint, progress=progress)
+    model.eval()
+    model.save(directory)
+    write_json(directory / "training.json", {"config": config.model_dump(), **log.model_dump()})
+    checkpoint.unlink(missing_ok=True)
+    return log
+
+
+def _optimise(
+    model: RewardModel,
+    examples: list[Example],
+    config: TrainingConfig,
+    directory: Path,
+    *,
+    checkpoint: Path | None,
+    progress: Callable[[int, int, float], None] | None,
+) -> TrainingLog:
+    """One pass through the updates that ``config`` asks for, from ``checkpoint`` on if it exists."""
     model.trunk.requires_grad_(not config.freeze_trunk)
     model.train(not config.freeze_trunk)
     batches = _batch_order(examples, config)
@@ -75,8 +107,7 @@ def train(
     optimiser = torch.optim.AdamW(
         parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay, betas=(0.9, 0.98)
     )
-    checkpoint = directory / "checkpoint.safetensors"
-    log = _restore(checkpoint, parameters, optimiser)
+    log = _restore(checkpoint, parameters, optimiser) if checkpoint else TrainingLog()
     features = FrozenFeatures(model, examples, directory) if config.freeze_trunk else None
     for update in range(len(log.losses), len(batches)):
         batch = [examples[index] for index in batches[update]]
@@ -84,15 +115,7 @@ def train(
             group["lr"] = config.learning_rate * _schedule(update, len(batches), config.warmup)
         torch.manual_seed(config.seed + update)  # dropout, too, is the same after a restart
         logits = features.logits(batch) if features else _logits(model, batch)
-        targets = torch.tensor(
-            [value for example in batch for value in example.targets], device=logits.device
-        )
-        loss = binary_cross_entropy_with_logits(logits, targets)
-        if not math.isfinite(loss.item()):
-            names = ", ".join(example.trace_id for example in batch[:8])
-            raise TrainingError(
-                f"the loss is {loss.item()} at update {update}; traces of this batch: {names}"
-            )
+        loss = _loss(logits, batch, update)
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters.values(), config.clip)
@@ -101,15 +124,20 @@ def train(
         log.tokens += sum(len(example.ids) for example in batch)
         if progress:
             progress(update + 1, len(batches), loss.item())
-        if (update + 1) % config.checkpoint_every == 0 and update + 1 < len(batches):
+        if checkpoint and (update + 1) % config.checkpoint_every == 0 and update + 1 < len(batches):
             _save(checkpoint, parameters, optimiser, log)
-    model.eval()
-    model.save(directory)
-    write_json(directory / "training.json", {"config": config.model_dump(), **log.model_dump()})
-    checkpoint.unlink(missing_ok=True)
     if features:
         features.remove()
     return log
+
+
+def _loss(logits: torch.Tensor, batch: list[Example], update: int) -> torch.Tensor:
+    values = [value for example in batch for value in example.targets]
+    loss = binary_cross_entropy_with_logits(logits, torch.tensor(values, device=logits.device))
+    if not math.isfinite(loss.item()):
+        names = ", ".join(example.trace_id for example in batch[:8])
+        raise TrainingError(f"the loss is {loss.item()} at update {update}; traces of this batch: {names}")
+    return loss
 
 
 def _logits(model: RewardModel, batch: list[Example]) -> torch.Tensor:
