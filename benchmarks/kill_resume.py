@@ -16,7 +16,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 QUICK = {"train_problems": 60, "rollouts": 2, "test_problems": 20, "test_samples": 16, "shard": 10}
@@ -50,6 +49,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument(
+        "--reference",
+        type=Path,
+        help="a finished run of the same sizes, made with SOURCE_DATE_EPOCH=1700000000",
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/kill_resume"))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -57,10 +61,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     config = options.out / "config.json"
     config.write_text(json.dumps(QUICK if options.quick else {}))
-    reference, disturbed = options.out / "undisturbed", options.out / "killed"
-    start = time.perf_counter()
+    reference, disturbed = options.reference or options.out / "undisturbed", options.out / "killed"
     subprocess.run(command(reference, config), check=True, stdout=subprocess.DEVNULL)
-    length = time.perf_counter() - start
+    length = json.loads((reference / "summary.json").read_text())["seconds"]["total"]
     rng = random.Random(options.seed)
     moments = sorted(rng.uniform(0.02, 0.98) * length for _ in range(options.kills))
     done, kills = 0.0, 0

@@ -143,7 +143,7 @@ def first_problems(items: list[LabelledTrace], count: int | None) -> list[Labell
 def train_head(
     items: list[LabelledTrace], base: Path, out: Path, dtype: str
 ) -> tuple[RewardModel, dict[str, object]]:
-    """Train a head on the frozen trunk; the checkpoint goes to ``out``. Returns it and what was used."""
+    """Train a head on the frozen trunk, saved under ``out``, or load it; returns it and what was used."""
     card = CheckpointCard(
         kind="prm",
         encoding=Encoding(),
@@ -152,9 +152,14 @@ def train_head(
         base="SmolLM2-135M-Instruct",
         frozen_trunk=True,
     )
-    model = RewardModel.initialise(base, card, dtype=dtype)
+    directory = out / f"prm-{len({item.problem.id for item in items})}"
+    finished = directory / "training.json"  # written last
+    earlier = finished.exists()
+    model = RewardModel.load(directory) if earlier else RewardModel.initialise(base, card, dtype=dtype)
     made = build_examples(model.tokenizer, card.encoding, items, TARGETS)
-    log = train(model, made.examples, TRAINING, out)
+    if not earlier:
+        train(model, made.examples, TRAINING, directory)
+    losses = json.loads(finished.read_text())["losses"]
     ratings = Counter(label.value for item in items for label in item.labels)
     return model, {
         "problems": len({item.problem.id for item in items}),
@@ -162,10 +167,8 @@ def train_head(
         "labelled_steps": sum(len(example.targets) for example in made.examples),
         "ratings": {str(value): count for value, count in sorted(ratings.items(), key=str)},
         "dropped": dict(made.dropped),
-        "loss_first_and_last_50_updates": [
-            float(np.mean(log.losses[:50])),
-            float(np.mean(log.losses[-50:])),
-        ],
+        "updates": len(losses),
+        "loss_first_and_last_20_updates": [float(np.mean(losses[:20])), float(np.mean(losses[-20:]))],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -48,6 +49,9 @@ app.command("convert")(convert.convert)
 
 def main() -> None:
     """Run the command line. An error of the package, or of a file, is one sentence and exit status 1."""
+    # one bar a stage is enough: transformers would draw its own for every model that it loads
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         app()
     except (SurefootError, OSError) as error:

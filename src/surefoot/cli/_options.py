@@ -49,5 +49,6 @@ Concurrency = Annotated[int, typer.Option("--concurrency", min=1, help="Requests
 BatchSize = Annotated[
     int, typer.Option("--batch-size", min=1, help="Samples decoded together in this process.")
 ]
+Device = Annotated[str, typer.Option("--device", help="Where the model runs: cpu, cuda, cuda:1, mps.")]
 Problems = Annotated[str, typer.Option("--problems", help="File of problem records.")]
 Traces = Annotated[str, typer.Option("--traces", help="File of trace records.")]

@@ -125,7 +125,9 @@ def grader(extract: str, equality: str) -> Iterator[Grader]:
             typer.echo(f"{count} answers could not be compared: {reason}", err=True)
 
 
-def open_policy(name: str, *, base_url: str | None, chat: bool, concurrency: int, batch_size: int) -> Policy:
+def open_policy(
+    name: str, *, base_url: str | None, chat: bool, concurrency: int, batch_size: int, device: str
+) -> Policy:
     """``lab``, a checkpoint directory or hub name, or with ``base_url`` a server's model."""
     if base_url:
         from surefoot.policies.openai import OpenAIPolicy
@@ -136,4 +138,6 @@ def open_policy(name: str, *, base_url: str | None, chat: bool, concurrency: int
     from surefoot.lab.checkpoints import POLICY
     from surefoot.policies.transformers import TransformersPolicy
 
-    return TransformersPolicy.from_pretrained(POLICY if name == "lab" else name, batch_size=batch_size)
+    return TransformersPolicy.from_pretrained(
+        POLICY if name == "lab" else name, batch_size=batch_size, device=device
+    )

@@ -40,6 +40,7 @@ def monte_carlo(
     equality: o.Equality = "math",
     concurrency: o.Concurrency = 16,
     batch_size: o.BatchSize = 256,
+    device: o.Device = "cpu",
 ) -> None:
     """Label steps by Monte Carlo rollouts from each prefix (Math-Shepherd).
 
@@ -72,7 +73,12 @@ def monte_carlo(
     with grader(extract, equality) as judge:
         labeller = MonteCarloLabeller(
             policy=open_policy(
-                policy, base_url=base_url, chat=chat, concurrency=concurrency, batch_size=batch_size
+                policy,
+                base_url=base_url,
+                chat=chat,
+                concurrency=concurrency,
+                batch_size=batch_size,
+                device=device,
             ),
             grader=judge,
             prompt=prompt,

@@ -29,6 +29,7 @@ def sample(
     equality: o.Equality = "math",
     concurrency: o.Concurrency = 16,
     batch_size: o.BatchSize = 256,
+    device: o.Device = "cpu",
 ) -> None:
     """Sample solutions of problems from a policy, cut them into steps and grade their answers.
 
@@ -51,7 +52,9 @@ def sample(
     }
     with checked_options():
         prompt = PromptFormat(template=template, chat=chat, system=system)
-    source = open_policy(policy, base_url=base_url, chat=chat, concurrency=concurrency, batch_size=batch_size)
+    source = open_policy(
+        policy, base_url=base_url, chat=chat, concurrency=concurrency, batch_size=batch_size, device=device
+    )
     sampling = Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens, stop=tuple(stop or ()))
     failed = 0
     with grader(extract, equality) as judge:

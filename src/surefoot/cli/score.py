@@ -30,6 +30,7 @@ def score(
     problems: Annotated[str | None, typer.Option("--problems", help="File of problem records.")] = None,
     traces: Annotated[str | None, typer.Option("--traces", help="File of trace records.")] = None,
     out: o.Out = "-",
+    device: o.Device = "cpu",
 ) -> None:
     """Score one pasted solution step by step, or a file of traces.
 
@@ -42,9 +43,9 @@ def score(
 
     if problem is not None:
         text = sys.stdin.read() if solution == "-" else solution
-        _show(load_prm(model), problem, text, segment, threshold)
+        _show(load_prm(model, device=device), problem, text, segment, threshold)
     elif problems is not None and traces is not None:
-        _score_file(load_prm(model), model, problems, traces, out)
+        _score_file(load_prm(model, device=device), model, problems, traces, out)
     else:
         raise ScoreError("give --problem and a solution, or both --problems and --traces")
 

@@ -30,6 +30,12 @@ Rate = Annotated[
     float, typer.Option("--learning-rate", help="Highest learning rate; 1e-5 suits a large trunk.")
 ]
 Freeze = Annotated[bool, typer.Option("--freeze-trunk", help="Train the head only; each trace is read once.")]
+HeadEpochs = Annotated[
+    int,
+    typer.Option(
+        "--head-epochs", min=0, help="Epochs for the head alone, before the whole model is trained."
+    ),
+]
 MaxLength = Annotated[
     int, typer.Option("--max-length", help="Tokens; steps beyond are left out and counted.")
 ]
@@ -57,10 +63,12 @@ def prm(
     system: o.System = None,
     epochs: Epochs = 3,
     batch_size: BatchTraces = 16,
-    learning_rate: Rate = 1e-3,
+    learning_rate: Rate = 3e-4,
     freeze_trunk: Freeze = False,
+    head_epochs: HeadEpochs = 3,
     max_length: MaxLength = 2048,
     seed: o.Seed = 0,
+    device: o.Device = "cpu",
 ) -> None:
     """Train a process reward model: one score a step.
 
@@ -100,10 +108,11 @@ def prm(
             batch_size=batch_size,
             learning_rate=learning_rate,
             freeze_trunk=freeze_trunk,
+            head_epochs=head_epochs,
             seed=seed,
         )
     inputs = file_inputs(problems=problems, traces=traces, labels=labels)
-    _train("prm", out, base, card, targets, config, _labelled(problems, traces, found), inputs)
+    _train("prm", out, base, card, targets, config, _labelled(problems, traces, found), inputs, device)
 
 
 @app.command("orm")
@@ -120,10 +129,12 @@ def orm(
     system: o.System = None,
     epochs: Epochs = 3,
     batch_size: BatchTraces = 16,
-    learning_rate: Rate = 1e-3,
+    learning_rate: Rate = 3e-4,
     freeze_trunk: Freeze = False,
+    head_epochs: HeadEpochs = 3,
     max_length: MaxLength = 2048,
     seed: o.Seed = 0,
+    device: o.Device = "cpu",
 ) -> None:
     """Train an outcome reward model on whether the traces' final answers are right.
 
@@ -152,10 +163,11 @@ def orm(
             batch_size=batch_size,
             learning_rate=learning_rate,
             freeze_trunk=freeze_trunk,
+            head_epochs=head_epochs,
             seed=seed,
         )
     inputs = file_inputs(problems=problems, traces=traces)
-    _train("orm", out, base, card, targets, config, _labelled(problems, traces, []), inputs)
+    _train("orm", out, base, card, targets, config, _labelled(problems, traces, []), inputs, device)
 
 
 def _labelled(problems: str, traces: str, labels: list) -> list[LabelledTrace]:  # type: ignore[type-arg]
@@ -185,6 +197,7 @@ def _train(
     config: TrainingConfig,
     items: list[LabelledTrace],
     inputs: dict[str, Path],
+    device: str,
 ) -> None:
     from surefoot.cli._shared import stages
     from surefoot.lab.checkpoints import TRUNK
@@ -204,7 +217,7 @@ def _train(
         if run.done("train"):
             typer.echo(f"{out} is finished already", err=True)
             return
-        model = RewardModel.initialise(TRUNK if base == "lab" else base, card)
+        model = RewardModel.initialise(TRUNK if base == "lab" else base, card).to(device)
         data = build_examples(model.tokenizer, model.card.encoding, items, targets)
         for reason, count in data.dropped.items():
             typer.echo(f"left out: {count} {reason}", err=True)

@@ -350,7 +350,7 @@ def _findings(
         best = max(rules, key=lambda rule: rules[rule])
         how = best.removeprefix(name).strip()
         sentences.append(
-            f"In hindsight the best use of the {_name(name)} with {top} samples is {how} ({rules[best]:.1%}); "
+            f"In hindsight the {_name(name)} with {top} samples does best by {how} ({rules[best]:.1%}); "
             f"best-of-N by its last step gives {rules[f'{name} best-of-N last']:.1%}."
         )
     sentences.append(

@@ -87,7 +87,7 @@ def train(recipe: Recipe, out: Path, *, save_every: int = 0) -> None:
                 flush=True,
             )
         if save_every and (update + 1) % save_every == 0:
-            _save(model, tokenizer, recipe, out / f"update-{update + 1}")
+            _save(model, tokenizer, replace(recipe, updates=update + 1), out / f"update-{update + 1}")
     _save(model, tokenizer, recipe, out)
 
 

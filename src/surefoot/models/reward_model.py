@@ -58,7 +58,12 @@ class RewardModel(nn.Module):
 
     @classmethod
     def initialise(
-        cls, base: str | Path, card: CheckpointCard, *, dtype: str = "auto", trust_remote_code: bool = False
+        cls,
+        base: str | Path,
+        card: CheckpointCard,
+        *,
+        dtype: str = "float32",
+        trust_remote_code: bool = False,
     ) -> RewardModel:
         """A new reward model on the trunk of any transformers checkpoint, with a zero head (score ½).
 
