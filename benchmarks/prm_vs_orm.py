@@ -23,7 +23,6 @@ from surefoot import __version__
 from surefoot.evaluation.comparison import ScoredTraces, accuracy_curves, sizes_up_to
 from surefoot.evaluation.intervals import Interval, bootstrap_seeds
 from surefoot.evaluation.quickstart import MODELS, QuickstartConfig
-from surefoot.models.reward_model import CARD, CheckpointCard
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.store import read_records
 
@@ -34,19 +33,18 @@ def run_seed(seed: int, out: Path, config: Path) -> dict[str, np.ndarray]:
     """Do or finish one quickstart; accuracy per problem and number of samples, by selection rule."""
     command = [sys.executable, "-m", "surefoot", "quickstart", "--seed", str(seed), "--out", str(out)]
     subprocess.run([*command, "--config", str(config)], check=True)
-    cards = {name: CheckpointCard.model_validate_json((out / name / CARD).read_text()) for name in MODELS}
     scored = ScoredTraces(
         problems=list(read_records(out / "test-problems.jsonl", Problem)),
         traces=list(read_records(out / "test-traces.jsonl", Trace)),
         scores={name: list(read_records(out / f"scores-{name}.jsonl", StepScores)) for name in MODELS},
     )
-    return accuracy_curves(scored, {name: card.aggregation for name, card in cards.items()}, seed=seed)
+    return accuracy_curves(scored, seed=seed)
 
 
 def figures(curves: list[dict[str, np.ndarray]], sizes: list[int]) -> list[dict[str, object]]:
     """Pooled differences between the PRM and its rivals, at 4 samples and at the most."""
     found = []
-    for rival in ("orm", "majority"):
+    for rival in ("orm", "orm_lowest_step", "majority"):
         for size in (4, sizes[-1]):
             column = sizes.index(size)
             gaps = [curve["prm"][:, column] - curve[rival][:, column] for curve in curves]

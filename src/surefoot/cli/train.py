@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -207,7 +207,7 @@ def _train(
     from surefoot.training.loop import train
     from surefoot.training.targets import build_examples
 
-    settings = {
+    settings: dict[str, Any] = {
         "card": card.model_dump(),
         "targets": targets.model_dump(),
         "training": config.model_dump(),

@@ -20,10 +20,29 @@ from surefoot.lab.world import check_steps
 from surefoot.models.aggregate import AGGREGATORS, Aggregator, aggregate
 from surefoot.models.scorer import Scorer
 from surefoot.records import Problem, StepLabel, StepScores, Trace, Usage
-from surefoot.search.estimators import Pool, selection_curve
+from surefoot.search.estimators import Method, Pool, selection_curve
 from surefoot.store import write_json
 
 FloatArray = NDArray[np.float64]
+
+READINGS: Mapping[str, tuple[str, Aggregator]] = {
+    "orm": ("orm", "last"),
+    "orm_lowest_step": ("orm", "min"),
+    "prm": ("prm", "min"),
+    "prm_gold": ("prm_gold", "min"),
+}
+"""Curve → scorer and aggregation. An outcome model is read at its last step (Cobbe et al., arXiv 2110.14168;
+Lightman et al., arXiv 2305.20050), a process model at its lowest (Wang et al., arXiv 2312.08935); the second
+line asks what the ORM's own step scores are worth."""
+
+PAIRS = (
+    ("prm", "orm"),
+    ("prm", "orm_lowest_step"),
+    ("prm", "majority"),
+    ("orm", "majority"),
+    ("prm_gold", "prm"),
+)
+"""Differences that are reported, paired by problem."""
 
 Number = Annotated[
     float,
@@ -74,6 +93,9 @@ class Summary(BaseModel):
     pass_at: Curve
     majority: Curve
     orm: Curve
+    """Read at the last step, as outcome models are."""
+    orm_lowest_step: Curve
+    """The same model read at its lowest step, as if it were a PRM."""
     prm: Curve
     prm_gold: Curve
     differences: dict[str, Estimate]
@@ -132,21 +154,17 @@ def sizes_up_to(samples: int) -> list[int]:
     return [1 << power for power in range(samples.bit_length()) if 1 << power <= samples]
 
 
-def accuracy_curves(
-    scored: ScoredTraces, aggregations: Mapping[str, Aggregator], *, seed: int
-) -> dict[str, FloatArray]:
-    """Expected accuracy ``[problems, sizes]`` of pass, majority, and best-of-N by each scorer's own rule."""
-    first = next(iter(aggregations.items()))
-    sizes = sizes_up_to(min(len(pool.correct) for pool in scored.pools(*first)))
+def accuracy_curves(scored: ScoredTraces, *, seed: int) -> dict[str, FloatArray]:
+    """Expected accuracy ``[problems, sizes]`` of pass@N, majority and best-of-N by each of ``READINGS``."""
+    pools = {name: scored.pools(scorer, how) for name, (scorer, how) in READINGS.items()}
+    any_pools = pools["prm"]
+    sizes = sizes_up_to(min(len(pool.correct) for pool in any_pools))
 
-    def curve(pools: list[Pool], method: Any) -> FloatArray:
+    def curve(pools: list[Pool], method: Method) -> FloatArray:
         return selection_curve(pools, method, sizes, rng=np.random.default_rng(seed))
 
-    pools = scored.pools(*first)
-    curves = {"pass_at": curve(pools, "pass"), "majority": curve(pools, "majority")}
-    for name, how in aggregations.items():
-        curves[name] = curve(scored.pools(name, how), "best_of_n")
-    return curves
+    curves = {"pass_at": curve(any_pools, "pass"), "majority": curve(any_pools, "majority")}
+    return curves | {name: curve(of_scorer, "best_of_n") for name, of_scorer in pools.items()}
 
 
 def compare(
@@ -159,8 +177,7 @@ def compare(
     seed: int,
 ) -> Summary:
     """Everything that is reported, from stored traces, labels and scores."""
-    rules = {name: scorer.card.aggregation for name, scorer in scorers.items()}
-    accuracy = accuracy_curves(scored, rules, seed=seed)
+    accuracy = accuracy_curves(scored, seed=seed)
     sizes = sizes_up_to(len(scored.traces) // len(scored.problems))
     curves = {name: _with_intervals(values, sizes, seed) for name, values in accuracy.items()}
     verdicts = _prefix_truth(scored)
@@ -173,6 +190,7 @@ def compare(
         pass_at=curves["pass_at"],
         majority=curves["majority"],
         orm=curves["orm"],
+        orm_lowest_step=curves["orm_lowest_step"],
         prm=curves["prm"],
         prm_gold=curves["prm_gold"],
         differences=differences,
@@ -196,7 +214,7 @@ def _with_intervals(values: FloatArray, sizes: Sequence[int], seed: int) -> Curv
 
 def _differences(accuracy: Mapping[str, FloatArray], sizes: Sequence[int], seed: int) -> dict[str, Estimate]:
     found = {}
-    for first, second in (("prm", "orm"), ("prm", "majority"), ("orm", "majority"), ("prm_gold", "prm")):
+    for first, second in PAIRS:
         for size in {4, sizes[-1]} & set(sizes):
             column = sizes.index(size)
             interval = bootstrap_difference(
@@ -334,7 +352,7 @@ def _findings(
         "of what they call wrong is wrong; they place the first error right in "
         f"{noise['first_error_accuracy']:.1%} of the traces.",
     ]
-    for first, second in (("prm", "orm"), ("prm", "majority")):
+    for first, second in PAIRS[:3]:
         gap = differences.get(f"{first} - {second} @ {top}")
         if gap:
             sentences.append(
@@ -350,8 +368,7 @@ def _findings(
         best = max(rules, key=lambda rule: rules[rule])
         how = best.removeprefix(name).strip()
         sentences.append(
-            f"In hindsight the {_name(name)} with {top} samples does best by {how} ({rules[best]:.1%}); "
-            f"best-of-N by its last step gives {rules[f'{name} best-of-N last']:.1%}."
+            f"In hindsight the {_name(name)} with {top} samples does best by {how} ({rules[best]:.1%})."
         )
     sentences.append(
         "With one line held fixed and its result varied, the right digit scores highest in "
@@ -362,7 +379,13 @@ def _findings(
 
 
 def _name(key: str) -> str:
-    return {"prm": "PRM", "orm": "ORM", "prm_gold": "PRM on exact labels"}.get(key, f"{key} vote")
+    names = {
+        "prm": "PRM",
+        "orm": "ORM",
+        "orm_lowest_step": "ORM read at its lowest step",
+        "prm_gold": "PRM on exact labels",
+    }
+    return names.get(key, f"{key} vote")
 
 
 def _against(gap: Estimate) -> str:

@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.evaluation.comparison import ScoredTraces, compare
+from surefoot.evaluation.comparison import READINGS, ScoredTraces, compare
 from surefoot.evaluation.quickstart_report import write_report
 from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.lab.world import ExactLabeller, generate_problems
@@ -162,7 +162,7 @@ def _train(
     plans: dict[str, tuple[CheckpointCard, list[list[StepLabel]], StepTargets | OutcomeTargets]] = {
         "orm": (_card("orm", "outcome", "outcome"), labels["exact"], OutcomeTargets(at="every")),
         "prm": (_card("prm", "value", "monte-carlo"), labels["monte_carlo"], StepTargets()),
-        "prm_gold": (_card("prm", "correctness", "lab-checker"), labels["exact"], StepTargets()),
+        "prm_gold": (_card("prm_gold", "correctness", "lab-checker"), labels["exact"], StepTargets()),
     }
     for name in MODELS:
         if context.run.done(f"train-{name}"):
@@ -191,14 +191,14 @@ def _training_progress(context: _Context, name: str, done: int, total: int, _los
 
 
 def _card(
-    kind: Literal["prm", "orm"],
+    name: Literal["prm", "orm", "prm_gold"],
     means: Literal["value", "correctness", "outcome"],
     source: str,
 ) -> CheckpointCard:
     return CheckpointCard(
-        kind=kind,
+        kind="orm" if name == "orm" else "prm",
         encoding=Encoding(max_length=256),
-        aggregation="min",  # the same rule for all; the report shows the others too
+        aggregation=READINGS[name][1],
         score_means=means,
         label_source=source,
         base="surefoot-lab-trunk",

@@ -14,6 +14,7 @@ CURVES = {
     "prm_gold": "PRM, exact labels",
     "prm": "PRM, Monte Carlo labels",
     "orm": "ORM",
+    "orm_lowest_step": "ORM at its lowest step",
     "majority": "majority vote",
 }
 
