@@ -41,7 +41,7 @@ from surefoot.training.targets import Example, StepTargets, build_examples
 
 TARGETS = StepTargets(neutral="good")
 TRAINING = TrainingConfig(
-    freeze_trunk=True, epochs=6, batch_size=64, learning_rate=1e-2, weight_decay=0.1, checkpoint_every=500
+    freeze_trunk=True, epochs=3, batch_size=64, learning_rate=1e-3, weight_decay=0.1, checkpoint_every=500
 )
 SEED = 0
 DRAWS = 1000
