@@ -89,7 +89,10 @@ def test_choices_satisfy_their_definitions(candidates):
     assert chosen.answer is not None or not answers
     assert all(answers.count(chosen.answer) >= answers.count(other) for other in answers)
     best = candidates[BestOfN().select(candidates)]
-    assert all(best.score is not None and best.score >= c.score for c in candidates if c.score is not None)
+    scored = [c for c in candidates if c.score is not None]
+    rivals = [c for c in scored if c.answer is not None] or scored
+    assert not rivals or best.score == max(c.score for c in rivals)
+    assert not rivals or best.answer is not None or rivals is scored
     winner = candidates[WeightedVote().select(candidates)]
     totals = {a: sum(c.score for c in candidates if c.answer == a and c.score is not None) for a in answers}
     if any(c.score is not None and c.answer is not None for c in candidates):

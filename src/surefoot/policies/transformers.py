@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -87,10 +88,17 @@ class TransformersPolicy:
         return self._name
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
-        """Draw all samples of all requests; runs in a thread, so that the event loop stays free."""
-        return await asyncio.to_thread(self._sample, list(requests))
+        """Draw all samples of all requests; runs in a thread, so that the event loop stays free.
 
-    def _sample(self, requests: list[SampleRequest]) -> list[SampleResult]:
+        The thread ends at the next token when the call is cancelled (by Ctrl-C, say).
+        """
+        cancelled = threading.Event()
+        try:
+            return await asyncio.to_thread(self._sample, list(requests), cancelled)
+        finally:
+            cancelled.set()
+
+    def _sample(self, requests: list[SampleRequest], cancelled: threading.Event) -> list[SampleResult]:
         rows: list[_Row] = []
         errors: dict[int, str] = {}
         for number, request in enumerate(requests):
@@ -109,7 +117,7 @@ class TransformersPolicy:
         read: dict[int, int] = dict.fromkeys(range(len(requests)), 0)
         for start in range(0, len(rows), self.batch_size):
             batch = rows[start : start + self.batch_size]
-            for row in self._decode(batch):
+            for row in self._decode(batch, cancelled):
                 read[row.request_number] += len(row.ids)
             if self.progress:
                 self.progress(len(batch))
@@ -128,7 +136,7 @@ class TransformersPolicy:
         return tuple(self.tokenizer(text + request.prefix, add_special_tokens=False)["input_ids"])
 
     @torch.inference_mode()
-    def _decode(self, rows: list[_Row]) -> list[_Row]:
+    def _decode(self, rows: list[_Row], cancelled: threading.Event) -> list[_Row]:
         """Fill ``rows`` with tokens; returns one row for each prompt that went through the model."""
         device = self.model.device
         unique = [next(group) for _, group in groupby(rows, key=lambda row: row.ids)]
@@ -149,6 +157,8 @@ class TransformersPolicy:
         noise = np.stack([row.noise(max(r.limit for r in rows)) for row in rows])
         live = list(rows)
         for turn in range(max(row.limit for row in rows)):
+            if cancelled.is_set():
+                raise PolicyError("sampling was cancelled")
             tokens = self._draw(logits, noise[:, turn], live)
             keep = self._append(live, tokens)
             if not keep:

@@ -145,11 +145,12 @@ def _curve_of(
 
 
 def _answered_first(answers: Sequence[str | None], values: FloatArray) -> FloatArray:
-    """Scores in their order, those of samples without an answer below all others (``BestOfN``'s rule)."""
-    known = values[np.isfinite(values)]
-    span = float(np.ptp(known)) + 1.0 if known.size else 0.0
+    """Scores in ``BestOfN``'s order: scored before unscored, then samples with an answer before those without."""
+    finite = np.isfinite(values)
+    known = values[finite]
+    low, span = (float(known.min()), float(np.ptp(known)) + 1.0) if known.size else (0.0, 1.0)
     answered = np.array([answer is not None for answer in answers], dtype=bool)
-    return np.where(answered, values, values - span)
+    return np.where(finite, values, low - 2 * span) - np.where(answered, 0.0, span)
 
 
 @dataclass(frozen=True, kw_only=True)
