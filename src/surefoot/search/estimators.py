@@ -145,7 +145,7 @@ def _curve_of(
 
 
 def _answered_first(answers: Sequence[str | None], values: FloatArray) -> FloatArray:
-    """Scores in ``BestOfN``'s order: scored before unscored, then samples with an answer before those without."""
+    """Scores in ``BestOfN``'s order: scored before unscored, with an answer before without."""
     finite = np.isfinite(values)
     known = values[finite]
     low, span = (float(known.min()), float(np.ptp(known)) + 1.0) if known.size else (0.0, 1.0)
