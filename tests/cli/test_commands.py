@@ -212,7 +212,7 @@ def test_absent_labels_are_counted(files, lab_base, tmp_path):
         *("--labels", tmp_path / "l.jsonl", "--out", tmp_path / "prm"),
         *("--base", lab_base, "--epochs", 1),
     )
-    assert "1 labels skipped: their 'trace_id' is in no trace" in ended.err
+    assert "1 labels skipped: their 'trace_id' is in no usable trace" in ended.err
     assert "left out: 1 traces without a usable label" in ended.err
 
 

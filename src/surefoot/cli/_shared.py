@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast
 import typer
 
 from surefoot.errors import RecordError, RunError
-from surefoot.records import Problem, Record, Trace
+from surefoot.records import Problem, Record, StepLabel, Trace
 
 if TYPE_CHECKING:
     from surefoot.answers import AnswerChecker, AnswerStyle, Grader
-    from surefoot.protocols import Policy, ProblemTrace
+    from surefoot.protocols import LabelledTrace, Policy, ProblemTrace
 
 R = TypeVar("R", bound=Record)
 
@@ -104,6 +104,23 @@ def pair(problems: list[Problem], traces: list[Trace]) -> list[ProblemTrace]:
         ProblemTrace(problem=by_id[trace.problem_id], trace=trace)
         for trace in traces
         if trace.problem_id in by_id and trace.steps
+    ]
+
+
+def labelled(problems: list[Problem], traces: list[Trace], labels: list[StepLabel]) -> list[LabelledTrace]:
+    """Traces with their problems and labels; labels of unknown traces are counted on standard error."""
+    from surefoot.protocols import LabelledTrace
+
+    of_trace: dict[str, list[StepLabel]] = {}
+    for label in labels:
+        of_trace.setdefault(label.trace_id, []).append(label)
+    items = pair(problems, traces)
+    known = {item.trace.id for item in items}
+    if orphans := sum(len(rows) for trace, rows in of_trace.items() if trace not in known):
+        typer.echo(f"{orphans} labels skipped: their 'trace_id' is in no usable trace", err=True)
+    return [
+        LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(of_trace.get(item.trace.id, ())))
+        for item in items
     ]
 
 

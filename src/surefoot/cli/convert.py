@@ -78,9 +78,8 @@ def convert(
 
 
 def _read_records(folder: Path) -> list[LabelledTrace]:
-    from surefoot.cli._shared import pair, read_all
+    from surefoot.cli._shared import labelled, read_all
     from surefoot.errors import RecordError
-    from surefoot.protocols import LabelledTrace
     from surefoot.records import Problem, StepLabel, Trace
 
     def find(name: str) -> str:
@@ -89,17 +88,8 @@ def _read_records(folder: Path) -> list[LabelledTrace]:
                 return str(folder / f"{name}{ending}")
         raise RecordError(f"{folder}: there is no {name}.jsonl or {name}.parquet")
 
-    labels: dict[str, list[StepLabel]] = {}
-    for label in read_all(find("labels"), StepLabel):
-        labels.setdefault(label.trace_id, []).append(label)
-    items = pair(read_all(find("problems"), Problem), read_all(find("traces"), Trace))
-    known = {item.trace.id for item in items}
-    if orphans := sum(len(rows) for trace, rows in labels.items() if trace not in known):
-        typer.echo(f"{orphans} labels skipped: their 'trace_id' is in no usable trace", err=True)
-    return [
-        LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(labels.get(item.trace.id, ())))
-        for item in items
-    ]
+    labels = read_all(find("labels"), StepLabel)
+    return labelled(read_all(find("problems"), Problem), read_all(find("traces"), Trace), labels)
 
 
 def _write_records(

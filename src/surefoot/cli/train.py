@@ -12,6 +12,7 @@ from surefoot.cli import _options as o
 if TYPE_CHECKING:
     from surefoot.models.reward_model import CheckpointCard
     from surefoot.protocols import LabelledTrace
+    from surefoot.records import StepLabel
     from surefoot.training.loop import TrainingConfig
     from surefoot.training.targets import OutcomeTargets, StepTargets
 
@@ -112,7 +113,7 @@ def prm(
             seed=seed,
         )
     inputs = file_inputs(problems=problems, traces=traces, labels=labels)
-    _train("prm", out, base, card, targets, config, _labelled(problems, traces, found), inputs, device)
+    _train("prm", out, base, card, targets, config, _items(problems, traces, found), inputs, device)
 
 
 @app.command("orm")
@@ -167,25 +168,14 @@ def orm(
             seed=seed,
         )
     inputs = file_inputs(problems=problems, traces=traces)
-    _train("orm", out, base, card, targets, config, _labelled(problems, traces, []), inputs, device)
+    _train("orm", out, base, card, targets, config, _items(problems, traces, []), inputs, device)
 
 
-def _labelled(problems: str, traces: str, labels: list) -> list[LabelledTrace]:  # type: ignore[type-arg]
-    from surefoot.cli._shared import pair, read_all
-    from surefoot.protocols import LabelledTrace
+def _items(problems: str, traces: str, labels: list[StepLabel]) -> list[LabelledTrace]:
+    from surefoot.cli._shared import labelled, read_all
     from surefoot.records import Problem, Trace
 
-    of_trace: dict[str, list] = {}  # type: ignore[type-arg]
-    for label in labels:
-        of_trace.setdefault(label.trace_id, []).append(label)
-    items = pair(read_all(problems, Problem), read_all(traces, Trace))
-    known = {item.trace.id for item in items}
-    if orphans := sum(len(rows) for trace, rows in of_trace.items() if trace not in known):
-        typer.echo(f"{orphans} labels skipped: their 'trace_id' is in no trace", err=True)
-    return [
-        LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(of_trace.get(item.trace.id, ())))
-        for item in items
-    ]
+    return labelled(read_all(problems, Problem), read_all(traces, Trace), labels)
 
 
 def _train(
