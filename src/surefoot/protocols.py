@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from surefoot.records import Message, Problem, StepLabel, StepScores, ToolCall, Trace, Usage
 
@@ -31,6 +31,8 @@ class SampleRequest:
     prompt: str | tuple[Message, ...]
     prefix: str = ""
     n: int = 1
+    first: int = 0
+    """Number of the first sample. Asking for samples 0-1 and then for 2-7 gives what asking for 0-7 gives."""
     seed: int = 0
     sampling: Sampling = field(default_factory=Sampling)
 
@@ -89,6 +91,28 @@ class Labeller(Protocol):
     """Labels traces: one list per item, one label per step of that item's trace."""
 
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a deterministic verifier says of one step."""
+
+    value: Literal[-1, 0, 1] | None
+    """+1 right and a step forward, 0 right without progress, -1 wrong, ``None`` = cannot be checked."""
+    reason: str
+
+
+@runtime_checkable
+class StepVerifier(Protocol):
+    """Checks steps by rule: arithmetic, a game's moves, code run against tests, tool calls.
+
+    One list per item, one verdict per step of that item's trace. ``name`` is recorded in the labels.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]: ...
 
 
 @runtime_checkable

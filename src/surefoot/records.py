@@ -67,6 +67,11 @@ class Usage(BaseModel):
     calls: int = 0
     """Requests made (batched in process, or over the network)."""
 
+    @property
+    def tokens(self) -> int:
+        """All tokens, read or written, by policy or verifier."""
+        return self.prompt_tokens + self.completion_tokens + self.verifier_tokens
+
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
@@ -207,6 +212,8 @@ class Evidence(BaseModel):
 
     successes: int | None = None
     trials: int | None = None
+    interval: tuple[float, float] | None = None
+    """Bounds on the success rate (Wilson, 95 %), where the label rests on trials."""
     usage: Usage = Usage()
     """What this label cost; nothing where it reuses work done for another."""
     rater: str | None = None

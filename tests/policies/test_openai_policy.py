@@ -232,11 +232,23 @@ def test_vllm_dialect_takes_one_call_and_counts_the_token_ids_of_each_choice():
 
 def test_vllm_dialect_keeps_the_samples_of_neighbouring_seeds_apart():
     requests = [SampleRequest(prompt="Hi", n=4, seed=seed) for seed in range(20)]
-    _, server = sample(echo, *requests, SampleRequest(prompt="single", seed=7), dialect="vllm")
+    _, server = sample(echo, *requests, dialect="vllm")
     # vLLM draws sample i of a call with seed s + i.
     drawn = [body["seed"] + i for body in server.bodies for i in range(4) if body["n"] == 4]
     assert len(drawn) == len(set(drawn)) == 80
-    assert [body["seed"] for body in server.bodies if body["n"] == 1] == [7]
+
+
+@pytest.mark.parametrize("dialect", ["openai", "vllm"])
+def test_samples_asked_for_in_parts_have_the_seeds_of_one_request(dialect):
+    whole, parts = SampleRequest(prompt="Hi", n=4, seed=3), []
+    for first, n in ((0, 1), (1, 3)):
+        parts.append(SampleRequest(prompt="Hi", n=n, first=first, seed=3))
+
+    def seeds(*requests):
+        _, server = sample(echo, *requests, dialect=dialect)
+        return sorted(body["seed"] + i for body in server.bodies for i in range(body.get("n", 1)))
+
+    assert seeds(*parts) == seeds(whole)
 
 
 def test_vllm_dialect_without_token_ids_invents_no_counts():

@@ -25,6 +25,13 @@ def test_answers_in_order_with_the_sample_index():
     assert run(policy, SampleRequest(prompt="a", n=2)) == results[:1]
 
 
+def test_samples_asked_for_in_parts_are_those_of_one_request():
+    policy = ScriptedPolicy(lambda request, sample: f"{sample}")
+    first, rest = run(policy, SampleRequest(prompt="a", n=1), SampleRequest(prompt="a", n=2, first=1))
+    (whole,) = run(policy, SampleRequest(prompt="a", n=3))
+    assert first.completions + rest.completions == whole.completions
+
+
 def test_usage_counts_the_prompt_once_and_every_completion():
     policy = ScriptedPolicy(lambda request, sample: "one two three")
     (text,) = run(policy, SampleRequest(prompt="two words", prefix=" and two", n=3))

@@ -50,5 +50,15 @@ BatchSize = Annotated[
     int, typer.Option("--batch-size", min=1, help="Samples decoded together in this process.")
 ]
 Device = Annotated[str, typer.Option("--device", help="Where the model runs: cpu, cuda, cuda:1, mps.")]
+TokenBudget = Annotated[
+    int | None,
+    typer.Option("--token-budget", min=1, help="Stop before the piece of work that would spend more tokens."),
+]
+TimeBudget = Annotated[
+    float | None,
+    typer.Option(
+        "--time-budget", min=0, help="Stop before the piece of work that would end later (minutes)."
+    ),
+]
 Problems = Annotated[str, typer.Option("--problems", help="File of problem records.")]
 Traces = Annotated[str, typer.Option("--traces", help="File of trace records.")]

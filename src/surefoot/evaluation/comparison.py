@@ -247,7 +247,7 @@ def _prefix_truth(scored: ScoredTraces) -> dict[str, list[bool]]:
     for trace in scored.traces:
         good, prefix = True, []
         for verdict in check_steps(by_id[trace.problem_id], trace):
-            good = good and verdict.value >= 0
+            good = good and verdict.value != -1
             prefix.append(good)
         truth[trace.id] = prefix
     return truth

@@ -87,7 +87,7 @@ class NoisySolver:
             return SampleResult(completions=(), usage=Usage(), error=f"policy: {error}")
         completions = tuple(
             _cut(self._write(chain, request.prefix, _stream(request, prompt, sample)), request.sampling)
-            for sample in range(request.n)
+            for sample in range(request.first, request.first + request.n)
         )
         usage = Usage(
             prompt_tokens=len(_token_ends(prompt + request.prefix)),

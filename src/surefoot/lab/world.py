@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 
 from surefoot.errors import RecordError
-from surefoot.protocols import ProblemTrace
+from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import Evidence, Problem, StepLabel, Trace
 
 BASE = 10
@@ -74,15 +74,6 @@ class Chain:
         for symbol, digit in self.operations:
             value = apply(value, symbol, digit)
         return value
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What the checker says of one step, judged against the trace's own state before it."""
-
-    value: Literal[-1, 0, 1]
-    """+1 right and a step forward, 0 right without progress, -1 wrong."""
-    reason: str
 
 
 def apply(value: int, symbol: str, digit: int) -> int:
@@ -276,7 +267,7 @@ class ExactLabeller:
                 value, reason = None, "after the first error"
             elif failed and self.after_error == "wrong":
                 value = -1
-            failed = failed or verdict.value < 0
+            failed = failed or verdict.value == -1
             yield StepLabel(
                 trace_id=item.trace.id,
                 step=index,

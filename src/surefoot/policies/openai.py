@@ -36,7 +36,7 @@ class OpenAIPolicy:
     **Tokens.** ``Completion.tokens`` is what the server counted for that completion, but the protocol has
     only a total for a call. So the ``openai`` dialect makes one call a sample (``n`` is never sent): sample 0
     with the request's seed, the others with seeds derived from it by hashing. The ``vllm`` dialect makes one
-    call with ``n``, the seed hashed if ``n`` is above 1 (vLLM adds the sample's number to it), and counts
+    call with ``n`` and a hash of the seed (vLLM adds the sample's number to it), and counts
     the ``token_ids`` that vLLM returns with each choice (vLLM 0.10.2 or newer).
     Either way ``Usage.prompt_tokens`` counts the prompt once a request, and ``Usage.calls`` counts every
     call made, retries included. An answer without ``usage`` is an error, as its cost is unknown.
@@ -166,10 +166,11 @@ class OpenAIPolicy:
     ) -> tuple[int, SampleResult]:
         if self._dialect == "vllm":
             # vLLM gives sample i the seed s + i. Hashing s keeps requests with neighbouring seeds apart.
-            spread = replace(request, seed=_sample_seed(request.seed, request.n - 1))
+            spread = replace(request, seed=_sample_seed(request.seed, 1) + request.first)
             return number, await self._call(connection, spread)
         singles = (
-            replace(request, n=1, seed=_sample_seed(request.seed, sample)) for sample in range(request.n)
+            replace(request, n=1, seed=_sample_seed(request.seed, sample))
+            for sample in range(request.first, request.first + request.n)
         )
         return number, _merge(await asyncio.gather(*(self._call(connection, single) for single in singles)))
 

@@ -46,7 +46,7 @@ class ScriptedPolicy:
         error = self.fail(request) if self.fail else None
         if error is not None:
             return SampleResult(completions=(), usage=Usage(calls=1), error=error)
-        texts = (self.answer(request, sample) for sample in range(request.n))
+        texts = (self.answer(request, sample) for sample in range(request.first, request.first + request.n))
         completions = tuple(self._cut(text, request.sampling) for text in texts)
         usage = Usage(
             prompt_tokens=self._prompt_tokens(request),

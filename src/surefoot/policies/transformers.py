@@ -111,7 +111,7 @@ class TransformersPolicy:
                 continue
             rows += [
                 _Row(number, sample, request, ids, min(request.sampling.max_tokens, room))
-                for sample in range(request.n)
+                for sample in range(request.first, request.first + request.n)
             ]
         rows.sort(key=lambda row: (len(row.ids), row.ids))
         read: dict[int, int] = dict.fromkeys(range(len(requests)), 0)

@@ -57,7 +57,7 @@ def _arrow_type(annotation: Any) -> pyarrow.DataType:
         some = [part for part in arguments if part is not types.NoneType]
         if len(some) == 1:
             return _arrow_type(some[0])
-    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+    if origin is tuple and len({part for part in arguments if part is not Ellipsis}) == 1:
         return pa.list_(_arrow_type(arguments[0]))
     if origin is list:
         return pa.list_(_arrow_type(arguments[0]))
