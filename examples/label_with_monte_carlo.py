@@ -12,6 +12,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import check_steps, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
+from surefoot.labelling.stopping import SoftEstimate
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Usage
@@ -26,7 +27,7 @@ with AnswerChecker("exact") as checker:
     grader = Grader(checker=checker, styles=("phrase",))
     sampled = asyncio.run(sample_traces(solver, problems, n=1, seed=0, segmenter=Line(), grader=grader))
     items = [ProblemTrace(problem=p, trace=traces[0]) for p, traces in zip(problems, sampled, strict=True)]
-    labeller = MonteCarloLabeller(policy=solver, grader=grader, rollouts=ROLLOUTS, estimate="soft")
+    labeller = MonteCarloLabeller(policy=solver, grader=grader, rule=SoftEstimate(rollouts=ROLLOUTS))
     labels = asyncio.run(labeller.label(items))
 
 for item, of_trace in zip(items, labels, strict=True):

@@ -12,7 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from surefoot._answer_worker import AnswerWorker
+from surefoot._answer_task import load_comparison
+from surefoot._bounded_worker import BoundedWorker
 from surefoot.errors import AnswerError
 
 AnswerStyle = Literal["boxed", "hash", "phrase", "last_number"]
@@ -86,7 +87,9 @@ class AnswerChecker:
         reference_not_a_number."""
         self._settings: dict[str, Any] = {"timeout_s": timeout_s, "memory_mb": memory_mb, "rel_tol": rel_tol}
         self._tolerance = Fraction(str(rel_tol))
-        self._worker = AnswerWorker(timeout_s=timeout_s, memory_mb=memory_mb)
+        self._worker = BoundedWorker(
+            load_comparison, timeout_s=timeout_s, memory_mb=memory_mb, error=AnswerError
+        )
         self._memo: dict[tuple[str, str], tuple[bool | None, str]] = {}
         self._lock = threading.Lock()
 
@@ -136,8 +139,8 @@ class AnswerChecker:
             return verdict, ""
         if max(len(answer), len(reference)) > MAX_CHARS:
             return None, "too_long"
-        reply = self._worker.compare(_normalise(answer), _normalise(reference))
-        return reply.equal, reply.failure or ""
+        reply = self._worker.ask({"answer": _normalise(answer), "reference": _normalise(reference)})
+        return reply.answer, reply.failure or ""
 
     def _compare_numbers(self, answer: str, reference: str) -> tuple[bool | None, str]:
         right = _plain_number(reference)

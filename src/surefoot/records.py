@@ -249,6 +249,24 @@ class StepLabel(Record):
         return self
 
 
+class StepPair(Record):
+    """Two rival steps after one prefix, with their values: a preference for pairwise training."""
+
+    problem_id: str
+    prefix: str
+    """Text of the solution before either step; empty at its beginning."""
+    better: str
+    worse: str
+    better_value: float = Field(ge=0, le=1)
+    worse_value: float = Field(ge=0, le=1)
+    source: str
+
+    @property
+    def preference(self) -> float:
+        """Chance that the better step is the better one, ½ (1 + p - q) (OmegaPRM, arXiv 2406.06592)."""
+        return (1 + self.better_value - self.worse_value) / 2
+
+
 class StepScores(Record):
     """A reward model's output for one trace: one score a step, ``None`` where there is none."""
 

@@ -251,6 +251,68 @@ def test_samples_asked_for_in_parts_have_the_seeds_of_one_request(dialect):
     assert seeds(*parts) == seeds(whole)
 
 
+def vllm_answer(body):
+    """The shape that vLLM 0.32 answers a call to ``/completions`` with: fields unset are null."""
+    if body["n"] > 1 and body["temperature"] == 0:
+        message = f"n must be 1 when using greedy sampling, got {body['n']}."
+        error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
+        return Reply(payload={"error": error}, status=400)
+    choice = {"logprobs": None, "prompt_logprobs": None, "prompt_token_ids": [5, 6], "routed_experts": None}
+    choices = [
+        {"index": 0, "text": "a\n", "finish_reason": "stop", "stop_reason": "\n", "token_ids": [4, 9]},
+        {"index": 1, "text": "b", "finish_reason": "stop", "stop_reason": None, "token_ids": [4, 2]},
+        {"index": 2, "text": "c d", "finish_reason": "length", "stop_reason": None, "token_ids": [4, 5, 6]},
+    ][: body["n"]]
+    written = sum(len(c["token_ids"]) for c in choices)
+    usage = {
+        "prompt_tokens": 2,
+        "total_tokens": 2 + written,
+        "completion_tokens": written,
+        "prompt_tokens_details": {"cached_tokens": 0, "multimodal_tokens": None},
+        "completion_tokens_details": None,
+    }
+    return Reply(
+        payload={
+            "id": "cmpl-1",
+            "object": "text_completion",
+            "choices": [choice | c for c in choices],
+            "service_tier": None,
+            "usage": usage,
+            "kv_transfer_params": None,
+        }
+    )
+
+
+def test_vllm_answers_are_read_in_full():
+    request = SampleRequest(prompt="Hi", n=3, sampling=Sampling(stop=("\n",)))
+    (result,), _ = sample(vllm_answer, request, dialect="vllm")
+    assert [(c.text, c.finish_reason, c.tokens) for c in result.completions] == [
+        ("a\n", "stop", 2),
+        ("b", "stop", 2),
+        ("c d", "length", 3),
+    ]
+    assert (result.usage, result.error) == (Usage(prompt_tokens=2, completion_tokens=7, calls=1), None)
+
+
+def test_vllm_dialect_makes_greedy_samples_one_by_one_as_vllm_refuses_n_for_them():
+    request = SampleRequest(prompt="Hi", n=3, sampling=Sampling(temperature=0.0))
+    (result,), server = sample(vllm_answer, request, dialect="vllm")
+    assert result.error is None
+    assert [c.text for c in result.completions] == ["a\n"] * 3
+    assert result.usage == Usage(prompt_tokens=2, completion_tokens=6, calls=3)
+    assert [body["n"] for body in server.bodies] == [1, 1, 1]
+
+
+def test_vllm_dialect_keeps_the_models_own_sampling_settings_out():
+    requests = [SampleRequest(prompt="Hi")]
+    _, server = sample(echo, *requests, dialect="vllm", extra_body={"top_k": 20})
+    (body,) = server.bodies
+    # Left out, vLLM reads these from the model's generation_config.json.
+    assert (body["min_p"], body["repetition_penalty"]) == (0.0, 1.0)
+    assert (body["presence_penalty"], body["frequency_penalty"]) == (0.0, 0.0)
+    assert body["top_k"] == 20
+
+
 def test_vllm_dialect_without_token_ids_invents_no_counts():
     (result,), _ = sample(
         lambda _: Reply(payload=completion(["a", "b"])), SampleRequest(prompt="Hi", n=2), dialect="vllm"

@@ -192,6 +192,15 @@ def test_a_prefix_that_no_row_rates_is_taken_as_given(tmp_path: Path):
     assert shape(item) == ("a\nb\nc", [(2, 1.0)])
 
 
+def test_a_row_on_the_way_of_a_path_with_a_gap_is_one_label(tmp_path: Path):
+    items = read_steps(tmp_path, row("", "a", 1), row("", "b", -1), row("ac", "d", 1), row("bc", "d", 0))
+    assert [shape(item) for item in items] == [
+        ("b", [(0, -1.0)]),
+        ("a\nc\nd", [(0, 1.0), (2, 1.0)]),
+        ("b\nc\nd", [(2, 0.0)]),
+    ]
+
+
 def test_raw_records_as_step_rows(tmp_path: Path):
     items = read(tmp_path, record(step(("a", 1), ("A", None)), step(("b\n\n# Answer\n\n2", 0), chosen=0)))
     report = write_prm800k_steps(items, tmp_path / "rows.jsonl")

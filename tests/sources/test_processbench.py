@@ -85,6 +85,16 @@ def test_round_trip_of_hard_steps(tmp_path: Path, name: str):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["p.json", name])
 
 
+def test_an_id_that_comes_again_is_a_trace_of_its_own(tmp_path: Path):
+    rows = [ROW, {**ROW, "label": -1, "extra": [1]}, {"label": 0, **ROW}]
+    items = list(read_processbench(file(tmp_path / "p.json", *rows)))
+    assert [item.trace.id for item in items] == ["gsm8k-7", "gsm8k-7#1", "gsm8k-7#2"]
+    write_processbench(items, tmp_path / "o.json", neutral="drop")
+    back = json.loads((tmp_path / "o.json").read_text())
+    assert back == rows
+    assert [list(row) for row in back] == [list(row) for row in rows]
+
+
 def labelled(*steps: float | None, outcome: bool | None = True, kind: str = "correctness") -> LabelledTrace:
     problem = Problem(text="q")
     text = "\n".join("s" for _ in steps)
@@ -104,8 +114,14 @@ def test_neutral_policy(tmp_path: Path, neutral: str, expected: int | None):
     path = tmp_path / "o.json"
     report = write_processbench([labelled(1, 0, -1)], path, neutral=neutral)
     assert [row["label"] for row in json.loads(path.read_text())] == ([] if expected is None else [expected])
-    dropped = {} if expected is not None else {"traces: no sign before the first error (neutral)": 1}
-    assert report.dropped == dropped
+    assert (
+        report.dropped
+        == {
+            "positive": {},
+            "negative": {"signs: after the first error": 1},
+            "drop": {"traces: no sign before the first error (neutral)": 1},
+        }[neutral]
+    )
 
 
 def test_what_has_no_place_is_counted(tmp_path: Path):

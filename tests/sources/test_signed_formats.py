@@ -83,10 +83,10 @@ def test_math_shepherd_round_trip(tmp_path: Path):
     assert rows_of(path) == [SHEPHERD]
 
 
-def test_math_shepherd_numbers_steps_and_leaves_unsigned_ones_untagged(tmp_path: Path):
+def test_math_shepherd_unsigned_steps_come_back_unlabelled(tmp_path: Path):
     path = tmp_path / "out.jsonl"
     items = [
-        labelled(1, 0, -1),
+        labelled(1, 0, -1, None, 0),
         labelled(None, None),
         labelled(1, text="ки"),
         labelled(0.25, 0.0, kind="value"),
@@ -99,11 +99,53 @@ def test_math_shepherd_numbers_steps_and_leaves_unsigned_ones_untagged(tmp_path:
     assert rows_of(path)[0]["input"] == "q Step 1: s0 ки\nStep 2: s1\nStep 3: s2 ки"
     assert report.written == 2
     assert report.dropped == {
-        "steps: neutral": 1,
+        "labels: neutral": 1,
+        "steps: after the last one with a sign (label without a value)": 2,
         "traces: no step has a sign": 1,
         "traces: the text has the tag 'ки'": 1,
         "traces: chat trace": 1,
     }
+    first, second = read_math_shepherd(path)
+    assert [first.trace.step_text(index).strip() for index in range(3)] == [
+        "Step 1: s0",
+        "Step 2: s1",
+        "Step 3: s2",
+    ]
+    assert [(label.step, label.value) for label in first.labels] == [(0, 1.0), (2, 0.0)]
+    assert [(label.step, label.value) for label in second.labels] == [(0, 1.0), (1, 0.0)]
+
+
+def test_math_shepherd_keeps_an_alternative_whose_last_step_alone_is_labelled(tmp_path: Path):
+    whole = labelled(1, 1, -1)
+    item = LabelledTrace(problem=whole.problem, trace=whole.trace, labels=whole.labels[2:])
+    report = write_math_shepherd([item], tmp_path / "out.jsonl", neutral="drop")
+    assert report.summary() == "1 rows written; dropped: nothing"
+    (back,) = read_math_shepherd(tmp_path / "out.jsonl")
+    assert [(label.step, label.value) for label in back.labels] == [(2, 0.0)]
+    assert back.problem.text == "q"
+
+
+def test_math_shepherd_drops_a_step_that_holds_the_next_number(tmp_path: Path):
+    item = labelled(1, text="a\nStep 2: b")
+    report = write_math_shepherd([item], tmp_path / "out.jsonl", neutral="drop")
+    assert report.summary() == (
+        "0 rows written; dropped: 1 traces: its steps would be cut otherwise on reading"
+    )
+
+
+def test_math_shepherd_rows_of_odd_form_come_back(tmp_path: Path):
+    rows = [
+        {"input": " q?\n\nStep 1: a  ки Step 3: bки\n", "label": " q?\n\nStep 1: a  + Step 3: b-\n "},
+        {**SHEPHERD, "extra": None},
+        SHEPHERD,
+        {**SHEPHERD, "label": SHEPHERD["label"].replace("2 +", "2 -")},
+        {"input": "q Step 1: \nStep 2:ки", "label": "q Step 1: \nStep 2:+", "task": "x"},
+    ]
+    items = list(read_math_shepherd(lines(tmp_path / "m.jsonl", *rows)))
+    assert len({item.trace.id for item in items}) == 5
+    assert len(items[4].trace.steps) == 2
+    write_math_shepherd(items, tmp_path / "out.jsonl", neutral="drop")
+    assert rows_of(tmp_path / "out.jsonl") == rows
 
 
 def test_stepwise_round_trip(tmp_path: Path):

@@ -21,6 +21,13 @@ PolicyName = Annotated[
 BaseUrl = Annotated[
     str | None, typer.Option("--base-url", help="OpenAI-compatible server, e.g. http://localhost:8000/v1.")
 ]
+Dialect = Annotated[
+    str,
+    typer.Option(
+        "--dialect",
+        help="Server: openai = one call a sample, vllm = one call for all samples of a prompt.",
+    ),
+]
 Chat = Annotated[
     bool, typer.Option("--chat", help="Put the prompt through the chat template, as a user message.")
 ]
@@ -59,6 +66,9 @@ TimeBudget = Annotated[
     typer.Option(
         "--time-budget", min=0, help="Stop before the piece of work that would end later (minutes)."
     ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Predict labels and tokens from the traces, spend nothing.")
 ]
 Problems = Annotated[str, typer.Option("--problems", help="File of problem records.")]
 Traces = Annotated[str, typer.Option("--traces", help="File of trace records.")]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import typer
 
-from surefoot.errors import RecordError, RunError
+from surefoot.errors import PolicyError, RecordError, RunError
 from surefoot.records import Problem, Record, StepLabel, Trace
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ def checked_options() -> Iterator[None]:
         raise RunError(f"{option}{first['msg'].removeprefix('Value error, ')}") from error
     except ValueError as error:
         raise RunError(str(error)) from error
+
+
+def choice(option: str, value: str, *choices: str) -> None:
+    """Raise ``RunError`` unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise RunError(f"{option} is {value!r}; choose {', '.join(choices[:-1])} or {choices[-1]}")
 
 
 def read_all(path: str, record: type[R]) -> list[R]:
@@ -143,15 +149,34 @@ def grader(extract: str, equality: str) -> Iterator[Grader]:
 
 
 def open_policy(
-    name: str, *, base_url: str | None, chat: bool, concurrency: int, batch_size: int, device: str
+    name: str,
+    *,
+    base_url: str | None,
+    chat: bool,
+    concurrency: int,
+    batch_size: int,
+    device: str,
+    dialect: str = "openai",
+    extra_body: Mapping[str, Any] | None = None,
 ) -> Policy:
-    """``lab``, a checkpoint directory or hub name, or with ``base_url`` a server's model."""
+    """``lab``, a checkpoint directory or hub name, or with ``base_url`` a server's model.
+
+    ``extra_body`` goes into every request to a server. Raises ``PolicyError`` for an unknown dialect, or one
+    other than ``openai`` without ``base_url``.
+    """
     if base_url:
         from surefoot.policies.openai import OpenAIPolicy
 
         return OpenAIPolicy(
-            model=name, base_url=base_url, mode="chat" if chat else "completions", concurrency=concurrency
+            model=name,
+            base_url=base_url,
+            mode="chat" if chat else "completions",
+            dialect=cast("Literal['openai', 'vllm']", dialect),
+            concurrency=concurrency,
+            extra_body=extra_body,
         )
+    if dialect != "openai":
+        raise PolicyError(f"--dialect {dialect} is for a server; give its address with --base-url")
     from surefoot.lab.checkpoints import POLICY
     from surefoot.policies.transformers import TransformersPolicy
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from surefoot.protocols import LabelledTrace
-    from surefoot.sources import Neutral, WriteReport
-
-WRITERS = ("records", "math-shepherd", "stepwise", "processbench", "prm800k-steps")
+    from surefoot.sources import WriteReport
 
 
 def convert(
@@ -22,22 +18,30 @@ def convert(
         str,
         typer.Option(
             "--from",
-            help="gsm8k, gsm8k-solutions, math500, math-shepherd, prm800k, prm800k-steps, processbench, "
-            "stepwise, or records (problems, traces and labels as this package writes them).",
+            help="bigbench-mistake, gsm8k, gsm8k-solutions, math500, math-aps, math-shepherd, prm800k, "
+            "prm800k-steps, prmbench, prmbench-controls, processbench, stepwise, or records (problems, "
+            "traces and labels as this package writes them).",
         ),
     ],
     out: Annotated[
         str, typer.Option("--out", "-o", help="Directory for records; file for the other formats.")
     ],
     writer: Annotated[
-        str, typer.Option("--to", help="records, math-shepherd, stepwise, processbench or prm800k-steps.")
-    ] = "records",
-    neutral: Annotated[
         str,
         typer.Option(
-            "--neutral", help="What a 0 rating becomes in formats without one: positive, negative, drop."
+            "--to",
+            help="records, bigbench-mistake, math-aps, math-shepherd, prm800k, prm800k-steps, prmbench, "
+            "processbench or stepwise.",
         ),
-    ] = "drop",
+    ] = "records",
+    neutral: Annotated[
+        str | None,
+        typer.Option(
+            "--neutral",
+            help="What a 0 rating becomes in formats with two signs: positive, negative or drop. Needed "
+            "where there are such ratings, as published readers disagree.",
+        ),
+    ] = None,
     threshold: Annotated[
         float,
         typer.Option("--threshold", help="Value labels above this are positive in formats with signs only."),
@@ -55,11 +59,13 @@ def convert(
     from surefoot.errors import RecordError
     from surefoot.protocols import LabelledTrace, ProblemTrace
     from surefoot.records import Problem
-    from surefoot.sources import read_source
+    from surefoot.sources import WRITERS, Neutral, read_source
     from surefoot.store import ReadReport
 
-    if writer not in WRITERS:
-        raise RecordError(f"--to is {writer!r}; choose from {', '.join(WRITERS)}")
+    if writer != "records" and writer not in WRITERS:
+        raise RecordError(f"--to is {writer!r}; choose from records, {', '.join(WRITERS)}")
+    if neutral not in (None, *get_args(Neutral)):
+        raise RecordError(f"--neutral is {neutral!r}; choose from {', '.join(get_args(Neutral))}")
     if reader == "records":
         items: list[Any] = _read_records(Path(source))
     else:
@@ -71,10 +77,12 @@ def convert(
     problems = [item if isinstance(item, Problem) else item.problem for item in items]
     traces = [item.trace for item in items if isinstance(item, LabelledTrace | ProblemTrace)]
     labelled = [item for item in items if isinstance(item, LabelledTrace)]
+    if writer != "records" and not labelled:
+        raise RecordError(f"{source}: no labelled traces, which is what {writer} holds")
     if writer == "records":
         _write_records(Path(out), problems, traces, labelled, ".parquet" if parquet else ".jsonl")
     else:
-        typer.echo(_write(writer, labelled, out, cast("Neutral", neutral), threshold).summary(), err=True)
+        typer.echo(_write(writer, labelled, out, neutral, threshold).summary(), err=True)
 
 
 def _read_records(folder: Path) -> list[LabelledTrace]:
@@ -110,21 +118,20 @@ def _write_records(
 
 
 def _write(
-    writer: str, items: Iterable[LabelledTrace], out: str, neutral: Neutral, threshold: float
+    writer: str, items: list[LabelledTrace], out: str, neutral: str | None, threshold: float
 ) -> WriteReport:
-    from surefoot.sources import (
-        write_math_shepherd,
-        write_prm800k_steps,
-        write_processbench,
-        write_stepwise,
-    )
+    """Raises ``RecordError`` if the format has two signs, there are neutral labels and no policy for them."""
+    from surefoot.errors import RecordError
+    from surefoot.sources import SIGN_WRITERS, WRITERS
 
-    match writer:
-        case "math-shepherd":
-            return write_math_shepherd(items, out, neutral=neutral, threshold=threshold)
-        case "stepwise":
-            return write_stepwise(items, out, neutral=neutral, threshold=threshold)
-        case "processbench":
-            return write_processbench(items, out, neutral=neutral, threshold=threshold)
-        case _:
-            return write_prm800k_steps(items, out)
+    if writer not in SIGN_WRITERS:
+        return WRITERS[writer](items, out)
+    neutrals = sum(
+        label.kind == "correctness" and label.value == 0 for item in items for label in item.labels
+    )
+    if neutrals and neutral is None:
+        raise RecordError(
+            f"{neutrals} labels are neutral (0), which {writer} does not have; say what they become with "
+            "--neutral positive, negative or drop"
+        )
+    return SIGN_WRITERS[writer](items, out, neutral=neutral or "drop", threshold=threshold)

@@ -16,6 +16,7 @@ def sample(
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Traces per problem.")] = 8,
     policy: o.PolicyName = "lab",
     base_url: o.BaseUrl = None,
+    dialect: o.Dialect = "openai",
     chat: o.Chat = False,
     system: o.System = None,
     template: o.Template = "{problem}\n",
@@ -53,7 +54,13 @@ def sample(
     with checked_options():
         prompt = PromptFormat(template=template, chat=chat, system=system)
     source = open_policy(
-        policy, base_url=base_url, chat=chat, concurrency=concurrency, batch_size=batch_size, device=device
+        policy,
+        base_url=base_url,
+        dialect=dialect,
+        chat=chat,
+        concurrency=concurrency,
+        batch_size=batch_size,
+        device=device,
     )
     sampling = Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens, stop=tuple(stop or ()))
     failed = 0

@@ -6,11 +6,55 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from surefoot.errors import LabelError
 
 LabelLists = Sequence[Sequence[float | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confusion:
+    """Steps counted by what was said of them and what is true; the positive class is the *bad* step."""
+
+    tp: int = 0
+    """Called bad and bad."""
+    fp: int = 0
+    """Called bad but good."""
+    fn: int = 0
+    """Called good but bad."""
+    tn: int = 0
+    """Called good and good."""
+
+    @property
+    def steps(self) -> int:
+        return self.tp + self.fp + self.fn + self.tn
+
+    @property
+    def precision(self) -> float:
+        """Among steps called bad, the share that are bad; as all shares here NaN for 0/0."""
+        return _share(self.tp, self.tp + self.fp)
+
+    @property
+    def recall(self) -> float:
+        """Among bad steps, the share called bad."""
+        return _share(self.tp, self.tp + self.fn)
+
+    @property
+    def f1(self) -> float:
+        return _share(2 * self.tp, 2 * self.tp + self.fp + self.fn)
+
+    @property
+    def accuracy(self) -> float:
+        return _share(self.tp + self.tn, self.steps)
+
+    @property
+    def of_good(self) -> Confusion:
+        """The same steps with the good step as the positive class."""
+        return Confusion(tp=self.tn, fp=self.fn, fn=self.fp, tn=self.tp)
+
+    def __add__(self, other: Confusion) -> Confusion:
+        return Confusion(
+            tp=self.tp + other.tp, fp=self.fp + other.fp, fn=self.fn + other.fn, tn=self.tn + other.tn
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,36 +100,35 @@ def label_noise(
     _check(predicted, truth)
     claims = [_good(labels, predicted_good_above) for labels in predicted]
     facts = [_good(labels, truth_good_above) for labels in truth]
-    counts = np.zeros((2, 2), dtype=int)  # [claimed good, truly good]
-    for claim, fact in zip(claims, facts, strict=True):
-        for said, meant in zip(claim, fact, strict=True):
-            if said is not None and meant is not None:
-                counts[int(said), int(meant)] += 1
-    pairs = [(_first_bad(c), _first_bad(f)) for c, f in zip(claims, facts, strict=True)]
+    counts = sum((confusion(c, f) for c, f in zip(claims, facts, strict=True)), Confusion())
+    pairs = [(first_bad(c), first_bad(f)) for c, f in zip(claims, facts, strict=True)]
     known = [(c, f) for c, f in pairs if c is not None and f is not None]
-    steps = int(counts.sum())
-    bad_bad, bad_good, good_bad, good_good = (int(count) for count in counts.ravel())
     return LabelNoise(
-        precision_error=_share(bad_bad, bad_bad + bad_good),
-        recall_error=_share(bad_bad, bad_bad + good_bad),
-        f1_error=_share(2 * bad_bad, 2 * bad_bad + bad_good + good_bad),
-        precision_good=_share(good_good, good_good + good_bad),
-        recall_good=_share(good_good, good_good + bad_good),
-        f1_good=_share(2 * good_good, 2 * good_good + bad_good + good_bad),
-        accuracy=_share(bad_bad + good_good, steps),
+        precision_error=counts.precision,
+        recall_error=counts.recall,
+        f1_error=counts.f1,
+        precision_good=counts.of_good.precision,
+        recall_good=counts.of_good.recall,
+        f1_good=counts.of_good.f1,
+        accuracy=counts.accuracy,
         first_error_accuracy=_share(sum(c == f for c, f in known), len(known)),
-        steps=steps,
-        dropped=sum(len(labels) for labels in truth) - steps,
+        steps=counts.steps,
+        dropped=sum(len(labels) for labels in truth) - counts.steps,
         traces=len(known),
         dropped_traces=len(pairs) - len(known),
     )
 
 
-def _good(labels: Sequence[float | None], above: float) -> list[bool | None]:
-    return [None if value is None or math.isnan(value) else value > above for value in labels]
+def confusion(claims: Sequence[bool | None], facts: Sequence[bool | None]) -> Confusion:
+    """Count steps that are known on both sides; both have shape [steps], True is good, ``None`` unknown."""
+    counts = [0, 0, 0, 0]  # 2 * claimed good + truly good
+    for said, meant in zip(claims, facts, strict=True):
+        if said is not None and meant is not None:
+            counts[2 * said + meant] += 1
+    return Confusion(tp=counts[0], fp=counts[1], fn=counts[2], tn=counts[3])
 
 
-def _first_bad(good: Sequence[bool | None]) -> int | None:
+def first_bad(good: Sequence[bool | None]) -> int | None:
     """Index of the first bad step, -1 if all are good, ``None`` if an unknown step leaves it open."""
     for step, value in enumerate(good):
         if value is None:
@@ -93,6 +136,10 @@ def _first_bad(good: Sequence[bool | None]) -> int | None:
         if not value:
             return step
     return -1
+
+
+def _good(labels: Sequence[float | None], above: float) -> list[bool | None]:
+    return [None if value is None or math.isnan(value) else value > above for value in labels]
 
 
 def _share(part: int, whole: int) -> float:

@@ -22,6 +22,7 @@ from surefoot.evaluation.quickstart_report import write_report
 from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
+from surefoot.labelling.stopping import SoftEstimate
 from surefoot.models.encoding import Encoding
 from surefoot.models.reward_model import CheckpointCard, RewardModel
 from surefoot.models.scorer import load_prm
@@ -139,8 +140,7 @@ def _label(
     labeller = MonteCarloLabeller(
         policy=context.policy,
         grader=context.grader,
-        rollouts=config.rollouts,
-        estimate="soft",
+        rule=SoftEstimate(rollouts=config.rollouts),
         sampling=Sampling(max_tokens=config.max_tokens),
         seed=config.seed,
     )

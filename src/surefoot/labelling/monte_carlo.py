@@ -1,139 +1,227 @@
 """Step labels by Monte Carlo rollouts (Wang et al., Math-Shepherd, arXiv 2312.08935).
 
-From each prefix the policy writes ``rollouts`` completions; with c of N reaching the reference answer the
-hard estimate is 1[c > 0] (eq. 3) and the soft one c / N (eq. 4). Both estimate a *value*, the chance of
-success from here, not the correctness of the step.
+From a prefix the policy writes completions; how many reach the reference answer is the label's evidence.
+It estimates a *value*, the chance of success from here, not the correctness of the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from surefoot.answers import Grader
-from surefoot.errors import LabelError
+from surefoot.labelling.rollouts import Rollouts, Tally, require_rollable
+from surefoot.labelling.stopping import HardEstimate, StoppingRule, wilson_interval
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
-from surefoot.records import Evidence, Problem, StepLabel, Trace, Usage
+from surefoot.protocols import Policy, ProblemTrace, Sampling
+from surefoot.records import Evidence, StepLabel, Usage
 
-Estimate = Literal["hard", "soft"]
+Order = Literal["every", "until-error", "bisect"]
+"""Which prefixes are rolled out: all; one after the other up to the first bad one; by binary search."""
+
+OwnOutcome = Literal["same-policy", "always", "never"]
+"""Whether a trace's outcome may count as a rollout of its prefixes: by default if the completer wrote it."""
+
+AFTER_ERROR = "after the first error"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonteCarloLabeller:
-    """A :class:`surefoot.protocols.Labeller` that spends ``rollouts`` samples on each distinct prefix.
+    """A :class:`surefoot.protocols.Labeller` that rolls out the prefixes of traces.
 
-    Prefixes that several traces share are rolled out once; the trace's own end needs no rollout, because
-    its outcome is known. The evidence keeps successes, trials and the policy tokens that
-    the label cost; a label that reuses rollouts cost nothing.
+    ``rule`` says how many rollouts a prefix gets and what they mean
+    (:class:`~surefoot.labelling.stopping.SoftEstimate`, ``HardEstimate``, ``SequentialTest``). ``order`` says
+    which prefixes get any:
+
+    - ``every``: all of them.
+    - ``until-error``: in their order, up to the first bad one. Its first error is that of ``every``.
+    - ``bisect``: binary search for the first error of a trace with a wrong answer (OmegaPRM, arXiv
+      2406.06592, section 3.2), at most ceil(log2 T) rounds for T steps. It takes for granted that no prefix
+      after a bad one is good; so steps before the last good position are good without rollouts of their own.
+
+    Steps after the first error without rollouts of their own are unknown, or with ``after_error="wrong"``
+    have value 0. Prefixes that several traces share are rolled out once, and rollouts that pass through a
+    later prefix are lent to it; the end of a finished trace needs none, as its outcome is known. Evidence:
+    successes, trials, Wilson interval, and what the label cost; a label that reuses rollouts cost nothing.
     """
 
     policy: Policy
     grader: Grader
     prompt: PromptFormat = field(default_factory=PromptFormat)
-    rollouts: int = 8
-    estimate: Estimate = "hard"
+    rule: StoppingRule = field(default_factory=HardEstimate)
+    order: Order = "every"
+    after_error: Literal["unlabelled", "wrong"] = "unlabelled"
+    own_outcome: OwnOutcome = "same-policy"
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.rollouts < 1:
-            raise LabelError(f"rollouts must be at least 1, not {self.rollouts}")
 
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
         """One list per item, one label per step.
 
         Raises ``LabelError`` for a problem without reference answer or a chat trace.
         """
-        prefixes: dict[tuple[str, str], Problem] = {}
         for item in items:
-            _require_labellable(item)
-            for prefix in self._open_prefixes(item.trace):
-                prefixes[item.problem.id, prefix] = item.problem
-        results = await self.policy.sample(
-            [
-                SampleRequest(
-                    prompt=self.prompt.render(problem),
-                    prefix=prefix,
-                    n=self.rollouts,
-                    seed=self.seed,
-                    sampling=self.sampling,
-                )
-                for (_, prefix), problem in prefixes.items()
-            ]
+            require_rollable(item)
+        rollouts = Rollouts(
+            policy=self.policy, grader=self.grader, prompt=self.prompt, sampling=self.sampling, seed=self.seed
         )
-        estimates = {
-            key: self._estimate(problem, key[1], result)
-            for (key, problem), result in zip(prefixes.items(), results, strict=True)
+        lines = [
+            _Line(item, outcome, rollouts, self)
+            for item, outcome in zip(items, self._outcomes(items), strict=True)
+        ]
+        while wanted := [tally for line in lines for tally in line.wanted()]:
+            await rollouts.settle(wanted, self.rule)
+        paid: set[int] = set()
+        return [line.labels(paid) for line in lines]
+
+    def _outcomes(self, items: Sequence[ProblemTrace]) -> list[bool | None]:
+        """Outcome of each trace; those that nobody judged are graded here."""
+        unjudged = [item for item in items if item.trace.outcome is None]
+        grades = self.grader.grade(
+            [item.trace.text or "" for item in unjudged], [item.problem.answer for item in unjudged]
+        )
+        graded = iter(grades)
+        return [next(graded).outcome if item.trace.outcome is None else item.trace.outcome for item in items]
+
+    def counts_own(self, item: ProblemTrace) -> bool:
+        """Whether the trace's outcome may stand for a rollout: is it a sample of the completer's?"""
+        same = item.trace.policy is not None and item.trace.policy == self.policy.name
+        return self.own_outcome == "always" or (self.own_outcome == "same-policy" and same)
+
+
+class _Line:
+    """One trace on the way to its labels. A *place* is a number of steps: the prefix that they make."""
+
+    def __init__(
+        self, item: ProblemTrace, outcome: bool | None, rollouts: Rollouts, labeller: MonteCarloLabeller
+    ) -> None:
+        self.item, self.outcome, self.labeller = item, outcome, labeller
+        trace = item.trace
+        self.count = len(trace.steps)
+        # the end of a finished trace is decided; one cut off by its length could still go on
+        self.open = self.count if trace.finish_reason == "length" else max(self.count - 1, 0)
+        self.tallies = {
+            place: rollouts.tally(item.problem, trace.prefix(place)) for place in range(1, self.open + 1)
         }
-        spent: set[tuple[str, str]] = set()
-        return [self._labels(item, estimates, spent) for item in items]
+        if self.open < self.count and labeller.counts_own(item):
+            for tally in self.tallies.values():
+                tally.borrow(outcome, labeller.rule.borrowed)
 
-    def _open_prefixes(self, trace: Trace) -> list[str]:
-        """Prefixes whose value is not yet decided: all but the end of a finished trace."""
-        count = len(trace.steps) if trace.finish_reason == "length" else len(trace.steps) - 1
-        return [trace.prefix(step + 1) for step in range(count)]
+    def wanted(self) -> list[Tally]:
+        """Prefixes to roll out next; none when the trace's labels are as known as they will be."""
+        return [self.tallies[place] for place in _next(self.labeller.order, self._known(), self.open)]
 
-    def _estimate(self, problem: Problem, prefix: str, result: SampleResult) -> _Estimated:
-        if result.error:
-            return _Estimated(reason=f"rollouts failed: {result.error}", usage=result.usage)
-        texts = [prefix + completion.text for completion in result.completions]
-        graded = self.grader.grade(texts, [problem.answer] * len(texts))
-        known = [grade.outcome for grade in graded if grade.outcome is not None]
-        if not known:
-            return _Estimated(reason="no rollout's answer could be compared", usage=result.usage)
-        return _Estimated(successes=sum(known), trials=len(known), usage=result.usage)
-
-    def _labels(
-        self, item: ProblemTrace, estimates: dict[tuple[str, str], _Estimated], spent: set[tuple[str, str]]
-    ) -> list[StepLabel]:
+    def labels(self, paid: set[int]) -> list[StepLabel]:
+        """Labels in the order of the steps; ``paid`` holds the tallies whose cost is on a label already."""
+        known = self._known()
+        last_good, first_bad = _bounds(known)
         labels = []
-        for step, prefix in enumerate(self._open_prefixes(item.trace)):
-            key = (item.problem.id, prefix)
-            usage = estimates[key].usage if key not in spent else Usage()
-            spent.add(key)
-            labels.append(self._label(item.trace, step, estimates[key], usage))
-        for step in range(len(labels), len(item.trace.steps)):
-            labels.append(self._label(item.trace, step, self._ending(item), Usage()))
+        for place in range(1, self.count + 1):
+            if place > self.open:
+                labels.append(self._ending(place))
+            elif place in known:
+                labels.append(self._from_tally(place, self.tallies[place], paid))
+            elif place < last_good:
+                labels.append(self._label(place, 1.0, message=f"deduced: step {last_good - 1} is good"))
+            elif first_bad is None or place < first_bad:
+                labels.append(self._label(place, None, reason="not reached: an earlier estimate failed"))
+            elif self.labeller.after_error == "wrong":
+                labels.append(self._label(place, 0.0, message=f"{AFTER_ERROR}, step {first_bad - 1}"))
+            else:
+                labels.append(self._label(place, None, reason=AFTER_ERROR))
         return labels
 
-    def _ending(self, item: ProblemTrace) -> _Estimated:
-        outcome = item.trace.outcome
-        if outcome is None:
-            outcome = self.grader.grade([item.trace.text or ""], [item.problem.answer])[0].outcome
-        if outcome is None:
-            return _Estimated(reason="the trace's own answer could not be compared")
-        return _Estimated(successes=int(outcome), trials=1)
+    def _known(self) -> dict[int, bool | None]:
+        """Whether each decided place is good; ``None`` = its rollouts failed. Includes a finished end."""
+        rule = self.labeller.rule
+        known: dict[int, bool | None] = {}
+        for place, tally in self.tallies.items():
+            if not tally.more(rule):
+                bad = tally.unknown(rule) is not None
+                known[place] = None if bad else rule.good(tally.successes, tally.trials)
+        if self.open < self.count:
+            known[self.count] = self.outcome
+        return known
 
-    def _label(self, trace: Trace, step: int, estimated: _Estimated, usage: Usage) -> StepLabel:
-        value = None
-        if estimated.trials:
-            share = estimated.successes / estimated.trials
-            value = share if self.estimate == "soft" else float(share > 0)
+    def _from_tally(self, place: int, tally: Tally, paid: set[int]) -> StepLabel:
+        rule = self.labeller.rule
+        usage = Usage() if id(tally) in paid else tally.usage
+        paid.add(id(tally))
+        reason = tally.unknown(rule)
+        lent = tally.borrowed_trials
+        return self._label(
+            place,
+            rule.value(tally.successes, tally.trials) if reason is None else None,
+            reason=reason,
+            message=f"{lent} of the trials were drawn elsewhere and pass through here" if lent else None,
+            successes=tally.successes,
+            trials=tally.trials,
+            usage=usage,
+        )
+
+    def _ending(self, place: int) -> StepLabel:
+        if self.outcome is None:
+            return self._label(place, None, reason="the trace's own answer could not be compared", trials=0)
+        return self._label(place, float(self.outcome), successes=int(self.outcome), trials=1)
+
+    def _label(
+        self,
+        place: int,
+        value: float | None,
+        *,
+        reason: str | None = None,
+        message: str | None = None,
+        successes: int = 0,
+        trials: int | None = None,
+        usage: Usage | None = None,
+    ) -> StepLabel:
         return StepLabel(
-            trace_id=trace.id,
-            step=step,
+            trace_id=self.item.trace.id,
+            step=place - 1,
             kind="value",
             value=value,
-            reason=estimated.reason,
-            source=f"monte-carlo-{self.estimate}",
+            reason=reason,
+            source=f"monte-carlo-{self.labeller.rule.name}",
             evidence=Evidence(
-                successes=estimated.successes, trials=estimated.trials, usage=usage, rater=self.policy.name
+                successes=None if trials is None else successes,
+                trials=trials,
+                interval=wilson_interval(successes, trials) if trials else None,
+                usage=usage or Usage(),
+                rater=self.labeller.policy.name,
+                message=message,
             ),
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Estimated:
-    successes: int = 0
-    trials: int = 0
-    usage: Usage = field(default_factory=Usage)
-    reason: str | None = None
+def _next(order: Order, known: Mapping[int, bool | None], last: int) -> list[int]:
+    """Places among 1 … ``last`` to roll out next, given what is known; see the labeller."""
+    if order == "every":
+        return [place for place in range(1, last + 1) if place not in known]
+    if order == "until-error":
+        place = next((place for place in range(1, last + 1) if not known.get(place)), 0)
+        return [place] if place and place not in known else []
+    middle = probe(known, last)
+    return [middle] if middle else []
 
 
-def _require_labellable(item: ProblemTrace) -> None:
-    if item.problem.answer is None:
-        raise LabelError(f"problem {item.problem.id} has no 'answer'; rollouts cannot be judged without one")
-    if item.trace.text is None:
-        raise LabelError(f"trace {item.trace.id} has messages; Monte Carlo rollouts continue text traces")
+def probe(known: Mapping[int, bool | None], last: int) -> int | None:
+    """Next place of the binary search for the first error, or ``None`` when it is found.
+
+    The prefix of ``low`` steps is good (0: the problem itself) and that of ``high`` is bad, which at first
+    is known of a whole trace by its wrong answer; of a trace that was cut off it has to be found out. From
+    there each probe halves what lies between (OmegaPRM, arXiv 2406.06592, section 3.2).
+    """
+    if None in known.values():
+        return None
+    low, high = _bounds(known)
+    if high is None:
+        return last if low < last else None
+    return (low + high) // 2 if high - low > 1 else None
+
+
+def _bounds(known: Mapping[int, bool | None]) -> tuple[int, int | None]:
+    """Last good place before the first bad one, and that one, if there is any."""
+    high = min((place for place, good in known.items() if good is False), default=None)
+    goods = (place for place, good in known.items() if good and (high is None or place < high))
+    return max(goods, default=0), high

@@ -22,6 +22,16 @@ STOP_UNKNOWN = "stop_unknown"
 ERROR_CHARACTERS = 500
 """How much of a server's own words goes into an error."""
 
+_NEUTRAL = {
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+"""What vLLM otherwise takes from the model's ``generation_config.json``: tokens would then be drawn by rules
+that :class:`Sampling` does not tell of, and not as :class:`TransformersPolicy` draws them."""
+
 
 class OpenAIPolicy:
     """Samples from a server, over ``/chat/completions`` (mode ``chat``) or ``/completions``.
@@ -37,9 +47,14 @@ class OpenAIPolicy:
     only a total for a call. So the ``openai`` dialect makes one call a sample (``n`` is never sent): sample 0
     with the request's seed, the others with seeds derived from it by hashing. The ``vllm`` dialect makes one
     call with ``n`` and a hash of the seed (vLLM adds the sample's number to it), and counts
-    the ``token_ids`` that vLLM returns with each choice (vLLM 0.10.2 or newer).
+    the ``token_ids`` that vLLM returns with each choice (vLLM 0.10.2 or newer). At temperature 0 vLLM
+    refuses ``n`` above 1, so greedy samples are one call each there too.
     Either way ``Usage.prompt_tokens`` counts the prompt once a request, and ``Usage.calls`` counts every
     call made, retries included. An answer without ``usage`` is an error, as its cost is unknown.
+
+    **Sampling.** Fields that a request leaves out are the server's to fill. The ``vllm`` dialect leaves none
+    out: it also sends neutral values of ``top_k``, ``min_p`` and the penalties, because vLLM otherwise takes
+    them from the model's ``generation_config.json``. ``extra_body`` overrides them.
 
     **Stop texts.** The stop text is kept, but servers drop it. The ``vllm`` dialect asks for it
     (``include_stop_str_in_output``). Elsewhere a text that already ends with a stop text is left alone, and
@@ -164,7 +179,7 @@ class OpenAIPolicy:
     async def _numbered(
         self, connection: _Connection, number: int, request: SampleRequest
     ) -> tuple[int, SampleResult]:
-        if self._dialect == "vllm":
+        if self._dialect == "vllm" and request.sampling.temperature > 0:
             # vLLM gives sample i the seed s + i. Hashing s keeps requests with neighbouring seeds apart.
             spread = replace(request, seed=_sample_seed(request.seed, 1) + request.first)
             return number, await self._call(connection, spread)
@@ -231,7 +246,7 @@ class OpenAIPolicy:
         if sampling.stop:
             body["stop"] = list(sampling.stop)
         if self._dialect == "vllm":
-            body |= {"n": request.n, "include_stop_str_in_output": True, "return_token_ids": True}
+            body |= {"n": request.n, "include_stop_str_in_output": True, "return_token_ids": True, **_NEUTRAL}
         return body | self._extra_body
 
     def _read(self, answer: _Answer, request: SampleRequest, usage: Usage) -> SampleResult:

@@ -10,32 +10,46 @@ from typing import Any
 from surefoot.errors import RecordError
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem
+from surefoot.sources._prm800k_write import write_prm800k
 from surefoot.sources._rows import ReadReport
 from surefoot.sources._signs import Neutral, WriteReport
+from surefoot.sources.bigbench_mistake import read_bigbench_mistake, write_bigbench_mistake
 from surefoot.sources.gsm8k import read_gsm8k, read_gsm8k_solutions
 from surefoot.sources.math500 import read_math500
+from surefoot.sources.math_aps import read_math_aps, write_math_aps
 from surefoot.sources.math_shepherd import read_math_shepherd, write_math_shepherd
 from surefoot.sources.prm800k import read_prm800k
 from surefoot.sources.prm800k_steps import read_prm800k_steps, write_prm800k_steps
+from surefoot.sources.prmbench import read_prmbench, read_prmbench_controls, write_prmbench
 from surefoot.sources.processbench import read_processbench, write_processbench
 from surefoot.sources.stepwise import read_stepwise, write_stepwise
 
 __all__ = [
+    "SIGN_WRITERS",
     "SOURCES",
+    "WRITERS",
     "Neutral",
     "ReadReport",
     "WriteReport",
+    "read_bigbench_mistake",
     "read_gsm8k",
     "read_gsm8k_solutions",
     "read_math500",
+    "read_math_aps",
     "read_math_shepherd",
     "read_prm800k",
     "read_prm800k_steps",
+    "read_prmbench",
+    "read_prmbench_controls",
     "read_processbench",
     "read_source",
     "read_stepwise",
+    "write_bigbench_mistake",
+    "write_math_aps",
     "write_math_shepherd",
+    "write_prm800k",
     "write_prm800k_steps",
+    "write_prmbench",
     "write_processbench",
     "write_stepwise",
 ]
@@ -44,17 +58,42 @@ Reader = Callable[..., Iterator[Problem] | Iterator[ProblemTrace] | Iterator[Lab
 
 SOURCES: Mapping[str, Reader] = MappingProxyType(
     {
+        "bigbench-mistake": read_bigbench_mistake,
         "gsm8k": read_gsm8k,
         "gsm8k-solutions": read_gsm8k_solutions,
         "math500": read_math500,
+        "math-aps": read_math_aps,
         "math-shepherd": read_math_shepherd,
         "prm800k": read_prm800k,
         "prm800k-steps": read_prm800k_steps,
+        "prmbench": read_prmbench,
+        "prmbench-controls": read_prmbench_controls,
         "processbench": read_processbench,
         "stepwise": read_stepwise,
     }
 )
 """Readers by name; each takes a path and ``report``."""
+
+SIGN_WRITERS: Mapping[str, Callable[..., WriteReport]] = MappingProxyType(
+    {
+        "bigbench-mistake": write_bigbench_mistake,
+        "math-shepherd": write_math_shepherd,
+        "prmbench": write_prmbench,
+        "processbench": write_processbench,
+        "stepwise": write_stepwise,
+    }
+)
+"""Writers of formats with two signs; each takes labelled traces, a path, ``neutral`` and ``threshold``."""
+
+WRITERS: Mapping[str, Callable[..., WriteReport]] = MappingProxyType(
+    {
+        **SIGN_WRITERS,
+        "math-aps": write_math_aps,
+        "prm800k": write_prm800k,
+        "prm800k-steps": write_prm800k_steps,
+    }
+)
+"""All writers by name; those not in ``SIGN_WRITERS`` keep values as they are and take no options."""
 
 
 def read_source(

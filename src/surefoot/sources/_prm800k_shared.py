@@ -13,6 +13,13 @@ from surefoot.sources._spans import SEPARATOR_KEY, join_parts
 
 RATINGS = (-1.0, 0.0, 1.0, None)
 
+RECORD_KEY = "record"
+"""Where ``Trace.meta`` says which record of a file a trace comes from."""
+PLACES_KEY = "places"
+"""Where it says which completions the labelled steps are: pairs of step and number."""
+FRAME_KEY = "frame"
+"""Where the first trace of a record keeps all of it that has no other place."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rated:

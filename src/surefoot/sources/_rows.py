@@ -10,9 +10,16 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, Protocol, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import from_json
 
 from surefoot.errors import RecordError
@@ -34,9 +41,24 @@ class ReadReport(Protocol):
 
 
 class Row(BaseModel):
-    """Base of the row classes: exact types; fields that surefoot does not use may be there."""
+    """Base of the row classes: exact types; fields that surefoot does not use are kept as ``model_extra``."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    _order: tuple[str, ...] = PrivateAttr(default=())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _note_order(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        row = handler(data)
+        if isinstance(data, dict):
+            row._order = tuple(data)
+        return row
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of all fields that the row had, in its order."""
+        return self._order
 
 
 def read_rows(

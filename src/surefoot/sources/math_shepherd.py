@@ -13,13 +13,17 @@ from typing import Any
 from surefoot.errors import RecordError
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace, now
+from surefoot.sources._form import Samples, form_note, in_form
 from surefoot.sources._rows import ReadReport, Row, read_rows, write_rows
-from surefoot.sources._signs import Neutral, WriteReport, step_signs
+from surefoot.sources._shepherd_text import TAG, Tagged, parse, plain, render
+from surefoot.sources._signs import Neutral, Sign, WriteReport, step_signs
 from surefoot.sources._spans import SEPARATOR_KEY, join_parts, step_parts
 
-_TAG = "ки"
-_FIRST = "Step 1: "
+_NAME = "math-shepherd"
+_FIELDS = ("input", "label", "task")
 _ANSWER = "The answer is: "
+_SPACES_KEY = "spaces"
+_MARKS = {True: "+", False: "-", None: ""}
 
 
 class _Row(Row):
@@ -32,13 +36,14 @@ def read_math_shepherd(path: Path | str, *, report: ReadReport | None = None) ->
     """Traces with one label a tagged step, of kind ``value``: 1 for ``+``, 0 for ``-``.
 
     A sign is the hard estimate of a Monte Carlo value: 1 says that some of the completions from there reached
-    the answer, not that the step is valid. ``Step i:`` is part of the text, as the policy wrote it. Rows have
-    no times: all labels are ``created`` at the time of reading.
+    the answer, not that the step is valid. ``Step i:`` is part of the text, as the policy wrote it. A line
+    that begins with the next step's number where no tag came before it is a step of its own, and the one
+    before it has no label. Rows have no times: all labels are ``created`` at the time of reading.
 
     Raises ``RecordError`` for a bad row (the label's text is not the input's) unless a ``report`` counts it.
     """
-    moment = now()
-    return read_rows(path, _Row, lambda _, row: _item(row, moment), report)
+    moment, samples = now(), Samples()
+    return read_rows(path, _Row, lambda _, row: _item(row, moment, samples), report)
 
 
 def write_math_shepherd(
@@ -52,61 +57,51 @@ def write_math_shepherd(
     """Write input and label text, with ``task`` where the trace notes none in ``meta["task"]``. Atomic.
 
     ``neutral`` says what a 0 becomes; value labels are positive above ``threshold``: the default is the hard
-    estimate, 1 if any completion reached the answer. A step that has no sign is written without a tag, so
-    that nothing is trained on it, and counted. Dropped and counted: chat traces, traces without any sign, and
-    traces in whose text the tag itself occurs.
+    estimate, 1 if any completion reached the answer. White space around steps is the format's own.
+
+    A row ends with a tag. So the steps after the last one with a sign are dropped and counted; a step without
+    a sign before it is written without a tag, so that nothing is trained on it, and read again as a step
+    without a label (counted, unless it had no label at all). Dropped and counted as a whole: chat traces,
+    traces without any sign, those whose text has the tag itself, and those which the reader would cut
+    otherwise (a step that holds a line with the next step's number).
     """
     report = WriteReport()
     write_rows(path, _rows(items, neutral, threshold, task, report))
     return report
 
 
-def _item(row: _Row, moment: datetime) -> LabelledTrace:
-    pieces, signs = _aligned(row)
-    start = pieces[0].rfind(_FIRST)
-    question = pieces[0][: max(start, 0)].strip()
-    if not question:
-        raise RecordError(f"field 'input': no question before '{_FIRST.strip()}'")
-    parts = [part.strip() for part in [pieces[0][start:], *pieces[1:]]]
-    text, steps = join_parts(parts, "\n")
-    problem = Problem(text=question, source="math-shepherd")
-    _, mark, answer = parts[-1].rpartition(_ANSWER)
+def _item(row: _Row, moment: datetime, samples: Samples) -> LabelledTrace:
+    tagged = parse(row.input, row.label)
+    text, steps = join_parts(tagged.steps, "\n")
+    problem = Problem(text=tagged.question, source=_NAME)
+    _, mark, answer = tagged.steps[-1].rpartition(_ANSWER)
+    usual = render(plain(tagged.question, tagged.steps, tagged.marks)) == (row.input, row.label)
     trace = Trace(
         problem_id=problem.id,
         text=text,
         steps=steps,
         answer=answer if mark else None,
-        meta={SEPARATOR_KEY: "\n", **({} if row.task is None else {"task": row.task})},
+        sample=samples.number(problem.id, text),
+        meta={
+            SEPARATOR_KEY: "\n",
+            **({} if row.task is None else {"task": row.task}),
+            **({} if usual else {_SPACES_KEY: list(tagged.spaces)}),
+            **form_note(_NAME, row, _FIELDS),
+        },
     )
     labels = tuple(
         StepLabel(
             trace_id=trace.id,
             step=index,
             kind="value",
-            value=1.0 if sign == "+" else 0.0,
-            source="math-shepherd",
+            value=1.0 if mark == "+" else 0.0,
+            source=_NAME,
             created=moment,
         )
-        for index, sign in enumerate(signs)
+        for index, mark in enumerate(tagged.marks)
+        if mark
     )
     return LabelledTrace(problem=problem, trace=trace, labels=labels)
-
-
-def _aligned(row: _Row) -> tuple[list[str], list[str]]:
-    """Text of each tagged step and its sign. Signs are found by position: steps may hold ``+`` and ``-``."""
-    *pieces, rest = row.input.split(_TAG)
-    signs: list[str] = []
-    place = 0
-    for piece in pieces:
-        place += len(piece)
-        sign = row.label[place : place + 1]
-        if row.label[place - len(piece) : place] != piece or sign not in ("+", "-"):
-            raise RecordError(f"field 'label': does not follow 'input' near character {place}")
-        signs.append(sign)
-        place += 1
-    if not pieces or rest.strip() or row.label[place:].strip():
-        raise RecordError(f"field 'input': its text does not end with the tag '{_TAG}'")
-    return pieces, signs
 
 
 def _rows(
@@ -121,29 +116,54 @@ def _rows(
         if trace.text is None:
             report.dropped["traces: chat trace"] += 1
             continue
-        if _TAG in trace.text or _TAG in item.problem.text:
-            report.dropped[f"traces: the text has the tag '{_TAG}'"] += 1
+        if TAG in trace.text or TAG in item.problem.text:
+            report.dropped[f"traces: the text has the tag '{TAG}'"] += 1
             continue
         signs = step_signs(item, neutral=neutral, threshold=threshold)
-        if all(sign.positive is None for sign in signs):
+        end = max(
+            (index for index, sign in enumerate(signs, start=1) if sign.positive is not None), default=0
+        )
+        if not end:
             report.dropped["traces: no step has a sign"] += 1
             continue
-        lines, marks = [], []
-        for index, (part, sign) in enumerate(zip(step_parts(trace), signs, strict=True), start=1):
-            lines.append(part if part.startswith(f"Step {index}:") else f"Step {index}: {part}")
-            if sign.positive is None:
-                report.dropped[f"steps: {sign.reason}"] += 1
-                marks.append("")
-            else:
-                marks.append("+" if sign.positive else "-")
+        tagged = _tagged(item, [_MARKS[sign.positive] for sign in signs[:end]])
+        text, label = render(tagged)
+        if not _comes_back(tagged, text, label):
+            report.dropped["traces: its steps would be cut otherwise on reading"] += 1
+            continue
+        _count_unsigned(signs, end, report)
         report.written += 1
-        yield {
-            "input": _text(item.problem.text, lines, [_TAG if mark else "" for mark in marks]),
-            "label": _text(item.problem.text, lines, marks),
-            "task": trace.meta.get("task", task),
-        }
+        yield in_form(
+            _NAME, {"input": text, "label": label, "task": trace.meta.get("task", task)}, trace.meta
+        )
 
 
-def _text(question: str, lines: list[str], marks: list[str]) -> str:
-    tagged = [f"{line} {mark}" if mark else line for line, mark in zip(lines, marks, strict=True)]
-    return f"{question} " + "\n".join(tagged)
+def _tagged(item: LabelledTrace, marks: list[str]) -> Tagged:
+    """The row's parts: as they were read, if all steps are there, else with ``Step i:`` and usual spaces."""
+    parts = step_parts(item.trace)
+    spaces = item.trace.meta.get(_SPACES_KEY)
+    if isinstance(spaces, list) and len(spaces) == 3 + 2 * len(marks) == 3 + 2 * len(parts):
+        return Tagged(
+            question=item.problem.text, steps=tuple(parts), marks=tuple(marks), spaces=tuple(spaces)
+        )
+    lines = [
+        (part if part.startswith(f"Step {index}:") else f"Step {index}: {part}").strip()
+        for index, part in enumerate(parts[: len(marks)], start=1)
+    ]
+    return plain(item.problem.text.strip(), lines, marks)
+
+
+def _comes_back(tagged: Tagged, text: str, label: str) -> bool:
+    try:
+        again = parse(text, label)
+    except RecordError:
+        return False
+    return (again.question, again.steps, again.marks) == (tagged.question, tagged.steps, tagged.marks)
+
+
+def _count_unsigned(signs: list[Sign], end: int, report: WriteReport) -> None:
+    for sign in signs[:end]:
+        if sign.positive is None and sign.reason != "no label":
+            report.dropped[f"labels: {sign.reason}"] += 1
+    if end < len(signs):
+        report.dropped[f"steps: after the last one with a sign ({signs[end].reason})"] += len(signs) - end

@@ -8,14 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import field_validator
+from pydantic import ModelWrapValidatorHandler, field_validator, model_validator
 
 from surefoot.errors import RecordError
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem
-from surefoot.sources._prm800k_shared import RATINGS, Rated, labelled_trace
+from surefoot.records import Problem, content_id
+from surefoot.sources._prm800k_shared import (
+    FRAME_KEY,
+    PLACES_KEY,
+    RATINGS,
+    RECORD_KEY,
+    Rated,
+    labelled_trace,
+)
 from surefoot.sources._rows import ReadReport, Row, read_rows
 
 _ANSWER_MARK = "# Answer"
@@ -34,21 +41,26 @@ class _Completion(Row):
         return rating
 
 
+class _HumanCompletion(_Completion):
+    """Some exports give the labeller's step as its text alone; then ``order`` is empty."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _note_order(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        row = handler({"text": data} if isinstance(data, str) else data)
+        row._order = tuple(data) if isinstance(data, dict) else ()
+        return row
+
+
 class _Step(Row):
     completions: list[_Completion] | None = None
-    human_completion: _Completion | None = None
+    human_completion: _HumanCompletion | None = None
     chosen_completion: int | None = None
-
-    @field_validator("human_completion", mode="before")
-    @classmethod
-    def _text_alone(cls, value: object) -> object:
-        """Some exports give the labeller's step as its text."""
-        return {"text": value} if isinstance(value, str) else value
 
 
 class _Label(Row):
     steps: list[_Step]
-    total_time: float | None = None
+    total_time: int | float | None = None
     finish_reason: str | None = None
 
 
@@ -83,17 +95,19 @@ def read_prm800k(
 
     ``evidence.rater`` is the labeller, ``created`` the time stamp (taken as UTC), ``finish_reason`` that of
     the session, ``trace.answer`` what follows ``# Answer`` in the last step. ``meta`` holds ``branch``
-    (``main`` or ``alternative``), the record's flags, and ``rows``: the flags of each label's completion.
+    (``main`` or ``alternative``), the record's flags, ``rows``: the flags of each label's completion, and
+    what ``write_prm800k`` needs to give the record back: ``record`` (which one), ``places`` (step and number
+    of each labelled completion) and, on the first trace of a record, ``frame`` (all else).
 
     ``separator`` is put between steps, which the records hold apart.
 
     Raises ``RecordError`` for a bad record unless a ``report`` counts it.
     """
-    for items in read_rows(path, _Record, lambda _, record: _traces(record, separator), report):
+    for items in read_rows(path, _Record, lambda number, record: _traces(number, record, separator), report):
         yield from items
 
 
-def _traces(record: _Record, separator: str) -> list[LabelledTrace]:
+def _traces(row: int, record: _Record, separator: str) -> list[LabelledTrace]:
     question, steps = record.question, record.label.steps
     problem = Problem(
         text=question.problem,
@@ -101,15 +115,17 @@ def _traces(record: _Record, separator: str) -> list[LabelledTrace]:
         source="prm800k",
         meta={} if question.ground_truth_solution is None else {"solution": question.ground_truth_solution},
     )
-    path, alternatives = _walk(steps, question.pre_generated_steps or [])
+    path, alternatives, taken = _walk(steps, question.pre_generated_steps or [])
     if not path and not alternatives:
         raise RecordError(
             f"field 'label.steps': no completion (finish_reason {record.label.finish_reason!r})"
         )
     created = _time(record.timestamp)
-    meta = _meta(record)
+    meta = _meta(record) | {RECORD_KEY: content_id(record.labeler, record.timestamp, problem.id, row)}
 
-    def made(parts: list[_Completion], rated: list[Rated], branch: str, place: object) -> LabelledTrace:
+    def made(
+        parts: list[_Completion], rated: list[Rated], branch: str, place: object, places: list[list[int]]
+    ) -> LabelledTrace:
         return labelled_trace(
             problem,
             [part.text for part in parts],
@@ -121,22 +137,25 @@ def _traces(record: _Record, separator: str) -> list[LabelledTrace]:
             separator=separator,
             rater=record.labeler,
             finish_reason=record.label.finish_reason,
-            meta=meta,
+            meta={**meta, PLACES_KEY: places},
         )
 
     main = [_rated(index, part, steps[index], True) for index, part in enumerate(path)]
-    traces = [made(path, main, "main", None)] if path else []
+    places = [[index, number] for index, number in enumerate(taken)]
+    traces = [made(path, main, "main", None, places)] if path else []
     for index, number, other in alternatives:
         rated = [_rated(index, other, steps[index], False)]
-        traces.append(made([*path[:index], other], rated, "alternative", [index, number]))
+        traces.append(made([*path[:index], other], rated, "alternative", [index, number], [[index, number]]))
+    traces[0].trace.meta[FRAME_KEY] = _frame(record)
     return traces
 
 
 def _walk(
     steps: list[_Step], pre_generated: list[str]
-) -> tuple[list[_Completion], list[tuple[int, int, _Completion]]]:
-    """The main path, and the (step, number, completion) of all that branch from it."""
+) -> tuple[list[_Completion], list[tuple[int, int, _Completion]], list[int]]:
+    """The main path, the (step, number, completion) of all that branch from it, and the path's numbers."""
     path: list[_Completion] = []
+    numbers: list[int] = []
     alternatives: list[tuple[int, int, _Completion]] = []
     for index, step in enumerate(steps):
         offered = [*(step.completions or []), *([step.human_completion] if step.human_completion else [])]
@@ -147,8 +166,9 @@ def _walk(
         taken = _taken(step, index, offered, pre_generated)
         if taken is not None:
             path.append(offered[taken])
+            numbers.append(taken)
         alternatives += [(index, number, other) for number, other in enumerate(offered) if number != taken]
-    return path, alternatives
+    return path, alternatives, numbers
 
 
 def _taken(step: _Step, index: int, offered: list[_Completion], pre_generated: list[str]) -> int | None:
@@ -198,3 +218,17 @@ def _meta(record: _Record) -> dict[str, Any]:
     if record.label.total_time is not None:
         meta["total_time_ms"] = record.label.total_time
     return meta
+
+
+def _frame(record: _Record) -> dict[str, Any]:
+    """The record without the texts and ratings, which are in the traces; a rating's place stays as null."""
+    frame = record.model_dump(exclude_unset=True)
+    del frame["question"]["problem"]
+    for step, given in zip(frame["label"]["steps"], record.label.steps, strict=True):
+        for completion in [*(step.get("completions") or []), step.get("human_completion")]:
+            if completion is not None:
+                del completion["text"]
+                completion.update({"rating": None} if "rating" in completion else {})
+        if given.human_completion is not None and not given.human_completion.order:
+            step["human_completion"] = ""
+    return frame

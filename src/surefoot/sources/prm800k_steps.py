@@ -13,10 +13,24 @@ from pydantic import field_validator
 
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, now
+from surefoot.sources._form import form_note, in_form
 from surefoot.sources._prm800k_shared import RATINGS, Rated, labelled_trace
 from surefoot.sources._rows import ReadReport, Row, read_rows, write_rows
 from surefoot.sources._signs import WriteReport
 from surefoot.sources._spans import step_parts
+
+_NAME = "prm800k-steps"
+_FIELDS = (
+    "instruction",
+    "responses",
+    "next_response",
+    "answer",
+    "is_human_response",
+    "is_solution",
+    "is_preferred_response",
+    "rating",
+)
+_REASON = "error_reason"
 
 _Prefix = tuple[str, ...]
 
@@ -93,10 +107,12 @@ def write_prm800k_steps(items: Iterable[LabelledTrace], path: Path | str) -> Wri
     """Write one row a correctness label; a label without a value becomes a null rating. Atomic.
 
     Labels of other kinds and chat traces have no row and are counted. Flags come from ``meta["rows"]`` where
-    a PRM800K reader left them; else every step but an alternative's last is preferred.
+    a PRM800K reader left them; else every step but an alternative's last is preferred. Rows that came from a
+    file have their order of that file, before all others; so all are held in memory.
     """
     report = WriteReport()
-    write_rows(path, _rows(items, report))
+    rows = sorted(_rows(items, report), key=lambda pair: pair[0])
+    write_rows(path, (row for _, row in rows))
     return report
 
 
@@ -111,11 +127,12 @@ def _traces(
     ]
     claimed: set[_Prefix] = set()
     for end in main:
-        yield _trace(problem, end, _claim(end, tree, claimed), "main", moment, separator)
-    chosen = {end.path for end in main}
+        labelled = _claim(end, tree, claimed)
+        if labelled:  # none are left if another path goes on over a step that no row rates
+            yield _trace(problem, end, labelled, "main", moment, separator)
     for groups in ends:
         for end in groups:
-            if end.path not in chosen:
+            if end.path not in claimed:
                 yield _trace(problem, end, [end], "alternative", moment, separator)
 
 
@@ -169,11 +186,14 @@ def _kept(number: int, row: _Row) -> dict[str, Any]:
     return {
         "row": number,
         **row.model_dump(include=flags),
-        **row.model_dump(include={"answer", "error_reason"}, exclude_none=True),
+        **({} if row.answer is None else {"answer": row.answer}),
+        **({_REASON: row.error_reason} if _REASON in row.model_fields_set else {}),
+        **form_note(_NAME, row, (*_FIELDS, _REASON) if _REASON in row.model_fields_set else _FIELDS),
     }
 
 
-def _rows(items: Iterable[LabelledTrace], report: WriteReport) -> Iterator[dict[str, Any]]:
+def _rows(items: Iterable[LabelledTrace], report: WriteReport) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Each row after its number in the file that it came from; infinity where it came from none."""
     for item in items:
         if item.trace.text is None:
             report.dropped["traces: chat trace"] += 1
@@ -187,13 +207,15 @@ def _rows(items: Iterable[LabelledTrace], report: WriteReport) -> Iterator[dict[
                 report.dropped[f"labels: kind '{label.kind}'"] += 1
                 continue
             report.written += 1
-            yield {
+            row = {
                 "instruction": item.problem.text,
                 "responses": parts[: label.step],
                 "next_response": parts[label.step],
                 **_flags(item, label.step == len(parts) - 1, flags),
                 "rating": None if label.value is None else int(label.value),
+                **({_REASON: flags[_REASON]} if _REASON in flags else {}),
             }
+            yield flags.get("row", float("inf")), in_form(_NAME, row, flags)
 
 
 def _flags(item: LabelledTrace, last: bool, kept: dict[str, Any]) -> dict[str, Any]:

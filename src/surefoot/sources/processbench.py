@@ -9,11 +9,15 @@ from typing import Any
 
 from surefoot.errors import RecordError
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, StepLabel, Trace, now
+from surefoot.records import Problem, Trace, now
+from surefoot.sources._first_error import correctness_labels, first_error, first_error_values
+from surefoot.sources._form import Samples, form_note, in_form
 from surefoot.sources._rows import ReadReport, Row, read_rows, write_rows
-from surefoot.sources._signs import Neutral, WriteReport, step_signs
+from surefoot.sources._signs import Neutral, WriteReport
 from surefoot.sources._spans import SEPARATOR_KEY, join_parts, step_parts
 
+_NAME = "processbench"
+_FIELDS = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
 _SEPARATOR = "\n\n"
 
 
@@ -29,14 +33,15 @@ class _Row(Row):
 def read_processbench(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
     """Solutions with one label a step: +1 before the first error, −1 there, unknown after it.
 
-    ``trace.id`` and ``meta["id"]`` are the record's id, ``trace.policy`` the generator, ``outcome`` whether
-    the final answer is right (which it may be despite an error). The file may be a JSON array or JSON
-    Lines. Records have no times, so all labels are ``created`` at the time of reading.
+    ``trace.id`` and ``meta["id"]`` are the record's id (an id that comes again gets a number after it),
+    ``trace.policy`` the generator, ``outcome`` whether the final answer is right (which it may be despite an
+    error). The file may be a JSON array or JSON Lines. Records have no times, so all labels are ``created``
+    at the time of reading.
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
-    moment = now()
-    return read_rows(path, _Row, lambda _, row: _item(row, moment), report)
+    moment, samples = now(), Samples()
+    return read_rows(path, _Row, lambda _, row: _item(row, moment, samples), report)
 
 
 def write_processbench(
@@ -45,49 +50,34 @@ def write_processbench(
     """Write the first error of each trace (0-based, −1 = none). Atomic; ``.json`` gives an array.
 
     A trace is dropped, and counted, if it is a chat trace, its outcome is unknown, or a step at or before
-    its first error has no sign. ``neutral`` says what a 0 becomes; value labels are positive above
-    ``threshold``, and have no sign where it is ``None``.
+    its first error has no sign; signs after the error are counted, too. ``neutral`` says what a 0 becomes;
+    value labels are positive above ``threshold``, and have no sign where it is ``None``.
     """
     report = WriteReport()
     write_rows(path, _rows(items, neutral, threshold, report))
     return report
 
 
-def _item(row: _Row, moment: datetime) -> LabelledTrace:
+def _item(row: _Row, moment: datetime, samples: Samples) -> LabelledTrace:
     if not row.steps:
         raise RecordError("field 'steps': empty")
     if not -1 <= row.label < len(row.steps):
         raise RecordError(f"field 'label': {row.label}, but there are {len(row.steps)} steps")
     text, steps = join_parts(row.steps, _SEPARATOR)
-    problem = Problem(text=row.problem, source="processbench")
+    problem = Problem(text=row.problem, source=_NAME)
+    again = samples.number(row.id)
     trace = Trace(
-        id=row.id,
+        id=f"{row.id}#{again}" if again else row.id,
         problem_id=problem.id,
         text=text,
         steps=steps,
         outcome=row.final_answer_correct,
         policy=row.generator,
-        meta={"id": row.id, SEPARATOR_KEY: _SEPARATOR},
+        meta={"id": row.id, SEPARATOR_KEY: _SEPARATOR, **form_note(_NAME, row, _FIELDS)},
     )
-    labels = tuple(
-        StepLabel(
-            trace_id=trace.id,
-            step=index,
-            kind="correctness",
-            value=value,
-            reason="after the first error" if value is None else None,
-            source="human",
-            created=moment,
-        )
-        for index, value in enumerate(_values(row.label, len(steps)))
-    )
+    values = first_error_values(None if row.label == -1 else row.label, len(steps))
+    labels = correctness_labels(trace.id, values, source="human", created=moment)
     return LabelledTrace(problem=problem, trace=trace, labels=labels)
-
-
-def _values(first_error: int, steps: int) -> list[float | None]:
-    if first_error == -1:
-        return [1.0] * steps
-    return [1.0] * first_error + [-1.0] + [None] * (steps - first_error - 1)
 
 
 def _rows(
@@ -95,26 +85,19 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     for item in items:
         trace = item.trace
-        if trace.text is None:
-            report.dropped["traces: chat trace"] += 1
-            continue
-        if not trace.steps:
-            report.dropped["traces: no steps"] += 1
-            continue
-        if trace.outcome is None:
+        if trace.text is not None and trace.steps and trace.outcome is None:
             report.dropped["traces: outcome unknown"] += 1
             continue
-        signs = step_signs(item, neutral=neutral, threshold=threshold)
-        stop = next((index for index, sign in enumerate(signs) if not sign.positive), None)
-        if stop is not None and signs[stop].positive is None:
-            report.dropped[f"traces: no sign before the first error ({signs[stop].reason})"] += 1
+        found = first_error(item, neutral=neutral, threshold=threshold, report=report)
+        if found is None:
             continue
         report.written += 1
-        yield {
-            "id": trace.id,
-            "generator": trace.policy or "unknown",
+        row = {
+            "id": trace.meta.get("id", trace.id) if item.problem.source == _NAME else trace.id,
+            "generator": trace.policy if trace.policy is not None else "unknown",
             "problem": item.problem.text,
             "steps": step_parts(trace),
             "final_answer_correct": trace.outcome,
-            "label": -1 if stop is None else stop,
+            "label": -1 if found.step is None else found.step,
         }
+        yield in_form(_NAME, row, trace.meta)

@@ -11,9 +11,13 @@ from typing import Any
 from surefoot.errors import RecordError
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace, now
+from surefoot.sources._form import Samples, form_note, in_form
 from surefoot.sources._rows import ReadReport, Row, read_rows, write_rows
 from surefoot.sources._signs import Neutral, WriteReport, step_signs
 from surefoot.sources._spans import SEPARATOR_KEY, join_parts, step_parts
+
+_NAME = "stepwise"
+_FIELDS = ("prompt", "completions", "labels")
 
 
 class _Row(Row):
@@ -31,8 +35,8 @@ def read_stepwise(
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it; labels that are no booleans are bad.
     """
-    moment = now()
-    return read_rows(path, _Row, lambda _, row: _item(row, separator, source, moment), report)
+    moment, samples = now(), Samples()
+    return read_rows(path, _Row, lambda _, row: _item(row, separator, source, moment, samples), report)
 
 
 def write_stepwise(
@@ -50,12 +54,18 @@ def write_stepwise(
     return report
 
 
-def _item(row: _Row, separator: str, source: str, moment: datetime) -> LabelledTrace:
+def _item(row: _Row, separator: str, source: str, moment: datetime, samples: Samples) -> LabelledTrace:
     if not row.completions or len(row.completions) != len(row.labels):
         raise RecordError(f"field 'labels': {len(row.labels)} for {len(row.completions)} completions")
     text, steps = join_parts(row.completions, separator)
     problem = Problem(text=row.prompt, source=source)
-    trace = Trace(problem_id=problem.id, text=text, steps=steps, meta={SEPARATOR_KEY: separator})
+    trace = Trace(
+        problem_id=problem.id,
+        text=text,
+        steps=steps,
+        sample=samples.number(problem.id, text),
+        meta={SEPARATOR_KEY: separator, **form_note(_NAME, row, _FIELDS)},
+    )
     labels = tuple(
         StepLabel(
             trace_id=trace.id,
@@ -90,8 +100,9 @@ def _rows(
             report.dropped[f"steps: from one without a sign on ({signs[end].reason})"] += len(signs) - end
         parts = step_parts(item.trace)
         report.written += 1
-        yield {
+        row = {
             "prompt": "\n".join([item.problem.text, *parts[:start]]),
             "completions": parts[start:end],
             "labels": labels,
         }
+        yield in_form(_NAME, row, item.trace.meta)

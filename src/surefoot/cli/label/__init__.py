@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from surefoot.cli.label.consensus import consensus
+from surefoot.cli.label.expert import expert
+from surefoot.cli.label.judge import judge
 from surefoot.cli.label.monte_carlo import monte_carlo
+from surefoot.cli.label.tree import tree
 
 app = typer.Typer(help="Label the steps of traces.", no_args_is_help=True)
 
@@ -15,3 +19,7 @@ def label() -> None:
 
 
 app.command("mc")(monte_carlo)
+app.command("tree")(tree)
+app.command("judge")(judge)
+app.command("expert")(expert)
+app.command("consensus")(consensus)

@@ -1,9 +1,12 @@
-"""Both ends of the pipe to the process that compares mathematical expressions.
+"""Both ends of the pipe to a process that answers questions about mathematical expressions within limits.
 
 Model text can be hostile (``9^{9^{9^9}}``), and an expression that sympy has begun to evaluate cannot be
 interrupted from inside. So it is evaluated in a process of its own, under limits of memory and CPU time, and
-the parent kills that process when the wall time is over. One JSON object a line goes each way. The worker
+the parent kills that process when the wall time is over. One JSON value a line goes each way. The worker
 ends when its standard input closes, so it never outlives its parent.
+
+What the process does is its *task*: a module-level function that imports what it needs, makes it warm, and
+returns the function that answers one question. Only the task's name goes to the process.
 """
 
 from __future__ import annotations
@@ -19,9 +22,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
-from surefoot.errors import AnswerError
+from surefoot.errors import SurefootError
+
+Task = Callable[[], Callable[[Any], Any]]
+"""Prepares the process and returns what answers there: JSON in, JSON out; it may raise anything."""
 
 STARTUP_S = 300.0
 """Importing sympy takes seconds on a busy machine; this bounds a start that hangs."""
@@ -29,51 +36,53 @@ STARTUP_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """``equal``, or ``None`` with the ``failure`` that prevented the comparison."""
+    """``answer``, or the ``failure`` that prevented one: timeout, memory, too_deep, crash, error."""
 
-    equal: bool | None
+    answer: Any = None
     failure: str | None = None
 
 
-class AnswerWorker:
-    """Parent's end: one long-lived process, started on first use and again after each failure.
+class BoundedWorker:
+    """Parent's end: one long-lived process for ``task``, started on first use and again after each failure.
 
-    Runs ``python -m`` on this module, and not ``multiprocessing``, whose spawned children import the
-    parent's ``__main__`` again and so fail under a REPL or a script read from standard input.
+    ``error`` is the class raised when the process cannot start. Threads must take turns. Runs ``python -m``
+    on this module, and not ``multiprocessing``, whose spawned children import the parent's ``__main__`` again
+    and so fail under a REPL or a script read from standard input.
     """
 
-    def __init__(self, *, timeout_s: float, memory_mb: int) -> None:
+    def __init__(self, task: Task, *, timeout_s: float, memory_mb: int, error: type[SurefootError]) -> None:
+        self._task = f"{task.__module__}:{task.__qualname__}"
+        self._error = error
         self._timeout_s = timeout_s
         self._memory_mb = memory_mb
         self._process: subprocess.Popen[str] | None = None
         self._owner = os.getpid()
 
-    def compare(self, answer: str, reference: str) -> Reply:
-        """Compare one pair within the limits.
+    def ask(self, question: object) -> Reply:
+        """Put one question within the limits; what the task raised is a ``failure``.
 
-        Raises:
-            AnswerError: the worker cannot start (``math-verify`` missing, or too little memory).
+        Raises ``error`` if the process cannot start (a library is missing, or there is too little memory).
         """
         process = self._running()
         try:
-            line = self._exchange(process, {"answer": answer, "reference": reference}, self._timeout_s)
+            line = self._exchange(process, [question], self._timeout_s)
         except BaseException:
             # An interrupt between question and answer would leave the stale answer in the pipe.
             self.close()
             raise
         if line is None:
             self.close()
-            return Reply(equal=None, failure="timeout")
+            return Reply(failure="timeout")
         if not line:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=5)
             over_cpu_limit = process.returncode == -getattr(signal, "SIGXCPU", 0)
             self.close()
-            return Reply(equal=None, failure="timeout" if over_cpu_limit else "crash")
+            return Reply(failure="timeout" if over_cpu_limit else "crash")
         reply = json.loads(line)
         if reply["retire"]:
             self.close()
-        return Reply(equal=reply.get("equal"), failure=reply.get("failure"))
+        return Reply(answer=reply.get("answer"), failure=reply.get("failure"))
 
     def close(self) -> None:
         """Kill and reap the process, if there is one. Can be called any number of times."""
@@ -96,7 +105,7 @@ class AnswerWorker:
         return self._process or self._start()
 
     def _start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-P", "-m", "surefoot._answer_worker"]
+        command = [sys.executable, "-P", "-m", "surefoot._bounded_worker", self._task]
         process = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
             [*command, str(self._timeout_s), str(self._memory_mb)],
             stdin=subprocess.PIPE,
@@ -112,21 +121,22 @@ class AnswerWorker:
         if not state.get("ready"):
             self.close()
             why = state.get("failure", "it ended before it was ready")
-            raise AnswerError(
-                f"the process that compares answers did not start: {why}; "
-                f"check that math-verify is installed and raise memory_mb={self._memory_mb}"
+            raise self._error(
+                f"the process for {self._task} did not start: {why}; check that the libraries it imports are "
+                f"installed and raise memory_mb={self._memory_mb}"
             )
         return process
 
-    @staticmethod
-    def _exchange(process: subprocess.Popen[str], question: object, seconds: float) -> str | None:
+    def _exchange(
+        self, process: subprocess.Popen[str], question: list[object] | None, seconds: float
+    ) -> str | None:
         """Send ``question`` (if any) and read one line: "" = the process died, ``None`` = time is over.
 
         A timer thread kills the process, which ends the blocking read; unlike ``select`` on a pipe this
         also works on Windows.
         """
         if process.stdin is None or process.stdout is None:
-            raise AnswerError("the process that compares answers was started without pipes")
+            raise self._error(f"the process for {self._task} was started without pipes")
         expired = threading.Event()
 
         def kill() -> None:
@@ -149,7 +159,7 @@ class AnswerWorker:
         return None if expired.is_set() else line
 
 
-def main(timeout_s: float, memory_mb: int) -> None:
+def main(task: str, timeout_s: float, memory_mb: int) -> None:
     """Child's end: announce readiness, then answer questions until standard input closes."""
     # A library that prints must not write into the channel.
     with os.fdopen(os.dup(1), "w", encoding="ascii") as channel:
@@ -161,15 +171,15 @@ def main(timeout_s: float, memory_mb: int) -> None:
 
         try:
             limits = _Limits(timeout_s=timeout_s, memory_mb=memory_mb)
-            compare = _load_compare()
+            answer = _prepared(task)
         except (ImportError, MemoryError) as error:
             send({"failure": f"{type(error).__name__}: {error}"})
             return
         send({"ready": True})
         for line in sys.stdin:
-            question = json.loads(line)
+            (question,) = json.loads(line)
             limits.renew()
-            send({**_guarded(compare, question["answer"], question["reference"]), "retire": limits.swollen()})
+            send({**_guarded(answer, question), "retire": limits.swollen()})
 
 
 class _Limits:
@@ -194,7 +204,7 @@ class _Limits:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
     def renew(self) -> None:
-        """Allow the next comparison its CPU seconds; what went before is not held against it."""
+        """Allow the next question its CPU seconds; what went before is not held against it."""
         if self._resource is not None:
             usage = self._resource.getrusage(self._resource.RUSAGE_SELF)
             soft = math.ceil(usage.ru_utime + usage.ru_stime) + self._seconds
@@ -203,7 +213,7 @@ class _Limits:
                 self._resource.setrlimit(self._resource.RLIMIT_CPU, (soft, hard))
 
     def swollen(self) -> bool:
-        """Whether caches hold so much that later, harmless pairs could fail; the parent then replaces us."""
+        """Whether caches hold so much that harmless questions could fail later; the parent replaces us."""
         return self._peak() > max(self._bytes // 2, self._first_peak)
 
     def _peak(self) -> int:
@@ -213,39 +223,23 @@ class _Limits:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _load_compare() -> Callable[[str, str], bool]:
+def _prepared(task: str) -> Callable[[Any], Any]:
     logging.disable(logging.CRITICAL)
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-
-    def read(text: str) -> list[Any]:
-        # No time limits of its own anywhere below: they rest on SIGALRM, and the parent holds the clock.
-        latex = text if "$" in text else f"${text}$"
-        found: list[Any] = parse(latex, extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
-        if all(isinstance(item, str) for item in found):
-            # "2**10" is no LaTeX. This reader takes digits and arithmetic operators alone.
-            found = parse(text, extraction_config=[ExprExtractionConfig()], parsing_timeout=None) or found
-        return found
-
-    def compare(answer: str, reference: str) -> bool:
-        gold, target = read(reference), read(answer)
-        return bool(verify(gold, target, timeout_seconds=None, raise_on_error=True))
-
-    compare("x+1", "1+x")  # fills the parser's tables, so that the first pair is not charged for them
-    return compare
+    module, _, name = task.partition(":")
+    prepare: Task = getattr(import_module(module), name)
+    return prepare()
 
 
-def _guarded(compare: Callable[[str, str], bool], answer: str, reference: str) -> dict[str, Any]:
+def _guarded(answer: Callable[[Any], Any], question: Any) -> dict[str, Any]:
     try:
-        return {"equal": compare(answer, reference)}
+        return {"answer": answer(question)}
     except MemoryError:
         return {"failure": "memory"}
     except RecursionError:
         return {"failure": "too_deep"}
-    except (
-        Exception
-    ):  # sympy raises anything; the pair is reported as not comparable, and the next one goes on
+    except Exception:  # sympy raises anything; the question is reported as failed, and the next one goes on
         return {"failure": "error"}
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]))
+    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,207 @@
+"""The label audit as one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from surefoot.evaluation.agreement import Agreement
+from surefoot.evaluation.intervals import Interval
+from surefoot.evaluation.label_audit import LabelAudit, Source
+from surefoot.evaluation.label_figures import (
+    FURTHEST,
+    Judged,
+    matrix_figure,
+    offset_figure,
+    position_figure,
+    reliability_figure,
+)
+from surefoot.evaluation.report import Cell, Report
+
+T = TypeVar("T")
+
+FIFTHS = ("first", "second", "third", "fourth", "last")
+
+
+def write_label_report(audit: LabelAudit, path: Path) -> None:
+    """One offline page: counts and cost, agreement with the truth, agreement of sources, with figures."""
+    report = Report("Label audit")
+    report.text(
+        f"{audit.traces} traces of {audit.problems} problems with {audit.steps} steps; "
+        f"{audit.traces_without_steps} traces without steps are left out. Intervals are 95 %, "
+        f"from {audit.settings['draws']} bootstrap draws of problems."
+    )
+    _counts(report, [*audit.sources, *([audit.truth] if audit.truth else [])])
+    judged = [(source.name, source.against_truth) for source in audit.sources if source.against_truth]
+    if judged:
+        _steps(report, judged)
+        _first_errors(report, judged)
+        _soft_values(report, judged)
+    if audit.pairs:
+        _agreement(report, audit)
+    report.write(path)
+
+
+def _counts(report: Report, sources: Sequence[Source]) -> None:
+    report.heading("Labels and their cost")
+    columns: dict[str, Callable[[Source], Cell]] = {
+        "source": lambda s: s.name,
+        "labels": lambda s: s.counts.labels,
+        "used": lambda s: s.counts.used,
+        "superseded": lambda s: s.counts.superseded,
+        "unread": lambda s: sum(s.counts.unread.values()),
+        "of unknown traces": lambda s: s.counts.unknown_traces,
+        "of unknown steps": lambda s: s.counts.unknown_steps,
+        "steps without label": lambda s: s.counts.steps_without_label,
+        "traces without label": lambda s: s.counts.traces_without_label,
+        "kinds": lambda s: ", ".join(f"{kind} {count}" for kind, count in s.counts.kinds.items()),
+        "value good above": lambda s: s.reading.good_above,
+        "neutral is": lambda s: s.reading.neutral,
+    }
+    caption = "A step with several labels counts by the last that is good or bad; the others are superseded"
+    _table(report, columns, sources, caption)
+    columns = {
+        "source": lambda s: s.name,
+        "policy tokens": lambda s: s.cost.policy_tokens,
+        "verifier tokens": lambda s: s.cost.verifier_tokens,
+        "calls": lambda s: s.cost.calls,
+        "policy tokens per label": lambda s: s.cost.policy_tokens_per_label,
+        "verifier tokens per label": lambda s: s.cost.verifier_tokens_per_label,
+        "policy tokens per trace": lambda s: s.cost.policy_tokens_per_trace,
+    }
+    caption = "Cost as noted in the labels: per label that counts, and per trace with a label"
+    _table(report, columns, sources, caption)
+    unread = [(s.name, reason, count) for s in sources for reason, count in s.counts.unread.items()]
+    if unread:
+        report.table(["source", "reason", "labels"], unread, "Labels that are neither good nor bad")
+
+
+def _steps(report: Report, judged: Sequence[Judged]) -> None:
+    report.heading("Bad steps found")
+    columns: dict[str, Callable[[Judged], Cell]] = {
+        "source": lambda j: j[0],
+        "precision": lambda j: j[1].precision,
+        "recall": lambda j: j[1].recall,
+        "F1": lambda j: j[1].f1,
+        "accuracy": lambda j: j[1].noise.accuracy,
+        "tp": lambda j: j[1].confusion.tp,
+        "fp": lambda j: j[1].confusion.fp,
+        "fn": lambda j: j[1].confusion.fn,
+        "tn": lambda j: j[1].confusion.tn,
+        "steps not compared": lambda j: j[1].noise.dropped,
+    }
+    _table(report, columns, judged, "The positive class is the bad step, by the truth")
+    report.table(
+        ["source", "fifth of the trace", "precision", "recall", "tp", "fp", "fn", "tn"],
+        [
+            [name, FIFTHS[fifth], c.precision, c.recall, c.tp, c.fp, c.fn, c.tn]
+            for name, found in judged
+            for fifth, c in found.by_fifth.items()
+        ],
+        "By position in the trace; labels.json has the counts for each step index",
+    )
+    report.figure(position_figure(judged), "Precision and recall of bad steps by position in the trace.")
+
+
+def _first_errors(report: Report, judged: Sequence[Judged]) -> None:
+    report.heading("First error of a trace")
+    columns: dict[str, Callable[[Judged], Cell]] = {
+        "source": lambda j: j[0],
+        "accuracy": lambda j: j[1].first_error.accuracy,
+        "on wrong traces": lambda j: j[1].first_error.accuracy_on_wrong,
+        "on right traces": lambda j: j[1].first_error.accuracy_on_right,
+        "F1 of the two": lambda j: j[1].first_error.f1,
+        "exact": lambda j: j[1].first_error.exact,
+        "none on both": lambda j: j[1].first_error.none_on_both,
+        "early": lambda j: j[1].first_error.early,
+        "late": lambda j: j[1].first_error.late,
+        "missed": lambda j: j[1].first_error.missed,
+        "false alarm": lambda j: j[1].first_error.false_alarm,
+        "traces not compared": lambda j: j[1].first_error.dropped,
+    }
+    _table(report, columns, judged, "Traces by where the source and the truth see the first bad step")
+    report.figure(
+        offset_figure(judged),
+        "Called minus true index of the first error, over traces where both have one; "
+        f"beyond {FURTHEST} drawn as {FURTHEST}.",
+    )
+
+
+def _soft_values(report: Report, judged: Sequence[Judged]) -> None:
+    soft = {name: found.soft for name, found in judged if found.soft}
+    if soft:
+        report.heading("Soft values")
+        report.text(
+            "A value is the chance of the right answer from a prefix, for one policy. Correctness is another "
+            "quantity: a right step of a weak policy has a low value. The figures say how far a value may "
+            "stand in for the chance that the step is right, not how good an estimate of the value it is."
+        )
+        rows: list[list[Cell]] = []
+        for name, values in soft.items():
+            parts = {"all": values.calibration} | {FIFTHS[n]: part for n, part in values.by_fifth.items()}
+            for part, c in parts.items():
+                rows.append([name, part, c.steps, c.dropped, c.ece, c.bias, c.brier, c.brier_constant])
+        headers = ["source", "part", "steps", "without truth", "ECE", "bias", "Brier", "Brier of a constant"]
+        binning = next(iter(soft.values())).calibration.binning
+        report.table(
+            headers, rows, f"Values against good and bad steps, by fifth of the trace; {binning} bins"
+        )
+        ranks: list[list[Cell]] = [[name, v.auc, v.auc_within_position] for name, v in soft.items()]
+        report.table(["source", "AUC", "AUC within position"], ranks, "Do good steps have the higher values?")
+        curves = {name: values.calibration for name, values in soft.items()}
+        report.figure(reliability_figure(curves), "Reliability of the values.")
+    errors = {name: found.values for name, found in judged if found.values}
+    if errors:
+        report.heading("Values against true values")
+        report.table(
+            ["source", "steps", "bias", "root mean square error", "intervals", "share that hold the truth"],
+            [[name, v.steps, v.bias, v.rmse, v.intervals, v.covered] for name, v in errors.items()],
+        )
+
+
+def _agreement(report: Report, audit: LabelAudit) -> None:
+    report.heading("Agreement")
+    report.text(
+        "Where nearly all steps are good, kappa and alpha are low though sources nearly always agree; AC1 is "
+        "not. None of them says who is right."
+    )
+    report.table(
+        ["first", "second", "steps", "raw", "Cohen's kappa", "Krippendorff's alpha", "Gwet's AC1"],
+        [
+            [p.first, p.second, p.steps.units, p.steps.raw, p.kappa, p.steps.alpha, p.steps.ac1]
+            for p in audit.pairs
+        ],
+        "Good and bad steps, every two sources over the steps that both label",
+    )
+    report.table(
+        ["first", "second", "traces", "raw", "Cohen's kappa", "Krippendorff's alpha", "Gwet's AC1"],
+        [
+            [p.first, p.second, first.units, first.raw, first.kappa, first.alpha, first.ac1]
+            for p in audit.pairs
+            for first in (p.first_error,)
+        ],
+        "Index of the first error, over the traces where it is known on both sides",
+    )
+    if audit.overall:
+        overall = audit.overall
+        rows: list[tuple[str, Agreement, Interval | float]] = [
+            ("steps, good or bad", overall.steps, overall.alpha),
+            ("first error", overall.first_error, overall.first_error.alpha),
+        ]
+        if overall.graded:
+            title = f"numbers as given ({overall.graded_level})"
+            rows.append((title, overall.graded, overall.graded.alpha))
+        report.table(
+            ["what", "units", "raw", "mean Cohen's kappa", "Krippendorff's alpha", "Gwet's AC1"],
+            [[what, found.units, found.raw, found.kappa, alpha, found.ac1] for what, found, alpha in rows],
+            "All sources together, without the truth",
+        )
+    if len(audit.pairs) > 1:
+        report.figure(matrix_figure(audit), "Cohen's kappa of good and bad steps.")
+
+
+def _table(
+    report: Report, columns: Mapping[str, Callable[[T], Cell]], items: Iterable[T], caption: str
+) -> None:
+    report.table(list(columns), [[cell(item) for cell in columns.values()] for item in items], caption)

@@ -1,0 +1,254 @@
+"""One source of labels against the truth: errors found, first error, by position, and soft values."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from surefoot.evaluation.calibration import Binning, Calibration, calibration, calibration_by
+from surefoot.evaluation.intervals import Interval, bootstrap_statistic
+from surefoot.evaluation.label_sets import LabelSet
+from surefoot.evaluation.labels import Confusion, LabelNoise, confusion, first_bad, label_noise
+from surefoot.evaluation.steps import auc_within, harmonic_mean, step_auc
+
+PARTS = 5
+"""Relative position: the fifth of its trace in which a step lies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstError:
+    """Where the first bad step is said to be, over the traces in which both sides say so."""
+
+    accuracy: Interval
+    """Share of traces with the same first bad step, "none" being equal to "none"; 95 % over problems."""
+    accuracy_on_wrong: float
+    """The same over traces with an error."""
+    accuracy_on_right: float
+    """The same over traces without."""
+    f1: float
+    """Harmonic mean of the two, as ProcessBench has it (arXiv 2412.06559)."""
+    exact: int
+    none_on_both: int
+    early: int
+    """Called at an earlier step than the true one."""
+    late: int
+    missed: int
+    """None called, but there is one."""
+    false_alarm: int
+    """One called, but there is none."""
+    offsets: Mapping[int, int]
+    """Called minus true index → traces, where both have one."""
+    traces: int
+    dropped: int
+    """Traces where a step without label leaves one side open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftValues:
+    """Value labels as scores of correctness.
+
+    A value is the chance of the right answer from a prefix, for one policy; correctness is another quantity.
+    Ranks can be compared. Calibration says how far the value may stand in for the chance of being right, not
+    how good it is as a value: a perfect value is off where right steps often fail later.
+    """
+
+    auc: float
+    """Chance that a good step has a higher value than a bad one."""
+    auc_within_position: float
+    """The same among steps of one index only."""
+    calibration: Calibration
+    by_fifth: Mapping[int, Calibration]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueErrors:
+    """Value labels against true values (labels of kind ``value`` in the truth)."""
+
+    steps: int
+    bias: float
+    """Mean of label minus truth."""
+    rmse: float
+    """Root of the mean square of the same."""
+    intervals: int
+    """Labels that carry an interval (``evidence.interval``)."""
+    covered: float
+    """Share of these intervals that hold the true value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgainstTruth:
+    """Agreement with the truth; the positive class is the bad step, intervals are 95 % over problems."""
+
+    confusion: Confusion
+    noise: LabelNoise
+    precision: Interval
+    recall: Interval
+    f1: Interval
+    by_step: Mapping[int, Confusion]
+    """By index of the step, from 0."""
+    by_fifth: Mapping[int, Confusion]
+    """By fifth of the trace, from 0: step i of T is in fifth floor(5 i / T)."""
+    first_error: FirstError
+    soft: SoftValues | None
+    """``None`` without value labels."""
+    values: ValueErrors | None
+    """``None`` unless source and truth both label values."""
+
+
+def against_truth(
+    found: LabelSet,
+    truth: LabelSet,
+    problems: Sequence[str],
+    *,
+    bins: int = 10,
+    binning: Binning = "equal-mass",
+    draws: int = 1000,
+    seed: int = 0,
+) -> AgainstTruth:
+    """Compare two label sets of the same traces; ``problems`` [traces] are what is resampled."""
+    rows = [confusion(said, fact) for said, fact in zip(found.good, truth.good, strict=True)]
+    counts = np.array([[row.tp, row.fp, row.fn, row.tn] for row in rows])
+
+    def interval(share: Callable[[Confusion], float]) -> Interval:
+        return bootstrap_statistic(
+            problems,
+            lambda draw: share(_confusion(counts[draw.items].sum(axis=0))),
+            draws=draws,
+            rng=np.random.default_rng(seed),
+        )
+
+    by_step, by_fifth = _by_position(found, truth)
+    return AgainstTruth(
+        confusion=sum(rows, Confusion()),
+        noise=label_noise(_signs(found), _signs(truth)),
+        precision=interval(lambda total: total.precision),
+        recall=interval(lambda total: total.recall),
+        f1=interval(lambda total: total.f1),
+        by_step=by_step,
+        by_fifth=by_fifth,
+        first_error=_first_error(found, truth, problems, draws=draws, seed=seed),
+        soft=_soft(found, truth, bins, binning),
+        values=_value_errors(found, truth),
+    )
+
+
+def _confusion(counts: Sequence[int]) -> Confusion:
+    tp, fp, fn, tn = (int(count) for count in counts)
+    return Confusion(tp=tp, fp=fp, fn=fn, tn=tn)
+
+
+def _signs(labels: LabelSet) -> list[list[float | None]]:
+    return [[None if good is None else 2.0 * good - 1 for good in row] for row in labels.good]
+
+
+def _by_position(found: LabelSet, truth: LabelSet) -> tuple[dict[int, Confusion], dict[int, Confusion]]:
+    by_step: dict[int, Confusion] = {}
+    by_fifth = {fifth: Confusion() for fifth in range(PARTS)}
+    for said, fact in zip(found.good, truth.good, strict=True):
+        for step, pair in enumerate(zip(said, fact, strict=True)):
+            one = confusion(pair[:1], pair[1:])
+            by_step[step] = by_step.get(step, Confusion()) + one
+            fifth = _fifth(step, len(said))
+            by_fifth[fifth] += one
+    return {step: by_step[step] for step in sorted(by_step) if by_step[step].steps}, by_fifth
+
+
+def _fifth(step: int, steps: int) -> int:
+    return PARTS * step // steps
+
+
+def _first_error(
+    found: LabelSet, truth: LabelSet, problems: Sequence[str], *, draws: int, seed: int
+) -> FirstError:
+    pairs = [(first_bad(said), first_bad(fact)) for said, fact in zip(found.good, truth.good, strict=True)]
+    known = [
+        (said, fact, problem)
+        for (said, fact), problem in zip(pairs, problems, strict=True)
+        if said is not None and fact is not None
+    ]
+    hits = np.array([said == fact for said, fact, _ in known], dtype=float)
+    kinds = Counter(_kind(said, fact) for said, fact, _ in known)
+    wrong, right = sum(fact >= 0 for _, fact, _ in known), sum(fact < 0 for _, fact, _ in known)
+    on_wrong = kinds["exact"] / wrong if wrong else math.nan
+    on_right = kinds["none_on_both"] / right if right else math.nan
+    offsets = Counter(said - fact for said, fact, _ in known if said >= 0 and fact >= 0)
+    accuracy = Interval(value=math.nan, low=math.nan, high=math.nan)
+    if known:
+        accuracy = bootstrap_statistic(
+            [problem for *_, problem in known],
+            lambda draw: float(hits[draw.items].mean()),
+            draws=draws,
+            rng=np.random.default_rng(seed),
+        )
+    return FirstError(
+        accuracy=accuracy,
+        accuracy_on_wrong=on_wrong,
+        accuracy_on_right=on_right,
+        f1=harmonic_mean(on_wrong, on_right),
+        exact=kinds["exact"],
+        none_on_both=kinds["none_on_both"],
+        early=kinds["early"],
+        late=kinds["late"],
+        missed=kinds["missed"],
+        false_alarm=kinds["false_alarm"],
+        offsets={offset: offsets[offset] for offset in sorted(offsets)},
+        traces=len(known),
+        dropped=len(pairs) - len(known),
+    )
+
+
+def _kind(said: int, fact: int) -> str:
+    if said == fact:
+        return "none_on_both" if fact < 0 else "exact"
+    if fact < 0:
+        return "false_alarm"
+    if said < 0:
+        return "missed"
+    return "early" if said < fact else "late"
+
+
+def _soft(found: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> SoftValues | None:
+    """Over the steps with a value label; those without truth are counted as dropped."""
+    rows = [
+        (label.value, fact, step, _fifth(step, len(row)))
+        for row, facts in zip(found.labels, truth.good, strict=True)
+        for step, (label, fact) in enumerate(zip(row, facts, strict=True))
+        if label is not None and label.kind == "value"
+    ]
+    if not rows:
+        return None
+    scores = np.array([value for value, *_ in rows], dtype=float)
+    good = np.array([math.nan if fact is None else float(fact) for _, fact, *_ in rows])
+    by_fifth = calibration_by(scores, good, [fifth for *_, fifth in rows], bins=bins, binning=binning)
+    return SoftValues(
+        auc=step_auc(scores, good).value,
+        auc_within_position=auc_within(scores, good, [step for _, _, step, _ in rows]).value,
+        calibration=calibration(scores, good, bins=bins, binning=binning),
+        by_fifth={fifth: by_fifth[fifth] for fifth in range(PARTS) if fifth in by_fifth},
+    )
+
+
+def _value_errors(found: LabelSet, truth: LabelSet) -> ValueErrors | None:
+    pairs = [
+        (label.value, fact.value, label.evidence.interval)
+        for row, facts in zip(found.labels, truth.labels, strict=True)
+        for label, fact in zip(row, facts, strict=True)
+        if label is not None and fact is not None and label.kind == fact.kind == "value"
+    ]
+    if not pairs:
+        return None
+    gaps = np.array([said - fact for said, fact, _ in pairs if said is not None and fact is not None])
+    inside = [
+        bounds[0] <= fact <= bounds[1] for _, fact, bounds in pairs if bounds is not None and fact is not None
+    ]
+    return ValueErrors(
+        steps=len(gaps),
+        bias=float(gaps.mean()),
+        rmse=float(np.sqrt((gaps**2).mean())),
+        intervals=len(inside),
+        covered=sum(inside) / len(inside) if inside else math.nan,
+    )

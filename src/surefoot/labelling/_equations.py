@@ -1,0 +1,290 @@
+"""The equations in a step, each with what makes its reading doubtful.
+
+A false alarm is worse than a miss. So an equation may be *found to hold* in any context in which it can be
+read, but *found not to hold* only where nothing around it lets a careful reader read it otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from surefoot.labelling._expression import Node
+from surefoot.labelling._parser import ParseError, Token, parse
+from surefoot.labelling._tokens import tokenize
+from surefoot.labelling._words import AFTER, BEFORE, BEFORE_AFTER_NUMBER, MEASURES, SCALES
+
+_IN_EXPRESSION = frozenset({"num", "frac", "op", "open", "close", "cmd", "sym", "post", "of", "unit"})
+_RELATION = frozenset({"eq", "rel"})
+
+_SCALED = re.compile(r"\b(?:thousand|million|billion|hundred|dozen|cents?|percent)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side of an equation."""
+
+    text: str
+    tree: Node | None
+    problem: str | None = None
+    """Why there is no tree."""
+    doubt: str | None = None
+    """What another reader might read otherwise."""
+
+    @property
+    def places(self) -> int | None:
+        """Digits shown after the point if this is one number alone (0 for a whole one), else ``None``."""
+        node = self.tree
+        while node is not None and node.kind in ("neg", "%"):
+            node = node.parts[0]
+        return (node.places or 0) if node is not None and node.kind == "n" else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equation:
+    """``left = right`` as found in a step."""
+
+    left: Side
+    right: Side
+    text: str
+    """The equation as it stands in the step."""
+    doubt: str | None
+    """Why it cannot be said not to hold; ``None`` = it can be judged either way."""
+    measured: bool
+    """A unit of measure stands in it or right after it, so a conversion may be meant."""
+    scaled: bool
+    """The step speaks of thousands, cents and the like."""
+
+
+def find_equations(text: str) -> list[Equation]:
+    """All equations in ``text``, in order; of a chain ``a = b = c`` each link is one."""
+    found: list[Equation] = []
+    for match in _ANNOTATION.finditer(text):
+        found += _equations(match[1])
+    return found + _equations(_ANNOTATION.sub(lambda m: " " * len(m.group()), text))
+
+
+_ANNOTATION = re.compile(r"<<([^<>\n]*)>>")
+
+
+def _equations(text: str) -> list[Equation]:
+    tokens = tokenize(text)
+    if not any(token.kind == "eq" for token in tokens):
+        return []
+    tokens = _join_rows(_open_brackets(tokens))
+    found: list[Equation] = []
+    for start, end in _chunks(tokens):
+        found += _links(text, tokens, start, end)
+    return found
+
+
+def _join_rows(tokens: list[Token]) -> list[Token]:
+    r"""Leave out a line break before ``=``: the chain goes on in the next row."""
+    kept = []
+    for index, token in enumerate(tokens):
+        following = next((t for t in tokens[index + 1 : index + 3] if t.kind != "break"), None)
+        if token.kind == "break" and following is not None and following.kind == "eq":
+            continue
+        kept.append(token)
+    return kept
+
+
+def _open_brackets(tokens: list[Token]) -> list[Token]:
+    """Brackets that hold an equation or plain words, or have no partner, bound equations, not groups."""
+    bounds: set[int] = set()
+    stack: list[tuple[int, bool]] = []
+    for index, token in enumerate(tokens):
+        if token.kind == "open":
+            stack.append((index, False))
+        elif token.kind == "close":
+            if not stack:
+                bounds.add(index)
+                continue
+            start, foreign = stack.pop()
+            if foreign:
+                bounds |= {start, index}
+                if stack:
+                    stack[-1] = (stack[-1][0], True)
+        elif token.kind not in _IN_EXPRESSION and stack:
+            stack[-1] = (stack[-1][0], True)
+    bounds |= {start for start, _ in stack}
+    return [
+        token._replace(kind=_bracket_kind(tokens, index)) if index in bounds else token
+        for index, token in enumerate(tokens)
+    ]
+
+
+def _bracket_kind(tokens: Sequence[Token], index: int) -> str:
+    """A bracket beside an operator belongs to an expression that is cut off there."""
+    neighbour = index - 1 if tokens[index].kind == "open" else index + 1
+    beside = tokens[neighbour].kind if 0 <= neighbour < len(tokens) else ""
+    return "opaque" if tokens[index].name in "{}" or beside == "op" else "bound"
+
+
+def _chunks(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
+    """Longest runs of expressions and relations that hold an equals sign."""
+    start = None
+    has_equals = False
+    for index in range(len(tokens) + 1):
+        kind = tokens[index].kind if index < len(tokens) else "end"
+        if kind in _IN_EXPRESSION or kind in _RELATION:
+            start = index if start is None else start
+            has_equals = has_equals or kind == "eq"
+            continue
+        if start is not None and has_equals:
+            yield start, index
+        start, has_equals = None, False
+
+
+def _links(text: str, tokens: Sequence[Token], start: int, end: int) -> Iterator[Equation]:
+    left_broken, left_doubt, drop = _left_context(tokens, start)
+    right_broken, right_doubt = _right_context(tokens, end)
+    start += drop
+    cuts = [start - 1, *(i for i in range(start, end) if tokens[i].kind in _RELATION), end]
+    pieces = [tokens[a + 1 : b] for a, b in pairwise(cuts)]
+    sides = [_side(text, piece) for piece in pieces]
+    units = {token.name for token in tokens[start:end] if token.kind == "unit"}
+    after = _next(tokens, end)
+    follows = after.name.casefold() if after is not None and after.kind == "word" else ""
+    unit_doubt = _unit_doubt(units, follows)
+    measured = bool(units & MEASURES) or follows.split(" ")[0] in MEASURES
+    if left_broken:
+        sides[0] = Side(text=sides[0].text, tree=None, problem=left_broken)
+    if right_broken:
+        sides[-1] = Side(text=sides[-1].text, tree=None, problem=right_broken)
+    for number, (left, right) in enumerate(pairwise(sides)):
+        if tokens[cuts[number + 1]].kind != "eq" or not pieces[number] or not pieces[number + 1]:
+            continue
+        doubt = left.doubt or right.doubt or unit_doubt
+        if number == 0:
+            doubt = doubt or left_doubt
+            named = any(t.kind == "unit" for t in pieces[0]) or (
+                start > 0 and tokens[start - 1].kind == "word"
+            )
+            if left.places is not None and (named or _has_sum(right)):
+                doubt = doubt or "a number stands first, which may be a value to test"
+        if any(token.kind == "of" for token in pieces[number + 1]):
+            doubt = doubt or "'of' on the right side"
+        if number == len(sides) - 2:
+            doubt = doubt or right_doubt
+        if left.places is not None and right.places is not None:
+            doubt = doubt or "two numbers without an operation"
+        yield Equation(
+            left=left,
+            right=right,
+            text=_quote(text, pieces[number][0].start, pieces[number + 1][-1].end),
+            doubt=doubt,
+            measured=measured,
+            scaled=_SCALED.search(text) is not None,
+        )
+
+
+def _quote(text: str, start: int, end: int) -> str:
+    if text[:start].rstrip().endswith("\\left"):
+        start = text.rindex("\\left", 0, start)
+    return text[start:end]
+
+
+def _side(text: str, tokens: Sequence[Token]) -> Side:
+    if not tokens:
+        return Side(text="", tree=None, problem="nothing there")
+    shown = text[tokens[0].start : tokens[-1].end]
+    try:
+        parsed = parse(tokens)
+    except ParseError as error:
+        return Side(text=shown, tree=None, problem=str(error))
+    return Side(text=shown, tree=parsed.tree, doubt=parsed.doubt)
+
+
+def _left_context(tokens: Sequence[Token], start: int) -> tuple[str | None, str | None, int]:
+    """Why the first side is cut off, what makes it doubtful, and tokens to drop (a list's bullet)."""
+    before = tokens[start - 1] if start else None
+    first = tokens[start]
+    opens = before is not None and before.kind == "delim"
+    if opens:
+        before = _previous(tokens, start)
+        if before is not None and before.kind in _IN_EXPRESSION | _RELATION:
+            return "it goes on outside the formula", None, 0
+    if before is not None and before.kind == "bound":
+        if (
+            before.name in ")]"
+            and not opens
+            and (first.kind == "op" or first.math or first.start == before.end)
+        ):
+            return "a bracket with words before it", None, 0
+        listed = start >= 2 and before.name == "," and tokens[start - 2].kind == "num"
+        return None, "a list of numbers stands before it" if listed else None, 0
+    if before is None or before.kind == "break":
+        spaced = start + 1 < len(tokens) and tokens[start + 1].start > first.end
+        return None, None, int(first.kind == "op" and first.name in "-*+" and spaced)
+    if before.kind == "opaque":
+        return f"{before.name!r} before it cannot be read", None, 0
+    if first.kind == "op" and not opens:
+        return "an operator after a word", None, 0
+    word = before.name.casefold().split(" ")[-1]
+    earlier = tokens[start - 2] if start >= 2 else None
+    if word in BEFORE:
+        return None, f"{word!r} stands before it", 0
+    if (
+        earlier is not None
+        and earlier.kind in ("num", "post", "frac", "unit")
+        and word in BEFORE_AFTER_NUMBER
+    ):
+        return None, f"a number and {word!r} stand before it", 0
+    return None, None, 0
+
+
+def _right_context(tokens: Sequence[Token], end: int) -> tuple[str | None, str | None]:
+    after = tokens[end] if end < len(tokens) else None
+    last = tokens[end - 1]
+    if after is not None and after.kind == "delim":
+        after = _next(tokens, end)
+        if after is not None and after.kind in _IN_EXPRESSION | _RELATION:
+            return "it goes on outside the formula", None
+    if after is not None and after.kind == "opaque":
+        return f"{after.name!r} after it cannot be read", None
+    if after is not None and after.name in ("(", "[") and (after.math or after.start == last.end):
+        return "a bracket with words after it", None
+    if last.kind == "post" and last.name == "!":
+        return None, "it ends with '!'"
+    if after is None or after.kind != "word":
+        question = after is not None and after.name == "?"
+        return None, "it stands in a question" if question else None
+    word = after.name.casefold().split(" ")[0]
+    return None, f"{word!r} stands after it" if word in AFTER else None
+
+
+def _previous(tokens: Sequence[Token], start: int) -> Token | None:
+    return next((token for token in reversed(tokens[:start]) if token.kind != "delim"), None)
+
+
+def _next(tokens: Sequence[Token], end: int) -> Token | None:
+    return next((token for token in tokens[end:] if token.kind != "delim"), None)
+
+
+def _unit_doubt(units: set[str], follows: str) -> str | None:
+    if (units | {follows}) & SCALES:
+        return "a word such as 'dozen' scales a number"
+    if follows.split(" ")[0] in MEASURES:
+        units = units | {follows.split(" ")[0]}
+    return "several units" if len({unit.rstrip("s") for unit in units}) > 1 else None
+
+
+def _has_sum(side: Side) -> bool:
+    """Whether this is no plain factorisation."""
+    pending = [side.tree] if side.tree is not None else []
+    while pending:
+        node = pending.pop()
+        if node.kind in ("+", "-", "sqrt"):
+            return True
+        pending += node.parts
+    return False
+
+
+def leading_number(node: Node) -> Node:
+    """The leftmost operand of an expression."""
+    while node.parts:
+        node = node.parts[0]
+    return node

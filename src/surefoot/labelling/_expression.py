@@ -1,0 +1,212 @@
+"""Expressions as trees of a few kinds of nodes: exact values, and a quick test by random points.
+
+Values are ``Fraction`` within bounds on their size, so that ``9^9^9^9`` ends at once in an error.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import comb, factorial, isqrt
+from typing import Any
+
+MAX_BITS = 4096
+"""Largest numerator and denominator together."""
+_PRIME = 2**61 - 1
+_POINTS = 4
+
+
+class TooLargeError(ArithmeticError):
+    """A value over the bounds."""
+
+
+class NotRationalError(ArithmeticError):
+    """The value has letters, roots or pi: left to algebra."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """Kinds: n (number), s (letter or ``pi``), the operators ``+ - * / ^ mix`` (whole and fraction), and
+
+    ``neg`` (minus), ``%``, ``!``, ``sqrt`` (radicand, index), ``C`` (binomial).
+    """
+
+    kind: str
+    parts: tuple[Node, ...] = ()
+    value: Fraction = Fraction(0)
+    name: str = ""
+    places: int | None = None
+    """Digits shown after the point, for a number written with one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How to read what is ambiguous: ``20%`` as 0.2 or as 20 (a unit), ``2\\\\frac{1}{2}`` as 2.5 or as 1."""
+
+    percent: Fraction = Fraction(1, 100)
+    mixed: bool = True
+
+
+def value(node: Node, reading: Reading) -> Fraction:
+    """Exact value. Raises ``NotRationalError``, ``TooLargeError``, or ``ZeroDivisionError`` for a division by zero."""
+    match node.kind:
+        case "n":
+            return node.value
+        case "s":
+            raise NotRationalError(node.name)
+    parts = [value(part, reading) for part in node.parts]
+    result = _OPERATIONS[node.kind](parts, reading)
+    if result.numerator.bit_length() + result.denominator.bit_length() > MAX_BITS:
+        raise TooLargeError("the value has too many digits")
+    return result
+
+
+def bounds(node: Node, reading: Reading) -> tuple[Fraction, Fraction]:
+    """Least and greatest value if the decimals in ``node`` with two or more digits shown were rounded.
+
+    Raises as ``value`` does, and ``NotRationalError`` where an interval is not carried through.
+    """
+    if node.kind == "n" and node.places is not None and node.places >= 2:
+        half = half_unit(node.places)
+        return node.value - half, node.value + half
+    if all((number.places or 0) < 2 for number in numbers(node)):
+        exact = value(node, reading)
+        return exact, exact
+    if node.kind not in ("+", "-", "*", "/", "neg", "%"):
+        raise NotRationalError("a decimal under a power")
+    parts = [bounds(part, reading) for part in node.parts]
+    if node.kind == "/" and parts[1][0] <= 0 <= parts[1][1]:
+        raise ZeroDivisionError
+    corners: list[list[Fraction]] = [[]]
+    for low, high in parts:
+        corners = [[*corner, end] for corner in corners for end in (low, high)]
+    found = [_OPERATIONS[node.kind](corner, reading) for corner in corners]
+    return min(found), max(found)
+
+
+def half_unit(places: int) -> Fraction:
+    """Half of the last of ``places`` digits after the point."""
+    return Fraction(1, 2 * 10**places)
+
+
+def numbers(node: Node) -> Iterator[Node]:
+    """All numbers in a tree."""
+    if node.kind == "n":
+        yield node
+    for part in node.parts:
+        yield from numbers(part)
+
+
+def symbols(node: Node) -> set[str]:
+    """Names of all letters in a tree, ``pi`` included."""
+    found = {node.name} if node.kind == "s" else set()
+    return found.union(*(symbols(part) for part in node.parts))
+
+
+def as_json(node: Node) -> list[Any]:
+    """Tree as nested lists, numbers as text, for the bounded process."""
+    if node.kind == "n":
+        return ["n", str(node.value)]
+    return ["s", node.name] if node.kind == "s" else [node.kind, *map(as_json, node.parts)]
+
+
+def may_differ_by_a_constant(left: Node, right: Node) -> bool:
+    """Whether ``left - right`` has one value at random points modulo a prime: an identity, or never true.
+
+    ``False`` is certain: an equation that holds for some values of its letters and not for others. Roots
+    and undefined points give ``True``, for algebra to decide.
+    """
+    rng = random.Random(0)
+    names = sorted(symbols(left) | symbols(right))
+    differences = set()
+    for _ in range(_POINTS):
+        point = {name: rng.randrange(1, _PRIME) for name in names}
+        try:
+            differences.add((_modular(left, point) - _modular(right, point)) % _PRIME)
+        except (NotRationalError, ZeroDivisionError):
+            return True
+    return len(differences) == 1
+
+
+def _modular(node: Node, point: dict[str, int]) -> int:
+    match node.kind:
+        case "n":
+            return node.value.numerator * _inverse(node.value.denominator) % _PRIME
+        case "s":
+            return point[node.name]
+        case "^":
+            exponent = value(node.parts[1], Reading())
+            if exponent.denominator != 1 or abs(exponent) > MAX_BITS:
+                raise NotRationalError("a root or a large power")
+            base = _modular(node.parts[0], point)
+            return pow(_inverse(base) if exponent < 0 else base, abs(int(exponent)), _PRIME)
+    parts = [_modular(part, point) for part in node.parts]
+    match node.kind:
+        case "+" | "mix":
+            return sum(parts) % _PRIME
+        case "-":
+            return (parts[0] - parts[1]) % _PRIME
+        case "*":
+            return parts[0] * parts[1] % _PRIME
+        case "/":
+            return parts[0] * _inverse(parts[1]) % _PRIME
+        case "neg":
+            return -parts[0] % _PRIME
+        case "%":
+            return parts[0] * _inverse(100) % _PRIME
+    raise NotRationalError(node.kind)
+
+
+def _inverse(number: int) -> int:
+    if number % _PRIME == 0:
+        raise ZeroDivisionError
+    return pow(number, -1, _PRIME)
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    if exponent.denominator == 2:
+        return _power(_root(base, Fraction(2)), Fraction(exponent.numerator))
+    if exponent.denominator != 1:
+        raise NotRationalError("a root")
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if abs(exponent) * bits > MAX_BITS and base not in (0, 1, -1):
+        raise TooLargeError("the power has too many digits")
+    if abs(exponent) > MAX_BITS:
+        raise TooLargeError("the exponent is too large")
+    if base == 0 and exponent <= 0:
+        raise ZeroDivisionError
+    return Fraction(base ** int(exponent))
+
+
+def _root(radicand: Fraction, index: Fraction) -> Fraction:
+    if index != 2 or radicand < 0:
+        raise NotRationalError("a root")
+    top, bottom = isqrt(radicand.numerator), isqrt(radicand.denominator)
+    if Fraction(top * top, bottom * bottom) != radicand:
+        raise NotRationalError("a root that is no fraction")
+    return Fraction(top, bottom)
+
+
+def _whole(number: Fraction, most: int) -> int:
+    if number.denominator != 1 or number < 0:
+        raise NotRationalError("not a whole number")
+    if number > most:
+        raise TooLargeError("the value has too many digits")
+    return int(number)
+
+
+_OPERATIONS: dict[str, Callable[[list[Fraction], Reading], Fraction]] = {
+    "+": lambda parts, _: parts[0] + parts[1],
+    "-": lambda parts, _: parts[0] - parts[1],
+    "*": lambda parts, _: parts[0] * parts[1],
+    "/": lambda parts, _: parts[0] / parts[1],
+    "^": lambda parts, _: _power(parts[0], parts[1]),
+    "mix": lambda parts, reading: parts[0] + parts[1] if reading.mixed else parts[0] * parts[1],
+    "neg": lambda parts, _: -parts[0],
+    "%": lambda parts, reading: parts[0] * reading.percent,
+    "!": lambda parts, _: Fraction(factorial(_whole(parts[0], 170))),
+    "sqrt": lambda parts, _: _root(parts[0], parts[1]),
+    "C": lambda parts, _: Fraction(comb(_whole(parts[0], 500), _whole(parts[1], 500))),
+}

@@ -1,0 +1,207 @@
+"""What labelling would cost, before a token is spent.
+
+The labeller itself runs, on a policy that makes its completions up: as long as the traces are, and right as
+often as they are. So every rule and every search is predicted by its own code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from surefoot.answers import AnswerChecker, Grader
+from surefoot.errors import LabelError
+from surefoot.policies.prompts import PromptFormat
+from surefoot.protocols import Completion, Labeller, Policy, ProblemTrace, SampleRequest, SampleResult
+from surefoot.records import Problem, Usage, content_id
+
+_RIGHT = "right"
+_SLIP = "slip"
+CHARACTERS_PER_TOKEN = 3.5
+"""For traces that do not tell their tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Expected cost of labelling; ``traces`` of them were played through, the numbers are for all."""
+
+    labels: int
+    usage: Usage
+    traces: int
+    pass_rate: float
+    """Share of right traces, from which the chances of success are derived."""
+
+    def summary(self) -> str:
+        """One sentence for people."""
+        usage = self.usage
+        return (
+            f"about {usage.tokens:,} tokens ({usage.prompt_tokens:,} read, "
+            f"{usage.completion_tokens:,} written) in {usage.calls:,} requests for {self.labels:,} labels "
+            f"of the traces given, {self.pass_rate:.0%} of them right; played through on {self.traces} traces"
+        )
+
+
+def predict(
+    items: Sequence[ProblemTrace],
+    build: Callable[[Policy, Grader], Labeller],
+    *,
+    prompt: PromptFormat,
+    luck: float = 0.1,
+    at_most: int = 500,
+    seed: int = 0,
+) -> Prediction:
+    """Play ``build(policy, grader)`` through on made-up completions of at most ``at_most`` traces.
+
+    Assumptions: a step is wrong with the same chance everywhere, such that solutions of T steps are right as
+    often as the problem's traces are (shrunk towards the rate of all); a solution with an error is right with
+    chance ``luck`` all the same; the rest of a solution takes the tokens that the trace took for it. No two
+    made-up steps are equal, so what is saved by rollouts that pass through known prefixes is not foreseen.
+
+    Needs traces with ``outcome``. Raises ``LabelError`` if none has one. Runs its own event loop.
+    """
+    import asyncio
+    from functools import partial
+
+    judged = [item for item in items if item.trace.outcome is not None and item.trace.steps]
+    if not judged:
+        raise LabelError(
+            "no trace has an 'outcome', so the chance of success is unknown; sample with answers, or run a "
+            "part with --token-budget"
+        )
+    sample = _some(judged, at_most)
+    policy = _MadeUp(sample, prompt, luck, seed)
+    played = [
+        ProblemTrace(
+            problem=item.problem.model_copy(update={"answer": _RIGHT}),
+            trace=item.trace.model_copy(update={"policy": policy.name if item.trace.policy else None}),
+        )
+        for item in sample
+    ]
+    with AnswerChecker("exact") as checker:
+        labeller = build(policy, Grader(checker=checker, styles=("phrase",)))
+        rows = asyncio.run(labeller.label(played))
+    labels = [label for row in rows for label in row if label.value is not None]
+    usage = sum((label.evidence.usage for row in rows for label in row), Usage())
+    scaled = partial(_scaled, factor=len(judged) / len(sample))
+    return Prediction(
+        labels=scaled(len(labels)),
+        usage=Usage(**{name: scaled(count) for name, count in usage.model_dump().items()}),
+        traces=len(sample),
+        pass_rate=policy.rate,
+    )
+
+
+def _scaled(count: int, *, factor: float) -> int:
+    return round(count * factor)
+
+
+def _some(items: Sequence[ProblemTrace], at_most: int) -> list[ProblemTrace]:
+    """Whole problems, evenly spread, until there are ``at_most`` traces: prefixes are shared within one."""
+    by_problem: dict[str, list[ProblemTrace]] = {}
+    for item in items:
+        by_problem.setdefault(item.problem.id, []).append(item)
+    groups = list(by_problem.values())
+    if len(items) <= at_most:
+        return [item for group in groups for item in group]
+    stride = len(items) / at_most
+    chosen = [groups[int(number * stride)] for number in range(int(len(groups) / stride) or 1)]
+    return [item for group in chosen for item in group]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Profile:
+    """What the traces of a problem say about its solutions."""
+
+    right: float
+    steps: float
+    tokens: float
+    prompt_tokens: int
+    errors: dict[str, int] = field(default_factory=dict)
+    """Place of the imagined first error of each wrong trace, by its text."""
+    ends: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+class _MadeUp:
+    """A :class:`surefoot.protocols.Policy`. The steps it makes up say whether they are slips."""
+
+    name = "made-up"
+
+    def __init__(self, items: Sequence[ProblemTrace], prompt: PromptFormat, luck: float, seed: int) -> None:
+        self._luck, self._seed = luck, seed
+        self.rate = sum(bool(item.trace.outcome) for item in items) / len(items)
+        by_problem: dict[str, list[ProblemTrace]] = {}
+        for item in items:
+            by_problem.setdefault(item.problem.id, []).append(item)
+        self._profiles = {
+            repr(prompt.render(group[0].problem)): self._profile(group[0].problem, group)
+            for group in by_problem.values()
+        }
+
+    def _profile(self, problem: Problem, items: Sequence[ProblemTrace]) -> _Profile:
+        rng = np.random.default_rng(int(content_id(self._seed, problem.id), 16))
+        traces = [item.trace for item in items]
+        right = sum(bool(trace.outcome) for trace in traces)
+        errors, ends = {}, {}
+        for trace in traces:
+            text, count = trace.text or "", len(trace.steps)
+            ends[text] = tuple(step.end for step in trace.steps)
+            if not trace.outcome:
+                errors[text] = int(rng.integers(1, count + 1))
+        return _Profile(
+            right=(right + 2 * self.rate) / (len(traces) + 2),
+            steps=sum(len(trace.steps) for trace in traces) / len(traces),
+            tokens=sum(trace.usage.completion_tokens or _tokens(trace.text or "") for trace in traces)
+            / len(traces),
+            prompt_tokens=max(trace.usage.prompt_tokens for trace in traces) or _tokens(problem.text),
+            errors=errors,
+            ends=ends,
+        )
+
+    async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+        return [self._result(request) for request in requests]
+
+    def _result(self, request: SampleRequest) -> SampleResult:
+        profile = self._profiles[repr(request.prompt)]
+        done, good = _standing(profile, request.prefix)
+        completions = tuple(
+            self._completion(profile, request, done, good, sample)
+            for sample in range(request.first, request.first + request.n)
+        )
+        usage = Usage(
+            prompt_tokens=profile.prompt_tokens + round(profile.tokens * min(done / profile.steps, 1.0)),
+            completion_tokens=sum(completion.tokens for completion in completions),
+            calls=1,
+        )
+        return SampleResult(completions=completions, usage=usage)
+
+    def _completion(
+        self, profile: _Profile, request: SampleRequest, done: int, good: bool, sample: int
+    ) -> Completion:
+        mark = content_id(self._seed, request.seed, request.prefix, repr(request.prompt), sample)
+        rng = np.random.default_rng(int(mark, 16))
+        left = max(round(profile.steps) - done, 1)
+        slip = 1 - max(profile.right, 1e-3) ** (1 / profile.steps)
+        steps = []
+        for number in range(left - 1):
+            wrong = rng.random() < slip
+            good = good and not wrong
+            steps.append(f"{_SLIP if wrong else 'Step'} {mark} {number}.\n\n")
+        reached = (good and rng.random() >= slip) or rng.random() < self._luck
+        steps.append(f"The answer is {_RIGHT if reached else mark}.")
+        tokens = max(round(profile.tokens * left / profile.steps), 1)
+        return Completion(text="".join(steps), finish_reason="stop", tokens=tokens)
+
+
+def _standing(profile: _Profile, prefix: str) -> tuple[int, bool]:
+    """Steps done in ``prefix``, and whether none of them is (imagined to be) wrong."""
+    for text, ends in profile.ends.items():
+        if prefix and len(prefix) <= len(text) and text.startswith(prefix):
+            done = sum(end <= len(prefix) for end in ends)
+            return done, text not in profile.errors or done < profile.errors[text]
+    return prefix.count("\n\n"), _SLIP not in prefix
+
+
+def _tokens(text: str) -> int:
+    return max(round(len(text) / CHARACTERS_PER_TOKEN), 1)

@@ -1,0 +1,205 @@
+"""Step labels from the critique of a language model (LLM as a judge), by vote.
+
+Zhang et al. (arXiv 2501.07301) let a judge label every step; ProcessBench (Zheng et al., arXiv 2412.06559)
+asks for the first error, greedily or as the majority of 8 replies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from surefoot.errors import LabelError
+from surefoot.labelling.judge_prompt import JudgePrompt
+from surefoot.labelling.judge_reply import FirstError, ReplyError, StepVerdict, StepVerdicts, read_reply
+from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
+from surefoot.records import Evidence, StepLabel, Usage
+
+SOURCE: Final = "judge"
+AFTER_FIRST_ERROR: Final = "after the first error"
+
+V = TypeVar("V", str, int)
+
+_VALUES = {"correct": 1.0, "neutral": 0.0, "incorrect": -1.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeLabeller:
+    """A :class:`surefoot.protocols.Labeller` that asks ``policy`` for ``votes`` critiques of each trace.
+
+    **Labels** are of kind *correctness*. In mode ``per-step`` each step gets the verdict with the most votes
+    (correct +1, neutral 0, incorrect −1). In mode ``first-error`` the index with the most votes counts: +1
+    before it, −1 there, ``None`` after it; +1 throughout if it is −1. If two verdicts or indexes share
+    the most votes the label is ``None``, whatever they are. The evidence holds the votes for the winner
+    (``successes``) and the votes that could be read (``trials``).
+
+    **Critiques.** The evidence's ``message`` is the critique of the first vote for the winner: on every
+    step of mode ``per-step``, in mode ``first-error`` on the wrong step, or on the last one if none is wrong.
+
+    **Failures.** A reply that was cut off, refused, is not of the form asked for, or names steps that are
+    not there, is no vote and is never scored; ``failures`` counts such votes by reason, over all calls. A
+    trace without any vote gets labels without value, whose reason says what went wrong.
+
+    **Rater** is the policy's name, ``#`` and :attr:`JudgePrompt.version`: the same model under other rules is
+    another rater. **Cost** counts as verifier tokens, on the first label of each trace; traces with the same
+    prompt are judged once. Traces without steps get no labels and cost nothing.
+
+    To hold a server to the JSON form, give ``structured_output(mode)`` to ``OpenAIPolicy(extra_body=...)``.
+
+    Raises ``LabelError`` for fewer than one vote, or several at temperature 0, which would all be the same.
+    """
+
+    policy: Policy
+    prompt: JudgePrompt = field(default_factory=JudgePrompt)
+    votes: int = 1
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.0, max_tokens=2048))
+    seed: int = 0
+    failures: Counter[str] = field(default_factory=Counter, init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.votes < 1:
+            raise LabelError(f"votes must be at least 1, not {self.votes}")
+        if self.votes > 1 and self.sampling.temperature == 0:
+            raise LabelError(
+                f"{self.votes} votes at temperature 0 would be equal; raise the temperature, or ask once"
+            )
+
+    async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
+        """One list per item, one label per step.
+
+        Raises ``LabelError`` if a reference answer is to be shown and the problem has none.
+        """
+        requests = [self._request(item) if item.trace.steps else None for item in items]
+        asked = {request: item for request, item in zip(requests, items, strict=True) if request}
+        results = await self.policy.sample(list(asked))
+        ballots, costs = {}, {}
+        for (request, item), result in zip(asked.items(), results, strict=True):
+            ballots[request] = self._read(result, len(item.trace.steps))
+            costs[request] = _as_verifier(result.usage)
+        return [
+            self._labels(item, ballots[request], costs.pop(request, Usage())) if request else []
+            for item, request in zip(items, requests, strict=True)
+        ]
+
+    def _request(self, item: ProblemTrace) -> SampleRequest:
+        return SampleRequest(
+            prompt=self.prompt.render(item), n=self.votes, seed=self.seed, sampling=self.sampling
+        )
+
+    def _read(self, result: SampleResult, steps: int) -> _Ballot:
+        """The votes of one request, and why others are none."""
+        votes: list[StepVerdicts | FirstError] = []
+        failed: Counter[str] = Counter()
+        for completion in result.completions:
+            try:
+                votes.append(self._vote(completion, steps))
+            except ReplyError as error:
+                failed[str(error)] += 1
+        if missing := self.votes - len(result.completions):
+            failed["request failed"] += missing
+        self.failures.update(failed)
+        reasons = ", ".join(f"{count} {reason}" for reason, count in failed.most_common())
+        return _Ballot(votes, f"no vote: {reasons}" + (f" ({result.error})" if result.error else ""))
+
+    def _vote(self, completion: Completion, steps: int) -> StepVerdicts | FirstError:
+        if completion.finish_reason == "length":
+            raise ReplyError("cut off at max_tokens")
+        if completion.finish_reason == "content_filter":
+            raise ReplyError("refused")
+        boxed = self.prompt.mode == "first-error" and not self.prompt.structured
+        return read_reply(completion.text, mode=self.prompt.mode, steps=steps, boxed=boxed)
+
+    def _labels(self, item: ProblemTrace, ballot: _Ballot, usage: Usage) -> list[StepLabel]:
+        outcomes = ballot.outcomes(len(item.trace.steps))
+        return [
+            StepLabel(
+                trace_id=item.trace.id,
+                step=step,
+                kind="correctness",
+                value=outcome.value,
+                reason=outcome.reason,
+                source=SOURCE,
+                evidence=Evidence(
+                    successes=outcome.votes,
+                    trials=len(ballot.votes),
+                    usage=usage if step == 0 else Usage(),
+                    rater=f"{self.policy.name}#{self.prompt.version}",
+                    message=outcome.critique,
+                ),
+            )
+            for step, outcome in enumerate(outcomes)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    """What the votes come to for one step."""
+
+    value: float | None
+    votes: int
+    reason: str | None = None
+    critique: str | None = None
+
+
+@dataclass(frozen=True)
+class _Ballot:
+    votes: list[StepVerdicts | FirstError]
+    unread: str
+    """Reason of the labels if there is no vote."""
+
+    def outcomes(self, steps: int) -> list[_Outcome]:
+        """One outcome a step."""
+        if not self.votes:
+            return [_Outcome(value=None, votes=0, reason=self.unread)] * steps
+        firsts = [vote for vote in self.votes if isinstance(vote, FirstError)]
+        if firsts:
+            return _up_to_first_error(firsts, steps)
+        verdicts = [vote.verdicts for vote in self.votes if isinstance(vote, StepVerdicts)]
+        return [_step([said[step] for said in verdicts]) for step in range(steps)]
+
+
+def _step(votes: list[StepVerdict]) -> _Outcome:
+    """The verdict on one step that has the most votes."""
+    leading, most = _leaders([vote.verdict for vote in votes])
+    if len(leading) > 1:
+        return _Outcome(value=None, votes=most, reason=f"votes tied: {', '.join(sorted(leading))}")
+    (verdict,) = leading
+    critique = next(vote.critique for vote in votes if vote.verdict == verdict)
+    return _Outcome(value=_VALUES[verdict], votes=most, critique=critique)
+
+
+def _up_to_first_error(votes: list[FirstError], steps: int) -> list[_Outcome]:
+    """All steps by the index that has the most votes."""
+    leading, most = _leaders([vote.first_error for vote in votes])
+    if len(leading) > 1:
+        names = ["no error" if index == -1 else f"step {index}" for index in sorted(leading)]
+        return [_Outcome(value=None, votes=most, reason=f"votes tied: {', '.join(names)}")] * steps
+    (index,) = leading
+    critique = next(vote.critique for vote in votes if vote.first_error == index)
+    told = steps - 1 if index == -1 else index
+    outcomes = []
+    for step in range(steps):
+        after = index != -1 and step > index
+        outcomes.append(
+            _Outcome(
+                value=None if after else -1.0 if step == index else 1.0,
+                votes=most,
+                reason=AFTER_FIRST_ERROR if after else None,
+                critique=critique if step == told else None,
+            )
+        )
+    return outcomes
+
+
+def _leaders(votes: list[V]) -> tuple[list[V], int]:
+    """Those with the most votes, and how many votes that is."""
+    counts = Counter(votes)
+    most = max(counts.values())
+    return [said for said, count in counts.items() if count == most], most
+
+
+def _as_verifier(usage: Usage) -> Usage:
+    """A judge's tokens, read and written, are spent on verification."""
+    return Usage(verifier_tokens=usage.tokens, calls=usage.calls)

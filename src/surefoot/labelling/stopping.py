@@ -1,0 +1,186 @@
+"""When enough rollouts were drawn from a prefix, and what they say then.
+
+A rule is asked again after every batch, so that no rollout is drawn whose result could not matter.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from surefoot.errors import LabelError
+
+Borrowed = Literal["none", "right", "all"]
+"""Which solutions drawn elsewhere count as rollouts of a prefix that they pass through.
+
+A sample that went through a prefix is, from there on, a sample of what follows that prefix. Such are the
+traces themselves and the rollouts from earlier prefixes.
+"""
+
+
+class StoppingRule(Protocol):
+    """Decides how many rollouts a prefix gets and turns their results into a value."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def borrowed(self) -> Borrowed: ...
+
+    def more(self, successes: int, trials: int, drawn: int) -> int:
+        """Rollouts to draw next, 0 = decided. ``drawn`` also counts those that could not be judged."""
+
+    def value(self, successes: int, trials: int) -> float:
+        """Estimate in [0, 1] from at least one trial."""
+
+    def good(self, successes: int, trials: int) -> bool:
+        """Whether the prefix counts as one from which the answer can be reached."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftEstimate:
+    """Share of ``rollouts`` that reach the answer (Math-Shepherd, arXiv 2312.08935, eq. 4).
+
+    The number is fixed beforehand and nothing is borrowed, so the share is unbiased even where the traces
+    were chosen by their outcome.
+    """
+
+    rollouts: int = 8
+    name: str = field(default="soft", init=False)
+    borrowed: Borrowed = field(default="none", init=False)
+
+    def __post_init__(self) -> None:
+        _require_rollouts(self.rollouts)
+
+    def more(self, successes: int, trials: int, drawn: int) -> int:  # noqa: ARG002  (the protocol's)
+        return max(self.rollouts - drawn, 0)
+
+    def value(self, successes: int, trials: int) -> float:
+        return successes / trials
+
+    def good(self, successes: int, trials: int) -> bool:  # noqa: ARG002  (the protocol's)
+        return successes > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardEstimate:
+    """1 if any of ``rollouts`` reaches the answer, else 0 (Math-Shepherd, arXiv 2312.08935, eq. 3).
+
+    Drawing ends at the first success, which decides the label; a right solution drawn elsewhere that passes
+    through the prefix, as the trace's own, is such a success. Rollouts come in batches of ``first``,
+    ``first``, 2 ``first``, 4 ``first`` …: a small ``first`` wastes fewer rollouts, a large one reads the
+    prefix fewer times.
+    """
+
+    rollouts: int = 8
+    first: int = 2
+    name: str = field(default="hard", init=False)
+    borrowed: Borrowed = field(default="right", init=False)
+
+    def __post_init__(self) -> None:
+        _require_rollouts(self.rollouts)
+        if self.first < 1:
+            raise LabelError(f"first must be at least 1, not {self.first}")
+
+    def more(self, successes: int, trials: int, drawn: int) -> int:  # noqa: ARG002  (the protocol's)
+        if successes:
+            return 0
+        return min(max(drawn, self.first), max(self.rollouts - drawn, 0))
+
+    def value(self, successes: int, trials: int) -> float:  # noqa: ARG002  (the protocol's)
+        return float(successes > 0)
+
+    def good(self, successes: int, trials: int) -> bool:  # noqa: ARG002  (the protocol's)
+        return successes > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequentialTest:
+    """Wald's sequential probability ratio test of "value ≤ ``p_bad``" against "value ≥ ``p_good``".
+
+    After s successes in n trials the log-likelihood ratio is L = s ln(p_good / p_bad) + (n - s)
+    ln((1 - p_good) / (1 - p_bad)). The prefix is good once L ≥ ln((1 - b) / a), bad once L ≤ ln(b / (1 - a)),
+    with a = ``false_good`` the chance of calling a prefix of value ``p_bad`` good, and b = ``false_bad`` the
+    chance of calling one of value ``p_good`` bad (Wald 1945, eq. 3.8; both hold to Wald's approximation, and
+    only together: a + b is not exceeded). So rollouts go where the answer is open. A prefix still undecided
+    after ``max_rollouts`` goes to the likelier side. Each batch is the fewest rollouts that could decide.
+
+    As the number of trials depends on their results, successes / trials is biased; the value is the decision.
+    """
+
+    p_bad: float = 0.05
+    p_good: float = 0.4
+    false_good: float = 0.05
+    false_bad: float = 0.05
+    max_rollouts: int = 16
+    name: str = field(default="sequential", init=False)
+    borrowed: Borrowed = field(default="all", init=False)
+
+    def __post_init__(self) -> None:
+        _require_rollouts(self.max_rollouts)
+        if not 0 < self.p_bad < self.p_good < 1:
+            raise LabelError(f"need 0 < p_bad < p_good < 1, got p_bad={self.p_bad}, p_good={self.p_good}")
+        if not (0 < self.false_good < 0.5 and 0 < self.false_bad < 0.5):
+            raise LabelError(
+                f"error rates lie between 0 and 0.5, got false_good={self.false_good}, "
+                f"false_bad={self.false_bad}"
+            )
+
+    @property
+    def _success(self) -> float:
+        return math.log(self.p_good / self.p_bad)
+
+    @property
+    def _failure(self) -> float:
+        return math.log((1 - self.p_good) / (1 - self.p_bad))
+
+    @property
+    def _upper(self) -> float:
+        return math.log((1 - self.false_bad) / self.false_good)
+
+    @property
+    def _lower(self) -> float:
+        return math.log(self.false_bad / (1 - self.false_good))
+
+    def _ratio(self, successes: int, trials: int) -> float:
+        return successes * self._success + (trials - successes) * self._failure
+
+    def more(self, successes: int, trials: int, drawn: int) -> int:
+        ratio = self._ratio(successes, trials)
+        if not self._lower < ratio < self._upper:
+            return 0
+        to_good = math.ceil((self._upper - ratio) / self._success)
+        to_bad = math.ceil((self._lower - ratio) / self._failure)
+        return min(to_good, to_bad, max(self.max_rollouts - drawn, 0))
+
+    def value(self, successes: int, trials: int) -> float:
+        return float(self.good(successes, trials))
+
+    def good(self, successes: int, trials: int) -> bool:
+        return self._ratio(successes, trials) > 0
+
+
+def wilson_interval(successes: int, trials: int, *, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval of a success rate (Wilson 1927; Brown, Cai and DasGupta 2001, eq. 4).
+
+    Its coverage is nominal for a number of trials fixed beforehand; after a rule that stops on success it
+    only describes the trials. Raises ``LabelError`` unless 0 ≤ successes ≤ trials and trials > 0.
+    """
+    from statistics import NormalDist
+
+    if not 0 <= successes <= trials or trials < 1:
+        raise LabelError(
+            f"an interval needs 0 <= successes <= trials, trials > 0; got {successes} of {trials}"
+        )
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, scale = successes / trials, 1 + z * z / trials
+    centre = (share + z * z / (2 * trials)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    # the ends are exact where rounding would pass them by
+    return (0.0 if successes == 0 else centre - half), (1.0 if successes == trials else centre + half)
+
+
+def _require_rollouts(rollouts: int) -> None:
+    if rollouts < 1:
+        raise LabelError(f"rollouts must be at least 1, not {rollouts}")

@@ -1,0 +1,396 @@
+"""Consensus of several sources: the published filter, votes by step, the report, the command."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from surefoot.cli.label.consensus import consensus as consensus_command
+from surefoot.errors import LabelError
+from surefoot.labelling.consensus import ConsensusLabeller, consensus, rows_of
+from surefoot.labelling.consensus_rules import FirstError, Unanimous, Weighted
+from surefoot.protocols import Labeller, ProblemTrace
+from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, Usage
+from surefoot.store import read_records, write_records
+
+DATA = Path(__file__).parents[2] / "../shared/data"
+PROBLEM = Problem(text="How many?")
+AFTER = "after the first error"
+
+
+def item(steps, sample=0):
+    spans = tuple(Step(start=at, end=at + 1) for at in range(steps))
+    trace = Trace(problem_id=PROBLEM.id, text="s" * steps or "s", steps=spans, sample=sample)
+    return ProblemTrace(problem=PROBLEM, trace=trace)
+
+
+def row(labelled, values, kind="correctness", tokens=0):
+    return [
+        StepLabel(
+            trace_id=labelled.trace.id,
+            step=step,
+            kind=kind,
+            value=value,
+            reason="did not say" if value is None else None,
+            source="test",
+            evidence=Evidence(usage=Usage(completion_tokens=tokens)),
+        )
+        for step, value in enumerate(values)
+    ]
+
+
+def combined(rule, *, good_above=0.0, neutral="drop", **sources):
+    """One trace; each source is its list of correctness labels, or of values if it is called ``mc``."""
+    steps = len(next(iter(sources.values())))
+    one = item(steps)
+    rows = {
+        name: [row(one, values, "value" if name == "mc" else "correctness")]
+        for name, values in sources.items()
+    }
+    return consensus([one], rows, rule=rule, good_above=good_above, neutral=neutral)
+
+
+def values(result):
+    (labels,) = result.labels
+    return [label.value for label in labels]
+
+
+def reasons(result):
+    (labels,) = result.labels
+    return [label.reason for label in labels]
+
+
+def with_error(steps, error):
+    """Labels of a source that finds its first error at ``error`` (``None`` = none) and then is silent."""
+    if error is None:
+        return [1.0] * steps
+    return [1.0] * error + [-1.0] + [None] * (steps - error - 1)
+
+
+ERRORS = [None, 0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("mc", ERRORS)
+@pytest.mark.parametrize("judge", ERRORS)
+def test_the_published_filter_keeps_a_trace_only_if_both_find_the_same_first_error(mc, judge):
+    hard = [max(value or 0.0, 0.0) for value in with_error(5, mc)]  # Monte Carlo goes on after an error
+    result = combined(FirstError(), mc=hard, judge=with_error(5, judge))
+    if mc == judge:
+        assert values(result) == with_error(5, mc)
+        assert set(reasons(result)) <= {None, AFTER}
+        assert (result.report.kept_traces, result.report.dropped_traces) == (1, {})
+    else:
+        assert values(result) == [None] * 5
+        assert result.report.kept_traces == 0
+        assert sum(result.report.dropped_traces.values()) == 1
+
+
+def test_monte_carlo_without_an_error_and_a_judge_with_one_drops_the_trace():
+    result = combined(FirstError(), mc=[0.5] * 6, judge=with_error(6, 4))
+    assert result.report.dropped_traces == {"an error for judge, none for mc": 1}
+    assert result.report.unlabelled_steps == {"an error for judge, none for mc": 6}
+    assert {label.evidence.message for label in result.labels[0]} == {"first error: judge 4, mc none"}
+
+
+def test_the_reasons_say_how_the_sources_differ():
+    drops = [
+        ({"a": [1, -1, None], "b": [-1, None, None]}, "first errors differ, earliest for b"),
+        ({"a": [1, None, -1], "b": [1, 1, 1]}, "first error unknown to a (label without a value)"),
+        ({"a": [1, 0, -1], "b": [1, 1, 1]}, "first error unknown to a (neutral)"),
+        ({"a": [-1, 1, 1], "b": [1, 1, 1], "c": [-1, 1, 1]}, "an error for a, c, none for b"),
+    ]
+    for sources, reason in drops:
+        assert combined(FirstError(), **sources).report.dropped_traces == {reason: 1}
+
+
+def test_what_counts_as_good_is_said_in_the_call():
+    sources = {"mc": [0.3, 0.0], "judge": [1, 0]}
+    assert values(combined(FirstError(), neutral="negative", **sources)) == [1, -1]
+    assert values(combined(FirstError(), neutral="positive", **sources)) == [None, None]
+    assert values(combined(FirstError(), neutral="negative", good_above=0.5, **sources)) == [None, None]
+    silent = combined(Unanimous(), good_above=None, **sources)
+    assert reasons(silent)[0] == "no vote of mc (label of kind 'value')"
+
+
+def test_unanimous_steps_need_every_source():
+    result = combined(Unanimous(), a=[1, -1, 1, None], b=[1, -1, -1, 1], c=[1, -1, 1, 1])
+    assert values(result) == [1, -1, None, None]
+    assert reasons(result)[2:] == ["sources disagree", "no vote of a (label without a value)"]
+    agreed, _, split, _ = result.labels[0]
+    assert (agreed.kind, agreed.source) == ("correctness", "consensus")
+    assert (agreed.evidence.successes, agreed.evidence.trials) == (3, 3)
+    assert agreed.evidence.message == "good: a, b, c"
+    assert split.evidence.message == "good: a, c; bad: b"
+    assert (split.evidence.successes, split.evidence.trials) == (None, None)
+
+
+def test_weights_decide_and_ties_do_not():
+    votes = {"a": [1, 1, 1, None], "b": [-1, 1, None, None], "c": [-1, -1, -1, None]}
+    assert values(combined(Weighted(), **votes)) == [-1, 1, None, None]
+    assert reasons(combined(Weighted(), **votes))[2:] == ["tie", "no source has a label for the step"]
+    assert values(combined(Weighted(weights={"a": 3}), **votes)) == [1, 1, 1, None]
+    far = combined(Weighted(weights={"a": 3}, margin=0.5), **votes)
+    assert values(far) == [None, 1, None, None]  # leads: 1/5, 3/5, 2/5
+    assert reasons(far)[0] == "lead below the margin"
+    assert far.labels[0][1].evidence.message == "good: a, b; bad: c"
+    assert (far.labels[0][1].evidence.successes, far.labels[0][1].evidence.trials) == (2, 3)
+
+
+@pytest.mark.parametrize("order", list(permutations("abc")))
+def test_a_tie_of_decimal_weights_is_a_tie_in_any_order(order):
+    votes = {"a": [1], "b": [1], "c": [-1]}
+    rule = Weighted(weights={"a": 0.1, "b": 0.2, "c": 0.3})
+    assert reasons(combined(rule, **{name: votes[name] for name in order})) == ["tie"]
+
+
+RULES = [FirstError(), Unanimous(), Weighted(), Weighted(margin=0.4), Weighted(margin=1.0)]
+VALUE = st.sampled_from([1.0, -1.0, 0.0, None])
+SOURCES = st.integers(1, 6).flatmap(
+    lambda steps: st.lists(st.lists(VALUE, min_size=steps, max_size=steps), min_size=2, max_size=4)
+)
+
+
+def plain(result):
+    return [[label.model_dump(exclude={"created"}) for label in labels] for labels in result.labels]
+
+
+RULE = st.sampled_from([*RULES, Weighted(weights={"source0": 2, "source1": 0.5})])
+
+
+@settings(deadline=None)
+@given(rows=SOURCES, rule=RULE, order=st.randoms(use_true_random=False))
+def test_the_order_of_the_sources_changes_nothing(rows, rule, order):
+    sources = {f"source{at}": values for at, values in enumerate(rows)}
+    shuffled = dict(order.sample(list(sources.items()), len(sources)))
+    one, other = combined(rule, **sources), combined(rule, **shuffled)
+    assert plain(one) == plain(other)
+    assert one.report == other.report
+
+
+@settings(deadline=None)
+@given(rows=SOURCES, rule=st.sampled_from(RULES))
+def test_what_was_combined_agrees_with_itself_and_with_its_sources(rows, rule):
+    once = values(combined(rule, **{f"source{at}": row for at, row in enumerate(rows)}))
+    assert values(combined(rule, a=once, b=once)) == once
+    if isinstance(rule, FirstError) and any(value is not None for value in once):
+        again = {"kept": once} | {f"source{at}": row for at, row in enumerate(rows)}
+        assert values(combined(rule, **again)) == once
+
+
+@settings(deadline=None)
+@given(rows=SOURCES)
+def test_unanimous_steps_are_those_that_lead_by_everything(rows):
+    sources = {f"source{at}": row for at, row in enumerate(rows)}
+    unanimous, weighted = (values(combined(rule, **sources)) for rule in (Unanimous(), Weighted()))
+    assert all(a in (None, b) for a, b in zip(unanimous, weighted, strict=True))
+    assert values(combined(Weighted(margin=1.0), **sources)) == unanimous
+    first = values(combined(FirstError(), **sources))
+    assert all(a in (None, b) for a, b in zip(first, unanimous, strict=True))
+
+
+@settings(deadline=None)
+@given(rows=SOURCES, rule=RULE)
+def test_the_report_accounts_for_every_trace_and_step(rows, rule):
+    result = combined(rule, **{f"source{at}": row for at, row in enumerate(rows)})
+    report, found = result.report, values(result)
+    assert report.good_steps == found.count(1.0)
+    assert report.bad_steps == found.count(-1.0)
+    assert sum(report.unlabelled_steps.values()) == found.count(None)
+    assert report.kept_traces + sum(report.dropped_traces.values()) == report.traces == 1
+    assert report.kept_traces == any(value is not None for value in found)
+    assert json.loads(json.dumps(report.as_json())) == report.as_json()
+
+
+def test_the_summary_lists_the_frequent_reasons_and_counts_the_others():
+    items = [item(1, sample) for sample in range(9)]
+    names = [f"s{n}" for n in range(8)]
+    rows = {
+        name: [row(one, [1 if n > at else -1]) for n, one in enumerate(items)]
+        for at, name in enumerate(names)
+    }
+    report = consensus(items, rows, rule=FirstError(), good_above=0, neutral="drop").report
+    lines = report.summary().splitlines()
+    assert lines[0] == (
+        "first-error of s0, s1, s2, s3, s4, s5, s6, s7: 2 of 9 traces kept; of 9 steps 1 good, 1 bad, "
+        "7 without consensus"
+    )
+    assert "  1 traces dropped: 1 other reasons, see the report as JSON" in lines
+    assert len(report.dropped_traces) == 7
+
+
+def test_a_trace_without_steps_is_dropped():
+    report = consensus(
+        [item(0)], {"a": [[]], "b": [[]]}, rule=Unanimous(), good_above=0, neutral="drop"
+    ).report
+    assert (report.kept_traces, report.dropped_traces) == (0, {"no steps": 1})
+
+
+def test_what_does_not_fit_is_refused():
+    one, other = item(2), item(2, sample=1)
+    good = [row(one, [1, 1])]
+    settings = {"rule": Unanimous(), "good_above": 0, "neutral": "drop"}
+    with pytest.raises(LabelError, match="at least two sources, not 1"):
+        consensus([one], {"a": good}, **settings)
+    with pytest.raises(LabelError, match="source 'b' has labels of 0 traces for 1 items"):
+        consensus([one], {"a": good, "b": []}, **settings)
+    with pytest.raises(LabelError, match=f"source 'b': .* given for trace {one.trace.id}"):
+        consensus([one], {"a": good, "b": [row(other, [1])]}, **settings)
+    with pytest.raises(LabelError, match="label of step 2 of"):
+        consensus([one], {"a": good, "b": [row(one, [1, 1, 1])]}, **settings)
+    with pytest.raises(LabelError, match="a weight is given for 'c', which is none of a, b"):
+        combined(Weighted(weights={"c": 1}), a=[1], b=[1])
+    for weight in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(LabelError, match="the weight of 'a' is"):
+            Weighted(weights={"a": weight})
+    for margin in (-0.1, 1.1, float("nan")):
+        with pytest.raises(LabelError, match="margin is"):
+            Weighted(margin=margin)
+
+
+def test_labels_of_a_file_are_put_with_their_traces():
+    one, other, absent = item(2), item(1, sample=1), item(1, sample=2)
+    labels = [*row(other, [1]), *row(absent, [1]), *row(one, [1, -1, 1])]
+    rows, strays = rows_of([one, other], labels)
+    assert [[label.value for label in found] for found in rows] == [[1, -1], [1]]
+    assert strays == 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed:
+    """A labeller that says the same of every trace."""
+
+    values: tuple[float | None, ...]
+    tokens: int
+
+    async def label(self, items):
+        return [row(one, self.values, tokens=self.tokens) for one in items]
+
+
+def test_labellers_can_be_combined_behind_the_protocol_and_their_cost_is_kept():
+    labellers = {"a": Fixed(values=(1, -1), tokens=3), "b": Fixed(values=(1, 1), tokens=4)}
+    labeller = ConsensusLabeller(labellers=labellers, rule=Unanimous(), good_above=0, neutral="drop")
+    assert isinstance(labeller, Labeller)
+    found = asyncio.run(labeller.label([item(2), item(2, sample=1)]))
+    assert [[label.value for label in labels] for labels in found] == [[1, None]] * 2
+    assert {label.evidence.usage.tokens for labels in found for label in labels} == {7}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The command on the files of two traces; gives the labels, the report and standard error."""
+    app = typer.Typer()
+    app.command()(consensus_command)
+    items = [item(3), item(3, sample=1)]
+    write_records(tmp_path / "problems.jsonl", [PROBLEM])
+    write_records(tmp_path / "traces.jsonl", [one.trace for one in items])
+    mc, judge = ([0.5, 0.0, 0.0], [1.0, 1.0, 1.0]), ([1, -1, None], [1, 1, -1])
+    stray = row(item(1, sample=7), [1])
+    for name, kind, both in (("mc", "value", mc), ("judge", "correctness", judge)):
+        labels = [label for one, found in zip(items, both, strict=True) for label in row(one, found, kind)]
+        write_records(tmp_path / f"{name}.jsonl", labels + stray)
+
+    def invoke(*options, sources=("mc", "judge")):
+        paths = {name: str(tmp_path / name) for name in ("traces", "problems", "out", "report")}
+        words = [f"{name}={tmp_path / name}.jsonl" for name in sources]
+        words += ["--traces", f"{paths['traces']}.jsonl", "--problems", f"{paths['problems']}.jsonl"]
+        words += ["--report", f"{paths['report']}.json", "--out", f"{paths['out']}.jsonl", *options]
+        result = CliRunner().invoke(app, words)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.stderr
+        labels = list(read_records(tmp_path / "out.jsonl", StepLabel))
+        return labels, json.loads((tmp_path / "report.json").read_text()), result.stderr
+
+    return invoke
+
+
+def test_the_command_writes_the_traces_that_were_kept_and_reports_the_others(run):
+    labels, report, err = run()
+    assert [label.value for label in labels] == [1, -1, None]
+    assert report["dropped_traces"] == {"an error for judge, none for mc": 1}
+    assert (report["traces"], report["kept_traces"], report["sources"]) == (2, 1, ["judge", "mc"])
+    assert "1 labels of mc skipped: they are of no step of a usable trace" in err
+    assert "1 of 2 traces kept" in err
+    assert "1 traces dropped: an error for judge, none for mc" in err
+
+
+def test_the_rules_of_the_command(run):
+    assert [label.value for label in run("--rule", "unanimous")[0]] == [1, -1, None, 1, 1, None]
+    heavy = run("--rule", "weighted", "--weight", "mc=1", "--weight", "judge=2")[0]
+    assert [label.value for label in heavy] == [1, -1, -1, 1, 1, -1]
+    close = run("--rule", "weighted", "--weight", "judge=2", "--margin", "0.5")[0]
+    assert [label.value for label in close] == [1, -1, None, 1, 1, None]
+    high = run("--rule", "unanimous", "--good-above", "0.7")[0]
+    assert [label.value for label in high] == [None, -1, None, 1, 1, None]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rule", "most"], "--rule is 'most'; choose first-error, unanimous or weighted"),
+        (["--margin", "0.5"], "--weight and --margin belong to --rule weighted"),
+        (["--rule", "weighted", "--weight", "mc"], "'mc' is not of the form NAME=NUMBER"),
+        (["--rule", "weighted", "--weight", "mc=x"], "--weight mc=x: give a number"),
+        (["--rule", "weighted", "--weight", "m=1"], "a weight is given for 'm'"),
+        (["--neutral", "good"], "--neutral is 'good'; choose positive, negative or drop"),
+    ],
+)
+def test_the_command_refuses_what_it_does_not_know(run, options, message):
+    with pytest.raises(LabelError, match=message):
+        run(*options)
+
+
+def test_sources_need_different_names(run):
+    with pytest.raises(LabelError, match="'mc' is given twice"):
+        run(sources=("mc", "mc"))
+    with pytest.raises(LabelError, match="at least two sources"):
+        run(sources=("mc",))
+
+
+def test_judges_that_agree_are_right_more_often():
+    """On 500 agent runs with human step labels, more judges that must agree mean purer and fewer labels."""
+    path = DATA / "agent/apb_human_vs_judges.jsonl.gz"
+    if not path.exists():
+        pytest.skip("human labels beside judges are not here")
+    with gzip.open(path, "rt") as lines:
+        runs = [json.loads(line) for line in lines]
+    judges = ["DeepSeek-V3.2", "GPT-5.2", "Kimi-K2.5"]
+    items, human, rows = [], [], {name: [] for name in judges}
+    for number, one in enumerate(runs):
+        steps = sorted(one["human_step_labels"], key=int)
+        items.append(item(len(steps), number))
+        human.append([one["human_step_labels"][step] for step in steps])
+        for name in judges:
+            verdicts = one["judges"][name]["step_labels"]
+            rows[name].append(row(items[-1], [verdicts.get(step) for step in steps]))
+
+    def accuracy(labels):
+        """Share of labels that the human shares, over steps that neither calls neutral; their number."""
+        right = [
+            (label.value > 0) == (truth[label.step] > 0)
+            for truth, found in zip(human, labels, strict=True)
+            for label in found
+            if label.value and truth[label.step]
+        ]
+        return sum(right) / len(right), len(right)
+
+    def agreed(names, rule):
+        sources = {name: rows[name] for name in names}
+        return accuracy(consensus(items, sources, rule=rule, good_above=0, neutral="drop").labels)
+
+    single = accuracy(rows[judges[0]])
+    two, three = agreed(judges[:2], Unanimous()), agreed(judges, Unanimous())
+    assert [round(share, 3) for share, _ in (single, two, three)] == [0.845, 0.917, 0.931]
+    assert [number for _, number in (single, two, three)] == [3309, 2553, 2269]
+    assert agreed(judges, Weighted()) == pytest.approx((0.870, 3656), abs=5e-4)
+    assert agreed(judges, FirstError()) == pytest.approx((0.966, 324), abs=5e-4)
