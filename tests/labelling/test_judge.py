@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
 from functools import reduce
-from pathlib import Path
 
 import pytest
 import typer
 from hypothesis import example, given
 from hypothesis import strategies as st
+from openai_server import Reply, chat, serve
 from typer.testing import CliRunner
 
 from surefoot.cli.label.judge import judge
@@ -32,10 +31,6 @@ from surefoot.protocols import Completion, Labeller, ProblemTrace, SampleResult,
 from surefoot.records import Message, Problem, Step, StepLabel, ToolCall, Trace, Usage
 from surefoot.segment import join_steps, segment_trace
 from surefoot.store import read_records, write_records
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "policies"))
-
-from openai_server import Reply, chat, serve
 
 PROBLEM = Problem(text="What is 2 + 3 times 4?", answer="14")
 WARM = Sampling(temperature=1.0, max_tokens=500)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from functools import reduce
 from math import sqrt
 
 import pytest
+from watched_policy import spent
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
+from surefoot.labelling.stopping import HardEstimate, SoftEstimate
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Message, Problem, Trace, Usage
@@ -20,6 +21,7 @@ from surefoot.segment import Line, segment_trace
 
 GRADER = Grader(checker=AnswerChecker("exact"), styles=("phrase",))
 PROBLEM = Problem(text="How many?", answer="3")
+ONE = HardEstimate(rollouts=1)
 
 
 def item(text, problem=PROBLEM, **fields):
@@ -37,19 +39,15 @@ def replies(*answers, **fields):
     return ScriptedPolicy(lambda request, sample: f"Answer: {answers[sample]}", **fields)
 
 
-def spent(labelled):
-    return reduce(Usage.__add__, (label.evidence.usage for found in labelled for label in found), Usage())
-
-
 @pytest.mark.parametrize(
     ("answers", "hard", "soft"),
     [("331", 1, 2 / 3), ("121", 0, 0), ("333", 1, 1), ("113", 1, 1 / 3), ("3", 1, 1), ("1", 0, 0)],
 )
 def test_hard_and_soft_estimates(answers, hard, soft):
     for estimate, expected in (("hard", hard), ("soft", soft)):
-        ((first, _),) = labels(
-            replies(*answers), item("Hm.\nAnswer: 3\n"), rollouts=len(answers), estimate=estimate
-        )
+        n = len(answers)
+        rule = HardEstimate(rollouts=n, first=n) if estimate == "hard" else SoftEstimate(rollouts=n)
+        ((first, _),) = labels(replies(*answers), item("Hm.\nAnswer: 3\n"), rule=rule)
         assert first.value == pytest.approx(expected)
         assert (first.evidence.successes, first.evidence.trials) == (answers.count("3"), len(answers))
         assert (first.kind, first.source, first.step) == ("value", f"monte-carlo-{estimate}", 0)
@@ -72,7 +70,7 @@ def test_a_prefix_that_rarely_succeeds_is_often_labelled_good(n, expected):
     found = [
         label.value
         for seed in range(10)
-        for (label,) in labels(policy, *items, rollouts=n, estimate="hard", seed=seed)
+        for (label,) in labels(policy, *items, rule=HardEstimate(rollouts=n), seed=seed)
     ]
     chance = 1 - 0.95**n
     assert chance == pytest.approx(expected, abs=5e-4)
@@ -82,9 +80,9 @@ def test_a_prefix_that_rarely_succeeds_is_often_labelled_good(n, expected):
 def test_the_hard_estimate_is_one_where_the_soft_is_positive_and_grows_with_n():
     policy, items = NoisySolver(error_rate=0.8), one_line_items()
     values = {
-        (estimate, n): [label.value for (label,) in labels(policy, *items, rollouts=n, estimate=estimate)]
-        for estimate in ("hard", "soft")
+        (rule.name, rule.rollouts): [label.value for (label,) in labels(policy, *items, rule=rule)]
         for n in (2, 8)
+        for rule in (HardEstimate(rollouts=n), SoftEstimate(rollouts=n))
     }
     for n in (2, 8):
         assert values["hard", n] == [float(value > 0) for value in values["soft", n]]
@@ -101,7 +99,8 @@ def test_soft_estimates_are_unbiased():
         wrong = f"{lines[0][:-2]}{(int(lines[0][-2]) + 5) % 10}\n"
         items += [item("".join(lines), problem), item(wrong + "Now 3\n", problem)]
     excess, variance, prefixes = 0.0, 0.0, 0
-    for one, found in zip(items, labels(solver, *items, rollouts=rollouts, estimate="soft"), strict=True):
+    rule = SoftEstimate(rollouts=rollouts)
+    for one, found in zip(items, labels(solver, *items, rule=rule), strict=True):
         for label in found[:-1]:
             value = solver.value(one.problem, one.trace.prefix(label.step + 1))
             assert label.value == pytest.approx(value, abs=5 * sqrt(0.25 / rollouts))
@@ -126,7 +125,7 @@ def test_shared_prefixes_are_rolled_out_and_paid_for_once():
         item("One.\nTwo.\nAnswer: 3\n", sample=1),
         item("One.\nAnswer: 3\n", other),
     )
-    found = labels(ScriptedPolicy(answer), *items, rollouts=2)
+    found = labels(ScriptedPolicy(answer), *items, rule=HardEstimate(rollouts=2, first=2))
     prefixes = [(PROBLEM.text, "One.\n"), (PROBLEM.text, "One.\nTwo.\n"), (PROBLEM.text, "One.\nTwo!\n")]
     prefixes.append((other.text, "One.\n"))
     assert asked == [(f"{text}\n", prefix) for text, prefix in prefixes for _ in range(2)]
@@ -144,19 +143,19 @@ def test_a_finished_trace_ends_in_its_own_outcome():
     policy = replies("1", "1")
     for outcome, text in ((True, "Hm.\nAnswer: 3\n"), (False, "Hm.\nAnswer: 1\n")):
         for known in (outcome, None):
-            ((_, last),) = labels(policy, item(text, outcome=known), rollouts=2)
+            ((_, last),) = labels(policy, item(text, outcome=known), rule=HardEstimate(rollouts=2))
             assert (last.value, last.evidence.successes, last.evidence.trials) == (outcome, outcome, 1)
             assert last.evidence.usage == Usage()
 
 
 def test_an_outcome_that_was_judged_before_is_kept():
-    ((_, last),) = labels(replies("1"), item("Hm.\nThree it is.\n", outcome=True), rollouts=1)
+    ((_, last),) = labels(replies("1"), item("Hm.\nThree it is.\n", outcome=True), rule=ONE)
     assert last.value == 1.0
 
 
 def test_the_own_ending_counts_even_where_another_trace_goes_on():
     done, longer = item("Hm.\nAnswer: 3\n", outcome=True), item("Hm.\nAnswer: 3\nOr not.\n", outcome=True)
-    (ending, open_prefix) = labels(replies("1"), done, longer, rollouts=1)
+    (ending, open_prefix) = labels(replies("1"), done, longer, rule=ONE)
     assert [label.value for label in ending] == [0, 1]
     assert [label.value for label in open_prefix] == [0, 0, 1]
     assert [label.evidence.usage.calls for label in ending + open_prefix] == [1, 0, 0, 1, 0]
@@ -166,15 +165,14 @@ def test_a_trace_cut_off_by_its_length_is_rolled_out_to_its_end():
     ((first, last),) = labels(
         replies("3", "1"),
         item("Hm.\nWell", finish_reason="length", outcome=False),
-        rollouts=2,
-        estimate="soft",
+        rule=SoftEstimate(rollouts=2),
     )
     assert (first.value, last.value, last.evidence.trials) == (0.5, 0.5, 2)
 
 
 def test_failed_rollouts_leave_the_label_unknown():
     policy = replies("3", "3", fail=lambda request: "server: down" if "Two" in request.prefix else None)
-    ((first, second, last),) = labels(policy, item("One.\nTwo.\nAnswer: 3\n"), rollouts=2)
+    ((first, second, last),) = labels(policy, item("One.\nTwo.\nAnswer: 3\n"), rule=HardEstimate(rollouts=2))
     assert (first.value, last.value) == (1, 1)
     assert (second.value, second.reason) == (None, "rollouts failed: server: down")
     assert second.evidence.usage == Usage(calls=1)  # a failed call is a call
@@ -189,30 +187,29 @@ class Undecided(AnswerChecker):
 
 def test_answers_that_cannot_be_compared_are_no_trials():
     grader = Grader(checker=Undecided("exact"), styles=("phrase",))
-    ((first, last),) = labels(
-        replies("3", "?", "1", "?"), item("Hm.\nAnswer: ?\n"), rollouts=4, estimate="soft", grader=grader
-    )
+    policy, rule = replies("3", "?", "1", "?"), SoftEstimate(rollouts=4)
+    ((first, last),) = labels(policy, item("Hm.\nAnswer: ?\n"), rule=rule, grader=grader)
     assert (first.value, first.evidence.successes, first.evidence.trials) == (0.5, 1, 2)
     assert (last.value, last.reason) == (None, "the trace's own answer could not be compared")
-    ((first, _),) = labels(replies("?"), item("Hm.\nAnswer: 3\n"), rollouts=1, grader=grader)
+    ((first, _),) = labels(replies("?"), item("Hm.\nAnswer: 3\n"), rule=ONE, grader=grader)
     assert (first.value, first.reason) == (None, "no rollout's answer could be compared")
     assert first.evidence.usage.calls == 1
 
 
 def test_a_rollout_without_an_answer_fails():
     policy = ScriptedPolicy(lambda request, sample: ["No idea.", "Answer: 3"][sample])
-    ((first, _),) = labels(policy, item("Hm.\nAnswer: 3\n"), rollouts=2, estimate="soft")
+    ((first, _),) = labels(policy, item("Hm.\nAnswer: 3\n"), rule=SoftEstimate(rollouts=2))
     assert first.value == 0.5
 
 
 def test_an_answer_already_in_the_prefix_counts():
     policy = ScriptedPolicy(lambda request, sample: "")
-    ((_, second, _),) = labels(policy, item("Hm.\nAnswer: 3\nDone.\n"), rollouts=1)
+    ((_, second, _),) = labels(policy, item("Hm.\nAnswer: 3\nDone.\n"), rule=ONE)
     assert second.value == 1
 
 
 def test_a_trace_without_steps_has_no_labels():
-    assert labels(replies("3"), item("", error="server: down"), rollouts=1) == [[]]
+    assert labels(replies("3"), item("", error="server: down")) == [[]]
     assert labels(replies("3")) == []
 
 
@@ -222,5 +219,3 @@ def test_what_cannot_be_labelled_is_an_error():
     chat = Trace(problem_id=PROBLEM.id, messages=(Message(role="assistant", content="3"),))
     with pytest.raises(LabelError, match="has messages"):
         labels(replies("3"), ProblemTrace(problem=PROBLEM, trace=chat))
-    with pytest.raises(LabelError, match="rollouts must be at least 1"):
-        MonteCarloLabeller(policy=replies("3"), grader=GRADER, rollouts=0)

@@ -26,7 +26,6 @@ _SCALED = re.compile(r"\b(?:thousand|million|billion|hundred|dozen|cents?|percen
 class Side:
     """One side of an equation."""
 
-    text: str
     tree: Node | None
     problem: str | None = None
     """Why there is no tree."""
@@ -74,10 +73,10 @@ def _equations(text: str) -> list[Equation]:
     if not any(token.kind == "eq" for token in tokens):
         return []
     tokens = _join_rows(_open_brackets(tokens))
-    found: list[Equation] = []
-    for start, end in _chunks(tokens):
-        found += _links(text, tokens, start, end)
-    return found
+    scaled = _SCALED.search(text) is not None
+    return [
+        equation for start, end in _chunks(tokens) for equation in _links(text, tokens, start, end, scaled)
+    ]
 
 
 def _join_rows(tokens: list[Token]) -> list[Token]:
@@ -138,22 +137,23 @@ def _chunks(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
         start, has_equals = None, False
 
 
-def _links(text: str, tokens: Sequence[Token], start: int, end: int) -> Iterator[Equation]:
+def _links(text: str, tokens: Sequence[Token], start: int, end: int, scaled: bool) -> Iterator[Equation]:
+    """The links of the chain in ``tokens[start:end]``."""
     left_broken, left_doubt, drop = _left_context(tokens, start)
     right_broken, right_doubt = _right_context(tokens, end)
     start += drop
     cuts = [start - 1, *(i for i in range(start, end) if tokens[i].kind in _RELATION), end]
     pieces = [tokens[a + 1 : b] for a, b in pairwise(cuts)]
-    sides = [_side(text, piece) for piece in pieces]
+    sides = [_side(piece) for piece in pieces]
     units = {token.name for token in tokens[start:end] if token.kind == "unit"}
     after = _next(tokens, end)
     follows = after.name.casefold() if after is not None and after.kind == "word" else ""
     unit_doubt = _unit_doubt(units, follows)
     measured = bool(units & MEASURES) or follows.split(" ")[0] in MEASURES
     if left_broken:
-        sides[0] = Side(text=sides[0].text, tree=None, problem=left_broken)
+        sides[0] = Side(tree=None, problem=left_broken)
     if right_broken:
-        sides[-1] = Side(text=sides[-1].text, tree=None, problem=right_broken)
+        sides[-1] = Side(tree=None, problem=right_broken)
     for number, (left, right) in enumerate(pairwise(sides)):
         if tokens[cuts[number + 1]].kind != "eq" or not pieces[number] or not pieces[number + 1]:
             continue
@@ -177,25 +177,21 @@ def _links(text: str, tokens: Sequence[Token], start: int, end: int) -> Iterator
             text=_quote(text, pieces[number][0].start, pieces[number + 1][-1].end),
             doubt=doubt,
             measured=measured,
-            scaled=_SCALED.search(text) is not None,
+            scaled=scaled,
         )
 
 
 def _quote(text: str, start: int, end: int) -> str:
-    if text[:start].rstrip().endswith("\\left"):
-        start = text.rindex("\\left", 0, start)
-    return text[start:end]
+    before = text[max(0, start - 8) : start].rstrip()
+    return ("\\left" if before.endswith("\\left") else "") + text[start:end]
 
 
-def _side(text: str, tokens: Sequence[Token]) -> Side:
-    if not tokens:
-        return Side(text="", tree=None, problem="nothing there")
-    shown = text[tokens[0].start : tokens[-1].end]
+def _side(tokens: Sequence[Token]) -> Side:
     try:
         parsed = parse(tokens)
     except ParseError as error:
-        return Side(text=shown, tree=None, problem=str(error))
-    return Side(text=shown, tree=parsed.tree, doubt=parsed.doubt)
+        return Side(tree=None, problem=str(error))
+    return Side(tree=parsed.tree, doubt=parsed.doubt)
 
 
 def _left_context(tokens: Sequence[Token], start: int) -> tuple[str | None, str | None, int]:
@@ -257,11 +253,11 @@ def _right_context(tokens: Sequence[Token], end: int) -> tuple[str | None, str |
 
 
 def _previous(tokens: Sequence[Token], start: int) -> Token | None:
-    return next((token for token in reversed(tokens[:start]) if token.kind != "delim"), None)
+    return next((tokens[i] for i in range(start - 1, -1, -1) if tokens[i].kind != "delim"), None)
 
 
 def _next(tokens: Sequence[Token], end: int) -> Token | None:
-    return next((token for token in tokens[end:] if token.kind != "delim"), None)
+    return next((tokens[i] for i in range(end, len(tokens)) if tokens[i].kind != "delim"), None)
 
 
 def _unit_doubt(units: set[str], follows: str) -> str | None:

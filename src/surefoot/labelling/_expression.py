@@ -50,7 +50,7 @@ class Reading:
 
 
 def value(node: Node, reading: Reading) -> Fraction:
-    """Exact value. Raises ``NotRationalError``, ``TooLargeError``, or ``ZeroDivisionError`` for a division by zero."""
+    """Exact value. Raises ``NotRationalError``, ``TooLargeError`` or ``ZeroDivisionError``."""
     match node.kind:
         case "n":
             return node.value

@@ -141,7 +141,7 @@ def _raw(text: str) -> Iterator[Token]:
             case "punct":
                 tight = start == last_number and text[end : end + 1].isdigit()
                 kind = "opaque" if tight and found in ",:." else "bound"
-                if found == "." and text[:start].rstrip().endswith(("+", "-", "*", "/")):
+                if found == "." and text[max(0, start - 4) : start].rstrip().endswith(("+", "-", "*", "/")):
                     kind = "opaque"  # "3 + . 84"
         yield Token(kind, name, start, end, inside)
 

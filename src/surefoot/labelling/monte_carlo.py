@@ -35,10 +35,12 @@ class MonteCarloLabeller:
     which prefixes get any:
 
     - ``every``: all of them.
-    - ``until-error``: in their order, up to the first bad one. Its first error is that of ``every``.
+    - ``until-error``: in their order, up to the first bad one. Its first error is that of ``every``, but for
+      what rollouts from prefixes that it leaves out would have lent.
     - ``bisect``: binary search for the first error of a trace with a wrong answer (OmegaPRM, arXiv
-      2406.06592, section 3.2), at most ceil(log2 T) rounds for T steps. It takes for granted that no prefix
-      after a bad one is good; so steps before the last good position are good without rollouts of their own.
+      2406.06592, section 3.2), ceil(log2 T) rounds at most for T steps, unless a lent rollout shows that a
+      prefix was good which its own had shown bad. It takes for granted that no prefix after a bad one is
+      good; so steps before the last good position are good without rollouts of their own.
 
     Steps after the first error without rollouts of their own are unknown, or with ``after_error="wrong"``
     have value 0. Prefixes that several traces share are rolled out once, and rollouts that pass through a
@@ -120,17 +122,24 @@ class _Line:
         for place in range(1, self.count + 1):
             if place > self.open:
                 labels.append(self._ending(place))
-            elif place in known:
-                labels.append(self._from_tally(place, self.tallies[place], paid))
-            elif place < last_good:
-                labels.append(self._label(place, 1.0, message=f"deduced: step {last_good - 1} is good"))
-            elif first_bad is None or place < first_bad:
-                labels.append(self._label(place, None, reason="not reached: an earlier estimate failed"))
-            elif self.labeller.after_error == "wrong":
-                labels.append(self._label(place, 0.0, message=f"{AFTER_ERROR}, step {first_bad - 1}"))
+                continue
+            tally = self.tallies[place]
+            usage = Usage() if id(tally) in paid else tally.usage
+            paid.add(id(tally))
+            if place in known:
+                labels.append(self._from_tally(place, tally, usage))
             else:
-                labels.append(self._label(place, None, reason=AFTER_ERROR))
+                labels.append(self._deduced(place, last_good, first_bad, usage))
         return labels
+
+    def _deduced(self, place: int, last_good: int, first_bad: int | None, usage: Usage) -> StepLabel:
+        if place < last_good:
+            return self._label(place, 1.0, message=f"deduced: step {last_good - 1} is good", usage=usage)
+        if first_bad is None or place < first_bad:
+            return self._label(place, None, reason="not reached: an earlier estimate failed", usage=usage)
+        if self.labeller.after_error == "wrong":
+            return self._label(place, 0.0, message=f"{AFTER_ERROR}, step {first_bad - 1}", usage=usage)
+        return self._label(place, None, reason=AFTER_ERROR, usage=usage)
 
     def _known(self) -> dict[int, bool | None]:
         """Whether each decided place is good; ``None`` = its rollouts failed. Includes a finished end."""
@@ -144,10 +153,8 @@ class _Line:
             known[self.count] = self.outcome
         return known
 
-    def _from_tally(self, place: int, tally: Tally, paid: set[int]) -> StepLabel:
+    def _from_tally(self, place: int, tally: Tally, usage: Usage) -> StepLabel:
         rule = self.labeller.rule
-        usage = Usage() if id(tally) in paid else tally.usage
-        paid.add(id(tally))
         reason = tally.unknown(rule)
         lent = tally.borrowed_trials
         return self._label(
@@ -206,18 +213,16 @@ def _next(order: Order, known: Mapping[int, bool | None], last: int) -> list[int
 
 
 def probe(known: Mapping[int, bool | None], last: int) -> int | None:
-    """Next place of the binary search for the first error, or ``None`` when it is found.
+    """Next place of the binary search for the first error; ``None`` = it is found, or that place failed.
 
     The prefix of ``low`` steps is good (0: the problem itself) and that of ``high`` is bad, which at first
-    is known of a whole trace by its wrong answer; of a trace that was cut off it has to be found out. From
-    there each probe halves what lies between (OmegaPRM, arXiv 2406.06592, section 3.2).
+    is known of a whole trace by its wrong answer; of a trace that was cut off, or whose answer cannot be
+    compared, it has to be found out. From there each probe halves what lies between (OmegaPRM, arXiv
+    2406.06592, section 3.2).
     """
-    if None in known.values():
-        return None
     low, high = _bounds(known)
-    if high is None:
-        return last if low < last else None
-    return (low + high) // 2 if high - low > 1 else None
+    place = max(low, last) if high is None else (low + high) // 2
+    return None if place == low or place in known else place
 
 
 def _bounds(known: Mapping[int, bool | None]) -> tuple[int, int | None]:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from surefoot.answers import Grader
 from surefoot.errors import LabelError
-from surefoot.labelling.monte_carlo import probe
+from surefoot.labelling.monte_carlo import AFTER_ERROR, probe
 from surefoot.labelling.rollouts import Rollouts, Tally, require_rollable
 from surefoot.labelling.stopping import SoftEstimate, wilson_interval
 from surefoot.policies.prompts import PromptFormat
@@ -72,10 +72,15 @@ class State:
     """Outcome of a solution that ends here."""
 
     @property
+    def failure(self) -> str | None:
+        """What went wrong with the rollouts from here, if there are any."""
+        return None if self.tally is None else self.tally.failure
+
+    @property
     def value(self) -> float | None:
-        """MC: share of the rollouts from here that are right; ``None`` = not probed."""
+        """MC: share of the rollouts from here that are right; ``None`` = not probed, or they failed."""
         tally = self.tally
-        return tally.successes / tally.trials if tally is not None and tally.trials else None
+        return None if tally is None or tally.failure else tally.successes / tally.trials
 
     @property
     def good(self) -> bool | None:
@@ -112,8 +117,9 @@ class ProblemTree:
     @property
     def usage(self) -> Usage:
         """All that the tree cost."""
-        tallies = (node.data.tally for node in self.tree)
-        return sum((tally.usage for tally in tallies if tally is not None), Usage())
+        # nodes cut differently on the way to the same prefix share its tally
+        tallies = {id(tally): tally for node in self.tree if (tally := node.data.tally) is not None}
+        return sum((tally.usage for tally in tallies.values()), Usage())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,11 +153,15 @@ class OmegaPRMLabeller:
         seeds: dict[str, list[Trace]] = {name: [] for name in problems}
         for item in items:
             seeds[item.problem.id].append(item.trace)
-        trees = dict(zip(problems, await self.grow(list(problems.values()), seeds), strict=True))
-        unpaid = {name: tree.usage for name, tree in trees.items()}
+        return self.labels(items, await self.grow(list(problems.values()), seeds))
+
+    def labels(self, items: Sequence[ProblemTrace], trees: Sequence[ProblemTree]) -> list[list[StepLabel]]:
+        """What ``trees`` that were grown from ``items`` say of them: one list per item, one label per step."""
+        by_problem = {tree.problem.id: tree for tree in trees}
+        unpaid = {name: tree.usage for name, tree in by_problem.items()}
         rows = []
         for item in items:
-            tree = trees[item.problem.id]
+            tree = by_problem[item.problem.id]
             rows.append(
                 [
                     self._label(item.trace, step, node, tree, unpaid.pop(item.problem.id, Usage()))
@@ -189,6 +199,8 @@ class OmegaPRMLabeller:
         unpaid, done, found = tree.usage, {tree.tree.root}, []
         for number, (end, outcome) in enumerate(tree.solutions.items()):
             nodes = end.path()
+            if not nodes:  # a solution without text
+                continue
             seed = tree.seeds.get(end)
             if seed is None or len(seed.steps) != len(nodes):
                 trace = _trace(tree.problem, nodes, outcome, self.policy.name, self.seed, number)
@@ -237,6 +249,9 @@ class OmegaPRMLabeller:
         """Yields each tally that needs rollouts; goes on when they are there (algorithm 1 of the paper)."""
         root = tree.tree.root
         tally = root.data.tally = rollouts.tally(tree.problem, "")
+        seeds = [trace for trace in seeds if trace.text or trace.error is None]
+        own = [trace for trace in seeds if trace.policy == self.policy.name and trace.seed == self.seed]
+        tally.start = max((trace.sample + 1 for trace in own), default=0)
         graded = self.grader.grade(
             [trace.text or "" for trace in seeds], [tree.problem.answer for _ in seeds]
         )
@@ -253,11 +268,9 @@ class OmegaPRMLabeller:
             end = self._add(tree, root, trace_steps(trace), outcome, tokens, ended=ended)
             tree.seeds.setdefault(end, trace)
         self._absorb(tree, root)
-        value = root.data.value
-        if tally.error is not None or value is None:
-            tree.reason = tally.unknown(SoftEstimate(rollouts=self.settings.rollouts)) or "no rollout came"
-        elif value in (0, 1):
-            tree.reason = f"{'no' if value == 0 else 'every'} solution of {tally.trials} is right"
+        tree.reason = tally.failure
+        if root.data.value in (0, 1):
+            tree.reason = f"{'every' if root.data.value else 'no'} solution of {tally.trials} is right"
         if tree.reason is not None:
             return
         while tree.pool and len(tree.selected) < self.settings.search_limit:
@@ -266,8 +279,6 @@ class OmegaPRMLabeller:
                 node.data.tally = rollouts.tally(tree.problem, node.prefix)
                 yield node.data.tally
                 self._absorb(tree, node)
-                if node.data.tally.error is not None:
-                    break
 
     def _select(self, tree: ProblemTree) -> Candidate:
         """Takes the candidate with the highest Q + U out of the pool, for good."""
@@ -285,15 +296,15 @@ class OmegaPRMLabeller:
         return candidate
 
     def _probe(self, candidate: Candidate) -> Node[State] | None:
-        """Node of the candidate's path to roll out next, ``None`` when its first error is found."""
+        """Node of the candidate's path to roll out next; ``None`` = no more, or that one failed already."""
         places = _ends(len(candidate.nodes), self.settings.pieces)
         known: dict[int, bool | None] = {len(places): False}
         for number, place in enumerate(places[:-1], start=1):
             state = candidate.nodes[place - 1].data
-            if state.tally is not None and state.tally.error is not None:
-                return None
-            if state.value is not None or (self.estimate == "hard" and state.good):
-                known[number] = state.good if self.estimate == "hard" else bool(state.value)
+            if self.estimate == "hard" and state.good:
+                known[number] = True
+            elif state.tally is not None:
+                known[number] = None if state.value is None else state.value > 0
         number_of_next = probe(known, len(places) - 1)
         return None if number_of_next is None else candidate.nodes[places[number_of_next - 1] - 1]
 
@@ -329,26 +340,30 @@ class OmegaPRMLabeller:
             node.data.solutions += 1
             node.data.right += outcome
         value = at.data.value
-        # a solution found again would be searched again, to the same end
-        if new and not outcome and value is not None and 0 < value < 1:
+        # one found again would be searched again, to the same end; one that adds no step has no first error
+        if new and end is not at and not outcome and value is not None and 0 < value < 1:
             tree.pool.append(Candidate(state=at, nodes=tuple(path[at.depth :]), tokens=tokens))
         return end
 
     def _value(self, node: Node[State]) -> tuple[float | None, str | None]:
         """Label of the step that leads to ``node``, or why it has none."""
-        state, parent = node.data, node.parent
-        if state.tally is not None and state.tally.error is not None:
-            return None, f"rollouts failed: {state.tally.error}"
+        state = node.data
+        if self.estimate == "hard" and state.good:
+            return 1.0, None
+        if state.failure is not None:
+            return None, state.failure
         if self.estimate == "soft":
             if state.value is not None:
                 return state.value, None
             return (None, "not probed") if state.ending is None else (float(state.ending), None)
-        if state.good:
-            return 1.0, None
-        before = parent is None or parent.parent is None or parent.data.good
-        if state.good is False and before:
-            return 0.0, None
-        return None, "not probed" if before else "after the first error"
+        before = node.path()[:-1]
+        if any(above.data.good is False for above in before):
+            return None, AFTER_ERROR
+        if state.good is None:
+            return None, "not probed"
+        if before and not before[-1].data.good:
+            return None, "the first error is in this step or in one before it"
+        return 0.0, None
 
     def _label(
         self, trace: Trace, step: int, node: Node[State], tree: ProblemTree, usage: Usage
@@ -357,12 +372,10 @@ class OmegaPRMLabeller:
         state = node.data
         if value is None and tree.reason is not None:
             reason = tree.reason
-        probed = state.value is not None and state.tally is not None
-        successes, trials = (
-            (state.tally.successes, state.tally.trials)
-            if probed and state.tally is not None
-            else (state.right, state.solutions)
-        )
+        probed = state.value is not None
+        successes, trials = state.right, state.solutions
+        if self.estimate == "soft" and probed and state.tally is not None:
+            successes, trials = state.tally.successes, state.tally.trials
         return StepLabel(
             trace_id=trace.id,
             step=step,

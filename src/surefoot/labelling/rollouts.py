@@ -28,6 +28,8 @@ class Tally:
     problem: Problem
     prefix: str
     rollouts: list[Rollout] = field(default_factory=list)
+    start: int = 0
+    """Number of the first sample to draw: those before it are at hand already, as traces."""
     borrowed_successes: int = 0
     borrowed_trials: int = 0
     """Solutions drawn elsewhere that pass through this prefix and count as its rollouts."""
@@ -43,6 +45,18 @@ class Tally:
     def trials(self) -> int:
         return self.borrowed_trials + sum(rollout.outcome is not None for rollout in self.rollouts)
 
+    @property
+    def drawn(self) -> int:
+        """Trials, and rollouts that could not be judged."""
+        return self.borrowed_trials + len(self.rollouts)
+
+    @property
+    def failure(self) -> str | None:
+        """What is wrong with the trials, whatever they are meant to decide."""
+        if self.error is not None:
+            return f"rollouts failed: {self.error}"
+        return None if self.trials else "no rollout's answer could be compared"
+
     def borrow(self, outcome: bool | None, borrowed: Borrowed) -> None:
         """Count a solution drawn elsewhere, if the rule lets it count."""
         if outcome is None or borrowed == "none" or (borrowed == "right" and not outcome):
@@ -54,16 +68,12 @@ class Tally:
         """Rollouts that ``rule`` still wants; 0 also after a failure."""
         if self.error is not None:
             return 0
-        return rule.more(self.successes, self.trials, self.borrowed_trials + len(self.rollouts))
+        return rule.more(self.successes, self.trials, self.drawn)
 
     def unknown(self, rule: StoppingRule) -> str | None:
         """Why ``rule`` cannot decide, or ``None`` if it can in spite of a failure."""
-        drawn = self.borrowed_trials + len(self.rollouts)
-        if self.error is not None and rule.more(self.successes, self.trials, drawn):
-            return f"rollouts failed: {self.error}"
-        if not self.trials:
-            return "no rollout's answer could be compared"
-        return None
+        decided = self.trials and not rule.more(self.successes, self.trials, self.drawn)
+        return None if decided else self.failure
 
 
 @dataclass(kw_only=True)
@@ -121,7 +131,7 @@ class Rollouts:
             prompt=self.prompt.render(tally.problem),
             prefix=tally.prefix,
             n=count,
-            first=len(tally.rollouts),
+            first=tally.start + len(tally.rollouts),
             seed=self.seed,
             sampling=self.sampling,
         )

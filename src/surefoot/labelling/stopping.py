@@ -165,10 +165,13 @@ def wilson_interval(successes: int, trials: int, *, level: float = 0.95) -> tupl
     """Wilson's score interval of a success rate (Wilson 1927; Brown, Cai and DasGupta 2001, eq. 4).
 
     Its coverage is nominal for a number of trials fixed beforehand; after a rule that stops on success it
-    only describes the trials. Raises ``LabelError`` unless 0 ≤ successes ≤ trials and trials > 0.
+    only describes the trials. Raises ``LabelError`` unless 0 ≤ successes ≤ trials, trials > 0 and
+    0 < level < 1.
     """
     from statistics import NormalDist
 
+    if not 0 < level < 1:
+        raise LabelError(f"level lies between 0 and 1, not {level}")
     if not 0 <= successes <= trials or trials < 1:
         raise LabelError(
             f"an interval needs 0 <= successes <= trials, trials > 0; got {successes} of {trials}"

@@ -48,7 +48,8 @@ def write_labels(
         labels = [label for of_trace in asyncio.run(labeller.label(piece)) for label in of_trace]
         tally.add(labels)
         tried = [label for label in labels if label.evidence.usage.calls]
-        if tried and all(label.value is None for label in tried):
+        # a reply that came but says nothing has cost tokens; one that never came has not
+        if tried and all(label.value is None and not label.evidence.usage.tokens for label in tried):
             raise PolicyError(
                 f"no request of this piece succeeded, the last with: {tried[-1].reason}; mend that and start "
                 "the same command again, finished pieces are kept"

@@ -1,0 +1,313 @@
+"""Equations in steps: what holds, what does not, and above all what must raise no alarm."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surefoot.errors import LabelError
+from surefoot.labelling.arithmetic import MAX_CHARS, ArithmeticVerifier
+from surefoot.protocols import ProblemTrace, StepVerifier
+from surefoot.records import Problem, Trace
+from surefoot.segment import Line, segment_trace
+
+GSM8K = Path(__file__).parents[2] / "../shared/data/math/gsm8k_train.jsonl.gz"
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    with ArithmeticVerifier(timeout_s=20) as verifier:
+        assert isinstance(verifier, StepVerifier)
+        yield verifier
+
+
+def states(verifier, text, **fields):
+    return [check.state for check in verifier.check(text, **fields)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "48/2 = 24",
+        "She sold 48/2 = <<48/2=24>>24 clips.",
+        "5 * 3 = $15, so 15 + 5 = $20",
+        "2 x $3.50 = $7.00",
+        "12 × 2 = 24 and 24 ÷ 3 = 8 and 8 − 9 = -1",
+        "1,000 * 2.5 = 2,500",
+        "5 apples * 3 = 15 apples",
+        "20% of 50 = 10",
+        "100% - 20% = 80%",
+        "100 - 20% = 80",
+        "2 1/2 + ½ = 3",
+        "5 plus 7 equals 12",
+        "2 ** 3 = 8 and 2^3 = 8 and 3² = 9",
+        "**5 + 3 = 8**",
+        "- 5 + 3 = 8",
+        "(3 + 4) * 2 = 14 = 7 * 2",
+        "The sum is 3 + 4\n= 7",
+        r"$\frac{1}{2} + \frac{1}{3} = \frac{5}{6}$",
+        r"\(\dfrac12 \cdot 4 = 2\)",
+        r"\[1{,}000 \times 2 = 2,\!000\]",
+        r"\begin{align*} 3 + 4 &= 7 \\ &= 8 - 1 \end{align*}",
+        r"$\binom{5}{2} = 10 = \frac{5!}{2! \cdot 3!}$",
+        r"$2\frac{1}{2} = 2.5$",
+        r"so it is $\sqrt{16} = \boxed{4}$",
+        "$\\$10 + \\$24 = \\$34$",
+        r"$30^\circ + 60^\circ = 90^\circ$",
+        "(x+1)^2 = x^2 + 2x + 1",
+        r"$\frac{x^2 - 1}{x - 1} = x + 1$",
+        r"$\sqrt{8} = 2\sqrt{2}$",
+        r"$2\pi r + 3 \pi r = 5 \pi r$",
+        "1/3*3 = 1",
+    ],
+)
+def test_holds(verifier, text):
+    assert set(states(verifier, text)) == {"holds"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10/3 = 3.33",
+        "2/3 = 0.667",
+        "1/3 = 33.3%",
+        "3.33 = 10/3",
+        r"$\sqrt{2} = 1.414$",
+        "1/8 = .13",
+        "1/8 = .12",
+    ],
+)
+def test_rounded_counts_as_holding(verifier, text):
+    assert set(states(verifier, text)) == {"rounded"}
+
+
+@pytest.mark.parametrize(
+    ("text", "failing"),
+    [
+        ("<<48/2=25>>25", "48/2=25"),
+        ("so 7 * 8 = 54.", "7 * 8 = 54"),
+        ("$5,000 + $200 = $5,300", "5,000 + $200 = $5,300"),
+        ("5 apples * 3 = 16 apples", "5 apples * 3 = 16"),
+        ("20% of 50 = 12", "20% of 50 = 12"),
+        ("2.5 * 2 = 5.01", "2.5 * 2 = 5.01"),
+        (r"\(\frac12 + \frac13 = \frac46\)", r"\frac12 + \frac13 = \frac46"),
+        (r"$\left(3\right)^2 + 1 = 11$", r"\left(3\right)^2 + 1 = 11"),
+        (r"$168 = 2^3 \times 7$", r"168 = 2^3 \times 7"),
+        (r"$\sqrt{18} = 3\sqrt{3}$", r"\sqrt{18} = 3\sqrt{3}"),
+        ("x + 1 = x + 2", "x + 1 = x + 2"),
+        ("$(x+1)^2 = x^2 + 2x + 2$", "(x+1)^2 = x^2 + 2x + 2"),
+    ],
+)
+def test_fails_and_the_reason_quotes_it(verifier, text, failing):
+    problem = Problem(text="How many?")
+    trace = segment_trace(Trace(problem_id=problem.id, text=text), Line())
+    ((verdict,),) = verifier.verify([ProblemTrace(problem=problem, trace=trace)])
+    assert verdict.value == -1
+    assert failing in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = 5",
+        "Let x = 5",
+        "x^2 = 4",
+        "2x + 3 = 7",
+        "f(2) = 4",
+        "5 + 5 = 10 + 2",  # it runs on from the result
+        "2 hours = 120 minutes",
+        "2 hours + 30 minutes = 150 minutes",
+        "3 * 60 = 3 hours",
+        "5 dozen + 3 = 63",
+        "half of 10 + 2 = 7",
+        "twice 5 + 3 = 13",
+        "4 subjects = 186 + 62",
+        "Week 1 + Week 2 = 35 + 35",
+        "the number of bikes + 12 - 18 = 45",
+        "25 / 1/3 = 75",
+        "17 / 5 = 3 remainder 2",
+        "10 / 3 = 3",
+        "10 / 3 = 4",
+        "2/3 = 0.66",
+        "3.14 * 25 = 78.54",
+        "0.33 * 3 = 1",
+        "3,5 + 2 = 5,6",
+        "1 + 2 + ... + 10 = 55",
+        "it was 3:30 + 1 = 4:30",
+        "1st - 5 = 6th",
+        "Is 5 + 3 = 9?",
+        "If 5 + 3 = 9 then we would stop",
+        "This gives 2 + 2 = 5, a contradiction.",
+        "15 + 20% = 18",
+        "1/2x = 4",
+        "-3^2 = 9",
+        r"$7 + 8 = 3 \pmod{12}$",
+        r"$|-3| + 1 = 4$",
+        r"$\sin 30 + 1 = 2$",
+        r"$2 \mathbf{a} \cdot \mathbf{c} + \sqrt{3} = 0$",
+        r"$3$ + $4 = 8$",
+        r"$101_2 + 1 = 6$",
+        r"$10^2 - 9^2 = (10 - 9)(10 + \ldots)$",
+        r"$180^\circ = \pi$",
+        "1/0 = 5",
+        "5 + = 3",
+        "= 7",
+    ],
+)
+def test_no_alarm(verifier, text):
+    assert "fails" not in states(verifier, text)
+    assert "holds" not in states(verifier, text)
+
+
+def test_the_problem_may_set_another_arithmetic(verifier):
+    assert states(verifier, "5 + 6 = 12") == ["fails"]
+    assert states(verifier, "5 + 6 = 12", problem="Add in base 9.") == ["unchecked"]
+    assert states(verifier, "$3 * 4 = 14$", problem="Define a * b = a + b + ab.") == ["unchecked"]
+    assert states(verifier, "5 + 6 = 11", problem="Add in base 9.") == ["holds"]
+
+
+def test_verdicts(verifier):
+    problem = Problem(text="How many?")
+    text = (
+        "Let me think.\n3 + 4 = 7 and x = 2\nx = 5\n3 + 4 = 7 but 2 * 2 = 5\n10/3 = 3.3\n" + "1 " * MAX_CHARS
+    )
+    trace = segment_trace(Trace(problem_id=problem.id, text=text), Line())
+    (verdicts,) = verifier.verify([ProblemTrace(problem=problem, trace=trace)])
+    assert [verdict.value for verdict in verdicts] == [None, 1, None, -1, 1, None]
+    reasons = [verdict.reason for verdict in verdicts]
+    assert reasons[0] == "nothing to check"
+    assert reasons[1] == "1 of 2 equations hold"
+    assert "an equation to solve or a definition" in reasons[2]
+    assert reasons[3] == "does not hold: 2 * 2 = 5 (4, not 5)"
+    assert "1 of them rounded" in reasons[4]
+    assert "too long" in reasons[5]
+
+
+HOSTILE = [
+    "9**9**9**9 = 5",
+    "9^9^9 = 9^9^9",
+    "$x^{9^{9^{9}}} = y$",
+    "x^(99999999999) + 1 = x^(99999999999) + 2",
+    "(" * 3000 + "1" + ")" * 3000 + " = 1",
+    "(" * 60 + "1" + ")" * 60 + " = 1",
+    "-" * 5000 + "1 = 1",
+    "1" * 9000 + " = 2",
+    "1 + " * 4000 + "1 = 2",
+    "200! * 200! = 3",
+    r"\sqrt" * 2000 + "{4} = 2",
+    r"\frac" * 2000 + "12 = 2",
+    "(x+y+z+a+b+c)^400 = (x+y+z+a+b+c)^399 * (x+y+z+a+b+c)",
+    "1/0 = 0/0",
+    "=" * 10_000,
+    "$" * 10_001 + "=1",
+    "a_" * 5000 + "= 1",
+    "<<" * 5000 + "1=2",
+    "1,111" * 3000 + " = 4",
+    "__import__('os').system('x') = 1",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_is_bounded_and_raises_no_alarm(text):
+    with ArithmeticVerifier(timeout_s=2) as verifier:
+        begin = time.perf_counter()
+        found = states(verifier, text)
+        assert time.perf_counter() - begin < 60  # most of it to start the process on a busy machine
+        if "x^(999" not in text:  # there x + 1 = x + 2 is indeed never true
+            assert "fails" not in found
+        assert states(verifier, "1 + 1 = 2") == ["holds"]
+
+
+def test_limits_must_be_positive():
+    with pytest.raises(LabelError, match="timeout_s"):
+        ArithmeticVerifier(timeout_s=0)
+
+
+EXPRESSIONS = st.recursive(
+    st.integers(0, 999).map(lambda n: (str(n), Fraction(n))),
+    lambda inner: st.tuples(inner, st.sampled_from("+-*/"), inner, st.booleans()).map(lambda t: _joined(*t)),
+    max_leaves=8,
+)
+
+
+def _joined(left, operator, right, latex):
+    """Text and value of a bracketed operation, in plain text or LaTeX."""
+    if operator == "/" and right[1] == 0:
+        operator = "+"
+    value = {
+        "+": lambda a, b: a + b,
+        "-": lambda a, b: a - b,
+        "*": lambda a, b: a * b,
+        "/": lambda a, b: a / b,
+    }[operator](left[1], right[1])
+    if operator == "/" and latex:
+        return rf"\frac{{{left[0]}}}{{{right[0]}}}", value
+    sign = {"*": r"\times"}.get(operator, operator) if latex else operator
+    return f"({left[0]} {sign} {right[0]})", value
+
+
+def _number(value, latex):
+    if value.denominator == 1:
+        return str(value)
+    sign = "-" if value < 0 else ""
+    return rf"{sign}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}" if latex else str(value)
+
+
+@settings(deadline=None)
+@given(EXPRESSIONS, st.sampled_from([(r"\(", r"\)"), ("$", "$"), (r"\[", r"\]")]), st.booleans())
+def test_true_equations_hold(verifier, expression, delimiters, swap):
+    text, value = expression
+    sides = [text, _number(value, latex=True)]
+    left, right = reversed(sides) if swap else sides
+    assert states(verifier, f"We get {delimiters[0]}{left} = {right}{delimiters[1]}.") == ["holds"]
+
+
+@settings(deadline=None)
+@given(EXPRESSIONS, st.integers(1, 10**6), st.booleans())
+def test_perturbed_equations_never_hold(verifier, expression, by, swap):
+    text, value = expression
+    sides = [text, _number(value + by, latex=True)]
+    left, right = reversed(sides) if swap else sides
+    assert set(states(verifier, f"We get $${left} = {right}$$")) <= {"fails", "unchecked"}
+
+
+@settings(deadline=None)
+@given(st.integers(0, 9999), st.integers(1, 999), st.integers(1, 4))
+def test_rounding_holds_and_twice_its_error_does_not(verifier, top, bottom, places):
+    exact = Fraction(top, bottom)
+    shown = round(exact, places)
+    decimal = f"{shown.numerator // shown.denominator}.{(shown % 1) * 10**places!s:0>{places}}"
+    assert set(states(verifier, f"{top} / {bottom} = {decimal}")) <= {"holds", "rounded"}
+    off = shown + Fraction(2, 10**places)
+    decimal = f"{off.numerator // off.denominator}.{(off % 1) * 10**places!s:0>{places}}"
+    assert states(verifier, f"{top} / {bottom} = {decimal}") == ["fails"]
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="0123456789+-*/=().,$x ^%!{}\\<>\nab", max_size=80))
+def test_any_text_can_be_read(verifier, text):
+    for check in verifier.check(text):
+        assert check.reason
+
+
+@pytest.mark.skipif(not GSM8K.exists(), reason="needs ../shared/data")
+def test_no_alarm_on_gsm8k_annotations(verifier):
+    with gzip.open(GSM8K, "rt", encoding="utf-8") as lines:
+        answers = [json.loads(line)["answer"] for _, line in zip(range(1500), lines, strict=False)]
+    found = [
+        check.state
+        for answer in answers
+        for mark in re.findall(r"<<[^<>]*>>", answer)
+        for check in verifier.check(mark)
+    ]
+    assert len(found) > 4000
+    assert "fails" not in found
+    assert found.count("unchecked") <= 2  # 560//10=56
