@@ -178,7 +178,7 @@ def test_each_saving_saves(lab_traces):
     assert all(more > less for more, less in pairwise(from_most_to_least)), from_most_to_least
     assert tokens(rule=SoftEstimate(rollouts=8)) == from_most_to_least[0]  # each draws all of them
     bisect = tokens(rule=HardEstimate(rollouts=8, first=1), order="bisect")
-    assert bisect < from_most_to_least[-2] / 2
+    assert bisect < from_most_to_least[-2]
 
 
 def test_the_own_right_answer_costs_nothing():
@@ -274,7 +274,7 @@ def test_nothing_is_lent_to_a_prefix_that_a_rollout_does_not_pass(completion):
 def test_nothing_is_lent_to_another_problem():
     other = Problem(text="And now?", answer="3")
     items = [item("One.\n", finish_reason="length"), item("One.\nTwo.\n", other, finish_reason="length")]
-    policy = replies("Two.\nAnswer: 3")
+    policy = ScriptedPolicy(lambda r, _: "Two.\nAnswer: 3" if "many" in r.prompt else "Answer: 3")
     (first,), (_, third) = label(policy, items, rule=ONE)
     assert (first.evidence.trials, third.evidence.trials) == (1, 1)
     assert third.evidence.usage.calls == 1
