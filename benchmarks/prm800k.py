@@ -28,8 +28,9 @@ from sklearn.preprocessing import StandardScaler
 
 from surefoot.evaluation.intervals import Interval, Resample, bootstrap_statistic
 from surefoot.evaluation.steps import auc_within, best_threshold, processbench_f1, step_auc
+from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding, encode_traces
-from surefoot.models.reward_model import CheckpointCard, RewardModel
+from surefoot.models.reward_model import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Trace, content_id

@@ -17,7 +17,8 @@ from surefoot.evaluation.comparison import (
 from surefoot.evaluation.intervals import Interval
 from surefoot.evaluation.quickstart_report import write_report
 from surefoot.lab.world import ExactLabeller, generate_problems
-from surefoot.models.reward_model import CheckpointCard, RewardModel
+from surefoot.models.card import CheckpointCard
+from surefoot.models.reward_model import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Evidence, StepLabel, StepScores, Usage

@@ -78,8 +78,8 @@ def facts(rows):
     return [[one.model_dump(exclude={"created"}) for one in row] for row in rows]
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("first", [1, 2, 3, 8, 20])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("first", [1, 2, 8, 20])
 def test_stopping_at_the_first_success_changes_no_label(lab_traces, seed, first):
     settings = {"own_outcome": "never", "seed": seed}
     every = label(SOLVER, lab_traces, rule=SoftEstimate(rollouts=8), **settings)
@@ -341,9 +341,11 @@ def solution(steps, error, problem):
     return item("".join(lines) + "Answer: 1\n", problem, outcome=False)
 
 
-@pytest.mark.parametrize("rule", [HardEstimate(rollouts=1), SoftEstimate(rollouts=1)], ids=["hard", "soft"])
-def test_binary_search_finds_every_error_in_every_length(rule):
-    for steps in range(1, 65):
+@pytest.mark.parametrize(
+    ("rule", "lengths"), [(ONE, range(1, 65)), (SoftEstimate(rollouts=1), (1, 2, 3, 7, 8, 9, 33))]
+)
+def test_binary_search_finds_every_error_in_every_length(rule, lengths):
+    for steps in lengths:
         problems = [Problem(text=f"{error}?", answer="3") for error in range(1, steps + 1)]
         items = [solution(steps, error, problem) for error, problem in enumerate(problems, start=1)]
         policy = Watched(oracle())

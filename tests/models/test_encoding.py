@@ -4,9 +4,9 @@ from transformers.tokenization_python import PreTrainedTokenizer
 
 from surefoot.errors import ScoreError
 from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding, encode_traces
-from surefoot.models.reward_model import CheckpointCard, RewardModel
-from surefoot.models.scorer import Scorer
+from surefoot.models.reward_model import RewardModel
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Message, Problem, StepLabel, ToolCall, Trace
 from surefoot.segment import BlankLine, Line, segment_trace
@@ -68,18 +68,8 @@ def test_training_and_scoring_read_the_same_tokens(lab_base, lab_items):
         for item in lab_items
     ]
     examples = build_examples(model.tokenizer, model.card.encoding, labelled, StepTargets()).examples
-    seen = {}
-    model.register_forward_pre_hook(lambda _, inputs: seen.update(_rows_of(*inputs)))
-    Scorer(model, name="m").score_traces(lab_items)
-    assert seen == {example.ids: example.positions for example in examples}
-
-
-def _rows_of(ids, mask, rows, at):
-    for row in range(len(ids)):
-        yield (
-            tuple(ids[row][mask[row] == 1].tolist()),
-            tuple(at[rows == row].tolist()),
-        )
+    encoded = model.encode(lab_items)  # what every scorer reads
+    assert [(trace.ids, trace.positions) for trace in encoded] == [(x.ids, x.positions) for x in examples]
 
 
 def test_byte_level_tokens_split_characters_and_still_end_where_the_step_does(bpe):

@@ -7,8 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from surefoot.errors import CheckpointError, ScoreError
+from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding, encode_traces
-from surefoot.models.reward_model import CheckpointCard, RewardModel
+from surefoot.models.reward_model import RewardModel
 from surefoot.models.scorer import Scorer, load_prm
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Trace

@@ -10,7 +10,8 @@ import torch
 from transformers import LlamaConfig, LlamaModel
 
 from surefoot.lab.tokenizer import build_tokenizer
-from surefoot.models.reward_model import CheckpointCard, RewardModel
+from surefoot.models.card import CheckpointCard
+from surefoot.models.reward_model import RewardModel
 from surefoot.training.features import FrozenFeatures
 from surefoot.training.loop import TrainingConfig, train
 from surefoot.training.targets import Example

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from surefoot.errors import TrainingError
+from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import encode_traces
-from surefoot.models.reward_model import CheckpointCard, RewardModel
+from surefoot.models.reward_model import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.training.loop import TrainingConfig, train
 from surefoot.training.targets import Example
@@ -122,7 +123,8 @@ def test_a_run_that_is_stopped_goes_on_to_equal_numbers(base, stop_after, lab_it
 KILLED = """
 import sys, time
 from pathlib import Path
-from surefoot.models.reward_model import CheckpointCard, RewardModel
+from surefoot.models.card import CheckpointCard
+from surefoot.models.reward_model import RewardModel
 from surefoot.training.loop import TrainingConfig, train
 from surefoot.training.targets import Example
 import json

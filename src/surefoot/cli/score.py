@@ -84,7 +84,8 @@ def _show(scorer: Scorer, problem: str, text: str, segment: str | None, threshol
 def _score_file(scorer: Scorer, model: str, problems: str, traces: str, out: str) -> None:
     from surefoot.cli._pieces import file_inputs, in_pieces
     from surefoot.cli._shared import pair, read_all
-    from surefoot.models.reward_model import CARD, HEAD
+    from surefoot.models.card import CARD
+    from surefoot.models.reward_model import HEAD
     from surefoot.records import Problem, StepScores, Trace
 
     items = pair(read_all(problems, Problem), read_all(traces, Trace))

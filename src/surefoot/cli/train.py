@@ -10,7 +10,7 @@ import typer
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
-    from surefoot.models.reward_model import CheckpointCard
+    from surefoot.models.card import CheckpointCard
     from surefoot.protocols import LabelledTrace
     from surefoot.records import StepLabel
     from surefoot.training.loop import TrainingConfig
@@ -79,8 +79,8 @@ def prm(
     """
     from surefoot.cli._pieces import file_inputs
     from surefoot.cli._shared import checked_options, read_all
+    from surefoot.models.card import CheckpointCard
     from surefoot.models.encoding import Encoding
-    from surefoot.models.reward_model import CheckpointCard
     from surefoot.records import StepLabel
     from surefoot.training.loop import TrainingConfig
     from surefoot.training.targets import StepTargets
@@ -143,8 +143,8 @@ def orm(
     """
     from surefoot.cli._pieces import file_inputs
     from surefoot.cli._shared import checked_options
+    from surefoot.models.card import CheckpointCard
     from surefoot.models.encoding import Encoding
-    from surefoot.models.reward_model import CheckpointCard
     from surefoot.training.loop import TrainingConfig
     from surefoot.training.targets import OutcomeTargets
 

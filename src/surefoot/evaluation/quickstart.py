@@ -23,8 +23,9 @@ from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
 from surefoot.labelling.stopping import SoftEstimate
+from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.reward_model import CheckpointCard, RewardModel
+from surefoot.models.reward_model import RewardModel
 from surefoot.models.scorer import load_prm
 from surefoot.policies.traces import sample_traces
 from surefoot.policies.transformers import TransformersPolicy

@@ -156,7 +156,7 @@ class OmegaPRMLabeller:
         return self.labels(items, await self.grow(list(problems.values()), seeds))
 
     def labels(self, items: Sequence[ProblemTrace], trees: Sequence[ProblemTree]) -> list[list[StepLabel]]:
-        """What ``trees`` that were grown from ``items`` say of them: one list per item, one label per step."""
+        """What ``trees`` grown from ``items`` say of them: one list per item, one label per step."""
         by_problem = {tree.problem.id: tree for tree in trees}
         unpaid = {name: tree.usage for name, tree in by_problem.items()}
         rows = []

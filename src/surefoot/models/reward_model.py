@@ -6,42 +6,23 @@ A PRM and an ORM differ in what they are trained on and in nothing else (Lightma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
-from surefoot.models.aggregate import Aggregator
-from surefoot.models.encoding import Encoding
-from surefoot.records import LabelKind
+from surefoot.models.card import CARD, CheckpointCard
+from surefoot.models.encoding import EncodedTrace, encode_traces
+from surefoot.protocols import ProblemTrace
 from surefoot.store import write_json
 
-CARD = "surefoot.json"
 HEAD = "head.safetensors"
-
-
-class CheckpointCard(BaseModel):
-    """``surefoot.json``: what a checkpoint is, how it reads and what its scores mean."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format: Literal[1] = 1
-    family: Literal["surefoot"] = "surefoot"
-    kind: Literal["prm", "orm"]
-    encoding: Encoding = Encoding()
-    aggregation: Aggregator = "min"
-    """How step scores become one number unless the caller says otherwise."""
-    score_means: LabelKind | Literal["outcome"] = "value"
-    label_source: str
-    base: str
-    """Name of the trunk that training started from."""
-    frozen_trunk: bool = False
 
 
 class RewardModel(nn.Module):
@@ -87,6 +68,8 @@ class RewardModel(nn.Module):
             card = CheckpointCard.model_validate_json((directory / CARD).read_bytes())
         except ValidationError as error:
             raise CheckpointError(f"{directory / CARD}: {error}") from error
+        if card.family != "surefoot":
+            raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not loaded from such a file")
         trunk, tokenizer, missing = _load_trunk(directory, dtype="auto", trust_remote_code=trust_remote_code)
         if missing:
             # transformers would go on with random numbers in their place
@@ -110,6 +93,14 @@ class RewardModel(nn.Module):
             {name: tensor.contiguous() for name, tensor in self.head.state_dict().items()}, directory / HEAD
         )
         write_json(directory / CARD, self.card.model_dump())
+
+    def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
+        """Tokens as the checkpoint's card describes them. Raises ``ScoreError``."""
+        return encode_traces(self.tokenizer, self.card.encoding, items)
+
+    def read(self, hidden_sh: torch.Tensor) -> torch.Tensor:
+        """Scores ``[S]`` in [0, 1] from hidden states ``[S, H]`` at the steps' last tokens."""
+        return torch.sigmoid(self.head(hidden_sh.float())[:, 0])
 
     def forward(
         self, ids_bt: torch.Tensor, mask_bt: torch.Tensor, rows_s: torch.Tensor, at_s: torch.Tensor

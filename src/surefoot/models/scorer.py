@@ -9,15 +9,17 @@ import torch
 
 from surefoot.errors import ScoreError
 from surefoot.models.aggregate import aggregate
-from surefoot.models.encoding import EncodedTrace, encode_traces
-from surefoot.models.reward_model import CheckpointCard, RewardModel, pad_batch
+from surefoot.models.card import CheckpointCard
+from surefoot.models.encoding import EncodedTrace
+from surefoot.models.reward_model import RewardModel, pad_batch
+from surefoot.models.step_model import StepModel
 from surefoot.protocols import ProblemTrace, Segmenter
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.segment import BlankLine, Line, segment_trace
 
 
 class Scorer:
-    """A :class:`surefoot.protocols.StepScorer` on a discriminative reward model.
+    """A :class:`surefoot.protocols.StepScorer` on any :class:`surefoot.models.step_model.StepModel`.
 
     ``batch_tokens`` bounds the padded tokens of one forward pass. ``progress`` is called with the number
     of traces scored.
@@ -25,13 +27,14 @@ class Scorer:
 
     def __init__(
         self,
-        model: RewardModel,
+        model: StepModel,
         *,
         name: str,
         batch_tokens: int = 16_384,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        self.model, self.name, self.batch_tokens, self.progress = model.eval(), name, batch_tokens, progress
+        self.model, self.name, self.batch_tokens, self.progress = model, name, batch_tokens, progress
+        model.trunk.eval()
 
     @property
     def card(self) -> CheckpointCard:
@@ -57,7 +60,7 @@ class Scorer:
         Steps beyond the model's context get ``None`` and a reason. Raises ``ScoreError`` for a trace
         without steps.
         """
-        encoded = encode_traces(self.model.tokenizer, self.card.encoding, items)
+        encoded = self.model.encode(items)
         places: dict[EncodedTrace, list[int]] = {}
         for number, trace in enumerate(encoded):
             places.setdefault(trace, []).append(number)
@@ -89,14 +92,16 @@ class Scorer:
 
     @torch.inference_mode()
     def _forward(self, batch: list[EncodedTrace]) -> list[list[float | None]]:
-        device = next(self.model.parameters()).device
+        trunk = self.model.trunk
         ids, mask = pad_batch([trace.ids for trace in batch])
         reads = [(row, at) for row, trace in enumerate(batch) for at in trace.positions if at is not None]
         scores: Iterator[float] = iter(())
         if reads:
-            index = torch.tensor(reads, device=device)
-            logits = self.model(ids.to(device), mask.to(device), index[:, 0], index[:, 1])
-            scores = iter(torch.sigmoid(logits).double().tolist())
+            index = torch.tensor(reads, device=trunk.device)
+            hidden = trunk(
+                input_ids=ids.to(trunk.device), attention_mask=mask.to(trunk.device), use_cache=False
+            ).last_hidden_state
+            scores = iter(self.model.read(hidden[index[:, 0], index[:, 1]]).double().tolist())
         return [[None if at is None else next(scores) for at in trace.positions] for trace in batch]
 
     def _record(

@@ -1,0 +1,32 @@
+"""``surefoot.json``: what a checkpoint is, how it reads and what its scores mean."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from surefoot.models.aggregate import Aggregator
+from surefoot.models.encoding import Encoding
+from surefoot.records import LabelKind
+
+CARD = "surefoot.json"
+
+
+class CheckpointCard(BaseModel):
+    """``surefoot.json``; for a published checkpoint, the same facts as its family knows them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    family: str = "surefoot"
+    """``surefoot`` for checkpoints trained here, else the published family's name."""
+    kind: Literal["prm", "orm"]
+    encoding: Encoding = Encoding()
+    aggregation: Aggregator = "min"
+    """How step scores become one number unless the caller says otherwise."""
+    score_means: LabelKind | Literal["outcome"] = "value"
+    label_source: str
+    base: str
+    """Name of the trunk that training started from."""
+    frozen_trunk: bool = False

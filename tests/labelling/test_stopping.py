@@ -1,0 +1,214 @@
+"""Stopping rules against exact enumeration, and the interval against closed values."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from math import comb, log
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surefoot.errors import LabelError
+from surefoot.labelling.stopping import HardEstimate, SequentialTest, SoftEstimate, wilson_interval
+
+
+def played(rule, p):
+    """Exact chance that ``rule`` calls a prefix of value ``p`` good, and its expected number of rollouts."""
+    open_states, good, expected = {(0, 0): 1.0}, 0.0, 0.0
+    while open_states:
+        after: dict[tuple[int, int], float] = {}
+        for (successes, trials), chance in open_states.items():
+            count = rule.more(successes, trials, trials)
+            if not count:
+                good += chance * rule.good(successes, trials)
+                continue
+            expected += chance * count
+            for hits in range(count + 1):
+                weight = chance * comb(count, hits) * p**hits * (1 - p) ** (count - hits)
+                state = (successes + hits, trials + count)
+                after[state] = after.get(state, 0.0) + weight
+        open_states = after
+    return good, expected
+
+
+def fixed_size(rule):
+    """Fewest rollouts with which a test of fixed size keeps the error rates of ``rule``."""
+    for n in range(1, 500):
+        for needed in range(n + 1):
+            false_good = sum(tail(n, hits, rule.p_bad) for hits in range(needed, n + 1))
+            false_bad = sum(tail(n, hits, rule.p_good) for hits in range(needed))
+            if false_good <= rule.false_good and false_bad <= rule.false_bad:
+                return n
+    raise AssertionError("no such test")
+
+
+def tail(n, hits, p):
+    return comb(n, hits) * p**hits * (1 - p) ** (n - hits)
+
+
+TESTS = [
+    SequentialTest(max_rollouts=400),
+    SequentialTest(p_bad=0.1, p_good=0.4, max_rollouts=400),
+    SequentialTest(p_bad=0.2, p_good=0.8, false_good=0.01, false_bad=0.1, max_rollouts=400),
+    SequentialTest(p_bad=0.3, p_good=0.5, false_good=0.1, false_bad=0.2, max_rollouts=400),
+]
+
+
+@pytest.mark.parametrize("rule", TESTS, ids=str)
+def test_the_error_rates_keep_walds_bounds(rule):
+    false_good, at_bad = played(rule, rule.p_bad)
+    good, at_good = played(rule, rule.p_good)
+    false_bad = 1 - good
+    slack = 1e-9  # the few that are open after 400 rollouts
+    assert false_good / (1 - false_bad) <= rule.false_good / (1 - rule.false_bad) + slack
+    assert false_bad / (1 - false_good) <= rule.false_bad / (1 - rule.false_good) + slack
+    assert false_good + false_bad <= rule.false_good + rule.false_bad + slack
+    assert max(at_bad, at_good) < fixed_size(rule)
+
+
+def test_the_default_keeps_its_rates_although_it_ends_after_16():
+    rule = SequentialTest()
+    false_good, at_bad = played(rule, rule.p_bad)
+    good, at_good = played(rule, rule.p_good)
+    assert false_good <= rule.false_good
+    assert 1 - good <= rule.false_bad
+    # most at a value between the two, and then fewer than the limit by far
+    assert at_good < at_bad < 6
+    assert max(played(rule, p / 20)[1] for p in range(21)) < 8
+
+
+def test_the_boundaries():
+    rule = SequentialTest(p_bad=0.1, p_good=0.5, false_good=0.05, false_bad=0.1, max_rollouts=50)
+    # good once s ln 5 - f ln 1.8 >= ln 18, bad once it is <= ln(0.1 / 0.95)
+    for successes in range(8):
+        for failures in range(12):
+            ratio = successes * log(5) - failures * log(1.8)
+            trials = successes + failures
+            decided = rule.more(successes, trials, trials) == 0
+            assert decided == (ratio >= log(18) or ratio <= log(0.1 / 0.95))
+            if decided:
+                assert rule.good(successes, trials) == (ratio > 0)
+                assert rule.value(successes, trials) == float(ratio > 0)
+    # two right ones are enough, or four wrong ones
+    assert [rule.more(*state) for state in ((0, 0, 0), (1, 1, 1), (0, 1, 1), (0, 2, 2))] == [2, 1, 2, 2]
+
+
+def test_a_test_cut_short_goes_to_the_likelier_side():
+    rule = SequentialTest(p_bad=0.2, p_good=0.6, false_good=0.01, false_bad=0.01, max_rollouts=5)
+    # the likelihoods are equal where s ln 3 = f ln 2
+    assert [rule.good(successes, 5) for successes in range(6)] == [False] * 2 + [True] * 4
+    assert all(rule.more(successes, 5, 5) == 0 for successes in range(6))
+
+
+RULES = st.builds(
+    lambda p_bad, gap, false_good, false_bad, limit: SequentialTest(
+        p_bad=p_bad, p_good=p_bad + gap, false_good=false_good, false_bad=false_bad, max_rollouts=limit
+    ),
+    st.floats(0.02, 0.4),
+    st.floats(0.1, 0.55),
+    st.floats(0.01, 0.4),
+    st.floats(0.01, 0.4),
+    st.integers(1, 40),
+)
+
+
+def asked(rule, results, *, one_by_one):
+    """Trials and successes where ``rule`` is content with the first of ``results``, in their order."""
+    hits, trials = [0, *accumulate(results)], 0
+    while count := rule.more(hits[trials], trials, trials):
+        trials += 1 if one_by_one else count
+    return trials, hits[trials]
+
+
+@given(
+    rule=st.one_of(RULES, st.builds(SequentialTest, max_rollouts=st.integers(1, 40))),
+    results=st.lists(st.booleans(), min_size=40, max_size=40),
+)
+def test_a_batch_is_never_larger_than_what_decides(rule, results):
+    assert asked(rule, results, one_by_one=False) == asked(rule, results, one_by_one=True)
+
+
+@given(first=st.integers(1, 10), rollouts=st.integers(1, 40), unjudged=st.integers(0, 3))
+def test_batches_of_a_hard_estimate_double(first, rollouts, unjudged):
+    rule, drawn, batches = HardEstimate(rollouts=rollouts, first=first), 0, []
+    while count := rule.more(0, max(drawn - unjudged, 0), drawn):
+        batches.append(count)
+        drawn += count
+    assert drawn == rollouts
+    expected = [first, *(first * 2**number for number in range(10))]
+    assert batches[:-1] == expected[: len(batches) - 1]
+    assert batches[-1] <= expected[len(batches) - 1]
+    assert all(rule.more(1, n, n) == 0 for n in range(1, rollouts + 1))
+
+
+@pytest.mark.parametrize("rollouts", [1, 4, 8, 13])
+@pytest.mark.parametrize("first", [1, 3, 8])
+def test_the_chance_of_a_hard_one(rollouts, first):
+    for p in (0.0, 0.05, 0.3, 1.0):
+        good, expected = played(HardEstimate(rollouts=rollouts, first=first), p)
+        assert good == pytest.approx(1 - (1 - p) ** rollouts)
+        assert expected <= rollouts + 1e-9
+    if first == 1 and rollouts > 1:
+        assert played(HardEstimate(rollouts=rollouts, first=1), 0.5)[1] < rollouts
+
+
+def test_soft_estimates_draw_all_and_count_what_cannot_be_judged():
+    rule = SoftEstimate(rollouts=8)
+    assert [rule.more(0, drawn, drawn) for drawn in (0, 3, 8, 9)] == [8, 5, 0, 0]
+    assert rule.more(2, 2, 8) == 0
+    assert (rule.value(2, 3), rule.good(1, 8), rule.good(0, 8)) == (2 / 3, True, False)
+
+
+def test_closed_values_of_the_interval():
+    assert wilson_interval(8, 10) == pytest.approx((0.4902, 0.9433), abs=5e-5)
+    assert wilson_interval(0, 10) == (0.0, pytest.approx(0.2775, abs=5e-5))
+    assert wilson_interval(10, 10) == (pytest.approx(0.7225, abs=5e-5), 1.0)
+    assert wilson_interval(0, 1) == (0.0, pytest.approx(0.7935, abs=5e-5))
+    assert wilson_interval(5, 10, level=0.5) == pytest.approx((0.3957, 0.6043), abs=5e-5)
+
+
+@given(trials=st.integers(1, 2000), data=st.data(), level=st.floats(0.01, 0.999))
+def test_intervals_hold_the_share_and_mirror(trials, data, level):
+    successes = data.draw(st.integers(0, trials))
+    low, high = wilson_interval(successes, trials, level=level)
+    assert 0 <= low <= successes / trials <= high <= 1
+    mirrored = wilson_interval(trials - successes, trials, level=level)
+    assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-12)
+    if successes < trials:
+        assert wilson_interval(successes + 1, trials, level=level)[1] >= high
+
+
+@pytest.mark.parametrize("trials", [8, 16, 32])
+def test_the_interval_covers_as_often_as_it_says(trials):
+    bounds = [wilson_interval(hits, trials) for hits in range(trials + 1)]
+    grid = [number / 400 for number in range(4, 397)]
+    cover = [
+        sum(tail(trials, hits, p) for hits, (low, high) in enumerate(bounds) if low <= p <= high)
+        for p in grid
+    ]
+    assert abs(sum(cover) / len(cover) - 0.95) < 0.01
+    assert min(cover) > 0.82  # the known dips beside 0 and 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SoftEstimate(rollouts=0), "rollouts must be at least 1"),
+        (lambda: HardEstimate(rollouts=0), "rollouts must be at least 1"),
+        (lambda: HardEstimate(first=0), "first must be at least 1"),
+        (lambda: SequentialTest(max_rollouts=0), "at least 1"),
+        (lambda: SequentialTest(p_bad=0.5, p_good=0.5), "p_bad < p_good"),
+        (lambda: SequentialTest(p_bad=0.0), "0 < p_bad"),
+        (lambda: SequentialTest(p_good=1.0), "p_good < 1"),
+        (lambda: SequentialTest(false_good=0.5), "false_good=0.5"),
+        (lambda: SequentialTest(false_bad=0.0), "false_bad=0.0"),
+        (lambda: wilson_interval(0, 0), "0 of 0"),
+        (lambda: wilson_interval(3, 2), "3 of 2"),
+        (lambda: wilson_interval(-1, 2), "-1 of 2"),
+        (lambda: wilson_interval(1, 2, level=1.0), "level"),
+    ],
+)
+def test_invalid_settings(make, message):
+    with pytest.raises(LabelError, match=message):
+        make()
