@@ -73,9 +73,9 @@ def test_the_default_keeps_its_rates_although_it_ends_after_16():
     good, at_good = played(rule, rule.p_good)
     assert false_good <= rule.false_good
     assert 1 - good <= rule.false_bad
-    # most at a value between the two, and then fewer than the limit by far
-    assert at_good < at_bad < 6
-    assert max(played(rule, p / 20)[1] for p in range(21)) < 8
+    # even where the value lies between the two, fewer than a test of fixed size with these rates needs
+    assert at_good < at_bad < fixed_size(rule) <= 16
+    assert max(played(rule, p / 20)[1] for p in range(21)) < fixed_size(rule)
 
 
 def test_the_boundaries():
@@ -91,7 +91,7 @@ def test_the_boundaries():
                 assert rule.good(successes, trials) == (ratio > 0)
                 assert rule.value(successes, trials) == float(ratio > 0)
     # two right ones are enough, or four wrong ones
-    assert [rule.more(*state) for state in ((0, 0, 0), (1, 1, 1), (0, 1, 1), (0, 2, 2))] == [2, 1, 2, 2]
+    assert [rule.more(*state) for state in ((0, 0, 0), (1, 1, 1), (0, 1, 1), (0, 2, 2))] == [2, 1, 3, 2]
 
 
 def test_a_test_cut_short_goes_to_the_likelier_side():

@@ -69,7 +69,7 @@ class RewardModel(nn.Module):
         except ValidationError as error:
             raise CheckpointError(f"{directory / CARD}: {error}") from error
         if card.family != "surefoot":
-            raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not loaded from such a file")
+            raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not one trained here")
         trunk, tokenizer, missing = _load_trunk(directory, dtype="auto", trust_remote_code=trust_remote_code)
         if missing:
             # transformers would go on with random numbers in their place

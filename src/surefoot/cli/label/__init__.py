@@ -9,6 +9,7 @@ from surefoot.cli.label.expert import expert
 from surefoot.cli.label.judge import judge
 from surefoot.cli.label.monte_carlo import monte_carlo
 from surefoot.cli.label.tree import tree
+from surefoot.cli.label.verify import verify
 
 app = typer.Typer(help="Label the steps of traces.", no_args_is_help=True)
 
@@ -21,5 +22,6 @@ def label() -> None:
 app.command("mc")(monte_carlo)
 app.command("tree")(tree)
 app.command("judge")(judge)
+app.command("verify")(verify)
 app.command("expert")(expert)
 app.command("consensus")(consensus)
