@@ -20,7 +20,7 @@ from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings, trace_steps
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
-from surefoot.protocols import Labeller, ProblemTrace
+from surefoot.protocols import Labeller, ProblemTrace, Sampling
 from surefoot.records import Message, Problem, Step, StepPair, Trace, Usage
 from surefoot.segment import Line, segment_trace
 
@@ -76,8 +76,15 @@ def test_quality_grows_with_value_and_falls_with_length(one, other, short, long)
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"rollouts": 0}, {"length": 0}, {"pieces": 0}, {"search_limit": -1}, {"c_puct": -0.1}, {"alpha": 0.0}]
-    + [{"beta": 1.5}],
+    [
+        {"rollouts": 0},
+        {"length": 0},
+        {"pieces": 0},
+        {"search_limit": -1},
+        {"c_puct": -0.1},
+        {"alpha": 0.0},
+        {"beta": 1.5},
+    ],
 )
 def test_invalid_settings(wrong):
     with pytest.raises(LabelError):
@@ -165,7 +172,6 @@ def test_selection_probes_and_pool_are_those_of_a_plain_search(rate, seed, opera
     tree = grow(search, problem)
     tallies = {node.prefix: node.data.tally for node in tree.tree if node.data.tally is not None}
     root = tallies[""]
-    assert [request.prefix for request in policy.requests][0] == ""
     assert (root.trials, policy.usage) == (rollouts, tree.usage)
     if root.successes in (0, rollouts):
         word = "every" if root.successes else "no"
@@ -366,19 +372,22 @@ def test_all_first_errors_of_a_small_world_are_found(estimate):
 
 @pytest.mark.parametrize("shuffle", [1, 5, 7, 11])
 @pytest.mark.parametrize("rollouts", [4, 9, 14])
-def test_with_few_rollouts_what_is_found_is_true(shuffle, rollouts):
-    # every good prefix has a right rollout among any 20, not among fewer; so some are judged bad: never more
-    search = labeller(
-        enumerated(shuffle), estimate="hard", settings=TreeSettings(rollouts=rollouts, search_limit=1000)
-    )
+def test_with_few_rollouts_no_bad_prefix_is_taken_for_good(shuffle, rollouts):
+    # too few to find a right one from every good prefix, so that some of these are labelled bad
+    of = TreeSettings(rollouts=rollouts, search_limit=1000)
+    search = labeller(enumerated(shuffle), estimate="hard", settings=of)
     tree = grow(search)
-    nodes = nodes_by_prefix(tree)
-    for prefix in hard_zeros(search, tree):
-        assert prefix in TRUTH or nodes[prefix].data.right == 0
-    for one in search.labelled_traces(tree):
-        for label in one.labels:
-            if label.value == 1:
-                assert "x" not in one.trace.prefix(label.step + 1)
+    good = {
+        one.trace.prefix(label.step + 1)
+        for one in search.labelled_traces(tree)
+        for label in one.labels
+        if label.value == 1
+    }
+    assert not any("x" in prefix for prefix in good)
+    assert not good & hard_zeros(search, tree)
+    for one in tree.selected:
+        errors = {node.prefix for node in one.nodes} & (hard_zeros(search, tree) | TRUTH)
+        assert len(errors & TRUTH) <= 1 <= len(errors)
 
 
 def oracle_with(first):
@@ -417,14 +426,13 @@ def test_long_solutions_are_searched_in_sixteen_pieces(steps):
 
 
 def test_within_a_piece_the_first_error_is_not_labelled():
-    policy = oracle_with([long_solution(40, 11), "Answer: 3"])
+    policy = oracle_with(["Answer: 3"])
     search = labeller(policy, settings=TreeSettings(rollouts=2), estimate="hard")
     (found,) = asyncio.run(
         search.label([ProblemTrace(problem=PROBLEM, trace=seed_trace(long_solution(40, 11)))])
     )
     known = {label.step + 1: label.value for label in found if label.value is not None}
-    assert known and set(known.values()) == {1.0}
-    assert max(known) == 10
+    assert known == dict.fromkeys(range(1, 11), 1.0)
     reasons = Counter(label.reason for label in found if label.value is None)
     assert reasons["the first error is in this step or in one before it"] == 1
     assert reasons["after the first error"] > 20
@@ -504,7 +512,8 @@ def test_a_trace_that_failed_is_no_solution():
     tree = grow(labeller(policy, settings=TreeSettings(rollouts=2)), seeds=[failed])
     assert policy.requests[0].n == 2
     assert tree.tree.root.data.value == 0.5
-    rows = asyncio.run(labeller(policy).label([ProblemTrace(problem=PROBLEM, trace=failed)]))
+    search = labeller(policy, settings=TreeSettings(rollouts=2))
+    rows = asyncio.run(search.label([ProblemTrace(problem=PROBLEM, trace=failed)]))
     assert rows == [[]]
 
 
@@ -581,9 +590,7 @@ def test_a_failure_in_the_middle_ends_that_search_alone(estimate):
     assert nodes["Two ok\n"].data.value == 1.0
     failed = nodes["".join(f"ok {number}\n" for number in range(1, 5))]
     assert (failed.data.value, failed.data.failure) == (None, "rollouts failed: server: down")
-    (row, _) = asyncio.run(
-        search.label([ProblemTrace(problem=PROBLEM, trace=seed_trace(text)) for text in texts[:2]])
-    )
+    (row,) = asyncio.run(search.label([ProblemTrace(problem=PROBLEM, trace=seed_trace(texts[0]))]))
     assert (row[3].value, row[3].reason) == (None, "rollouts failed: server: down")
 
 
@@ -641,8 +648,6 @@ def test_a_rollout_cut_off_by_its_length_says_nothing_of_its_last_step():
         if not request.prefix:
             return ["ok\nbad\nmore more more more", "Answer: 3\n"][sample]
         return f"Answer: {1 if 'bad' in request.prefix else 3}"
-
-    from surefoot.protocols import Sampling
 
     search = labeller(
         ScriptedPolicy(answer), settings=TreeSettings(rollouts=2), sampling=Sampling(max_tokens=4)

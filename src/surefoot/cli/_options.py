@@ -53,6 +53,9 @@ Extract = Annotated[
 ]
 Equality = Annotated[str, typer.Option("--equality", help="How answers are compared: math, numeric, exact.")]
 Concurrency = Annotated[int, typer.Option("--concurrency", min=1, help="Requests in flight at a server.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=1, help="Seconds for one call to a server, without its retries.")
+]
 BatchSize = Annotated[
     int, typer.Option("--batch-size", min=1, help="Samples decoded together in this process.")
 ]

@@ -157,6 +157,7 @@ def open_policy(
     batch_size: int,
     device: str,
     dialect: str = "openai",
+    timeout: float = 120.0,
     extra_body: Mapping[str, Any] | None = None,
 ) -> Policy:
     """``lab``, a checkpoint directory or hub name, or with ``base_url`` a server's model.
@@ -173,6 +174,7 @@ def open_policy(
             mode="chat" if chat else "completions",
             dialect=cast("Literal['openai', 'vllm']", dialect),
             concurrency=concurrency,
+            timeout_s=timeout,
             extra_body=extra_body,
         )
     if dialect != "openai":

@@ -29,6 +29,7 @@ def sample(
     extract: o.Extract = "boxed,hash,phrase,last_number",
     equality: o.Equality = "math",
     concurrency: o.Concurrency = 16,
+    timeout: o.Timeout = 120.0,
     batch_size: o.BatchSize = 256,
     device: o.Device = "cpu",
 ) -> None:
@@ -59,6 +60,7 @@ def sample(
         dialect=dialect,
         chat=chat,
         concurrency=concurrency,
+        timeout=timeout,
         batch_size=batch_size,
         device=device,
     )

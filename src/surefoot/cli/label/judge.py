@@ -51,6 +51,7 @@ def judge(
     token_budget: o.TokenBudget = None,
     time_budget: o.TimeBudget = None,
     concurrency: o.Concurrency = 16,
+    timeout: o.Timeout = 120.0,
     batch_size: o.BatchSize = 16,
     device: o.Device = "cpu",
 ) -> None:
@@ -74,7 +75,8 @@ def judge(
     config = {
         key: value
         for key, value in locals().items()
-        if isinstance(value, str | int | float | None) and key not in ("token_budget", "time_budget")
+        if isinstance(value, str | int | float | None)
+        and key not in ("token_budget", "time_budget", "timeout")
     }
     held = structured if structured is not None else base_url is not None
     prompt = _prompt(mode, rules, show_answer=show_answer, structured=held, served=base_url is not None)
@@ -87,6 +89,7 @@ def judge(
             base_url=base_url,
             chat=True,
             concurrency=concurrency,
+            timeout=timeout,
             batch_size=batch_size,
             device=device,
             dialect=dialect,

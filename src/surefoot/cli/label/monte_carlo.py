@@ -66,6 +66,7 @@ def monte_carlo(
     extract: o.Extract = "boxed,hash,phrase,last_number",
     equality: o.Equality = "math",
     concurrency: o.Concurrency = 16,
+    timeout: o.Timeout = 120.0,
     batch_size: o.BatchSize = 256,
     device: o.Device = "cpu",
     token_budget: o.TokenBudget = None,
@@ -90,7 +91,7 @@ def monte_carlo(
     from surefoot.protocols import Policy, Sampling
     from surefoot.records import Problem, Trace
 
-    spending = {"token_budget", "time_budget", "dry_run", "out", "concurrency", "batch_size"}
+    spending = {"token_budget", "time_budget", "dry_run", "out", "concurrency", "timeout", "batch_size"}
     config = {
         key: value
         for key, value in locals().items()
@@ -127,6 +128,7 @@ def monte_carlo(
         dialect=dialect,
         chat=chat,
         concurrency=concurrency,
+        timeout=timeout,
         batch_size=batch_size,
         device=device,
     )

@@ -68,6 +68,7 @@ def tree(
     extract: o.Extract = "boxed,hash,phrase,last_number",
     equality: o.Equality = "math",
     concurrency: o.Concurrency = 16,
+    timeout: o.Timeout = 120.0,
     batch_size: o.BatchSize = 256,
     device: o.Device = "cpu",
     token_budget: o.TokenBudget = None,
@@ -95,7 +96,7 @@ def tree(
     from surefoot.records import Problem
     from surefoot.segment import segmenter
 
-    spending = {"token_budget", "time_budget", "dry_run", "out", "concurrency", "batch_size"}
+    spending = {"token_budget", "time_budget", "dry_run", "out", "concurrency", "timeout", "batch_size"}
     config = {
         key: value
         for key, value in locals().items()
@@ -143,6 +144,7 @@ def tree(
         dialect=dialect,
         chat=chat,
         concurrency=concurrency,
+        timeout=timeout,
         batch_size=batch_size,
         device=device,
     )
