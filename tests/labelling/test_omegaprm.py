@@ -254,7 +254,8 @@ def check_labels(search, tree, policy):
         assert "".join(one.trace.step_text(step) for step in range(len(one.trace.steps))) == one.trace.text
         for label in one.labels:
             evidence = label.evidence
-            assert label.value in (evidence.successes / evidence.trials, float(evidence.successes > 0))
+            share = evidence.successes / evidence.trials
+            assert label.value == (share if search.estimate == "soft" else float(share > 0))
             assert label.source == f"omegaprm-{search.estimate}"
     if search.estimate == "hard":
         known = dict(places)
@@ -442,6 +443,26 @@ def test_the_probes_of_the_papers_figure():
     policy = oracle_with([long_solution(8, 7), "Answer: 3"])
     grow(labeller(policy, settings=TreeSettings(rollouts=2)))
     assert [request.prefix.count("\n") for request in policy.requests] == [0, 4, 6, 7]
+
+
+def test_a_right_rollout_from_before_overturns_a_prefix_taken_for_bad():
+    lines = [f"ok {number}\n" for number in range(1, 7)]
+
+    def answer(request, sample):
+        done = request.prefix.count("\n")
+        if done == 2:
+            return "ok 3\nok 4\nAnswer: 3\n"
+        return f"Answer: {1 if done == 4 or 'bad' in request.prefix else 3}\n"
+
+    policy = Watched(ScriptedPolicy(answer))
+    search = labeller(policy, settings=TreeSettings(rollouts=2), estimate="hard")
+    trace = seed_trace("".join(lines) + "bad 7\nAnswer: 1\n")
+    (row,) = asyncio.run(search.label([ProblemTrace(problem=PROBLEM, trace=trace)]))
+    assert [request.prefix.count("\n") for request in policy.requests] == [0, 4, 2, 6, 7]
+    assert [one.value for one in row] == [1, 1, 1, 1, 1, 1, 0, None]
+    # two right ones from step 2 and two from step 6, of all that pass: the trace, two wrong ones from here,
+    # these four and two wrong ones from step 7
+    assert (row[3].evidence.successes, row[3].evidence.trials) == (4, 9)
 
 
 # --- given traces ----------------------------------------------------------------------------------------
