@@ -14,7 +14,8 @@ from surefoot.records import Record, StepLabel, StepPair, Trace, Usage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from surefoot.labelling.omegaprm import OmegaPRMLabeller, ProblemTree
+    from surefoot.labelling.omegaprm import OmegaPRMLabeller
+    from surefoot.labelling.problem_tree import ProblemTree
 
 
 class GrownTree(Record):
