@@ -269,7 +269,7 @@ def test_other_settings_or_items_do_not_mix_with_what_is_there(files, lab_base, 
         (("sample", "P", "--policy", "BASE", "--system", "s"), "chat"),
         (("sample", "P", "--policy", "BASE", "--segment", "odd"), "odd"),
         (("sample", "P", "--policy", "BASE", "--equality", "odd"), "odd"),
-        (("label", "mc", "T", "--problems", "P", "--policy", "BASE", "--estimate", "odd"), "soft or hard"),
+        (("label", "mc", "T", "--problems", "P", "--policy", "BASE", "--estimate", "odd"), "soft, hard or sequential"),
         (("score", "-m", "no/such/prm", "--problem", "p"), "surefoot.json is missing"),
         (("score", "-m", "PRM", "--problem", ""), "text"),
         (("score", "-m", "PRM", "--problem", "p", "--solution", " "), "empty"),
@@ -329,6 +329,8 @@ def test_the_program_runs_as_a_program_and_an_interrupt_says_how_to_go_on(files,
         [sys.executable, "-m", "surefoot", *map(str, words), *SAMPLING, "--n=500"],
         stderr=subprocess.PIPE,
         text=True,
+        # a suite started in the background has this signal ignored, and would hand that down
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     pieces = tmp_path / "t.jsonl.work" / "shards" / "pieces"
     while not pieces.exists():
