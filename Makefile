@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-EXTRAS ?= dev,gguf
+EXTRAS ?= dev,gguf,train
 SOURCES := $(wildcard src tests benchmarks examples)
 
 .DEFAULT_GOAL := help

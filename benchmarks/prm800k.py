@@ -190,7 +190,7 @@ def score(model: RewardModel, items: Sequence[LabelledTrace], directory: Path) -
     scores: StepLists = []
     with torch.inference_mode():
         for example, trace in zip(examples, encoded, strict=True):
-            found = torch.sigmoid(features.logits([example])).tolist()
+            found = model.scores(features.logits([example])).tolist()
             scores.append([*found, *[None] * trace.truncated_steps])  # the last steps are those cut off
     return scores, sum(len(trace.ids) for trace in encoded)
 

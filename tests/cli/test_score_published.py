@@ -65,10 +65,10 @@ def test_a_snapshot_in_the_cache_of_the_hub_is_known(checkpoint, tmp_path):
     nameless.config["architectures"] = ["Qwen2ForCausalLM"]
     assert find_family(nameless, name=str(snapshot)).name == "qwen-prm"
     # two owners use this name: the directory's alone does not tell
+    shutil.copytree(checkpoint, tmp_path / "Qwen2.5-Math-7B-PRM800K")
+    bare = Checkpoint(tmp_path / "Qwen2.5-Math-7B-PRM800K")
+    bare.config["architectures"] = ["Qwen2ForCausalLM"]
     with pytest.raises(CheckpointError, match="plain language model that could be 'eurus'"):
-        shutil.copytree(checkpoint, tmp_path / "Qwen2.5-Math-7B-PRM800K")
-        bare = Checkpoint(tmp_path / "Qwen2.5-Math-7B-PRM800K")
-        bare.config["architectures"] = ["Qwen2ForCausalLM"]
         find_family(bare, name=str(bare.directory))
 
 

@@ -186,8 +186,10 @@ def test_equal_inputs_are_computed_once(model, lab_items):
     records = Scorer(model, name="m").score_traces([first, second, twin])
     assert [record.trace_id for record in records] == [first.trace.id, second.trace.id, "twin"]
     assert records[0].scores == records[2].scores
-    lengths = [len(encoded.ids) for encoded in encode(model, [first, second])]
-    assert [record.usage.verifier_tokens for record in records] == [*lengths, 0]
+    read = [trace.ids[: trace.positions[-1] + 1] for trace in encode(model, [first, second])]
+    distinct = {ids[: end + 1] for ids in read for end in range(len(ids))}
+    tokens = [record.usage.verifier_tokens for record in records]
+    assert (sum(tokens), tokens[2]) == (len(distinct), 0)
 
 
 def test_what_lies_beyond_the_context_is_unscored_with_a_reason(lab_base, lab_items):
@@ -198,7 +200,7 @@ def test_what_lies_beyond_the_context_is_unscored_with_a_reason(lab_base, lab_it
     assert records[0].scores[-1] is None
     assert f"{records[0].scores.count(None)} steps" in records[0].unscored_reason
     assert "20 tokens" in records[0].unscored_reason
-    assert records[0].usage.verifier_tokens == 20
+    assert records[0].usage.verifier_tokens <= 20
     full = scores_of(Scorer(random_model(lab_base), name="m"), lab_items)
     for record, scores in zip(records[1:], full, strict=True):
         kept = [score for score in record.scores if score is not None]

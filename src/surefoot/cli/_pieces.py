@@ -96,9 +96,9 @@ def in_pieces(
     return written
 
 
-def file_inputs(**paths: str) -> dict[str, Path]:
-    """The files among ``paths``; standard input has no content to compare."""
-    return {name: Path(path) for name, path in paths.items() if path != "-"}
+def file_inputs(**paths: str | None) -> dict[str, Path]:
+    """The files among ``paths``; an option not given has none, standard input no content to compare."""
+    return {name: Path(path) for name, path in paths.items() if path not in (None, "-")}
 
 
 class _Account:

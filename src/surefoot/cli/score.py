@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def score(
-    model: Annotated[str, typer.Option("--model", "-m", help="Checkpoint directory of a reward model.")],
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Checkpoint directory or hub name of a reward model.")
+    ],
     problem: Annotated[str | None, typer.Option("--problem", help="One problem's text.")] = None,
     solution: Annotated[
         str, typer.Option("--solution", help="One solution's text; - reads standard input.")
@@ -31,6 +33,13 @@ def score(
     traces: Annotated[str | None, typer.Option("--traces", help="File of trace records.")] = None,
     out: o.Out = "-",
     device: o.Device = "cpu",
+    family: Annotated[
+        str | None,
+        typer.Option("--family", help="Published family, where name and files do not tell, e.g. qwen-prm."),
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option("--reference", help="Second model of an implicit reward (eurus).")
+    ] = None,
 ) -> None:
     """Score one pasted solution step by step, or a file of traces.
 
@@ -41,11 +50,15 @@ def score(
     from surefoot.errors import ScoreError
     from surefoot.models.scorer import load_prm
 
+    load = partial(load_prm, device=device, family=family, reference=reference)
     if problem is not None:
         text = sys.stdin.read() if solution == "-" else solution
-        _show(load_prm(model, device=device), problem, text, segment, threshold)
+        _show(load(model), problem, text, segment, threshold)
     elif problems is not None and traces is not None:
-        _score_file(load_prm(model, device=device), model, problems, traces, out)
+        settings = {"model": model} | ({"family": family} if family else {})
+        if reference:
+            settings["reference"] = reference
+        _score_file(load(model), settings, problems, traces, out)
     else:
         raise ScoreError("give --problem and a solution, or both --problems and --traces")
 
@@ -81,11 +94,10 @@ def _show(scorer: Scorer, problem: str, text: str, segment: str | None, threshol
         console.print(f"no step scores below {threshold:g}")
 
 
-def _score_file(scorer: Scorer, model: str, problems: str, traces: str, out: str) -> None:
+def _score_file(scorer: Scorer, settings: Mapping[str, str], problems: str, traces: str, out: str) -> None:
     from surefoot.cli._pieces import file_inputs, in_pieces
     from surefoot.cli._shared import pair, read_all
-    from surefoot.models.card import CARD
-    from surefoot.models.reward_model import HEAD
+    from surefoot.models.families import identifying_files
     from surefoot.records import Problem, StepScores, Trace
 
     items = pair(read_all(problems, Problem), read_all(traces, Trace))
@@ -104,9 +116,7 @@ def _score_file(scorer: Scorer, model: str, problems: str, traces: str, out: str
         work,
         size=1000,
         command="score",
-        config={"model": model},
-        # the head tells two trainings apart, and is small enough to read each time
-        inputs=file_inputs(problems=problems, traces=traces)
-        | {name: Path(model) / name for name in (CARD, HEAD)},
+        config=settings,
+        inputs=file_inputs(problems=problems, traces=traces) | identifying_files(settings["model"]),
     )
     typer.echo(f"{written} traces scored; {unscored} with unscored steps (see 'unscored_reason')", err=True)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.models.aggregate import Aggregator
 from surefoot.models.encoding import Encoding
 from surefoot.records import LabelKind
 
 CARD = "surefoot.json"
+
+Head = Literal["logit", "linear", "classes"]
+"""logit: one output, score = its sigmoid; linear: one output that is the score itself, not bounded; classes:
+three outputs (bad, neutral, good), score = chance of good, or of good or neutral."""
 
 
 class CheckpointCard(BaseModel):
@@ -30,3 +34,7 @@ class CheckpointCard(BaseModel):
     base: str
     """Name of the trunk that training started from."""
     frozen_trunk: bool = False
+    head: Head = Field(default="logit", exclude_if=lambda value: value == "logit")
+    neutral: Literal["good", "bad"] = Field(default="good", exclude_if=lambda value: value == "good")
+    """Whether a ``classes`` head counts the chance of "neutral" to the score (Lightman et al., arXiv
+    2305.20050, report both); no other head knows the class."""

@@ -31,6 +31,9 @@ class Encoding(BaseModel):
     system: str | None = None
     max_length: int = Field(default=2048, ge=8)
     """Tokens; a longer trace is cut and its later steps stay unscored."""
+    marker: str | None = Field(default=None, min_length=1, exclude_if=lambda value: value is None)
+    """Text put in after each step, whose last token is the read-out position; without it a step is read at
+    its own last visible token. One token of the tokenizer serves best, e.g. ``<extra_0>``."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -51,7 +54,11 @@ class EncodedTrace:
 
     ids: tuple[int, ...]
     positions: tuple[int | None, ...]
-    """Index into ``ids`` of each step's last visible token; ``None`` = cut off."""
+    """Index into ``ids`` of each step's last visible token, or of its marker; ``None`` = cut off."""
+    starts: tuple[int, ...] = ()
+    """Index of each step's first token: the one after the step before it where the two touch, so that the
+    steps of a text tile it, else (a tool's message lies between) the first of its own. Beyond ``ids`` for a
+    step that is cut off; empty where a family does not say."""
 
     @property
     def truncated_steps(self) -> int:
@@ -70,6 +77,8 @@ def encode_traces(
     if not tokenizer.is_fast:
         raise ScoreError("this tokenizer gives no character offsets; use its fast version (tokenizer.json)")
     located = [_locate(tokenizer, encoding, item) for item in items]
+    if encoding.marker:
+        located = [_mark(where, encoding.marker) for where in located]
     encoded: dict[int, EncodedTrace] = {}
     for rendered in (False, True):
         group = [number for number, where in enumerate(located) if where.rendered == rendered]
@@ -81,7 +90,11 @@ def encode_traces(
         for number, ids, offsets in zip(group, batch["input_ids"], batch["offset_mapping"], strict=True):
             where = located[number]
             positions = token_positions(where.text, offsets[: encoding.max_length], where.spans)
-            encoded[number] = EncodedTrace(ids=tuple(ids[: encoding.max_length]), positions=tuple(positions))
+            encoded[number] = EncodedTrace(
+                ids=tuple(ids[: encoding.max_length]),
+                positions=tuple(positions),
+                starts=_first_tokens(offsets, where.spans, positions),
+            )
     return [encoded[number] for number in range(len(items))]
 
 
@@ -95,6 +108,16 @@ class _Located:
     """Whether a chat template wrote the text."""
 
 
+def _mark(where: _Located, marker: str) -> _Located:
+    """The text with ``marker`` after every step, which then ends with its marker."""
+    pieces, spans, done = [], [], 0
+    for number, (start, end) in enumerate(where.spans):
+        pieces += [where.text[done:end], marker]
+        spans.append((start + number * len(marker), end + (number + 1) * len(marker)))
+        done = end
+    return _Located(text="".join([*pieces, where.text[done:]]), spans=spans, rendered=where.rendered)
+
+
 def _locate(tokenizer: PreTrainedTokenizerBase, encoding: Encoding, item: ProblemTrace) -> _Located:
     if not item.trace.steps:
         raise ScoreError(
@@ -106,6 +129,23 @@ def _locate(tokenizer: PreTrainedTokenizerBase, encoding: Encoding, item: Proble
     before = prompt if isinstance(prompt, str) else _render(tokenizer, prompt, generation=True)
     spans = [(len(before) + step.start, len(before) + step.end) for step in item.trace.steps]
     return _Located(text=before + item.trace.text, spans=spans, rendered=encoding.chat)
+
+
+def _first_tokens(
+    offsets: Sequence[tuple[int, int]],
+    spans: Sequence[tuple[int, int]],
+    positions: Sequence[int | None],
+) -> tuple[int, ...]:
+    """First token of each step; see :class:`EncodedTrace`."""
+    ends = [end for _, end in offsets]
+    starts: list[int] = []
+    for step, (start, _) in enumerate(spans):
+        before = positions[step - 1] if step and spans[step - 1][1] == start else None
+        if before is None:
+            # ends of special tokens are 0, so they are not in order: a plain search
+            before = next((at for at, end in enumerate(ends) if end > start), len(ends)) - 1
+        starts.append(before + 1)
+    return tuple(starts)
 
 
 def _locate_messages(tokenizer: PreTrainedTokenizerBase, item: ProblemTrace) -> _Located:

@@ -1,13 +1,15 @@
-"""The discriminative reward model: a transformers trunk and a linear head with one output.
+"""The discriminative reward model: a transformers trunk and a linear head.
 
 A PRM and an ORM differ in what they are trained on and in nothing else (Lightman et al., arXiv
-2305.20050, appendix E): both read the hidden state at a step's last token and give the logit of "good".
+2305.20050, appendix E): both read the hidden state at a step's last token, or at a marker after it, and
+give the logit of "good" (or what else the card's ``head`` says).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -19,6 +21,8 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTo
 from surefoot.errors import CheckpointError
 from surefoot.models.card import CARD, CheckpointCard
 from surefoot.models.encoding import EncodedTrace, encode_traces
+from surefoot.models.hub import fetch_checkpoint, push_checkpoint
+from surefoot.models.lora import base_of, has_adapter, load_adapter, save_adapter
 from surefoot.protocols import ProblemTrace
 from surefoot.store import write_json
 
@@ -33,7 +37,8 @@ class RewardModel(nn.Module):
     ) -> None:
         super().__init__()
         self.trunk, self.tokenizer, self.card = trunk, tokenizer, card
-        self.head = nn.Linear(trunk.config.get_text_config().hidden_size, 1)
+        outputs = 3 if card.head == "classes" else 1
+        self.head = nn.Linear(trunk.config.get_text_config().hidden_size, outputs)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -48,9 +53,13 @@ class RewardModel(nn.Module):
     ) -> RewardModel:
         """A new reward model on the trunk of any transformers checkpoint, with a zero head (score ½).
 
-        A tokenizer without a pad token is fine: padding is masked and never read.
+        A tokenizer without a pad token is fine: padding is masked and never read. A marker of the card's
+        encoding that is no single token becomes a special token of its own, whose embedding starts as the
+        mean of the others.
         """
         trunk, tokenizer, _ = _load_trunk(base, dtype=dtype, trust_remote_code=trust_remote_code)
+        if card.encoding.marker:
+            _add_marker(trunk, tokenizer, card.encoding.marker)
         limit = getattr(trunk.config.get_text_config(), "max_position_embeddings", None)
         if limit and card.encoding.max_length > limit:
             card = card.model_copy(
@@ -59,21 +68,30 @@ class RewardModel(nn.Module):
         return cls(trunk, tokenizer, card)
 
     @classmethod
-    def load(cls, directory: str | Path, *, trust_remote_code: bool = False) -> RewardModel:
-        """Load what :meth:`save` wrote. Raises ``CheckpointError`` naming the missing or bad file."""
+    def load(
+        cls, directory: str | Path, *, base: str | Path | None = None, trust_remote_code: bool = False
+    ) -> RewardModel:
+        """Load what :meth:`save` wrote. Raises ``CheckpointError`` naming the missing or bad file.
+
+        A checkpoint that holds an adapter alone loads its trunk from ``base``, by default from where it was
+        when the adapter was trained.
+        """
         directory = Path(directory)
-        if absent := [name for name in (CARD, HEAD) if not (directory / name).is_file()]:
-            raise CheckpointError(f"{directory} is no surefoot checkpoint: {absent[0]} is missing")
-        try:
-            card = CheckpointCard.model_validate_json((directory / CARD).read_bytes())
-        except ValidationError as error:
-            raise CheckpointError(f"{directory / CARD}: {error}") from error
-        if card.family != "surefoot":
-            raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not one trained here")
-        trunk, tokenizer, missing = _load_trunk(directory, dtype="auto", trust_remote_code=trust_remote_code)
+        card = _read_card(directory)
+        stated = base_of(directory)
+        trunk, tokenizer, missing = _load_trunk(
+            (base or stated) if stated else directory,
+            tokenizer=directory,
+            dtype="auto",
+            trust_remote_code=trust_remote_code,
+        )
         if missing:
             # transformers would go on with random numbers in their place
             raise CheckpointError(f"{directory}: weights of the trunk are missing: {', '.join(missing[:5])}")
+        if stated:
+            if card.encoding.marker:
+                _add_marker(trunk, tokenizer, card.encoding.marker)
+            load_adapter(trunk, directory)
         model = cls(trunk, tokenizer, card)
         try:
             model.head.load_state_dict(load_file(directory / HEAD))
@@ -81,45 +99,115 @@ class RewardModel(nn.Module):
             raise CheckpointError(f"{directory / HEAD} is not the head of this model: {error}") from error
         return model.eval()
 
-    def save(self, directory: Path) -> None:
+    @classmethod
+    def from_pretrained(
+        cls, name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
+    ) -> RewardModel:
+        """:meth:`load` by directory or, if there is none of that name, from the Hugging Face hub."""
+        return cls.load(fetch_checkpoint(name, revision), trust_remote_code=trust_remote_code)
+
+    def save(self, directory: Path, *, state: Mapping[str, torch.Tensor] | None = None) -> None:
         """Write ``config.json``, trunk and head as safetensors, tokenizer and ``surefoot.json``.
 
-        ``surefoot.json`` comes last and atomically: a directory that has it is complete.
+        ``surefoot.json`` comes last and atomically: a directory that has it is complete. ``state`` stands
+        in for ``state_dict()`` where this process holds only parts of the weights.
         """
-        directory.mkdir(parents=True, exist_ok=True)
-        self.trunk.save_pretrained(directory)
-        self.tokenizer.save_pretrained(directory)
-        save_file(
-            {name: tensor.contiguous() for name, tensor in self.head.state_dict().items()}, directory / HEAD
+        state = self.state_dict() if state is None else state
+        trunk, head = (
+            {name.removeprefix(part): tensor for name, tensor in state.items() if name.startswith(part)}
+            for part in ("trunk.", "head.")
         )
+        directory.mkdir(parents=True, exist_ok=True)
+        if has_adapter(self.trunk):
+            save_adapter(self.trunk, directory, trunk)
+        else:
+            self.trunk.save_pretrained(directory, state_dict=trunk)
+        self.tokenizer.save_pretrained(directory)
+        save_file({name: tensor.contiguous() for name, tensor in head.items()}, directory / HEAD)
         write_json(directory / CARD, self.card.model_dump())
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """:meth:`save`, by the name that other libraries have for it."""
+        self.save(Path(directory))
+
+    def push_to_hub(
+        self, name: str, *, private: bool = False, message: str = "Upload reward model", **options: Any
+    ) -> str:
+        """Put the checkpoint on the Hugging Face hub as ``owner/name``; returns the commit's address.
+
+        ``options`` go to ``huggingface_hub.upload_folder`` (``revision``, ``token``, ``create_pr`` ...).
+        """
+        return push_checkpoint(self.save, name, private=private, message=message, **options)
 
     def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
         """Tokens as the checkpoint's card describes them. Raises ``ScoreError``."""
         return encode_traces(self.tokenizer, self.card.encoding, items)
 
     def read(self, hidden_sh: torch.Tensor) -> torch.Tensor:
-        """Scores ``[S]`` in [0, 1] from hidden states ``[S, H]`` at the steps' last tokens."""
-        return torch.sigmoid(self.head(hidden_sh.float())[:, 0])
+        """Scores ``[S]`` from hidden states ``[S, H]`` at the read-out positions; see :meth:`scores`."""
+        return self.scores(self.head(hidden_sh.float()))
+
+    def scores(self, outputs_sc: torch.Tensor) -> torch.Tensor:
+        """Scores ``[S]`` of the head's outputs ``[S, C]``: in [0, 1], but not bounded for ``linear``."""
+        if self.card.head == "linear":
+            return outputs_sc[:, 0]
+        if self.card.head == "logit":
+            return torch.sigmoid(outputs_sc[:, 0])
+        chances = torch.softmax(outputs_sc, dim=-1)  # bad, neutral, good
+        return chances[:, 2] + chances[:, 1] if self.card.neutral == "good" else chances[:, 2]
 
     def forward(
-        self, ids_bt: torch.Tensor, mask_bt: torch.Tensor, rows_s: torch.Tensor, at_s: torch.Tensor
+        self,
+        ids_bt: torch.Tensor,
+        mask_bt: torch.Tensor | None,
+        rows_s: torch.Tensor,
+        at_s: torch.Tensor,
+        depths_bt: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Logits ``[S]`` for S steps of B traces of at most T tokens.
+        """Outputs ``[S, C]`` of the head for S steps of B traces of at most T tokens.
 
         ``ids_bt`` and ``mask_bt`` are ``[B, T]``, right-padded (mask 0 on padding); step s is read in row
-        ``rows_s[s]`` at token ``at_s[s]``.
+        ``rows_s[s]`` at token ``at_s[s]``. For traces packed one after another into a row, ``mask_bt`` is
+        ``None`` and ``depths_bt`` ``[B, T]`` counts from 0 in each trace, which keeps them apart.
         """
-        hidden = self.trunk(input_ids=ids_bt, attention_mask=mask_bt, use_cache=False).last_hidden_state
-        return self.head(hidden[rows_s, at_s].float())[:, 0]
+        depths = {} if depths_bt is None else {"position_ids": depths_bt}
+        hidden = self.trunk(input_ids=ids_bt, attention_mask=mask_bt, use_cache=False, **depths)
+        read = hidden.last_hidden_state[rows_s, at_s].float()
+        with torch.autocast(read.device.type, enabled=False):  # the head is small: keep its precision
+            return self.head(read)
+
+
+def _read_card(directory: Path) -> CheckpointCard:
+    if absent := [name for name in (CARD, HEAD) if not (directory / name).is_file()]:
+        raise CheckpointError(f"{directory} is no surefoot checkpoint: {absent[0]} is missing")
+    try:
+        card = CheckpointCard.model_validate_json((directory / CARD).read_bytes())
+    except ValidationError as error:
+        raise CheckpointError(f"{directory / CARD}: {error}") from error
+    if card.family != "surefoot":
+        raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not one trained here")
+    return card
+
+
+def _add_marker(trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, marker: str) -> None:
+    """Make ``marker`` one token; its embedding has no randomness, so that a resumed run starts alike."""
+    ids = tokenizer(marker, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
+        tokenizer.add_special_tokens({"additional_special_tokens": [marker]})
+    known = trunk.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > known:
+        mean = trunk.get_input_embeddings().weight.detach().mean(0)
+        trunk.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        with torch.no_grad():
+            trunk.get_input_embeddings().weight[known:] = mean
 
 
 def _load_trunk(
-    path: str | Path, *, dtype: str, trust_remote_code: bool
+    path: str | Path, *, dtype: str, trust_remote_code: bool, tokenizer: Path | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, list[str]]:
     """Trunk, tokenizer, and the names of weights that the checkpoint does not have."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        words = AutoTokenizer.from_pretrained(tokenizer or path, trust_remote_code=trust_remote_code)
         trunk, info = AutoModel.from_pretrained(
             path,
             dtype=dtype,
@@ -133,7 +221,7 @@ def _load_trunk(
         raise CheckpointError(
             f"{str(path)!r} could not be loaded as a transformers checkpoint: {error}"
         ) from error
-    return trunk, tokenizer, sorted(info["missing_keys"])
+    return trunk, words, sorted(info["missing_keys"])
 
 
 def pad_batch(sequences: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:

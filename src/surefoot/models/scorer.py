@@ -1,8 +1,9 @@
-"""Scores from a reward model: batches filled by tokens, equal inputs computed once."""
+"""Scores from a reward model: each distinct token through the trunk once, passes filled by tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -11,7 +12,8 @@ from surefoot.errors import ScoreError
 from surefoot.models.aggregate import aggregate
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.reward_model import RewardModel, pad_batch
+from surefoot.models.packing import Reading, read_states, tree_limit
+from surefoot.models.reward_model import RewardModel
 from surefoot.models.step_model import StepModel
 from surefoot.protocols import ProblemTrace, Segmenter
 from surefoot.records import Problem, StepScores, Trace, Usage
@@ -21,8 +23,10 @@ from surefoot.segment import BlankLine, Line, segment_trace
 class Scorer:
     """A :class:`surefoot.protocols.StepScorer` on any :class:`surefoot.models.step_model.StepModel`.
 
-    ``batch_tokens`` bounds the padded tokens of one forward pass. ``progress`` is called with the number
-    of traces scored.
+    What traces have in common from their beginning on (the prompt, a shared prefix, all of it) goes through
+    the trunk once a call; see ``surefoot.models.packing`` for how, and for trunks that do not allow it.
+    ``batch_tokens`` bounds the tokens of one forward pass. ``progress`` is called with the number of traces
+    scored.
     """
 
     def __init__(
@@ -57,19 +61,26 @@ class Scorer:
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Score traces that have steps; results in order, one each.
 
-        Steps beyond the model's context get ``None`` and a reason. Raises ``ScoreError`` for a trace
-        without steps.
+        ``usage.verifier_tokens`` are the tokens that went through the trunk for a trace; what it shares with
+        another trace of the call is counted for one of them only, so that the sum is what was computed.
+        Padding, where the trunk needs it, is not counted. Steps beyond the model's context get ``None`` and
+        a reason. Raises ``ScoreError`` for a trace without steps.
         """
         encoded = self.model.encode(items)
         places: dict[EncodedTrace, list[int]] = {}
         for number, trace in enumerate(encoded):
             places.setdefault(trace, []).append(number)
+        distinct = list(places)
         results: dict[int, StepScores] = {}
-        for batch in self._batches(list(places)):
-            for trace, scores in zip(batch, self._forward(batch), strict=True):
+        for reading in self._read(distinct):
+            scores = self._scores(reading)
+            for place, tokens in reading.new.items():
+                trace = distinct[place]
+                read = iter(scores[place])
+                row = [None if at is None else next(read) for at in trace.positions]
                 for repeat, number in enumerate(places[trace]):
-                    tokens = 0 if repeat else len(trace.ids)
-                    results[number] = self._record(items[number].trace, trace, scores, tokens)
+                    record = self._record(items[number].trace, trace, row, 0 if repeat else tokens)
+                    results[number] = record
                 if self.progress:
                     self.progress(len(places[trace]))
         return [results[number] for number in range(len(items))]
@@ -78,31 +89,26 @@ class Scorer:
         """One number for a whole trace, by the checkpoint's own rule."""
         return aggregate(scores.scores, self.card.aggregation)
 
-    def _batches(self, traces: list[EncodedTrace]) -> Iterator[list[EncodedTrace]]:
-        """Similar lengths together, as many rows as ``batch_tokens`` allows."""
-        traces.sort(key=lambda trace: len(trace.ids))
-        batch: list[EncodedTrace] = []
-        for trace in traces:
-            if batch and len(trace.ids) * (len(batch) + 1) > self.batch_tokens:
-                yield batch
-                batch = []
-            batch.append(trace)
-        if batch:
-            yield batch
+    @cached_property
+    def _limit(self) -> int:
+        """Longest trace that the trunk reads in trees."""
+        return tree_limit(self.model.trunk)
 
-    @torch.inference_mode()
-    def _forward(self, batch: list[EncodedTrace]) -> list[list[float | None]]:
-        trunk = self.model.trunk
-        ids, mask = pad_batch([trace.ids for trace in batch])
-        reads = [(row, at) for row, trace in enumerate(batch) for at in trace.positions if at is not None]
-        scores: Iterator[float] = iter(())
-        if reads:
-            index = torch.tensor(reads, device=trunk.device)
-            hidden = trunk(
-                input_ids=ids.to(trunk.device), attention_mask=mask.to(trunk.device), use_cache=False
-            ).last_hidden_state
-            scores = iter(self.model.read(hidden[index[:, 0], index[:, 1]]).double().tolist())
-        return [[None if at is None else next(scores) for at in trace.positions] for trace in batch]
+    def _read(self, traces: Sequence[EncodedTrace]) -> Iterator[Reading]:
+        """States at the steps of each trace, by its number."""
+        sequences, positions = readable(traces, self._limit)
+        return read_states(
+            self.model.trunk, sequences, positions, batch_tokens=self.batch_tokens, limit=self._limit
+        )
+
+    @torch.no_grad()
+    def _scores(self, reading: Reading) -> dict[int, list[float]]:
+        """The model's scores of what one pass gave."""
+        states = list(reading.states.values())
+        if not sum(map(len, states)):
+            return {number: [] for number in reading.states}
+        scores = iter(self.model.read(torch.cat(states)).double().tolist())
+        return {number: [next(scores) for _ in found] for number, found in reading.states.items()}
 
     def _record(
         self, trace: Trace, encoded: EncodedTrace, scores: list[float | None], tokens: int
@@ -120,6 +126,21 @@ class Scorer:
         )
 
 
+def readable(
+    traces: Sequence[EncodedTrace], limit: int
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Tokens to read of each trace and the positions to read them at.
+
+    Where all are read in trees (none is longer than ``limit``), nothing after the last step's position
+    matters, so it is left out.
+    """
+    positions = [tuple(at for at in trace.positions if at is not None) for trace in traces]
+    if max((len(trace.ids) for trace in traces), default=0) > limit:
+        return [trace.ids for trace in traces], positions
+    ends = [max(at, default=-1) + 1 for at in positions]
+    return [trace.ids[:end] for trace, end in zip(traces, ends, strict=True)], positions
+
+
 def cut(problem: Problem, solution: str, segmenter: Segmenter | None = None) -> Trace:
     """A pasted solution as a trace with steps. Raises ``ScoreError`` if there is no step in it."""
     segmenter = segmenter or (BlankLine() if "\n\n" in solution.strip() else Line())
@@ -129,10 +150,40 @@ def cut(problem: Problem, solution: str, segmenter: Segmenter | None = None) -> 
     return trace
 
 
-def load_prm(path: str | Path, *, device: str = "cpu", batch_tokens: int = 16_384) -> Scorer:
-    """Load a reward model by directory; ``load_prm(path).score(problem, solutions)`` scores solutions.
+def load_prm(
+    path: str | Path,
+    *,
+    family: str | None = None,
+    device: str = "cpu",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+    reference: str | Path | None = None,
+    batch_tokens: int = 16_384,
+) -> Scorer:
+    """Load a reward model by directory or hub name; ``load_prm(path).score(problem, solutions)`` scores.
 
-    Raises ``CheckpointError`` if the directory is not a checkpoint of this package.
+    A checkpoint trained here is known by its ``surefoot.json``, a published one by its repository's name or
+    its files; ``family`` says it instead. ``dtype`` is the trunk's, e.g. ``bfloat16`` (``auto`` = as saved).
+    ``reference`` is the second model of an implicit reward. Code that comes with a checkpoint is run only
+    with ``trust_remote_code``.
+
+    Raises ``CheckpointError`` if there is no such checkpoint, its weights are incomplete, or no family fits.
     """
-    model = RewardModel.load(path)
+    from surefoot.models.families import OWN, is_own, load_published, locate  # it builds on this module
+
+    directory = locate(path)
+    if family != OWN and not (family is None and is_own(directory)):
+        return load_published(
+            directory,
+            name=str(path),
+            family=family,
+            device=device,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            reference=reference,
+            batch_tokens=batch_tokens,
+        )
+    model = RewardModel.load(directory, trust_remote_code=trust_remote_code)
+    if dtype != "auto":
+        model.trunk.to(getattr(torch, dtype))
     return Scorer(model.to(device), name=Path(path).name, batch_tokens=batch_tokens)

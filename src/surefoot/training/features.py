@@ -39,10 +39,10 @@ class FrozenFeatures:
         self._read({key: example for key, example in wanted.items() if key not in self._known})
 
     def logits(self, batch: Sequence[Example]) -> torch.Tensor:
-        """Logit at each labelled step of the batch, shape [S], with gradient to the head."""
+        """The head's outputs at each labelled step of the batch, shape [S, C], with gradient to the head."""
         states = torch.cat([self._known[self._key(example)] for example in batch])
         head = self._model.head
-        return head(states.to(head.weight.device))[:, 0]
+        return head(states.to(head.weight.device))
 
     def remove(self) -> None:
         """Delete the files, when the run is over."""
@@ -66,7 +66,7 @@ class FrozenFeatures:
             [example.ids for example in examples],
             [example.positions for example in examples],
         ):
-            shard |= {keys[number]: states for number, states in reading.states.items()}
+            shard |= {keys[number]: states.float().cpu() for number, states in reading.states.items()}
             tokens += reading.tokens
             done += len(reading.states)
             if tokens >= _SHARD_TOKENS or done == len(missing):

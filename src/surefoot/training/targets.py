@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,7 +20,8 @@ from transformers import PreTrainedTokenizerBase  # isort: skip
 class StepTargets(BaseModel):
     """A PRM's targets: the labels of the steps.
 
-    A correctness label of +1 becomes 1 and -1 becomes 0; ``neutral`` says what 0 becomes. A value label
+    A correctness label of +1 becomes 1 and -1 becomes 0; ``neutral`` says what 0 becomes: 1, 0, nothing,
+    or with ``class`` the target ½ that stands for a class of its own (loss ``classes``). A value label
     is the target itself, or 1[value > 0] with ``hard``. With ``up_to_first_error`` nothing after the first
     bad step is trained on (Lightman et al., arXiv 2305.20050, section 2.6).
     """
@@ -28,7 +29,7 @@ class StepTargets(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["step"] = "step"
-    neutral: Literal["good", "bad", "drop"] = "good"
+    neutral: Literal["good", "bad", "drop", "class"] = "good"
     hard: bool = False
     up_to_first_error: bool = False
 
@@ -51,6 +52,37 @@ class Example:
     positions: tuple[int, ...]
     targets: tuple[float, ...]
 
+    @property
+    def parts(self) -> tuple[Example, ...]:
+        """What the model reads."""
+        return (self,)
+
+    @property
+    def terms(self) -> tuple[float, ...]:
+        """Targets of the loss's terms."""
+        return self.targets
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest part."""
+        return len(self.ids)
+
+
+class TrainingItem(Protocol):
+    """What an update draws: an :class:`Example`, or a pair (``surefoot.training.pairs``)."""
+
+    @property
+    def trace_id(self) -> str: ...
+
+    @property
+    def parts(self) -> tuple[Example, ...]: ...
+
+    @property
+    def terms(self) -> tuple[float, ...]: ...
+
+    @property
+    def length(self) -> int: ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleSet:
@@ -58,6 +90,8 @@ class ExampleSet:
 
     examples: list[Example]
     dropped: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+    """Id of the first trace of each reason."""
 
 
 def build_examples(
@@ -70,34 +104,56 @@ def build_examples(
 
     Raises ``TrainingError`` if nothing is left, saying why, and for advantage labels.
     """
-    dropped: Counter[str] = Counter()
-    usable = [item for item in items if item.trace.steps]
-    dropped["traces without steps"] += len(items) - len(usable)
-    dropped["labels of steps that the trace does not have"] += sum(
-        label.step >= len(item.trace.steps) for item in usable for label in item.labels
-    )
+    left = LeftOut()
+    usable = []
+    for item in items:
+        if not item.trace.steps:
+            left.add("traces without steps", item.trace.id)
+            continue
+        usable.append(item)
+        beyond = sum(label.step >= len(item.trace.steps) for label in item.labels)
+        left.add("labels of steps that the trace does not have", item.trace.id, beyond)
     pairs = [ProblemTrace(problem=item.problem, trace=item.trace) for item in usable]
     examples = []
     for item, encoded in zip(usable, encode_traces(tokenizer, encoding, pairs), strict=True):
-        values = _step_values(item, targets) if targets.kind == "step" else _outcome_values(item, targets)
-        example = _example(item.trace.id, encoded, values, dropped)
+        if targets.kind == "step":
+            values = _step_values(item, targets, left)
+        else:
+            values = _outcome_values(item, targets)
+        example = _example(item.trace.id, encoded, values, left)
         if example:
             examples.append(example)
-    dropped += Counter()  # removes zero counts
     if not examples:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "no traces given"
-        raise TrainingError(f"nothing to train on: {reasons}")
-    return ExampleSet(examples=examples, dropped=dropped)
+        raise TrainingError(f"nothing to train on: {left}")
+    return ExampleSet(examples=examples, dropped=left.counts, first=left.first)
+
+
+class LeftOut:
+    """Counts what is left out, by reason, and remembers the first record of each."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
+
+    def add(self, reason: str, name: str, count: int = 1) -> None:
+        """Count ``count`` more, found in the record ``name``."""
+        if count:
+            self.counts[reason] += count
+            self.first.setdefault(reason, name)
+
+    def __str__(self) -> str:
+        rows = [f"{count} {reason} (first: {self.first[reason]})" for reason, count in self.counts.items()]
+        return ", ".join(rows) or "no traces given"
 
 
 def _example(
-    trace_id: str, encoded: EncodedTrace, values: list[float | None], dropped: Counter[str]
+    trace_id: str, encoded: EncodedTrace, values: list[float | None], left: LeftOut
 ) -> Example | None:
     kept = [(at, value) for at, value in zip(encoded.positions, values, strict=True) if value is not None]
-    dropped["labelled steps beyond the context"] += sum(at is None for at, _ in kept)
+    left.add("labelled steps beyond the context", trace_id, sum(at is None for at, _ in kept))
     read = [(at, value) for at, value in kept if at is not None]
     if not read:
-        dropped["traces without a usable label"] += 1
+        left.add("traces without a usable label", trace_id)
         return None
     return Example(
         trace_id=trace_id,
@@ -107,12 +163,15 @@ def _example(
     )
 
 
-def _step_values(item: LabelledTrace, targets: StepTargets) -> list[float | None]:
-    """Target per step; several labels of one step are averaged."""
+def _step_values(item: LabelledTrace, targets: StepTargets, left: LeftOut) -> list[float | None]:
+    """Target per step; several labels of one step are averaged, but classes have to agree."""
     values: list[float | None] = []
     for step in range(len(item.trace.steps)):
         found = [_target(label, targets) for label in item.labels if label.step == step]
         known = [value for value in found if value is not None]
+        if targets.neutral == "class" and len(set(known)) > 1:
+            left.add("steps whose ratings disagree", item.trace.id)
+            known = []
         values.append(sum(known) / len(known) if known else None)
         if targets.up_to_first_error and known and values[-1] == 0.0:
             return values + [None] * (len(item.trace.steps) - len(values))
@@ -128,7 +187,7 @@ def _target(label: StepLabel, targets: StepTargets) -> float | None:
         )
     if label.kind == "correctness":
         if label.value == 0.0:
-            return {"good": 1.0, "bad": 0.0, "drop": None}[targets.neutral]
+            return {"good": 1.0, "bad": 0.0, "drop": None, "class": 0.5}[targets.neutral]
         return float(label.value > 0)
     return float(label.value > 0) if targets.hard else label.value
 

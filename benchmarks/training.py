@@ -1,0 +1,276 @@
+"""Training speed against TRL's PRM trainer: useful tokens a second on the same model and traces.
+
+    python benchmarks/training.py --trl-python PATH [--model DIR ...] [--quick] [--json FILE]
+
+``PATH`` is the interpreter of an environment with ``trl==1.13.0`` (the last release that has the trainer),
+torch and transformers; it may be this one. ``--model`` is a transformers checkpoint; the lab's trunk is
+always measured. Both train the whole model in float32 on the CPU with equal batches, optimiser and schedule.
+
+Useful tokens are those of the traces, padding left out. Each repeat runs both, one after the other; ``ratio``
+is the median over the repeats, ``low`` and ``high`` its extremes. ``vs_trl`` lets each order the traces as it
+does by itself: TRL at random, we with similar lengths together. ``vs_trl_same_batches`` gives TRL our very
+batches, whose losses are then compared update by update.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from surefoot import __version__
+from surefoot.lab.checkpoints import TRUNK
+from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
+from surefoot.models.card import CheckpointCard
+from surefoot.models.encoding import Encoding
+from surefoot.models.reward_model import RewardModel
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Trace
+from surefoot.segment import Line, segment_trace
+from surefoot.training.batches import batch_order
+from surefoot.training.loop import TrainingConfig, train
+from surefoot.training.targets import Example
+
+WARM = 2
+"""Updates at the start that are not timed."""
+
+
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """One run: seconds between updates, and losses."""
+
+    times: list[float]
+    losses: list[float]
+
+    def rate(self, tokens: list[int]) -> float:
+        """Useful tokens a second after the first ``WARM`` updates; ``tokens`` has one entry an update."""
+        return sum(tokens[WARM:]) / (self.times[-1] - self.times[WARM - 1])
+
+
+def main() -> None:
+    """Measure every model, print and write."""
+    options = _options()
+    torch.set_num_threads(options.threads)
+    figures: list[dict[str, object]] = []
+    settings: dict[str, object] = {}
+    plans = [("lab trunk", TRUNK, 4 if options.quick else 50, 3e-4)]
+    plans += [(path.name, path, 6 if options.quick else 20, 1e-5) for path in options.model]
+    for name, path, updates, rate in plans:
+        # full batches only, because TRL cuts the rows itself
+        made, setting = measure(name, path, updates * options.batch_size, rate, options)
+        figures += made
+        settings[name] = setting
+    setting = {
+        "version": __version__,
+        "torch": torch.__version__,
+        "machine": f"{platform.machine()}, {options.threads} threads",
+        "precision": "float32",
+        "clock": options.clock,
+        "batch_size": options.batch_size,
+        "repeats": options.repeats,
+        "models": settings,
+    }
+    print(json.dumps({"figures": figures, "setting": setting}, indent=2))
+    if options.json:
+        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
+
+
+def measure(
+    name: str, path: Path, count: int, rate: float, options: argparse.Namespace
+) -> tuple[list[dict[str, object]], dict[str, object]]:
+    """Both orders for one model: figures, and what they rest on."""
+    config = TrainingConfig(
+        epochs=1, batch_size=options.batch_size, learning_rate=rate, weight_decay=0.0, warmup=0.0,
+        tokens_per_pass=options.tokens_per_pass,
+    )  # fmt: skip
+    examples = lab_examples(path, count)
+    ours_order = batch_order(examples, config)
+    shuffled = np.random.default_rng(1).permutation(len(examples)).tolist()
+    random_order = [
+        shuffled[at : at + config.batch_size] for at in range(0, len(shuffled), config.batch_size)
+    ]
+    rates: dict[str, list[float]] = {"ours": [], "trl": [], "trl, our batches": []}
+    for _ in range(options.repeats):
+        ours = run_ours(path, examples, config, CLOCKS[options.clock])
+        rates["ours"].append(ours.rate(_tokens(examples, ours_order)))
+        same = run_trl(path, examples, ours_order, config, options)
+        rates["trl, our batches"].append(same.rate(_tokens(examples, ours_order)))
+        theirs = run_trl(path, examples, random_order, config, options)
+        rates["trl"].append(theirs.rate(_tokens(examples, random_order)))
+    tail = slice(-max(1, len(ours.losses) // 4), None)
+    setting: dict[str, object] = {
+        "traces": len(examples),
+        "tokens": sum(len(one.ids) for one in examples),
+        "updates": len(ours_order),
+        "padded_per_useful": {
+            "ours": _padding(examples, ours_order),
+            "trl": _padding(examples, random_order),
+        },
+        "tokens_per_second": rates,
+        "mean_loss_of_last_quarter": {
+            "ours": float(np.mean(ours.losses[tail])),
+            "trl, our batches": float(np.mean(same.losses[tail])),
+            "trl": float(np.mean(theirs.losses[tail])),
+        },
+        "largest_difference_of_losses_on_our_batches": float(
+            np.abs(np.array(ours.losses) - np.array(same.losses)).max()
+        ),
+    }
+    figures = [
+        _figure(f"vs_trl ({name})", rates["ours"], rates["trl"]),
+        _figure(f"vs_trl_same_batches ({name})", rates["ours"], rates["trl, our batches"]),
+    ]
+    return figures, setting
+
+
+def lab_examples(path: Path, count: int) -> list[Example]:
+    """Worked solutions of lab problems of 2 to 12 operations; half of them have a wrong digit somewhere.
+
+    A step is good before the wrong digit and bad from it on.
+    """
+    rng = np.random.default_rng(0)
+    items, firsts = [], []
+    for problem in generate_problems(
+        count, seed=11, difficulty=Difficulty(min_operations=2, max_operations=12)
+    ):
+        lines = worked_solution(parse_problem(problem.text)).splitlines(keepends=True)
+        first = int(rng.integers(len(lines))) if rng.random() < 0.5 else len(lines)
+        if first < len(lines):
+            digit = (int(lines[first][-2]) + int(rng.integers(1, 10))) % 10
+            lines[first] = f"{lines[first][:-2]}{digit}\n"
+        trace = Trace(problem_id=problem.id, text="".join(lines))
+        items.append(ProblemTrace(problem=problem, trace=segment_trace(trace, Line())))
+        firsts.append(first)
+    encoded = _model(path).encode(items)
+    return [
+        Example(
+            trace_id=item.trace.id,
+            ids=one.ids,
+            positions=tuple(at for at in one.positions if at is not None),
+            targets=tuple(float(step < first) for step, at in enumerate(one.positions) if at is not None),
+        )
+        for item, one, first in zip(items, encoded, firsts, strict=True)
+    ]
+
+
+def run_ours(
+    path: Path,
+    examples: list[Example],
+    config: TrainingConfig,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Timing:
+    """This package's loop."""
+    times: list[float] = []
+    with tempfile.TemporaryDirectory() as out:
+        log = train(_model(path), examples, config, Path(out), progress=lambda *_: times.append(clock()))
+    return Timing(times=times, losses=log.losses)
+
+
+def run_trl(
+    path: Path,
+    examples: list[Example],
+    batches: list[list[int]],
+    config: TrainingConfig,
+    options: argparse.Namespace,
+) -> Timing:
+    """TRL's trainer on the same traces in the order of ``batches``."""
+    rows = [
+        {
+            "input_ids": list(examples[number].ids),
+            "labels": _dense(examples[number]),
+        }
+        for batch in batches
+        for number in batch
+    ]
+    with tempfile.TemporaryDirectory() as out:
+        given = {
+            "model": str(path),
+            "examples": rows,
+            "out": out,
+            "batch_size": config.batch_size,
+            "learning_rate": config.learning_rate,
+            "threads": options.threads,
+            "clock": options.clock,
+        }
+        settings = Path(out) / "settings.json"
+        settings.write_text(json.dumps(given))
+        worker = Path(__file__).with_name("_trl_worker.py")
+        done = subprocess.run(
+            [options.trl_python, str(worker), str(settings)], capture_output=True, text=True, check=False
+        )
+    if done.returncode:
+        raise SystemExit(f"TRL's trainer failed:\n{done.stderr[-3000:]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Timing(times=found["times"], losses=found["losses"])
+
+
+def _model(path: Path) -> RewardModel:
+    card = CheckpointCard(kind="prm", label_source="lab", base=path.name, encoding=Encoding(max_length=512))
+    return RewardModel.initialise(path, card)
+
+
+def _dense(example: Example) -> list[int]:
+    labels = [-100] * len(example.ids)
+    for at, target in zip(example.positions, example.targets, strict=True):
+        labels[at] = int(target)
+    return labels
+
+
+def _tokens(examples: list[Example], batches: list[list[int]]) -> list[int]:
+    return [sum(len(examples[number].ids) for number in batch) for batch in batches]
+
+
+def _padding(examples: list[Example], batches: list[list[int]]) -> float:
+    padded = sum(len(batch) * max(len(examples[number].ids) for number in batch) for batch in batches)
+    return padded / sum(_tokens(examples, batches))
+
+
+def _figure(name: str, ours: list[float], theirs: list[float]) -> dict[str, object]:
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return {
+        "name": name,
+        "value": median(ours),
+        "unit": "useful tokens/s",
+        "ratio": median(ratios),
+        "low": min(ratios),
+        "high": max(ratios),
+    }
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trl-python", default=sys.executable, help="interpreter that has trl 1.13")
+    parser.add_argument("--model", type=Path, action="append", default=[], help="a transformers checkpoint")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--tokens-per-pass", type=int, help="ours: most padded tokens of one forward pass")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        default="wall",
+        help="cpu = time of the process, on a machine with other work",
+    )
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

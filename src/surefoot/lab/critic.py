@@ -1,0 +1,113 @@
+"""A scripted verifier of the last-digit world that errs at a known rate, and the words it needs.
+
+Its critiques are verdicts alone, or (``worked``) say what each line should be::
+
+    Step 1) \\boxed{correct}               Step 1) 7 + 3 = 0 -> \\boxed{correct}
+    Step 2) \\boxed{incorrect}             Step 2) 0 * 4 = 0 -> \\boxed{incorrect}
+
+From the worked ones the lab's small trunk learns to solve the problem beside the solution, and not to
+compare the two.
+The lab's tokenizer has no piece for the words of a critique: ``PIECES`` are added to it before training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from surefoot.errors import RecordError
+from surefoot.lab.world import State, apply, parse_problem
+from surefoot.protocols import Completion, SampleRequest, SampleResult
+from surefoot.records import Usage
+
+TEMPLATE = "{problem}\n\n{solution}\n"
+STEP = "Step {number}) {text}"
+CORRECT, INCORRECT = r"\boxed{correct}", r"\boxed{incorrect}"
+OPENING, END, QUESTION = "<think>", "</think>", "\nIs the solution correct?"
+YES, NO = " Yes", " No"
+PIECES = ("\nStep ", ") ", " -> ", CORRECT, INCORRECT, OPENING, END, QUESTION, YES, NO)
+"""Tokens to add to the lab's tokenizer."""
+
+_HEADING = re.compile(r"Step \d+\) ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyCritic:
+    """A :class:`surefoot.protocols.Policy` that continues a lab prompt with a critique.
+
+    With chance ``error_rate`` a verdict is the opposite of the truth; the critique ends at the first step it
+    calls incorrect. With chance ``omit_rate`` it ends before its last verdict, which makes it unreadable. A
+    slip in a line that follows from the running value is an error; a restatement is correct.
+    """
+
+    worked: bool = False
+    """Whether each verdict comes after the line that should stand there."""
+    error_rate: float = 0.0
+    omit_rate: float = 0.0
+    name: str = "noisy-critic"
+
+    async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+        """Answer all requests, in their order; a prompt of another world is an error of that request."""
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: SampleRequest) -> SampleResult:
+        prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content or ""
+        problem, _, solution = prompt.partition("\n")
+        try:
+            state = State(parse_problem(problem))
+        except RecordError as error:
+            return SampleResult(completions=(), usage=Usage(), error=f"policy: {error}")
+        lines = [f"{_HEADING.sub('', line)}\n" for line in solution.split("\n") if line]
+        truth = self._truth(state, lines)
+        texts = [
+            self._write(truth, _stream(request, sample))
+            for sample in range(request.first, request.first + request.n)
+        ]
+        completions = tuple(
+            Completion(text=text, finish_reason="stop", tokens=len(text.split())) for text in texts
+        )
+        usage = Usage(
+            prompt_tokens=len(prompt.split()), completion_tokens=sum(c.tokens for c in completions), calls=1
+        )
+        return SampleResult(completions=completions, usage=usage)
+
+    def _truth(self, state: State, lines: list[str]) -> list[tuple[str, bool]]:
+        """The check of each step, and whether the step is right."""
+        truth = []
+        for line in lines:
+            check = f"{_right_line(state, line)} -> " if self.worked else ""
+            truth.append((check, state.judge(line).value != -1))
+        return truth
+
+    def _write(self, truth: list[tuple[str, bool]], rng: np.random.Generator) -> str:
+        parts = []
+        for number, (check, right) in enumerate(truth, 1):
+            said = right != bool(rng.random() < self.error_rate)
+            parts.append(f"\nStep {number}) {check}{CORRECT if said else INCORRECT}")
+            if not said:
+                break
+        if rng.random() < self.omit_rate:
+            parts[-1] = parts[-1].split("\\boxed")[0]
+        return "".join(parts) + f"\n{END}"
+
+
+def _right_line(state: State, line: str) -> str:
+    """The line that would be right here; a restatement if ``line`` is one, else the next thing to do."""
+    if re.fullmatch(r"Now \d\n", line):
+        return f"Now {state.value}"
+    if state.done == len(state.chain.operations):
+        return f"Answer: {state.value}"
+    symbol, digit = state.chain.operations[state.done]
+    return f"{state.value} {symbol} {digit} = {apply(state.value, symbol, digit)}"
+
+
+def _stream(request: SampleRequest, sample: int) -> np.random.Generator:
+    """Random numbers of one sample (Philox keyed by seed, prompt, prefix and number)."""
+    key = json.dumps([request.seed, str(request.prompt), request.prefix, sample]).encode()
+    digest = hashlib.blake2b(key, digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

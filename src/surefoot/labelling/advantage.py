@@ -1,0 +1,184 @@
+"""Advantages from a prover's values: what a step adds to the chance of success (Setlur et al., 2410.08146).
+
+A step moves from one prefix to the next with certainty, so the advantage under a prover μ is a difference of
+its values, A(s_h, a_h) = Q(after step h) - Q(before it); over a whole solution they add up to the outcome
+less the problem's own success rate. A best-of-K prover needs no rollouts of its own: it succeeds where one of
+K samples of the base does, Q_BoK = 1 - (1 - Q)^K.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from surefoot.errors import LabelError
+from surefoot.protocols import LabelledTrace
+from surefoot.records import Evidence, StepLabel, Trace
+
+AFTER_PIT = "after the first pit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PitSeeds:
+    """Traces for training, and how many were left out, by reason."""
+
+    items: list[LabelledTrace]
+    dropped: Counter[str]
+
+
+def best_of_k(value: float, k: int) -> float:
+    """Value of a prover that takes the best of ``k`` samples: 1 - (1 - value)^k, in [0, 1].
+
+    It is concave in ``value``, so of an estimate from few rollouts it is too low on average. Raises
+    ``ValueError`` for fewer than one sample.
+    """
+    if k < 1:
+        raise ValueError(f"'best_of' must be at least 1, not {k}")
+    return 1 - (1 - value) ** k
+
+
+def start_values(traces: Iterable[Trace]) -> dict[str, float]:
+    """By problem id, the share of its judged traces whose outcome is right: the value before the first step.
+
+    The traces must be plain samples of the policy whose values they go with; a selection (balanced by
+    outcome, or sampled until one was right) has another rate. Problems without a judged trace are absent.
+    """
+    outcomes: dict[str, list[bool]] = defaultdict(list)
+    for trace in traces:
+        if trace.outcome is not None:
+            outcomes[trace.problem_id].append(trace.outcome)
+    return {problem: sum(found) / len(found) for problem, found in outcomes.items()}
+
+
+def advantage_labels(
+    items: Sequence[LabelledTrace], *, start: Mapping[str, float], best_of: int = 1
+) -> list[list[StepLabel]]:
+    """Advantage labels in [-1, 1] from the ``value`` labels of each trace: one a step, in order.
+
+    ``start`` gives the value before the first step by problem id (:func:`start_values`). With ``best_of``
+    K > 1 the prover is best-of-K of the policy that the values are of, ``start`` included. A step without a
+    value, or after a step without one, has no advantage, and the reason says which. The label costs nothing;
+    its evidence has the trials of the value after the step.
+
+    Raises ``LabelError`` where a step has more than one value, where a value is thresholded (it is not the
+    share of its own successes: label with soft estimates), or for a start value outside [0, 1].
+    """
+    return [_labels(item, start.get(item.problem.id), best_of) for item in items]
+
+
+def first_pit(labels: Sequence[StepLabel]) -> int | None:
+    """Index of the first step of value 0, from where no rollout was right; ``None`` = there is none."""
+    steps = [label.step for label in labels if label.kind == "value" and label.value == 0.0]
+    return min(steps, default=None)
+
+
+def pit_seeds(items: Sequence[LabelledTrace], *, start: Mapping[str, float], high: float = 0.5) -> PitSeeds:
+    """The traces that fall from a state of value at least ``high`` into a pit, labelled up to it alone.
+
+    The paper seeds its data with such samples: what went wrong is in view, and nothing is left to tell apart
+    after the pit. Labels of later steps lose their value, with a reason.
+
+    Everything else is counted: traces that are not known to be wrong, have no pit, or were never ``high``.
+    """
+    kept, dropped = [], Counter[str]()
+    for item in items:
+        pit = first_pit(item.labels)
+        if item.trace.outcome is not False:
+            dropped["traces that are not known to be wrong"] += 1
+        elif pit is None:
+            dropped["traces without a pit"] += 1
+        elif not _was_high(item, pit, start.get(item.problem.id), high):
+            dropped[f"traces without a value of {high:g} before the pit"] += 1
+        else:
+            labels = tuple(label if label.step <= pit else _blanked(label) for label in item.labels)
+            kept.append(LabelledTrace(problem=item.problem, trace=item.trace, labels=labels))
+    return PitSeeds(items=kept, dropped=dropped)
+
+
+def _labels(item: LabelledTrace, start: float | None, best_of: int) -> list[StepLabel]:
+    if start is not None and not 0 <= start <= 1:
+        raise LabelError(f"start[{item.problem.id!r}] is {start}; a success rate lies in [0, 1]")
+    values = _values(item)
+    before, why = start, "no value of the problem itself ('start')"
+    labels = []
+    for step in range(len(item.trace.steps)):
+        found = values.get(step)
+        after = None if found is None else found.value
+        reason = None
+        if found is None or after is None:
+            reason = f"no value after the step: {found.reason if found else 'no label'}"
+        elif before is None:
+            reason = why
+        advantage = None
+        if reason is None and after is not None and before is not None:
+            advantage = best_of_k(after, best_of) - best_of_k(before, best_of)
+        labels.append(_label(item.trace, step, found, before, advantage, reason, best_of))
+        before, why = after, "no value before the step"
+    return labels
+
+
+def _values(item: LabelledTrace) -> dict[int, StepLabel]:
+    """The value label of each step that has one."""
+    found: dict[int, StepLabel] = {}
+    for label in item.labels:
+        if label.kind != "value":
+            continue
+        if label.step in found:
+            raise LabelError(
+                f"step {label.step} of trace {label.trace_id} has two value labels "
+                f"({found[label.step].source}, {label.source}); give the labels of one prover"
+            )
+        _require_share(label)
+        found[label.step] = label
+    return found
+
+
+def _require_share(label: StepLabel) -> None:
+    successes, trials = label.evidence.successes, label.evidence.trials
+    if label.value is None or successes is None or not trials:
+        return
+    if abs(label.value - successes / trials) > 1e-6:
+        raise LabelError(
+            f"step {label.step} of trace {label.trace_id} has value {label.value:g} with {successes} of "
+            f"{trials} right: an advantage needs the share itself; label with soft estimates"
+        )
+
+
+def _label(
+    trace: Trace,
+    step: int,
+    value: StepLabel | None,
+    before: float | None,
+    advantage: float | None,
+    reason: str | None,
+    best_of: int,
+) -> StepLabel:
+    evidence = Evidence()
+    if value is not None:
+        known = value.value is not None and before is not None
+        evidence = Evidence(
+            successes=value.evidence.successes,
+            trials=value.evidence.trials,
+            rater=value.evidence.rater,
+            message=f"value {value.value:g} after, {before:g} before" if known else None,
+        )
+    prover = f"best-of-{best_of}-" if best_of > 1 else ""
+    return StepLabel(
+        trace_id=trace.id,
+        step=step,
+        kind="advantage",
+        value=advantage,
+        reason=reason,
+        source=f"{prover}advantage" + (f" of {value.source}" if value is not None else ""),
+        evidence=evidence,
+    )
+
+
+def _was_high(item: LabelledTrace, pit: int, start: float | None, high: float) -> bool:
+    values = [label.value for label in item.labels if label.kind == "value" and label.step < pit]
+    return any(value is not None and value >= high for value in [start, *values])
+
+
+def _blanked(label: StepLabel) -> StepLabel:
+    return label.model_copy(update={"value": None, "reason": AFTER_PIT})

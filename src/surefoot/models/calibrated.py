@@ -1,0 +1,210 @@
+"""Scores that mean what they say: a map fitted on held-out steps, stored beside the checkpoint.
+
+Temperature (Guo et al., arXiv 1706.04599) divides the score's log odds by one number: no two steps change
+places. Isotonic regression (Zadrozny and Elkan 2002) fits any rising function: it can straighten any
+distortion, ties scores, and needs more steps. Both are fitted on one split, by name; what is reported on that
+very split says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sklearn.isotonic import IsotonicRegression
+
+from surefoot.errors import CheckpointError, ScoreError
+from surefoot.protocols import ProblemTrace, StepScorer
+from surefoot.records import StepScores, content_id
+from surefoot.store import write_json
+
+CALIBRATION = "calibration.json"
+
+FloatArray: TypeAlias = NDArray[np.float64]
+
+_EDGE = 1e-7
+"""How far scores are kept from 0 and 1 while a temperature is fitted: a float32 sigmoid rounds to both."""
+_STEEPEST = 1e3
+"""Largest and, inverted, smallest factor on the log odds."""
+
+
+class TemperatureMap(BaseModel):
+    """p → sigmoid(logit(p) / temperature); 1 changes nothing, above 1 draws scores towards 1/2."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["temperature"] = "temperature"
+    temperature: float = Field(gt=0)
+
+    def apply(self, scores: ArrayLike) -> FloatArray:
+        """Mapped scores, same shape; 0 and 1 stay."""
+        score = np.asarray(scores, dtype=float)
+        with np.errstate(divide="ignore"):
+            odds = (np.log(score) - np.log1p(-score)) / self.temperature
+        return np.asarray((1 + np.tanh(odds / 2)) / 2)
+
+
+class IsotonicMap(BaseModel):
+    """Straight lines between the points (``scores``, ``values``), both rising; constant outside."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["isotonic"] = "isotonic"
+    scores: tuple[float, ...] = Field(min_length=1)
+    values: tuple[float, ...] = Field(min_length=1)
+
+    def apply(self, scores: ArrayLike) -> FloatArray:
+        """Mapped scores, same shape."""
+        return np.asarray(np.interp(np.asarray(scores, dtype=float), self.scores, self.values))
+
+
+class Calibration(BaseModel):
+    """``calibration.json``: the map, what it was fitted on, and what that did there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    map: Annotated[TemperatureMap | IsotonicMap, Field(discriminator="kind")]
+    split: str = Field(min_length=1)
+    """Name of the fitting split."""
+    split_hash: str
+    """Of the ids of its traces, in any order."""
+    steps: int
+    """Steps that were fitted on."""
+    dropped: int
+    """Steps without score or label."""
+    ece_before: float
+    """Expected calibration error on the fitting split, ten bins of equal mass."""
+    ece_after: float
+    """The same after the map. It is fitted to these steps: too good, most of all for ``isotonic``."""
+
+
+def fit_calibration(
+    kind: Literal["temperature", "isotonic"],
+    scores: ArrayLike,
+    good: ArrayLike,
+    *,
+    split: str,
+    trace_ids: Iterable[str],
+) -> Calibration:
+    """Fit a map of ``scores`` to ``good``, both [steps] in [0, 1]; ``None``/NaN is unknown and dropped.
+
+    ``temperature`` minimises the cross-entropy, ``isotonic`` the squared error. ``split`` names the held-out
+    traces, ``trace_ids`` identify them. Raises ``ScoreError`` for arrays that differ in length or leave
+    [0, 1], for fewer than two known steps or steps of one kind only, and where no temperature is best: the
+    scores rank the steps the wrong way round, or part them without an error.
+    """
+    score, fact = np.asarray(scores, dtype=float), np.asarray(good, dtype=float)
+    if score.ndim != 1 or score.shape != fact.shape:
+        raise ScoreError(
+            f"'scores' and 'good' must be flat and equally long, not {score.shape}, {fact.shape}"
+        )
+    known = ~(np.isnan(score) | np.isnan(fact))
+    score, fact = score[known], fact[known]
+    for name, values in (("scores", score), ("good", fact)):
+        if ((values < 0) | (values > 1)).any():
+            raise ScoreError(f"{name!r} must lie in [0, 1]; it has {values.min():g} to {values.max():g}")
+    if len(score) < 2 or fact.min() == fact.max():
+        raise ScoreError(
+            f"split {split!r}: {len(score)} known steps, not some good and some bad: nothing to fit"
+        )
+    fitted = _fit_temperature(score, fact) if kind == "temperature" else _fit_isotonic(score, fact)
+    return Calibration(
+        map=fitted,
+        split=split,
+        split_hash=split_hash(trace_ids),
+        steps=len(score),
+        dropped=int((~known).sum()),
+        ece_before=expected_error(score, fact),
+        ece_after=expected_error(fitted.apply(score), fact),
+    )
+
+
+def split_hash(trace_ids: Iterable[str]) -> str:
+    """Hash of a set of trace ids."""
+    return content_id("split", *sorted(set(trace_ids)))
+
+
+def require_other_split(fitted: Calibration, *, split: str, trace_ids: Iterable[str]) -> None:
+    """Raise ``ScoreError`` if results are to be reported on the split that ``fitted`` was fitted on.
+
+    That is one of the same name, or of the same traces under another.
+    """
+    if split == fitted.split or split_hash(trace_ids) == fitted.split_hash:
+        raise ScoreError(
+            f"the calibration was fitted on split {fitted.split!r}; report on other traces than {split!r}"
+        )
+
+
+def save_calibration(directory: str | Path, fitted: Calibration) -> None:
+    """Write ``calibration.json`` into a checkpoint's directory, in place of any that is there."""
+    write_json(Path(directory) / CALIBRATION, fitted.model_dump())
+
+
+def load_calibration(directory: str | Path) -> Calibration:
+    """Read a checkpoint's ``calibration.json``. Raises ``CheckpointError`` if it is absent or broken."""
+    path = Path(directory) / CALIBRATION
+    try:
+        return Calibration.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{directory} has no {CALIBRATION}: fit one (fit_calibration)") from error
+    except ValidationError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+class CalibratedScorer:
+    """A :class:`surefoot.protocols.StepScorer` that maps another's scores; unscored steps stay unscored."""
+
+    def __init__(self, scorer: StepScorer, calibration: Calibration) -> None:
+        self.scorer, self.calibration = scorer, calibration
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Calibrated scores, one record a trace. Raises ``ScoreError`` for a score outside [0, 1]."""
+        return [self._mapped(record) for record in self.scorer.score_traces(items)]
+
+    def _mapped(self, record: StepScores) -> StepScores:
+        found = np.array([math.nan if score is None else score for score in record.scores])
+        if ((found < 0) | (found > 1)).any():
+            raise ScoreError(f"{record.scorer} gave trace {record.trace_id} a score outside [0, 1]")
+        mapped = self.calibration.map.apply(found).tolist()
+        scores = tuple(None if old is None else new for old, new in zip(record.scores, mapped, strict=True))
+        name = f"{record.scorer}+{self.calibration.map.kind}"
+        return record.model_copy(update={"scores": scores, "scorer": name})
+
+
+def expected_error(scores: FloatArray, good: FloatArray, bins: int = 10) -> float:
+    """Expected calibration error over ``bins`` bins of equal mass; equal scores share a bin."""
+    ordered = np.sort(scores)
+    rank = (np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right")) / 2
+    number = np.floor(bins * rank / len(scores)).astype(np.intp)
+    gaps = np.bincount(number, weights=good - scores)
+    return float(np.abs(gaps).sum() / len(scores))
+
+
+def _fit_temperature(score: FloatArray, fact: FloatArray) -> TemperatureMap:
+    """The cross-entropy is convex in the factor 1 / temperature, so its slope has one zero: bisection."""
+    score = np.clip(score, _EDGE, 1 - _EDGE)
+    odds = np.log(score) - np.log1p(-score)
+
+    def slope(factor: float) -> float:
+        return float((odds * ((1 + np.tanh(factor * odds / 2)) / 2 - fact)).sum())
+
+    low, high = 1 / _STEEPEST, _STEEPEST
+    if slope(low) >= 0:
+        raise ScoreError("the scores rank bad steps above good ones, or are all 1/2: no temperature helps")
+    if slope(high) <= 0:
+        raise ScoreError("the scores part good from bad steps without error: fit on more steps")
+    while high / low > 1 + 1e-9:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return TemperatureMap(temperature=1 / math.sqrt(low * high))
+
+
+def _fit_isotonic(score: FloatArray, fact: FloatArray) -> IsotonicMap:
+    model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(score, fact)
+    return IsotonicMap(scores=tuple(model.X_thresholds_.tolist()), values=tuple(model.y_thresholds_.tolist()))

@@ -1,0 +1,117 @@
+"""Causal language models with their heads: loading, and log-probabilities of given tokens.
+
+A vocabulary of 150,000 makes the float32 logits of one trace of 2,000 tokens 1.2 GB. Here the head is applied
+to a few hundred positions at a time, and only where a token is wanted; with gradients, each piece is computed
+anew in the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from surefoot.errors import CheckpointError
+from surefoot.models.packing import read_states
+
+_LOGITS = 16_777_216
+"""Logits (positions times vocabulary) held at a time: 64 MB in float32."""
+
+
+def load_causal(
+    path: str | Path, *, dtype: str, trust_remote_code: bool
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model with its head, and tokenizer. Raises ``CheckpointError`` naming what is missing or unreadable."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        model, info = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: model.safetensors cannot be read: {error}") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{str(path)!r} could not be loaded as a causal language model: {error}"
+        ) from error
+    if missing := sorted(info["missing_keys"]):
+        # transformers would go on with random numbers in their place
+        raise CheckpointError(f"{path}: weights are missing: {', '.join(missing[:5])}")
+    return model, tokenizer
+
+
+def target_logprobs(
+    policy: PreTrainedModel, states_nh: torch.Tensor, targets_n: torch.Tensor, *, limit: int = _LOGITS
+) -> torch.Tensor:
+    """Natural logarithms ``[N]``, float32, of the chance of ``targets_n`` after hidden states ``[N, H]``.
+
+    Each is the target's logit less the log-sum-exp of all, ``limit`` logits at a time.
+    """
+    head = policy.get_output_embeddings()
+    device, dtype = head.weight.device, head.weight.dtype
+    states, targets = states_nh.to(device, dtype), targets_n.to(device)
+
+    def piece(part_nh: torch.Tensor, wanted_n: torch.Tensor) -> torch.Tensor:
+        logits = head(part_nh).float()
+        return logits.gather(1, wanted_n[:, None])[:, 0] - logits.logsumexp(1)
+
+    rows = max(1, limit // head.weight.shape[0])
+    pieces = []
+    for start in range(0, len(targets), rows):
+        part = (states[start : start + rows], targets[start : start + rows])
+        if torch.is_grad_enabled():
+            pieces.append(checkpoint(piece, *part, use_reentrant=False))
+        else:
+            pieces.append(piece(*part))
+    return torch.cat(pieces) if pieces else states.new_zeros(0, dtype=torch.float32)
+
+
+@torch.no_grad()
+def read_logprobs(
+    policy: PreTrainedModel, sequences: Sequence[tuple[int, ...]], first: Sequence[int]
+) -> tuple[list[torch.Tensor], list[int]]:
+    """Log-probability of every token from ``first[k]`` (at least 1) on in ``sequences[k]``, on the CPU.
+
+    Common beginnings are read once (:func:`surefoot.models.packing.read_states`). Also gives the tokens that
+    each sequence cost: the sum is what went through the trunk.
+    """
+    positions = [range(start - 1, len(ids) - 1) for ids, start in zip(sequences, first, strict=True)]
+    found: dict[int, torch.Tensor] = {}
+    cost = [0] * len(sequences)
+    for reading in read_states(policy.base_model, sequences, positions):
+        for number, states in reading.states.items():
+            targets = torch.tensor(sequences[number][first[number] :], dtype=torch.long)
+            found[number] = target_logprobs(policy, states, targets).cpu()
+            cost[number] = reading.new[number]
+    return [found[number] for number in range(len(sequences))], cost
+
+
+@torch.no_grad()
+def require_plain_head(policy: PreTrainedModel) -> None:
+    """Raise ``CheckpointError`` unless the model's logits are its output embedding of its last state.
+
+    Some architectures scale or cap them in between (Gemma 2, Cohere), which would be missed here.
+    """
+    head = policy.get_output_embeddings()
+    if head is None:
+        raise CheckpointError(f"{type(policy).__name__} has no language-model head; give a causal model")
+    ids = torch.arange(2, 8, device=policy.device)[None] % head.weight.shape[0]
+    training = policy.training
+    policy.eval()
+    try:
+        expected = policy(input_ids=ids, use_cache=False).logits
+        found = head(policy.base_model(input_ids=ids, use_cache=False).last_hidden_state)
+    finally:
+        policy.train(training)
+    if not torch.allclose(found.float(), expected.float(), atol=1e-3, rtol=1e-3):
+        raise CheckpointError(
+            f"{type(policy).__name__} changes its logits after the output embedding (a cap or a scale), "
+            "which implicit rewards do not reckon with; use another architecture"
+        )

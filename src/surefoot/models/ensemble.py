@@ -1,0 +1,112 @@
+"""Several reward models as one, and how far they disagree.
+
+Agreement is no proof (models of one base share its blind spots), but disagreement is a cheap sign that a step
+lies outside of what was learned; the minimum is harder to exploit than any member (Coste et al., arXiv
+2310.02743, for outcome reward models).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Literal
+
+from surefoot.errors import ScoreError
+from surefoot.protocols import ProblemTrace, StepScorer
+from surefoot.records import StepScores
+
+Combine = Literal["mean", "min"]
+
+Spread = Literal["std", "range"]
+"""std: standard deviation over the members (divided by their number); range: highest less lowest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadScores:
+    """What an ensemble says of one trace."""
+
+    scores: StepScores
+    """Combined."""
+    spread: tuple[float | None, ...]
+    """Disagreement at each step, in units of the scores; ``None`` where a member has no score."""
+    members: tuple[StepScores, ...]
+    """What each member said, in their order."""
+
+
+class Ensemble:
+    """A :class:`surefoot.protocols.StepScorer` that combines others step by step.
+
+    A step that any member has not scored is unscored, with the members' reasons: a mean over the others would
+    not be comparable. Raises ``ValueError`` for no members, or members whose cards say that their scores mean
+    different things (a value and a correctness have no common mean).
+    """
+
+    def __init__(
+        self,
+        scorers: Sequence[StepScorer],
+        how: Combine = "mean",
+        *,
+        spread: Spread = "std",
+        name: str = "ensemble",
+    ) -> None:
+        if not scorers:
+            raise ValueError("'scorers' is empty: an ensemble needs a member")
+        meanings = {card.score_means for scorer in scorers if (card := getattr(scorer, "card", None))}
+        if len(meanings) > 1:
+            raise ValueError(f"the members' scores mean different things: {', '.join(sorted(meanings))}")
+        if how not in ("mean", "min"):
+            raise ValueError(f"'how' is 'mean' or 'min', not {how!r}")
+        if spread not in ("std", "range"):
+            raise ValueError(f"'spread' is 'std' or 'range', not {spread!r}")
+        self.scorers, self.how, self.spread, self.name = tuple(scorers), how, spread, name
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Combined scores, one record a trace, in order; usage is that of all members."""
+        return [found.scores for found in self.score_with_spread(items)]
+
+    def score_with_spread(self, items: Sequence[ProblemTrace]) -> list[SpreadScores]:
+        """Combined scores with the members' disagreement at each step.
+
+        Raises ``ScoreError`` where members give different numbers of scores for a trace.
+        """
+        by_member = [scorer.score_traces(items) for scorer in self.scorers]
+        return [self._combine(members) for members in zip(*by_member, strict=True)]
+
+    def _combine(self, members: tuple[StepScores, ...]) -> SpreadScores:
+        counts = {len(member.scores) for member in members}
+        if len(counts) > 1 or len({member.trace_id for member in members}) > 1:
+            raise ScoreError(
+                f"the members' scores of trace {members[0].trace_id} do not match: "
+                + ", ".join(f"{m.scorer} has {len(m.scores)} for {m.trace_id}" for m in members)
+            )
+        steps = [_known(step) for step in zip(*(member.scores for member in members), strict=True)]
+        combined = tuple(None if known is None else self._one(known) for known in steps)
+        reasons = [f"{m.scorer}: {m.unscored_reason}" for m in members if m.unscored_reason]
+        return SpreadScores(
+            scores=StepScores(
+                trace_id=members[0].trace_id,
+                scorer=self.name,
+                scores=combined,
+                unscored_reason="; ".join(reasons) or None,
+                usage=reduce(add, (member.usage for member in members)),
+            ),
+            spread=tuple(None if known is None else self._spread(known) for known in steps),
+            members=members,
+        )
+
+    def _one(self, known: list[float]) -> float:
+        return min(known) if self.how == "min" else math.fsum(known) / len(known)
+
+    def _spread(self, known: list[float]) -> float:
+        if self.spread == "range":
+            return max(known) - min(known)
+        mean = math.fsum(known) / len(known)
+        return math.sqrt(math.fsum((score - mean) ** 2 for score in known) / len(known))
+
+
+def _known(step: tuple[float | None, ...]) -> list[float] | None:
+    known = [score for score in step if score is not None]
+    return known if len(known) == len(step) else None

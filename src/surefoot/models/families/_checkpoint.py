@@ -1,0 +1,153 @@
+"""A published checkpoint on disk: its facts, its tokenizer, and single tensors read from its shards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import CONFIG_MAPPING, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from surefoot.errors import CheckpointError
+
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+"""Looked for in this order, each whole or in shards with ``.index.json``."""
+
+
+class Checkpoint:
+    """Facts are read at once, tokenizer and tensors when asked for. Raises ``CheckpointError``.
+
+    ``dtype`` is that of the trunk (``auto`` = as saved); ``reference`` is the second model of an implicit
+    reward. Code that comes with a checkpoint is run only with
+    ``trust_remote_code``, and only where transformers has no class of its own for the trunk.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        dtype: str = "auto",
+        trust_remote_code: bool = False,
+        reference: str | Path | None = None,
+    ) -> None:
+        self.directory, self.dtype, self.reference = directory, dtype, reference
+        self.config: dict[str, Any] = _json(directory / "config.json")
+        self._trust = trust_remote_code
+        known = self.config.get("model_type") in CONFIG_MAPPING
+        self.remote = trust_remote_code and not known
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Class names that the configuration gives."""
+        return tuple(self.config.get("architectures") or ())
+
+    @property
+    def labels(self) -> int:
+        """Classes of a classification head, as transformers counts them."""
+        return int(self.config.get("num_labels") or len(self.config.get("id2label") or ()) or 2)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        try:
+            return AutoTokenizer.from_pretrained(self.directory, trust_remote_code=self._trust)
+        except (OSError, ValueError, ImportError) as error:
+            raise CheckpointError(f"{self.directory}: the tokenizer could not be loaded: {error}") from error
+
+    @cached_property
+    def tensors(self) -> dict[str, Path]:
+        """File of each tensor."""
+        for name in _WEIGHTS:
+            index, whole = self.directory / f"{name}.index.json", self.directory / name
+            if index.is_file():
+                return {tensor: self.directory / file for tensor, file in _json(index)["weight_map"].items()}
+            if whole.is_file():
+                return dict.fromkeys(_names(whole), whole)
+        raise CheckpointError(f"{self.directory}: no weights; looked for {' and '.join(_WEIGHTS)}")
+
+    def token_id(self, token: str) -> int | None:
+        """Id of ``token`` if it is one entry of the vocabulary."""
+        found = self.tokenizer.get_vocab().get(token)
+        return None if found is None else int(found)
+
+    def tensor(self, name: str, rows: Sequence[int] | None = None) -> torch.Tensor:
+        """One tensor in float32, or only ``rows`` of it; nothing else is read from the shard."""
+        if name not in self.tensors:
+            raise CheckpointError(f"{self.directory}: weight {name!r} is missing")
+        file = self.tensors[name]
+        try:
+            if file.suffix == ".bin":
+                whole = torch.load(file, weights_only=True, mmap=True, map_location="cpu")[name]
+                return (whole if rows is None else whole[list(rows)]).float().clone()
+            with safe_open(file, framework="pt") as shard:
+                if rows is None:
+                    return shard.get_tensor(name).float()
+                part = shard.get_slice(name)
+                return torch.cat([part[row : row + 1] for row in rows]).float()
+        except (OSError, SafetensorError, KeyError, RuntimeError) as error:
+            raise CheckpointError(f"{file}: weight {name!r} cannot be read: {error}") from error
+
+    def linear(self, prefix: str) -> nn.Linear:
+        """The linear layer ``prefix.weight`` [out, in], with ``prefix.bias`` if the checkpoint has one."""
+        weight = self.tensor(f"{prefix}.weight")
+        bias = self.tensor(f"{prefix}.bias") if f"{prefix}.bias" in self.tensors else None
+        return _linear(weight, bias)
+
+    def answers(self, ids: Sequence[int]) -> nn.Linear:
+        """The rows ``ids`` of the language-model head: logits of these tokens alone."""
+        name = "lm_head.weight"
+        if name not in self.tensors and self.config.get("tie_word_embeddings"):
+            name = "model.embed_tokens.weight"
+        return _linear(self.tensor(name, ids), None)
+
+    def trunk(self, head: Collection[str] = ()) -> PreTrainedModel:
+        """The trunk without a head; ``head`` names the tensors that belong to the family's head.
+
+        A language-model head is passed over. Raises ``CheckpointError`` naming weights that the trunk needs
+        and the checkpoint lacks, and weights that neither trunk nor head knows.
+        """
+        before = logging.get_verbosity()
+        logging.set_verbosity_error()  # transformers reports the head, which is read elsewhere, as unexpected
+        try:
+            trunk, info = AutoModel.from_pretrained(
+                self.directory, dtype=self.dtype, trust_remote_code=self.remote, output_loading_info=True
+            )
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise CheckpointError(f"{self.directory}: the trunk could not be loaded: {error}") from error
+        finally:
+            logging.set_verbosity(before)
+        unknown = set(info["unexpected_keys"]) - set(head) - {"lm_head.weight"}
+        for problem, names in (("missing", info["missing_keys"]), ("unexpected", unknown)):
+            if names:
+                some = ", ".join(sorted(names)[:5])
+                raise CheckpointError(f"{self.directory}: {len(names)} weights are {problem}: {some}")
+        return trunk
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    state = {"weight": weight} | ({} if bias is None else {"bias": bias})
+    layer.load_state_dict(state, assign=True)
+    return layer.requires_grad_(False)
+
+
+def _names(file: Path) -> list[str]:
+    try:
+        if file.suffix == ".bin":
+            return list(torch.load(file, weights_only=True, mmap=True, map_location="cpu"))
+        with safe_open(file, framework="pt") as shard:
+            return list(shard.keys())
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error

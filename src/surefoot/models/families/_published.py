@@ -1,0 +1,169 @@
+"""What the published families share: a step model with a head read from disk, and clean text for it.
+
+A family says how a question and its steps become token ids, where each step is read, and how the head's
+logits become a score. Positions come from what the family wrote, never from a search for a marker in what
+a policy wrote: a step cannot add a score, or move one, by writing the marker itself.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from surefoot.errors import CheckpointError, ScoreError
+from surefoot.models.card import CheckpointCard
+from surefoot.models.encoding import EncodedTrace
+from surefoot.models.families._checkpoint import Checkpoint
+from surefoot.protocols import ProblemTrace
+
+if TYPE_CHECKING:
+    from surefoot.models.families.eurus import ImplicitModel
+
+
+class Fit(IntEnum):
+    """What a checkpoint's files say of a family."""
+
+    NO = 0
+    POSSIBLE = 1
+    """A plain language model with the right vocabulary: nothing in it says that it is a reward model."""
+    YES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One published way to write a trace and to read its scores."""
+
+    name: str
+    repositories: tuple[str, ...]
+    """Names on the hub, ``owner/name``."""
+    fit: Callable[[Checkpoint], Fit]
+    load: Callable[[Checkpoint], PublishedModel | ImplicitModel]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A trace as one family writes it."""
+
+    ids: list[int]
+    reads: list[int]
+    """Index into ``ids`` of each step's read-out position."""
+
+
+class PublishedModel(nn.Module, ABC):
+    """A :class:`surefoot.models.step_model.StepModel` with the trunk and head of a published checkpoint.
+
+    The head works in float32, whatever the trunk's type.
+    """
+
+    def __init__(
+        self,
+        trunk: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        card: CheckpointCard,
+        head: nn.Module,
+        *,
+        markers: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self.trunk, self.tokenizer, self.head = trunk, tokenizer, head
+        self.card = within_context(card, trunk)
+        self._reserved = reserved_text(tokenizer, markers)
+        expected, width = trunk.config.get_text_config().hidden_size, _width(head)
+        if width != expected:
+            raise CheckpointError(
+                f"the head reads {width} numbers, but the trunk's hidden size is {expected}"
+            )
+        self.eval()
+
+    @abstractmethod
+    def write(self, question: str, steps: list[str]) -> Written:
+        """Token ids and read-out positions, before any cut. Texts hold no special token."""
+
+    @abstractmethod
+    def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
+        """Scores ``[S]`` from the head's logits ``[S, C]``."""
+
+    def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
+        """Tokens as the family writes them, cut at the trunk's context. Raises ``ScoreError``."""
+        limit = self.card.encoding.max_length
+        encoded = []
+        for item in items:
+            written = self.write(*plain_texts(item, self._reserved))
+            reads = tuple(at if at < limit else None for at in written.reads)
+            encoded.append(EncodedTrace(ids=tuple(written.ids[:limit]), positions=reads))
+        return encoded
+
+    def read(self, hidden_sh: torch.Tensor) -> torch.Tensor:
+        """Scores ``[S]`` from the hidden states ``[S, H]`` at the read-out positions."""
+        return self.scores(self.head(hidden_sh.float()))
+
+
+def within_context(card: CheckpointCard, *models: PreTrainedModel) -> CheckpointCard:
+    """The card with ``max_length`` set to the smallest context of ``models``."""
+    limits = [getattr(model.config.get_text_config(), "max_position_embeddings", None) for model in models]
+    longest = min((int(limit) for limit in limits if limit), default=card.encoding.max_length)
+    encoding = card.encoding.model_copy(update={"max_length": longest})
+    return card.model_copy(update={"encoding": encoding})
+
+
+def reserved_text(tokenizer: PreTrainedTokenizerBase, markers: Sequence[str]) -> re.Pattern[str]:
+    """What may not stand in a question or step: special tokens, and ``markers`` as words of their own."""
+    special = {str(token) for token in tokenizer.all_special_tokens}
+    special |= {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+    pieces = [re.escape(token) for token in sorted(special, key=len, reverse=True) if len(token) > 1]
+    pieces += [rf"(?<!\w){re.escape(marker)}(?!\w)" for marker in markers]
+    return re.compile("|".join(pieces) or r"(?!)")
+
+
+def plain_texts(item: ProblemTrace, reserved: re.Pattern[str]) -> tuple[str, list[str]]:
+    """Question and steps, line ends around a step removed, reserved text broken by a space.
+
+    ``<extra_0>`` in a step becomes ``< extra_0>``: read as the text it is, not as the end of a step. Raises
+    ``ScoreError`` for a trace without steps or made of messages.
+    """
+    trace = item.trace
+    if trace.text is None:
+        raise ScoreError(f"trace {trace.id}: this family reads text, not messages; score its text instead")
+    if not trace.steps:
+        raise ScoreError(f"trace {trace.id} has no steps; segment it first (surefoot.segment.segment_trace)")
+    texts = [trace.step_text(step).strip("\r\n") for step in range(len(trace.steps))]
+    question, *steps = [reserved.sub(_broken, text) for text in (item.problem.text, *texts)]
+    return question, steps
+
+
+def one_token(checkpoint: Checkpoint, text: str) -> int:
+    """Id of the token that ``text`` is. Raises ``CheckpointError`` if it is not one token."""
+    ids = checkpoint.tokenizer(text, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1:
+        raise CheckpointError(f"{checkpoint.directory}: {text!r} is {len(ids)} tokens here, not one: {ids}")
+    return int(ids[0])
+
+
+def marked(ids: Sequence[int], marker: int, steps: int) -> list[int]:
+    """Where ``marker`` stands. Raises ``ScoreError`` unless it stands once a step."""
+    places = [place for place, token in enumerate(ids) if token == marker]
+    if len(places) != steps:
+        raise ScoreError(f"{len(places)} step markers (token {marker}) were written for {steps} steps")
+    return places
+
+
+def is_causal(checkpoint: Checkpoint, model_type: str) -> bool:
+    """Whether this is a plain language model of ``model_type``."""
+    plain = any(name.endswith("ForCausalLM") for name in checkpoint.architectures)
+    return plain and checkpoint.config.get("model_type") == model_type
+
+
+def _broken(found: re.Match[str]) -> str:
+    return f"{found[0][0]} {found[0][1:]}"
+
+
+def _width(head: nn.Module) -> int:
+    return next(layer.in_features for layer in head.modules() if isinstance(layer, nn.Linear))

@@ -1,0 +1,193 @@
+"""EurusPRM-Stage1 and -Stage2, implicit reward models (arXiv 2412.01981, 2502.01456).
+
+Input: the tokenizer's chat template, without generation prompt, on the question as user and, as assistant,
+``Step i: …`` for each step, joined by blank lines (the number is added where a step does not begin with it).
+Score of a step: coefficient times the sum, from the first token of the answer on, of
+log p(token) - log p_ref(token). It is a log odds, not a chance, and may be negative. No head is read at a
+position: two language models give log-probabilities, so this is no step model but a scorer of its own.
+
+How far the sum goes follows the authors' ``eval/processbench.py`` (PRIME-RL/ImplicitPRM): the conversation is
+cut after the step and tokenised with its end of turn and, but for the last step, a blank line; as many tokens
+of the whole conversation count. The sum so takes in the first token or two of the next ``Step i:``, none of
+what the step says.
+
+Coefficient 0.001 (that script's default and the model card; its shell script says 0.005). The reference is
+Qwen2.5-7B-Instruct in the authors' shell script; other public readers load Qwen2.5-Math-7B-Instruct, so give
+``reference=`` if you know better. Solution score: minimum (``bon_eval.py``). Never run on the real weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from surefoot.errors import CheckpointError, ScoreError
+from surefoot.models.card import CheckpointCard
+from surefoot.models.causal import load_causal, read_logprobs, require_plain_head
+from surefoot.models.encoding import EncodedTrace, Encoding
+from surefoot.models.families._checkpoint import Checkpoint
+from surefoot.models.families._published import (
+    Family,
+    Fit,
+    is_causal,
+    plain_texts,
+    reserved_text,
+    within_context,
+)
+from surefoot.models.scorer import Scorer
+from surefoot.protocols import ProblemTrace
+from surefoot.records import StepScores
+
+REFERENCE = "Qwen/Qwen2.5-7B-Instruct"
+COEFFICIENT = 0.001
+
+CARD = CheckpointCard(
+    family="eurus",
+    kind="prm",
+    encoding=Encoding(template="{problem}", chat=True),
+    aggregation="min",
+    score_means="value",
+    label_source="outcomes (Stage 1), then steps judged by a language model (Stage 2)",
+    base="Qwen2.5-Math-7B-Instruct",
+)
+
+
+class ImplicitModel:
+    """Two language models and the way their input is written."""
+
+    def __init__(
+        self,
+        policy: PreTrainedModel,
+        reference: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        coefficient: float = COEFFICIENT,
+    ) -> None:
+        for model in (policy, reference):
+            require_plain_head(model)
+            model.eval().requires_grad_(False)
+            if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
+                raise CheckpointError(f"{model.name_or_path}: its vocabulary is smaller than the tokenizer's")
+        self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
+        self.coefficient = coefficient
+        self.card = within_context(CARD, policy, reference)
+        self._reserved = reserved_text(tokenizer, ())
+
+    @property
+    def trunk(self) -> PreTrainedModel:
+        """The scored model without its head."""
+        return self.policy.base_model
+
+    def to(self, device: str) -> ImplicitModel:
+        """Move both models."""
+        self.policy.to(device)
+        self.reference.to(device)
+        return self
+
+    def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
+        """Tokens of each trace; ``positions`` is the last token that counts to each step's sum.
+
+        Raises ``ScoreError`` for a trace without steps or made of messages.
+        """
+        limit = self.card.encoding.max_length
+        encoded = []
+        for item in items:
+            ids, starts, ends = self._write(*plain_texts(item, self._reserved))
+            positions = tuple(at if at < limit else None for at in ends)
+            encoded.append(EncodedTrace(ids=tuple(ids[:limit]), positions=positions, starts=tuple(starts)))
+        return encoded
+
+    def read(self, hidden_sh: torch.Tensor) -> torch.Tensor:
+        """Raise ``ScoreError``: hidden states at the steps do not give this family's scores."""
+        raise ScoreError(
+            f"{len(hidden_sh)} hidden states at steps give no score in family {CARD.family!r}, which needs "
+            "log-probabilities of tokens; use score_traces"
+        )
+
+    def _write(self, question: str, steps: list[str]) -> tuple[list[int], list[int], list[int]]:
+        """Ids of the conversation; first and last token of each step's share of the sum."""
+        numbered = [_numbered(number, step) for number, step in enumerate(steps, start=1)]
+        ids = self._ids(self._conversation(question, numbered))
+        ends = []
+        for count in range(len(steps) + 1):
+            text = self._conversation(question, numbered[:count]).strip()
+            if 0 < count < len(steps):
+                text += "\n\n"
+            ends.append(min(len(self._ids(text)) - 1, len(ids) - 1))
+        # with no step, all but the end of turn is prompt: what is counted first is the answer's first token
+        starts = [ends[0], *(end + 1 for end in ends[1:-1])]
+        return ids, starts, ends[1:]
+
+    def _conversation(self, question: str, steps: list[str]) -> str:
+        messages = [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": "\n\n".join(steps)},
+        ]
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+        return str(text)
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+class ImplicitScorer(Scorer):
+    """A :class:`surefoot.protocols.StepScorer` by log-ratios; see the module."""
+
+    def __init__(
+        self, model: ImplicitModel, *, name: str, progress: Callable[[int], None] | None = None
+    ) -> None:
+        super().__init__(model, name=name, progress=progress)
+        self.implicit = model
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Scores of traces that have steps, in order; log odds up to and with each step.
+
+        ``usage.verifier_tokens`` counts the tokens through both models. Steps beyond the context get ``None``
+        and a reason. Raises ``ScoreError`` for a trace without steps.
+        """
+        encoded = self.implicit.encode(items)
+        first = [trace.starts[0] for trace in encoded]
+        last = [max((at for at in trace.positions if at is not None), default=None) for trace in encoded]
+        read = [number for number, at in enumerate(last) if at is not None]
+        sequences = [encoded[number].ids[: (last[number] or 0) + 1] for number in read]
+        begins = [first[number] for number in read]
+        mine, cost = read_logprobs(self.implicit.policy, sequences, begins)
+        theirs, more = read_logprobs(self.implicit.reference, sequences, begins)
+        sums = {
+            number: self.implicit.coefficient * (own.double() - other.double()).cumsum(0)
+            for number, own, other in zip(read, mine, theirs, strict=True)
+        }
+        tokens = dict(zip(read, map(sum, zip(cost, more, strict=True)), strict=True))
+        records = []
+        for number, (item, trace) in enumerate(zip(items, encoded, strict=True)):
+            row = [None if at is None else float(sums[number][at - first[number]]) for at in trace.positions]
+            records.append(self._record(item.trace, trace, row, tokens.get(number, 0)))
+        if self.progress:
+            self.progress(len(records))
+        return records
+
+
+def _numbered(number: int, step: str) -> str:
+    return step if step.startswith(f"Step {number}:") else f"Step {number}: {step}"
+
+
+def _fit(checkpoint: Checkpoint) -> Fit:
+    return Fit.POSSIBLE if is_causal(checkpoint, "qwen2") else Fit.NO
+
+
+def _load(checkpoint: Checkpoint) -> ImplicitModel:
+    dtype, remote = checkpoint.dtype, checkpoint.remote
+    policy, tokenizer = load_causal(checkpoint.directory, dtype=dtype, trust_remote_code=remote)
+    other = checkpoint.reference or REFERENCE
+    reference, _ = load_causal(other, dtype=dtype, trust_remote_code=remote)
+    return ImplicitModel(policy, reference, tokenizer)
+
+
+FAMILY = Family(
+    name=CARD.family,
+    repositories=("PRIME-RL/EurusPRM-Stage1", "PRIME-RL/EurusPRM-Stage2"),
+    fit=_fit,
+    load=_load,
+)

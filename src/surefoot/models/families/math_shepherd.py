@@ -1,0 +1,75 @@
+"""Math-Shepherd's Mistral-7B PRM (arXiv 2312.08935).
+
+Input: ``"{question} {output}"``; in ``output`` each step is followed by `` ки`` (tag 12902), the steps joined
+by line ends. No chat template; the tokenizer adds its beginning of text. The data of its training begin
+every step with ``Step i:``; nothing is added here to steps that do not. Score: at the tag, softmax over the
+logits of ``+`` (648) and ``-`` (387), the first. Only these two rows of the language-model head are read.
+
+Built from the model card's ids as public readers quote them (search-and-learn, OpenR), with ids taken from
+the tokenizer by the card's own recipe, ``encode("+ -")`` and ``encode("ки")``. Solution score: minimum of
+the steps (the paper). A ``ки`` that stands as a word in a step is written ``к и``. Never run on the real
+weights; whether the hub holds safetensors was not seen, ``pytorch_model.bin`` is read too.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from surefoot.errors import CheckpointError, ScoreError
+from surefoot.models.card import CheckpointCard
+from surefoot.models.encoding import Encoding
+from surefoot.models.families._checkpoint import Checkpoint
+from surefoot.models.families._published import Family, Fit, PublishedModel, Written, is_causal
+from surefoot.segment import token_positions
+
+TAG = "ки"
+
+CARD = CheckpointCard(
+    family="math-shepherd",
+    kind="prm",
+    encoding=Encoding(template="{problem} "),
+    aggregation="min",
+    score_means="value",
+    label_source="Math-Shepherd: one of eight completions right",
+    base="Mistral-7B",
+)
+
+
+class MathShepherd(PublishedModel):
+    """See the module."""
+
+    def write(self, question: str, steps: list[str]) -> Written:
+        text, spans = question + " ", []
+        for step in steps:
+            text += f"{step} {TAG}"
+            spans.append((len(text) - len(TAG), len(text)))
+            text += "\n"
+        tokens = self.tokenizer(text[:-1], return_offsets_mapping=True)
+        reads = token_positions(text[:-1], tokens["offset_mapping"], spans)
+        if None in reads:
+            raise ScoreError(f"the tokenizer dropped the step tag {TAG!r}; it is not this family's")
+        return Written(ids=list(tokens["input_ids"]), reads=[at for at in reads if at is not None])
+
+    def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
+        return logits_sc.softmax(dim=-1)[:, 0]
+
+
+def _fit(checkpoint: Checkpoint) -> Fit:
+    if not is_causal(checkpoint, "mistral"):
+        return Fit.NO
+    return Fit.POSSIBLE if checkpoint.token_id(f"▁{TAG}") is not None else Fit.NO
+
+
+def _load(checkpoint: Checkpoint) -> PublishedModel:
+    tokenizer, where = checkpoint.tokenizer, checkpoint.directory
+    if not tokenizer.is_fast:
+        raise CheckpointError(f"{where}: the tokenizer gives no character offsets; tokenizer.json is missing")
+    signs = tokenizer("+ -", add_special_tokens=False)["input_ids"]
+    if len(signs) != 2:
+        raise CheckpointError(f"{where}: '+ -' is {len(signs)} tokens here, not a plus and a minus: {signs}")
+    return MathShepherd(checkpoint.trunk(), tokenizer, CARD, checkpoint.answers(signs), markers=(TAG,))
+
+
+FAMILY = Family(
+    name=CARD.family, repositories=("peiyi9979/math-shepherd-mistral-7b-prm",), fit=_fit, load=_load
+)

@@ -1,0 +1,86 @@
+"""RLHFlow's Llama3.1-8B PRMs, trained on Mistral and on DeepSeek data.
+
+Input: the tokenizer's chat template on turns: user ``"{question} {step 0}"``, assistant ``+``, user
+``step 1``, assistant ``+`` and so on, steps without the white space around them. Score: softmax over the
+logits of ``+`` and ``-`` at the token before each assistant's sign, the first. The authors run the model
+once a step; here it runs once a trace, which a causal model cannot tell apart. For that the assistant's
+turns hold ``<|reserved_special_token_0|>`` (128002), whose places are known, until its id is swapped for
+that of ``+``. Only two rows of the language-model head are read.
+
+The two checkpoints differ in how their data cut steps (``ки`` and line end, or blank line), not in how they
+are read: cut the traces accordingly. Built from the authors' ``math-rm/prm_evaluate.py``, whose chat
+template is the tokenizer's; that the training used the same was not verified. Solution score: mean of the
+steps (that script). Never run on the real weights.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from surefoot.models.card import CheckpointCard
+from surefoot.models.encoding import Encoding
+from surefoot.models.families._checkpoint import Checkpoint
+from surefoot.models.families._published import (
+    Family,
+    Fit,
+    PublishedModel,
+    Written,
+    is_causal,
+    marked,
+    one_token,
+)
+
+PLACE = "<|reserved_special_token_0|>"
+
+CARD = CheckpointCard(
+    family="rlhflow",
+    kind="prm",
+    encoding=Encoding(template="{problem} ", chat=True),
+    aggregation="mean",
+    score_means="value",
+    label_source="completions of Mistral or DeepSeek solutions",
+    base="Llama-3.1-8B-Instruct",
+)
+
+
+class RLHFlow(PublishedModel):
+    """See the module."""
+
+    def write(self, question: str, steps: list[str]) -> Written:
+        texts = [step.strip() for step in steps]
+        texts[0] = f"{question} {texts[0]}"
+        messages = [
+            {"role": role, "content": content}
+            for text in texts
+            for role, content in (("user", text), ("assistant", PLACE))
+        ]
+        rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+        ids = list(self.tokenizer(rendered, add_special_tokens=False)["input_ids"])
+        places = marked(ids, self.tokenizer.convert_tokens_to_ids(PLACE), len(steps))
+        [plus] = self.tokenizer("+", add_special_tokens=False)["input_ids"]
+        for place in places:
+            ids[place] = plus
+        return Written(ids=ids, reads=[place - 1 for place in places])
+
+    def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
+        return logits_sc.softmax(dim=-1)[:, 0]
+
+
+def _fit(checkpoint: Checkpoint) -> Fit:
+    plain = is_causal(checkpoint, "llama")
+    return Fit.POSSIBLE if plain and checkpoint.token_id(PLACE) is not None else Fit.NO
+
+
+def _load(checkpoint: Checkpoint) -> PublishedModel:
+    signs = [one_token(checkpoint, sign) for sign in "+-"]
+    one_token(checkpoint, PLACE)
+    head = checkpoint.answers(signs)
+    return RLHFlow(checkpoint.trunk(), checkpoint.tokenizer, CARD, head, markers=(PLACE,))
+
+
+FAMILY = Family(
+    name=CARD.family,
+    repositories=("RLHFlow/Llama3.1-8B-PRM-Mistral-Data", "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data"),
+    fit=_fit,
+    load=_load,
+)

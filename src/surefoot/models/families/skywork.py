@@ -1,0 +1,75 @@
+"""Skywork-o1-Open-PRM, 1.5B and 7B.
+
+Input: ``encode(bos + question + "\\n")``, then for each step ``encode(step)`` and the last id of
+``encode("\\n")``. No chat template. The models read a score at every line end; a step of several lines is
+read at the last. Score: sigmoid of a linear value head ``v_head.summary`` (h → 1) at that line end.
+
+Built from the authors' skywork-o1-prm-inference: ``prepare_input`` (ids), ``ValueHead`` (shape and name; its
+dropout is off in use) and their vLLM plug-in (architecture ``Qwen2ForPrmModel``, ``lm_head`` to be ignored).
+They name no rule for a whole solution; ``last`` is the default of search-and-learn, which serves these
+models. What the labels were is not published. Never run on the real weights; the tokenizer's beginning of
+text was not seen.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from surefoot.errors import CheckpointError
+from surefoot.models.card import CheckpointCard
+from surefoot.models.encoding import Encoding
+from surefoot.models.families._checkpoint import Checkpoint
+from surefoot.models.families._published import Family, Fit, PublishedModel, Written
+
+CARD = CheckpointCard(
+    family="skywork",
+    kind="prm",
+    encoding=Encoding(template="{problem}\n"),
+    aggregation="last",
+    score_means="value",
+    label_source="not published",
+    base="Qwen2.5-Math-Instruct",
+)
+
+
+class Skywork(PublishedModel):
+    """See the module."""
+
+    def write(self, question: str, steps: list[str]) -> Written:
+        encode = self.tokenizer.encode
+        line_end = encode("\n")[-1]
+        ids = list(encode(f"{self.tokenizer.bos_token}{question}\n"))
+        reads = []
+        for step in steps:
+            ids += [*(encode(step) if step else ()), line_end]
+            reads.append(len(ids) - 1)
+        return Written(ids=ids, reads=reads)
+
+    def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(logits_sc[:, 0])
+
+
+def _fit(checkpoint: Checkpoint) -> Fit:
+    named = "Qwen2ForPrmModel" in checkpoint.architectures
+    return Fit.YES if named or "v_head.summary.weight" in checkpoint.tensors else Fit.NO
+
+
+def _load(checkpoint: Checkpoint) -> PublishedModel:
+    if checkpoint.tokenizer.bos_token is None:
+        raise CheckpointError(
+            f"{checkpoint.directory}: the tokenizer names no bos_token, which begins the input"
+        )
+    head = checkpoint.linear("v_head.summary")
+    names = [f"v_head.summary.{name}" for name in head.state_dict()]
+    return Skywork(checkpoint.trunk(names), checkpoint.tokenizer, CARD, head)
+
+
+FAMILY = Family(
+    name=CARD.family,
+    repositories=(
+        "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B",
+        "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-7B",
+    ),
+    fit=_fit,
+    load=_load,
+)

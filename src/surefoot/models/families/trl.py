@@ -1,0 +1,86 @@
+"""Token classifiers as TRL's ``PRMTrainer`` trains them (experimental since TRL 0.24).
+
+Input: the tokenizer's beginning of text if it names one, the ids of the question, then for each step its ids
+and those of the separator, each piece tokenised by itself without special tokens. The separator is
+``SEPARATOR``, TRL's default; a checkpoint does not say which it was trained with. Score: class 1 of a
+softmax over two classes at the separator's last token. The head is the ``score`` (in some architectures
+``classifier``) layer of a ``…ForTokenClassification`` model.
+
+Built from TRL's ``PRMTrainer.tokenize_row`` and its documentation. TRL names no rule for a whole solution;
+the minimum is the package's default. Never run on the real weights.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from surefoot.errors import CheckpointError
+from surefoot.models.card import CheckpointCard
+from surefoot.models.encoding import Encoding
+from surefoot.models.families._checkpoint import Checkpoint
+from surefoot.models.families._published import Family, Fit, PublishedModel, Written
+
+SEPARATOR = "\n"
+
+CARD = CheckpointCard(
+    family="trl",
+    kind="prm",
+    encoding=Encoding(template="{problem}"),
+    aggregation="min",
+    score_means="correctness",
+    label_source="not recorded in the checkpoint",
+    base="not recorded in the checkpoint",
+)
+
+
+class TokenClassifier(PublishedModel):
+    """See the module."""
+
+    begins = True
+    """Whether the tokenizer's beginning of text comes first."""
+
+    def write(self, question: str, steps: list[str]) -> Written:
+        separator = self._pieces(SEPARATOR)
+        first = self.tokenizer.bos_token_id if self.begins else None
+        ids = [*(() if first is None else (first,)), *self._pieces(question)]
+        reads = []
+        for step in steps:
+            ids += [*self._pieces(step), *separator]
+            reads.append(len(ids) - 1)
+        return Written(ids=ids, reads=reads)
+
+    def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
+        return logits_sc.softmax(dim=-1)[:, 1]
+
+    def _pieces(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def classifier_head(checkpoint: Checkpoint) -> tuple[nn.Module, list[str]]:
+    """The linear head with two classes, and the names of its tensors."""
+    prefix = "classifier" if "classifier.weight" in checkpoint.tensors else "score"
+    head = checkpoint.linear(prefix)
+    if head.out_features != 2:
+        raise CheckpointError(f"{checkpoint.directory}: {prefix} has {head.out_features} classes, not 2")
+    return head, [f"{prefix}.{name}" for name in head.state_dict()]
+
+
+def is_token_classifier(checkpoint: Checkpoint) -> bool:
+    """Whether the configuration names a token classifier with two classes."""
+    named = any(name.endswith("ForTokenClassification") for name in checkpoint.architectures)
+    return named and checkpoint.labels == 2
+
+
+def _fit(checkpoint: Checkpoint) -> Fit:
+    return Fit.YES if is_token_classifier(checkpoint) else Fit.NO
+
+
+def _load(checkpoint: Checkpoint) -> PublishedModel:
+    head, names = classifier_head(checkpoint)
+    return TokenClassifier(checkpoint.trunk(names), checkpoint.tokenizer, CARD, head)
+
+
+FAMILY = Family(
+    name=CARD.family, repositories=("trl-lib/Qwen2-0.5B-Reward-Math-Sheperd",), fit=_fit, load=_load
+)

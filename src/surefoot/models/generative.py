@@ -1,0 +1,324 @@
+"""Verifiers that write: a critique of every step, then the odds of yes at a forced question.
+
+ThinkPRM (Khalifa et al., arXiv 2504.16828) and GenRM (Zhang et al., arXiv 2408.15240).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+from transformers import PreTrainedTokenizerBase
+
+from surefoot.errors import CheckpointError, ScoreError
+from surefoot.models.aggregate import aggregate
+from surefoot.models.card import CARD, CheckpointCard
+from surefoot.models.scorer import cut
+from surefoot.models.verifier_format import Critique, CritiqueError, VerifierFormat
+from surefoot.models.yes_no import TransformersYesNo, YesNoReader
+from surefoot.policies.prompts import template_messages
+from surefoot.policies.transformers import TransformersPolicy
+from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, Sampling, Segmenter
+from surefoot.records import Message, Problem, StepScores, Usage
+
+FAMILY = "generative"
+FORMAT = "verifier.json"
+
+_Prompt = str | tuple[Message, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """One valid critique with its answer to the question."""
+
+    text: str
+    """All rounds, up to the last verdict."""
+    verdicts: tuple[bool, ...]
+    """Of the last round; one a step up to the first incorrect one."""
+    score: float
+    """P(yes) / (P(yes) + P(no)), in [0, 1]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What a verifier says of one trace."""
+
+    steps: int
+    chains: tuple[Chain, ...]
+    invalid: Counter[str]
+    """Chains that gave no verdicts or no odds, by reason. They are never scored."""
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def solution(self) -> float | None:
+        """Mean score of the chains; ``None`` if none is valid."""
+        if not self.chains:
+            return None
+        return sum(chain.score for chain in self.chains) / len(self.chains)
+
+    @property
+    def scores(self) -> tuple[float | None, ...]:
+        """One score a step; see :class:`GenerativeVerifier`."""
+        if not self.chains:
+            return (None,) * self.steps
+        firsts = [len(c.verdicts) - 1 if False in c.verdicts else self.steps for c in self.chains]
+        shares = (sum(first > step for first in firsts) / len(firsts) for step in range(self.steps - 1))
+        return (*shares, self.solution)
+
+
+class GenerativeVerifier:
+    """A :class:`surefoot.protocols.StepScorer` that lets ``policy`` write critiques.
+
+    **Scores.** The last step's score is the solution's: the mean over the chains of P(yes) / (P(yes) + P(no))
+    at the forced question. The score of an earlier step is the share of chains that call no step up to and
+    with it incorrect: in one chain, a step with verdict *correct* gets 1, the first incorrect step 0, and the
+    steps after it, which the chain does not look at, 0 as well, for the prefix that they end is wrong. So the
+    rule ``last`` gives ThinkPRM's score, and the first step below ½ is the first error that most chains name.
+
+    **Scaling.** ``chains`` are drawn in parallel and averaged (ThinkPRM: temperature 0.6). With ``rounds``
+    above 1 each chain is checked again in sequence, each round begun by another phrase of the format; the
+    verdicts are the last round's, the question comes after all rounds.
+
+    **Failures.** A chain that is cut off, has no verdict on some step, a box of another content, or no odds
+    is no chain: it is counted in ``invalid`` by reason, over all calls, and never scored. A trace without a
+    valid chain has no scores, and the reason says why.
+
+    **Cost** counts as verifier tokens, the question's reading included; equal prompts are verified once.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        reader: YesNoReader,
+        *,
+        form: VerifierFormat | None = None,
+        chains: int = 1,
+        rounds: int = 1,
+        sampling: Sampling | None = None,
+        seed: int = 0,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        card: CheckpointCard | None = None,
+    ) -> None:
+        """``sampling`` defaults to 8192 tokens a round, greedy for one chain and temperature 0.6 for more.
+
+        With ``tokenizer`` a chat format is rendered here and sent as text (to a server in ``completions``
+        mode, which must then add no special tokens of its own). Raises ``ScoreError`` for fewer than one
+        chain, several at temperature 0, or more rounds than the format has phrases for.
+        """
+        self.policy, self.reader, self.form = policy, reader, form or VerifierFormat()
+        self.chains, self.rounds, self.seed, self.tokenizer = chains, rounds, seed, tokenizer
+        sampling = sampling or Sampling(temperature=0.6 if chains > 1 else 0.0, max_tokens=8192)
+        self.sampling = replace(sampling, stop=self.form.stop)
+        most = len(self.form.rechecks) + 1
+        if chains < 1 or not 1 <= rounds <= most:
+            raise ScoreError(f"chains must be at least 1 and rounds from 1 to {most}, not {chains}, {rounds}")
+        if chains > 1 and self.sampling.temperature == 0:
+            raise ScoreError(f"{chains} chains at temperature 0 would be equal; raise the temperature")
+        self.card = card or CheckpointCard(
+            family=FAMILY,
+            kind="prm",
+            aggregation="last",
+            score_means="correctness",
+            label_source="unknown",
+            base=policy.name,
+        )
+        self.invalid: Counter[str] = Counter()
+
+    @property
+    def name(self) -> str:
+        """Name recorded with the scores."""
+        return self.policy.name
+
+    def score(
+        self, problem: Problem | str, solutions: Sequence[str], *, segmenter: Segmenter | None = None
+    ) -> list[StepScores]:
+        """Score pasted solutions of one problem; cut at blank lines, or line ends, without ``segmenter``."""
+        if isinstance(problem, str):
+            problem = Problem(text=problem)
+        items = [ProblemTrace(problem=problem, trace=cut(problem, text, segmenter)) for text in solutions]
+        return self.score_traces(items)
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Scores in order, one record each. Raises ``ScoreError`` for a trace without steps or text.
+
+        The policy is asynchronous: this runs it in a thread with an event loop of its own, so that it can be
+        called with or without a running loop. In a loop, ``await verify(items)`` does not block it.
+        """
+        with ThreadPoolExecutor(1) as thread:
+            found = thread.submit(asyncio.run, self.verify(items)).result()
+        return [
+            StepScores(
+                trace_id=item.trace.id,
+                scorer=self.name,
+                scores=verification.scores,
+                unscored_reason=None if verification.chains else _reason(verification.invalid),
+                usage=verification.usage,
+            )
+            for item, verification in zip(items, found, strict=True)
+        ]
+
+    def aggregate(self, scores: StepScores) -> float:
+        """One number for a trace, by the card's rule (``last``: the solution's score)."""
+        return aggregate(scores.scores, self.card.aggregation)
+
+    async def verify(self, items: Sequence[ProblemTrace]) -> list[Verification]:
+        """Critiques, verdicts and scores of each item, in order. Raises like :meth:`score_traces`."""
+        places: dict[tuple[_Prompt, int], list[int]] = {}
+        for number, item in enumerate(items):
+            key = (self._prompt(item), len(item.trace.steps))
+            places.setdefault(key, []).append(number)
+        jobs = [_Job(prompt, steps, number) for number, (prompt, steps) in enumerate(places)]
+        drafts = await self._write(jobs)
+        chains = await self._answer(jobs, drafts)
+        results: dict[int, Verification] = {}
+        for job, numbers in zip(jobs, places.values(), strict=True):
+            self.invalid.update(job.invalid)
+            done = Verification(
+                steps=job.steps, chains=tuple(chains[job.number]), invalid=job.invalid, usage=job.usage
+            )
+            results |= {number: replace(done, usage=Usage()) for number in numbers}
+            results[numbers[0]] = done
+        return [results[number] for number in range(len(items))]
+
+    def _prompt(self, item: ProblemTrace) -> _Prompt:
+        prompt = self.form.prompt(item)
+        if self.tokenizer is None or isinstance(prompt, str):
+            return prompt
+        rows = template_messages(prompt)
+        return str(self.tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True))
+
+    async def _write(self, jobs: list[_Job]) -> list[_Draft]:
+        """All rounds of all chains; those that fail are counted in their job and left out."""
+        requests = [self._request(job.prompt, self.form.opening, n=self.chains) for job in jobs]
+        drafts = []
+        for job, result in zip(jobs, await self._sample(requests), strict=True):
+            texts = job.texts(result, self.chains)
+            drafts += [_Draft(job, number, self.form.opening, text) for number, text in texts.items()]
+        for phrase in self.form.rechecks[: self.rounds - 1]:
+            for draft in drafts:
+                draft.before += self.form.body(draft.text).rstrip() + phrase
+            requests = [self._request(d.job.prompt, d.before, first=d.number) for d in drafts]
+            going = []
+            for draft, result in zip(drafts, await self._sample(requests), strict=True):
+                for text in draft.job.texts(result, 1).values():
+                    draft.text = text
+                    going.append(draft)
+            drafts = going
+        return [draft for draft in drafts if self._read(draft)]
+
+    def _read(self, draft: _Draft) -> bool:
+        """Take the verdicts of the last round, or count why there are none."""
+        try:
+            draft.critique = self.form.read(draft.text, draft.job.steps)
+        except CritiqueError as error:
+            draft.job.invalid[str(error)] += 1
+            return False
+        return True
+
+    async def _answer(self, jobs: list[_Job], drafts: list[_Draft]) -> list[list[Chain]]:
+        """Ask the question after each critique; one list of chains a job."""
+        requests = [self._request(draft.job.prompt, draft.whole + self.form.closing) for draft in drafts]
+        chains: list[list[Chain]] = [[] for _ in jobs]
+        for draft, odds in zip(drafts, await self.reader.read(requests), strict=True):
+            draft.job.usage += Usage(verifier_tokens=odds.usage.tokens, calls=odds.usage.calls)
+            if odds.score is None or draft.critique is None:
+                draft.job.invalid[f"no odds: {odds.reason}"] += 1
+                continue
+            chain = Chain(text=draft.whole, verdicts=draft.critique.verdicts, score=odds.score)
+            chains[draft.job.number].append(chain)
+        return chains
+
+    def _request(self, prompt: _Prompt, prefix: str, *, n: int = 1, first: int = 0) -> SampleRequest:
+        return SampleRequest(
+            prompt=prompt, prefix=prefix, n=n, first=first, seed=self.seed, sampling=self.sampling
+        )
+
+    async def _sample(self, requests: list[SampleRequest]) -> list[SampleResult]:
+        return await self.policy.sample(requests) if requests else []
+
+
+class _Job:
+    """One distinct prompt."""
+
+    def __init__(self, prompt: _Prompt, steps: int, number: int) -> None:
+        self.prompt, self.steps, self.number = prompt, steps, number
+        self.invalid: Counter[str] = Counter()
+        self.usage = Usage()
+
+    def texts(self, result: SampleResult, asked: int) -> dict[int, str]:
+        """Finished completions by their number; the rest is counted."""
+        self.usage += Usage(verifier_tokens=result.usage.tokens, calls=result.usage.calls)
+        if missing := asked - len(result.completions):
+            self.invalid["request failed" + (f": {result.error}" if result.error else "")] += missing
+        finished = {}
+        for number, completion in enumerate(result.completions):
+            if completion.finish_reason == "length":
+                self.invalid["cut off at max_tokens"] += 1
+            else:
+                finished[number] = completion.text
+        return finished
+
+
+@dataclass
+class _Draft:
+    """A chain that is being written: ``before`` is in place, ``text`` is the newest round."""
+
+    job: _Job
+    number: int
+    before: str
+    text: str
+    critique: Critique | None = None
+
+    @property
+    def whole(self) -> str:
+        """All rounds up to the last verdict."""
+        return self.before + (self.critique.text if self.critique else self.text)
+
+
+def load_verifier(
+    directory: str | Path,
+    *,
+    device: str = "cpu",
+    batch_size: int = 64,
+    chains: int = 1,
+    rounds: int = 1,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+) -> GenerativeVerifier:
+    """Load what :func:`surefoot.training.sft.train_verifier` wrote.
+
+    Raises ``CheckpointError`` if the directory is no generative checkpoint of this package.
+    """
+    directory = Path(directory)
+    if absent := [name for name in (CARD, FORMAT) if not (directory / name).is_file()]:
+        raise CheckpointError(f"{directory} is no generative checkpoint: {absent[0]} is missing")
+    try:
+        card = CheckpointCard.model_validate_json((directory / CARD).read_bytes())
+        form = VerifierFormat.model_validate_json((directory / FORMAT).read_bytes())
+    except ValidationError as error:
+        raise CheckpointError(f"{directory}: {CARD} or {FORMAT} is broken: {error}") from error
+    if card.family != FAMILY:
+        raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {FAMILY!r}")
+    policy = TransformersPolicy.from_pretrained(directory, batch_size=batch_size, device=device)
+    reader = TransformersYesNo(
+        policy.model, policy.tokenizer, question=form.closing, yes=form.yes, no=form.no
+    )
+    return GenerativeVerifier(
+        policy,
+        reader,
+        form=form,
+        chains=chains,
+        rounds=rounds,
+        sampling=sampling,
+        seed=seed,
+        card=card,
+    )
+
+
+def _reason(invalid: Counter[str]) -> str:
+    return "no valid critique: " + ", ".join(f"{count} {reason}" for reason, count in invalid.most_common())

@@ -1,0 +1,307 @@
+"""The implicit process reward model: a language model trained on outcomes whose log-ratios are step rewards.
+
+Yuan et al., "Free process rewards without process labels", arXiv 2412.01981. If a response's reward is
+r(y) = beta log π(y) / π_ref(y), the sum of the log-ratios up to a step is the reward to be expected from
+there, an implied Q (a soft mean; the paper's proposition); a step's own reward is the difference of two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from surefoot.errors import CheckpointError, ScoreError
+from surefoot.models.aggregate import Aggregator, aggregate
+from surefoot.models.card import CARD, CheckpointCard
+from surefoot.models.causal import load_causal, read_logprobs, require_plain_head
+from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
+from surefoot.models.reference import Reference, Response
+from surefoot.models.scorer import cut
+from surefoot.protocols import ProblemTrace, Segmenter
+from surefoot.records import LabelKind, Problem, StepScores, Usage
+from surefoot.store import write_json
+
+M = TypeVar("M", bound=BaseModel)
+
+FAMILY = "implicit"
+SETTINGS = "implicit.json"
+_OWN_COPY = "reference"
+
+Read = Literal["step", "prefix"]
+"""What a step's score is: the sigmoid of its own reward, or of the sum of the rewards up to it."""
+
+_MEANING: dict[Read, tuple[LabelKind, Aggregator]] = {
+    "step": ("advantage", "min"),
+    "prefix": ("value", "last"),
+}
+
+
+class ImplicitSettings(BaseModel):
+    """``implicit.json``, beside ``surefoot.json``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    beta: float = Field(default=0.05, gt=0)
+    """Reward per nat of log-ratio; 0.05 in the paper."""
+    read: Read = "step"
+    reference: str | None = None
+    """``reference`` (the folder in the checkpoint), a directory or hub name; ``None`` = uniform."""
+    reference_fingerprint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImplicitRewards:
+    """Rewards of one trace, in units of log odds (beta times nats); their sum is the response's reward."""
+
+    steps: tuple[float | None, ...]
+    """Of each step; ``None`` beyond the model's context."""
+    tokens: int
+    """Tokens read for them, by model and reference."""
+
+
+class ImplicitPRM:
+    """A :class:`surefoot.protocols.StepScorer` from a causal language model and a reference.
+
+    The tokens of a step are those after the last visible token of the step before it, up to its own; messages
+    of tools and users between the steps of an agent's run do not count. Rewards are log odds; a score is put
+    into [0, 1] by the sigmoid, which keeps every order and every minimum:
+
+    - ``read="step"``: sigmoid of the step's reward. 1/2 = the step changes nothing. It means an *advantage*,
+      and a trace's score is the minimum, as in the paper.
+    - ``read="prefix"``: sigmoid of the sum up to the step. It means a *value*; the last one is the very
+      probability of a right outcome that training fits.
+
+    Without a reference the uniform distribution stands in: a reward then grows with every token likelier than
+    chance, so longer texts score higher unless ``beta`` is small and training corrects for it.
+    """
+
+    def __init__(
+        self,
+        policy: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        card: CheckpointCard,
+        settings: ImplicitSettings,
+        *,
+        reference: PreTrainedModel | None,
+        cache: Path | None = None,
+        name: str = FAMILY,
+    ) -> None:
+        if card.encoding.marker is not None:
+            raise CheckpointError("'marker' is set: implicit rewards are of the tokens as they were written")
+        require_plain_head(policy)
+        if reference is not None:
+            require_plain_head(reference)
+            reference.eval().requires_grad_(False)
+        self.policy, self.tokenizer, self.card, self.settings = policy, tokenizer, card, settings
+        self.name = name
+        vocabulary = policy.get_output_embeddings().weight.shape[0]
+        self.reference = Reference(reference, vocabulary=vocabulary, directory=cache)
+
+    @classmethod
+    def initialise(
+        cls,
+        base: str | Path,
+        *,
+        reference: str | Path | None = "base",
+        beta: float = 0.05,
+        read: Read = "step",
+        encoding: Encoding | None = None,
+        cache: Path | None = None,
+        dtype: str = "float32",
+        trust_remote_code: bool = False,
+    ) -> ImplicitPRM:
+        """A new model that starts as ``base``; every reward is 0 if that is the ``reference`` too.
+
+        ``cache`` is a directory that keeps the reference's log-probabilities (:class:`Reference`). Raises
+        ``CheckpointError`` for a checkpoint that cannot be loaded or does not fit.
+        """
+        policy, tokenizer = load_causal(base, dtype=dtype, trust_remote_code=trust_remote_code)
+        named = base if reference == "base" else reference
+        other = None
+        if named is not None:
+            other, _ = load_causal(named, dtype=dtype, trust_remote_code=trust_remote_code)
+        encoding = encoding or Encoding()
+        limit = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
+        if limit and encoding.max_length > limit:
+            encoding = encoding.model_copy(update={"max_length": limit})
+        meaning, aggregation = _MEANING[read]
+        card = CheckpointCard(
+            family=FAMILY,
+            kind="prm",
+            encoding=encoding,
+            aggregation=aggregation,
+            score_means=meaning,
+            label_source="outcome",
+            base=str(base),
+        )
+        settings = ImplicitSettings(beta=beta, read=read, reference=None if named is None else str(named))
+        return cls(policy, tokenizer, card, settings, reference=other, cache=cache)
+
+    @classmethod
+    def load(
+        cls, directory: str | Path, *, cache: Path | None = None, trust_remote_code: bool = False
+    ) -> ImplicitPRM:
+        """Load what :meth:`save` wrote.
+
+        Raises ``CheckpointError`` naming the missing or bad file, or if the reference has other weights than
+        the one that the checkpoint was trained against.
+        """
+        directory = Path(directory)
+        card = _read_json(directory / CARD, CheckpointCard)
+        if card.family != FAMILY:
+            raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {FAMILY!r}")
+        settings = _read_json(directory / SETTINGS, ImplicitSettings)
+        policy, tokenizer = load_causal(directory, dtype="auto", trust_remote_code=trust_remote_code)
+        reference = None
+        if settings.reference is not None:
+            own = settings.reference == _OWN_COPY
+            named = directory / _OWN_COPY if own else settings.reference
+            reference, _ = load_causal(named, dtype="auto", trust_remote_code=trust_remote_code)
+        model = cls(
+            policy.eval(), tokenizer, card, settings, reference=reference, cache=cache, name=directory.name
+        )
+        if settings.reference_fingerprint not in (None, model.reference.fingerprint):
+            raise CheckpointError(
+                f"{directory / SETTINGS}: the reference {settings.reference!r} has other weights than "
+                "the one that was trained against"
+            )
+        return model
+
+    def save(self, directory: Path, *, with_reference: bool = True) -> None:
+        """Write model, tokenizer, ``implicit.json`` and, last, ``surefoot.json``.
+
+        The reference goes into ``reference/``, or with ``with_reference=False`` only its name is noted.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        self.policy.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+        changes: dict[str, str | None] = {"reference_fingerprint": self.reference.fingerprint}
+        if with_reference and self.reference.model is not None:
+            self.reference.model.save_pretrained(directory / _OWN_COPY)
+            self.tokenizer.save_pretrained(directory / _OWN_COPY)
+            changes["reference"] = _OWN_COPY
+        write_json(directory / SETTINGS, self.settings.model_copy(update=changes).model_dump())
+        write_json(directory / CARD, self.card.model_dump())
+
+    def to(self, device: str | torch.device) -> ImplicitPRM:
+        """Move model and reference."""
+        self.policy.to(device)
+        if self.reference.model is not None:
+            self.reference.model.to(device)
+        return self
+
+    def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
+        """Tokens as the checkpoint's card describes them. Raises ``ScoreError``."""
+        return encode_traces(self.tokenizer, self.card.encoding, items)
+
+    def rewards(self, items: Sequence[ProblemTrace]) -> list[ImplicitRewards]:
+        """Step rewards, one record a trace, in order; common beginnings are read once.
+
+        Raises ``ScoreError`` for a trace without steps.
+        """
+        self.policy.eval()
+        encoded = self.encode(items)
+        responses = [response_of(trace) for trace in encoded]
+        read = [response for response in responses if response is not None]
+        mine, cost = read_logprobs(self.policy, [ids for ids, _ in read], [first for _, first in read])
+        theirs, more = self.reference.logprobs(read)
+        ratios = iter(
+            (self.settings.beta * (own.double() - other.double()), a + b)
+            for own, other, a, b in zip(mine, theirs, cost, more, strict=True)
+        )
+        found = []
+        for trace, response in zip(encoded, responses, strict=True):
+            ratio, tokens = (torch.zeros(0), 0) if response is None else next(ratios)
+            first = 0 if response is None else response[1]
+            found.append(ImplicitRewards(steps=_per_step(trace, ratio, first), tokens=tokens))
+        return found
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Scores in [0, 1], one record a trace, in order; see the class for what they mean.
+
+        Steps beyond the context get ``None`` and a reason. Raises ``ScoreError`` for a trace without steps.
+        """
+        return [self._record(item, found) for item, found in zip(items, self.rewards(items), strict=True)]
+
+    def score(
+        self, problem: Problem | str, solutions: Sequence[str], *, segmenter: Segmenter | None = None
+    ) -> list[StepScores]:
+        """Score pasted solutions of one problem, as :meth:`surefoot.models.scorer.Scorer.score` does."""
+        problem = Problem(text=problem) if isinstance(problem, str) else problem
+        items = [ProblemTrace(problem=problem, trace=cut(problem, text, segmenter)) for text in solutions]
+        return self.score_traces(items)
+
+    def aggregate(self, scores: StepScores) -> float:
+        """One number for a whole trace, by the checkpoint's own rule."""
+        return aggregate(scores.scores, self.card.aggregation)
+
+    def _record(self, item: ProblemTrace, rewards: ImplicitRewards) -> StepScores:
+        cut_off = sum(reward is None for reward in rewards.steps)
+        limit = self.card.encoding.max_length
+        reason = f"{cut_off} steps lie beyond the model's context of {limit} tokens" if cut_off else None
+        return StepScores(
+            trace_id=item.trace.id,
+            scorer=self.name,
+            scores=scores_of(rewards.steps, self.settings.read),
+            unscored_reason=reason,
+            usage=Usage(verifier_tokens=rewards.tokens, calls=1),
+        )
+
+
+def scores_of(rewards: Sequence[float | None], read: Read) -> tuple[float | None, ...]:
+    """Rewards (log odds) → scores in [0, 1]; see :class:`ImplicitPRM`. ``None`` stays ``None``."""
+    total = 0.0
+    scores: list[float | None] = []
+    for reward in rewards:
+        if reward is None:
+            scores.append(None)
+            continue
+        total = total + reward if read == "prefix" else reward
+        scores.append((1 + math.tanh(total / 2)) / 2)  # the sigmoid, without overflow
+    return tuple(scores)
+
+
+def response_of(trace: EncodedTrace) -> Response | None:
+    """Tokens up to the last visible token of the last step read, and where the response begins.
+
+    ``None`` if no step lies within the context. Raises ``ScoreError`` where the family does not say at which
+    token steps begin.
+    """
+    last = max((position for position in trace.positions if position is not None), default=None)
+    if last is None:
+        return None
+    if not trace.starts:
+        raise ScoreError("'starts' is empty: implicit rewards need to know where each step begins")
+    return trace.ids[: last + 1], max(1, trace.starts[0])  # nothing comes before a first token to predict it
+
+
+def counted_tokens(trace: EncodedTrace) -> list[range]:
+    """Token indices that count to each step; empty for a step that is cut off."""
+    return [
+        range(0) if at is None else range(max(1, start), at + 1)
+        for start, at in zip(trace.starts, trace.positions, strict=True)
+    ]
+
+
+def _per_step(trace: EncodedTrace, ratio: torch.Tensor, first: int) -> tuple[float | None, ...]:
+    return tuple(
+        None if at is None else float(ratio[tokens.start - first : tokens.stop - first].sum())
+        for tokens, at in zip(counted_tokens(trace), trace.positions, strict=True)
+    )
+
+
+def _read_json(path: Path, kind: type[M]) -> M:
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path.parent} is no implicit reward model: {path.name} is missing") from error
+    except ValidationError as error:
+        raise CheckpointError(f"{path}: {error}") from error

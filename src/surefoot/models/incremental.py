@@ -1,0 +1,119 @@
+"""Scores in a search: what was computed for a prefix is kept, only new tokens go through the trunk."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+
+from surefoot.models.encoding import EncodedTrace
+from surefoot.models.packing import Reading, Tokens, read_trees, shared_length
+from surefoot.models.scorer import Scorer, readable
+from surefoot.models.step_model import StepModel
+from surefoot.models.tree_attention import Slots, TokenPool
+
+
+class TokenCache:
+    """Slots of the tokens of sequences read before, found by their tokens (as in SGLang's RadixAttention,
+    arXiv 2312.07104); at most ``max_tokens`` distinct tokens, the least recently used sequences go first.
+
+    Sequences that begin alike share the slots of what they have in common. A sequence that another one
+    continues is not kept apart from it.
+    """
+
+    def __init__(self, pool: TokenPool, max_tokens: int) -> None:
+        self.pool, self.max_tokens = pool, max_tokens
+        self._sorted: list[Tokens] = []
+        self._slots: dict[Tokens, Slots] = {}
+        """In the order of use, the latest last."""
+
+    def find(self, ids: Tokens) -> Slots:
+        """Slots of the longest beginning of ``ids`` that is kept."""
+        place = bisect_left(self._sorted, ids)
+        # of all sequences in order, those beside the place where ids would be share most with it
+        beside = self._sorted[max(0, place - 1) : place + 1]
+        nearest = max(beside, key=lambda other: shared_length(other, ids), default=())
+        if not (common := shared_length(nearest, ids)):
+            return self.pool.allocate(0)
+        if common == len(ids):  # else ids itself will hold what it shares, once it was read
+            self._slots[nearest] = self._slots.pop(nearest)
+        return self._slots[nearest][:common]
+
+    def add(self, ids: Tokens, slots: Slots) -> None:
+        """Keep a sequence that was just read; ``slots[k]`` is where token k lies."""
+        place = bisect_left(self._sorted, ids)
+        if not ids or (place < len(self._sorted) and self._sorted[place][: len(ids)] == ids):
+            return
+        self.pool.hold(slots)
+        # a prefix of ids is the one before its place, or shorter ones that were dropped for that one
+        if place and ids[: len(self._sorted[place - 1])] == self._sorted[place - 1]:
+            self._drop(self._sorted[place - 1])
+        insort(self._sorted, ids)
+        self._slots[ids] = slots
+
+    def trim(self) -> None:
+        """Let go of sequences, the least recently used first, until the limit is kept."""
+        while self._slots and self.pool.held > self.max_tokens:
+            self._drop(next(iter(self._slots)))
+
+    def _drop(self, ids: Tokens) -> None:
+        del self._sorted[bisect_left(self._sorted, ids)]
+        self.pool.drop(self._slots.pop(ids))
+
+
+class IncrementalScorer(Scorer):
+    """A :class:`surefoot.models.scorer.Scorer` that remembers: made for beams and trees.
+
+    Call :meth:`score_traces` with the candidates of each round, whole as they are: the longest prefix whose
+    tokens are known (of whatever earlier trace, so forks and merges need no word) is not read again, and
+    ``usage.verifier_tokens`` counts new tokens alone. Since tokens are compared, not text, a step whose
+    first characters join the prefix's last token is read from there. Scores equal those of a
+    :class:`Scorer` up to rounding.
+
+    ``max_tokens`` bounds what is kept between calls (:attr:`cached_tokens`); one token takes keys and values
+    of every layer, and the last hidden state. A trunk that cannot read trees is scored as by ``Scorer``, and
+    nothing is kept. Keep one scorer for one set of weights: after a change of the trunk call :meth:`clear`.
+    """
+
+    def __init__(
+        self,
+        model: StepModel,
+        *,
+        name: str,
+        batch_tokens: int = 16_384,
+        max_tokens: int = 65_536,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        super().__init__(model, name=name, batch_tokens=batch_tokens, progress=progress)
+        self._cache = TokenCache(TokenPool(), max_tokens)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Distinct tokens that are kept."""
+        return self._cache.pool.used
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._cache = TokenCache(TokenPool(), self._cache.max_tokens)
+
+    def _read(self, traces: Sequence[EncodedTrace]) -> Iterator[Reading]:
+        if max((len(trace.ids) for trace in traces), default=0) > self._limit:
+            yield from super()._read(traces)
+            return
+        cache, pool = self._cache, self._cache.pool
+        sequences, positions = readable(traces, self._limit)
+        known = {number: cache.find(ids) for number, ids in enumerate(sequences)}
+        for slots in known.values():
+            pool.hold(slots)  # until the call ends, whatever is dropped meanwhile
+        try:
+            for reading in read_trees(
+                self.model.trunk, pool, sequences, positions, known, batch_tokens=self.batch_tokens
+            ):
+                for number, slots in reading.paths.items():
+                    cache.add(sequences[number], slots)
+                cache.trim()
+                yield reading
+        finally:
+            for slots in known.values():
+                pool.drop(slots)
+            cache.trim()
+            pool.release()

@@ -1,0 +1,106 @@
+"""Low-rank adapters on a trunk (LoRA, arXiv 2106.09685), by ``peft``.
+
+A checkpoint with an adapter holds the adapter alone (``adapter_model.safetensors``) and the name of its base,
+as peft's own do: it is some hundred times smaller, and its base has to be there when it is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from transformers import PreTrainedModel
+
+from surefoot.errors import CheckpointError
+
+ADAPTER = "adapter_config.json"
+
+
+class Lora(BaseModel):
+    """Shape of an adapter: weight changes of rank ``rank``, scaled by ``alpha / rank``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    targets: tuple[str, ...] = ()
+    """Ends of the names of the layers to adapt, e.g. ``q_proj``; empty = all linear ones."""
+
+
+def add_adapter(trunk: PreTrainedModel, lora: Lora, *, seed: int) -> None:
+    """Put a new adapter into ``trunk``, in place; only its weights require a gradient from then on.
+
+    It changes nothing until it is trained. Equal seeds give equal adapters. Raises ``CheckpointError`` if
+    peft is absent or ``targets`` name no layer.
+    """
+    _need_peft()
+    from peft import LoraConfig
+
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=list(lora.targets) or "all-linear",
+        task_type="FEATURE_EXTRACTION",
+    )
+    trunk.requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            trunk.add_adapter(config)
+        except ValueError as error:
+            raise CheckpointError(f"no adapter for this trunk: {error}") from error
+
+
+def has_adapter(trunk: PreTrainedModel) -> bool:
+    """Whether ``trunk`` carries an adapter."""
+    return bool(getattr(trunk, "_hf_peft_config_loaded", False))
+
+
+def save_adapter(trunk: PreTrainedModel, directory: Path, state: Mapping[str, torch.Tensor]) -> None:
+    """Write the adapter of ``trunk``, whose ``state_dict`` is ``state``, as peft's own checkpoints are.
+
+    Never the embeddings: a new marker's is the mean of the others, and is made again when it is loaded.
+    """
+    from peft import get_peft_model_state_dict
+
+    weights = get_peft_model_state_dict(trunk, state_dict=dict(state), save_embedding_layers=False)
+    tensors = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in weights.items()}
+    save_file(tensors, directory / "adapter_model.safetensors", {"format": "pt"})
+    trunk.peft_config[trunk.active_adapters()[0]].save_pretrained(str(directory))
+
+
+def base_of(directory: Path) -> str | None:
+    """Name of the base of an adapter's directory; ``None`` if it holds whole weights."""
+    config = directory / ADAPTER
+    if not config.is_file():
+        return None
+    try:
+        return str(json.loads(config.read_text())["base_model_name_or_path"])
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"{config} is not an adapter's configuration: {error!r}") from error
+
+
+def load_adapter(trunk: PreTrainedModel, directory: Path) -> None:
+    """Put the adapter of ``directory`` into ``trunk``. Raises ``CheckpointError`` if it does not fit."""
+    _need_peft()
+    try:
+        found = trunk.load_adapter(str(directory))
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"{directory}: the adapter cannot be loaded: {error}") from error
+    if found.missing_keys:
+        raise CheckpointError(
+            f"{directory}: weights of the adapter are missing: {', '.join(sorted(found.missing_keys)[:5])}"
+        )
+
+
+def _need_peft() -> None:
+    if find_spec("peft") is None:
+        raise CheckpointError("adapters need the package peft; pip install 'surefoot[train]'")

@@ -1,0 +1,188 @@
+"""Step scores from a server: vLLM's pooling and classification interfaces, or this package's gateway."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError, OpenAI
+
+from surefoot.errors import ScoreError
+from surefoot.models.remote_wire import Reply, Wire, WireError
+from surefoot.protocols import ProblemTrace, StepScorer
+from surefoot.records import Problem, Step, StepScores, Trace, Usage
+
+_AGAIN = {408, 409, 429}
+_SHOWN = 300
+"""Characters of a server's own words that go into an error."""
+
+
+class RemoteScorer:
+    """A :class:`surefoot.protocols.StepScorer` over HTTP.
+
+    **Check.** When it is made, one small trace is scored and the answer held to the wire's documented shape:
+    one result an item, one score a step, in [0, 1]. With ``reference``, a scorer of the same model in this
+    process, the scores must also be its scores, within ``tolerance``. A server that answers otherwise
+    (another pooling type, raw logits, an older version) is refused before anything is scored by it.
+
+    **Failures.** Connection errors, timeouts and the statuses 408, 409, 429 and 5xx are tried again
+    ``max_retries`` times with growing waits, or after ``Retry-After``. A batch that the server refuses is
+    sent once more item by item, so that one bad item does not spoil the others. What still fails has no
+    scores, with the reason; ``failures`` counts such traces by kind.
+
+    At most ``concurrency`` requests of at most ``batch_size`` traces are under way. Use it in a ``with``
+    block, or ``close`` it.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        *,
+        base_url: str,
+        name: str,
+        api_key: str | None = None,
+        batch_size: int = 16,
+        concurrency: int = 4,
+        max_retries: int = 4,
+        timeout_s: float = 120.0,
+        reference: StepScorer | None = None,
+        tolerance: float = 0.01,
+    ) -> None:
+        """``base_url`` with or without ``/v1``; ``api_key`` defaults to ``OPENAI_API_KEY``.
+
+        ``timeout_s`` (seconds) is for one try. Raises ``ScoreError`` if the check fails, naming what came, or
+        for a limit out of range.
+        """
+        if batch_size < 1 or concurrency < 1 or max_retries < 0 or timeout_s <= 0:
+            raise ScoreError(
+                "batch_size and concurrency must be at least 1, max_retries at least 0, timeout_s above 0"
+            )
+        self.wire, self.name, self.batch_size, self.concurrency = wire, name, batch_size, concurrency
+        self.failures: Counter[str] = Counter()
+        root = base_url.rstrip("/").removesuffix("/v1")
+        self._url = root + wire.path
+        # The official client brings the retries; a server that is not OpenAI's takes any path.
+        self._client = OpenAI(
+            base_url=root,
+            api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
+            max_retries=max_retries,
+            timeout=timeout_s,
+        )
+        try:
+            self.check(reference, tolerance)
+        except BaseException:
+            self.close()
+            raise
+
+    def check(self, reference: StepScorer | None = None, tolerance: float = 0.01) -> None:
+        """Score one small trace and hold the answer to its shape. Raises ``ScoreError``."""
+        item = _probe()
+        try:
+            [(scores, _, _)] = self._ask([item])
+        except (_CallError, WireError) as error:
+            raise ScoreError(f"{self._url} is not the scoring server asked for: {error}") from error
+        if None in scores:
+            raise ScoreError(f"{self._url} left steps of a short trace unscored: {scores}")
+        if reference is None:
+            return
+        [expected] = reference.score_traces([item])
+        pairs = list(zip(scores, expected.scores, strict=True))
+        if any(a is None or b is None or abs(a - b) > tolerance for a, b in pairs):
+            raise ScoreError(
+                f"{self._url} gives {scores} where the reference in this process gives {expected.scores}; "
+                "model, encoding, column or pooling differ"
+            )
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Scores in order, one record each. Raises ``ScoreError`` for a trace without steps."""
+        batches = [items[at : at + self.batch_size] for at in range(0, len(items), self.batch_size)]
+        with ThreadPoolExecutor(self.concurrency) as threads:
+            try:
+                return [record for batch in threads.map(self._batch, batches) for record in batch]
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _batch(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        try:
+            answers = self._ask(items)
+        except (_CallError, WireError) as error:
+            if isinstance(error, _RefusedError) and len(items) > 1:
+                return [record for item in items for record in self._batch([item])]
+            kind = "answer of another shape" if isinstance(error, WireError) else str(error).split(":")[0]
+            self.failures[kind] += len(items)
+            return [self._failed(item, str(error)) for item in items]
+        return [
+            StepScores(
+                trace_id=item.trace.id,
+                scorer=self.name,
+                scores=scores,
+                unscored_reason=reason,
+                usage=Usage(verifier_tokens=tokens, calls=0 if number else 1),
+            )
+            for number, (item, (scores, reason, tokens)) in enumerate(zip(items, answers, strict=True))
+        ]
+
+    def _failed(self, item: ProblemTrace, reason: str) -> StepScores:
+        return StepScores(
+            trace_id=item.trace.id,
+            scorer=self.name,
+            scores=(None,) * len(item.trace.steps),
+            unscored_reason=f"server: {reason}",
+        )
+
+    def _ask(self, items: Sequence[ProblemTrace]) -> list[tuple[tuple[float | None, ...], str | None, int]]:
+        """Scores, reason and tokens of each item. Raises :class:`_CallError` or :class:`WireError`."""
+        call = self.wire.call(items)
+        reply: Reply = self.wire.read(call, self._post(call.body))
+        return list(zip(reply.scores, reply.reasons, reply.tokens, strict=True))
+
+    def _post(self, body: dict[str, object]) -> str:
+        """The answer's text. Raises :class:`_CallError` after all tries."""
+        try:
+            return self._client.post(self.wire.path, cast_to=str, body=body)
+        except APIStatusError as error:
+            status = error.status_code
+            problem = f"status {status}: {error.response.text[:_SHOWN]}"
+            kind = _CallError if status in _AGAIN or status >= 500 else _RefusedError
+            raise kind(problem) from error
+        except APITimeoutError as error:
+            problem = "no answer in time: raise timeout_s, or lower concurrency or batch_size"
+            raise _CallError(problem) from error
+        except APIConnectionError as error:
+            raise _CallError(f"connection failed: {error.__cause__ or error}") from error
+        except APIError as error:
+            raise _CallError(f"request failed: {error}") from error
+
+
+class _CallError(Exception):
+    """No answer was had; the message says why."""
+
+
+class _RefusedError(_CallError):
+    """The server answered that it will not take this request."""
+
+
+def _probe() -> ProblemTrace:
+    """A right solution of two steps, in the lab's words, which are plain English to any other model."""
+    problem = Problem(text="Start with 7. Add 3.", answer="0")
+    text = "7 + 3 = 0\nAnswer: 0\n"
+    at = text.index("\n") + 1
+    steps = (Step(start=0, end=at), Step(start=at, end=len(text)))
+    return ProblemTrace(problem=problem, trace=Trace(problem_id=problem.id, text=text, steps=steps))

@@ -1,0 +1,286 @@
+"""What goes to a scoring server and what comes back: vLLM's pooling and classification, and our gateway.
+
+vLLM 0.32's own request and answer models are ``entrypoints/pooling/{pooling,classify}/protocol.py``. A wire
+turns items into JSON bodies and a body's answer into one list of scores an item; it does no network.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from surefoot.models.encoding import EncodedTrace
+from surefoot.protocols import ProblemTrace
+
+Scores = tuple[float | None, ...]
+
+
+class WireError(Exception):
+    """An answer that is not of the documented shape; the message names what came."""
+
+
+class Encoder(Protocol):
+    """Token ids and read-out positions; every :class:`surefoot.models.step_model.StepModel` is one."""
+
+    def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One request: its JSON body, and how many scores each of its items has."""
+
+    body: dict[str, Any]
+    encoded: tuple[EncodedTrace, ...] = ()
+    steps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """Scores of a call's items, each in [0, 1] or ``None`` for a step that was cut off."""
+
+    scores: list[Scores]
+    reasons: list[str | None]
+    """Why some scores of an item are ``None``."""
+    tokens: list[int]
+    """Tokens the server read for each item."""
+
+
+class Wire(Protocol):
+    """One server interface. ``path`` is relative to the server's base URL, without ``/v1``."""
+
+    @property
+    def path(self) -> str: ...
+
+    def call(self, items: Sequence[ProblemTrace]) -> Call:
+        """Raises ``ScoreError`` for a trace without steps."""
+
+    def read(self, call: Call, answer: str) -> Reply:
+        """Raises :class:`WireError`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmPooling:
+    """``POST /pooling`` with task ``token_classify``: scores of tokens, from the very ids made here.
+
+    ``rows`` says what the server was started with: ``steps``, pooler config ``{"tok_pooling_type": "STEP",
+    "step_tag_id": step_tag_id, ...}``, which answers with one row for each token ``step_tag_id``; or
+    ``tokens`` (pooling type ``ALL``), one row a token, from which the steps' rows are taken here. A row holds
+    the probabilities of the classes (softmax; sigmoid for a single one), of which ``column`` is the score.
+    With ``returned_token_ids: [good, bad]`` it is column 0; for Qwen2.5-Math-PRM, [bad, good], column 1.
+    """
+
+    encoder: Encoder
+    model: str
+    rows: Literal["steps", "tokens"] = "tokens"
+    step_tag_id: int | None = None
+    column: int = -1
+    path: str = "/pooling"
+
+    def __post_init__(self) -> None:
+        if (self.rows == "steps") != (self.step_tag_id is not None):
+            raise ValueError("rows='steps' needs step_tag_id, and rows='tokens' has none")
+
+    def call(self, items: Sequence[ProblemTrace]) -> Call:
+        """All items in one body: a list of prompts as token ids."""
+        encoded = tuple(self.encoder.encode(items))
+        body = {
+            "model": self.model,
+            "task": "token_classify",
+            "input": [list(trace.ids) for trace in encoded],
+            "encoding_format": "float",
+            "use_activation": True,
+        }
+        return Call(body=body, encoded=encoded)
+
+    def read(self, call: Call, answer: str) -> Reply:
+        """One score for each read-out position, in order. Raises :class:`WireError`."""
+        parsed = _parse(_PoolingAnswer, answer)
+        rows = _in_order(parsed.data, len(call.encoded))
+        scores = [self._scores(trace, row.data) for trace, row in zip(call.encoded, rows, strict=True)]
+        return _reply(call, scores, [len(trace.ids) for trace in call.encoded])
+
+    def _scores(self, trace: EncodedTrace, data: list[list[float]]) -> Scores:
+        places = [at for at in trace.positions if at is not None]
+        wanted = self._places(trace, places)
+        if len(data) != len(wanted):
+            raise WireError(
+                f"{len(data)} rows came for {len(wanted)} "
+                f"{'step tags' if self.rows == 'steps' else 'tokens'}; is the server's pooling type "
+                f"{'STEP' if self.rows == 'steps' else 'ALL'}?"
+            )
+        row_of = dict(zip(wanted, data, strict=True))
+        return tuple(None if at is None else _probability(row_of[at], self.column) for at in trace.positions)
+
+    def _places(self, trace: EncodedTrace, places: list[int]) -> list[int]:
+        """Token positions that the server answers for."""
+        if self.rows == "tokens":
+            return list(range(len(trace.ids)))
+        tags = [at for at, token in enumerate(trace.ids) if token == self.step_tag_id]
+        if not set(places) <= set(tags):
+            raise WireError(f"a step is read at a token that is not step_tag_id={self.step_tag_id}")
+        return tags  # the solution may hold the tag too; its rows are passed over
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmClassify:
+    """``POST /classify``: one prompt a step, cut right after the step's read-out token.
+
+    The server reads a prompt at its last token (pooling type ``LAST``) and answers with the probabilities of
+    the classes, of which ``column`` is the score. Prefix caching makes the prompts of one trace cheap.
+    """
+
+    encoder: Encoder
+    model: str
+    column: int = -1
+    path: str = "/classify"
+
+    def call(self, items: Sequence[ProblemTrace]) -> Call:
+        """All steps of all items in one body."""
+        encoded = tuple(self.encoder.encode(items))
+        prompts = [list(trace.ids[: at + 1]) for trace in encoded for at in trace.positions if at is not None]
+        return Call(body={"model": self.model, "input": prompts, "use_activation": True}, encoded=encoded)
+
+    def read(self, call: Call, answer: str) -> Reply:
+        """One score for each prompt, in order. Raises :class:`WireError`."""
+        parsed = _parse(_ClassifyAnswer, answer)
+        rows = iter(_in_order(parsed.data, len(call.body["input"])))
+        scores = [
+            tuple(None if at is None else _probability(next(rows).probs, self.column) for at in t.positions)
+            for t in call.encoded
+        ]
+        tokens = [sum(at + 1 for at in t.positions if at is not None) for t in call.encoded]
+        return _reply(call, scores, tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gateway:
+    """``POST /v1/score`` of this package's own gateway: texts go out, the server encodes.
+
+    Body: ``{"model": str | null, "items": [{"problem": str, "steps": [str, ...]}, ...]}``, the steps being
+    the exact pieces of the solution. Answer: ``{"model": str, "results": [{"scores": [number | null, ...],
+    "unscored_reason": str | null}, ...], "usage": {"verifier_tokens": int}}``, one result an item, in
+    order, one score a step in [0, 1].
+    """
+
+    model: str | None = None
+    path: str = "/v1/score"
+
+    def call(self, items: Sequence[ProblemTrace]) -> Call:
+        """The items' texts."""
+        rows = [
+            {
+                "problem": item.problem.text,
+                "steps": [item.trace.step_text(step) for step in range(len(item.trace.steps))],
+            }
+            for item in items
+        ]
+        steps = tuple(len(item.trace.steps) for item in items)
+        return Call(body={"model": self.model, "items": rows}, steps=steps)
+
+    def read(self, call: Call, answer: str) -> Reply:
+        """Scores as they came. Raises :class:`WireError`."""
+        parsed = _parse(_GatewayAnswer, answer)
+        if len(parsed.results) != len(call.steps):
+            raise WireError(f"{len(parsed.results)} results came for {len(call.steps)} items")
+        for number, (result, steps) in enumerate(zip(parsed.results, call.steps, strict=True)):
+            if len(result.scores) != steps:
+                raise WireError(f"results[{number}]: {len(result.scores)} scores came for {steps} steps")
+        scores = [tuple(_checked(score) for score in result.scores) for result in parsed.results]
+        reasons = [
+            (result.unscored_reason or "the server gave no reason") if None in result.scores else None
+            for result in parsed.results
+        ]
+        tokens = [parsed.usage.verifier_tokens] + [0] * (len(scores) - 1)
+        return Reply(scores=scores, reasons=reasons, tokens=tokens[: len(scores)])
+
+
+class _Part(BaseModel):
+    """Part of an answer; fields that are not read are left alone."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class _PoolingRow(_Part):
+    index: int
+    data: list[list[float]]
+
+
+class _PoolingAnswer(_Part):
+    data: list[_PoolingRow]
+
+
+class _ClassifyRow(_Part):
+    index: int
+    probs: list[float]
+
+
+class _ClassifyAnswer(_Part):
+    data: list[_ClassifyRow]
+
+
+class _GatewayResult(_Part):
+    scores: list[float | None]
+    unscored_reason: str | None = None
+
+
+T = TypeVar("T", bound=BaseModel)
+R = TypeVar("R", _PoolingRow, _ClassifyRow)
+
+
+class _VerifierTokens(_Part):
+    verifier_tokens: int = Field(default=0, ge=0)
+
+
+class _GatewayAnswer(_Part):
+    results: list[_GatewayResult]
+    usage: _VerifierTokens = _VerifierTokens()
+
+
+def _reply(call: Call, scores: list[Scores], tokens: list[int]) -> Reply:
+    cut = [trace.truncated_steps for trace in call.encoded]
+    reasons = [f"{steps} steps lie beyond the model's context" if steps else None for steps in cut]
+    return Reply(scores=scores, reasons=reasons, tokens=tokens)
+
+
+def _parse(model: type[T], answer: str) -> T:
+    try:
+        return model.model_validate(json.loads(answer))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        raise WireError(f"{where}: {first['msg']}; the answer begins {answer[:200]!r}") from error
+    except ValueError as error:
+        raise WireError(f"no JSON: the answer begins {answer[:200]!r}") from error
+
+
+def _in_order(rows: list[R], count: int) -> list[R]:
+    rows = sorted(rows, key=lambda row: row.index)
+    if [row.index for row in rows] != list(range(count)):
+        raise WireError(f"results {[row.index for row in rows][:20]} came for {count} prompts")
+    return rows
+
+
+def _probability(row: list[float], column: int) -> float:
+    if not -len(row) <= column < len(row):
+        raise WireError(f"column {column} was asked for, but a row has {len(row)} classes")
+    if len(row) > 1 and not math.isclose(math.fsum(row), 1.0, abs_tol=0.02):
+        raise WireError(
+            f"a row of {len(row)} classes adds up to {math.fsum(row):.4g}, so is no probabilities"
+        )
+    value = _checked(row[column])
+    if value is None:
+        raise WireError("a row holds no number")
+    return value
+
+
+def _checked(score: float | None) -> float | None:
+    if score is not None and not -1e-6 <= score <= 1 + 1e-6:  # False for NaN
+        raise WireError(
+            f"a score is {score}, outside [0, 1]: raw logits? the server must apply its activation"
+        )
+    return None if score is None else min(1.0, max(0.0, score))

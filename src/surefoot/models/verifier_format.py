@@ -1,0 +1,151 @@
+"""How a generative verifier is asked, and how its critique is read.
+
+The defaults are ThinkPRM's (Khalifa et al., arXiv 2504.16828): one user turn with problem and numbered steps,
+a critique of each step that ends in ``\\boxed{correct}`` or ``\\boxed{incorrect}`` and stops at the first
+incorrect one, then the question whose yes or no is scored.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from surefoot.errors import ScoreError
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Message
+
+_THINKPRM = """\
+You are given a math problem and a proposed step-by-step solution:
+
+[Math Problem]
+
+{problem}
+
+[Solution]
+
+{solution}
+
+Review and critique each step in the proposed solution to determine whether each step is correct. \
+If the solution is incomplete, only verify the provided steps."""
+
+
+class CritiqueError(Exception):
+    """A critique without a verdict on every step; the message is the reason to count it under."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Critique:
+    """What a verifier wrote, up to its last verdict."""
+
+    text: str
+    verdicts: tuple[bool, ...]
+    """One a step, ``True`` = correct; it ends at the first ``False``."""
+
+    @property
+    def correct(self) -> bool:
+        """Whether no step is called incorrect."""
+        return all(self.verdicts)
+
+
+class VerifierFormat(BaseModel):
+    """Texts around and inside a critique; ``verifier.json`` of a checkpoint trained here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    template: str = _THINKPRM
+    """``{problem}`` and ``{solution}`` are replaced."""
+    chat: bool = True
+    """Whether the template is a user message for the chat template, or the text as the model reads it."""
+    step: str = "Step {number}: {text}"
+    """One step; ``{number}`` counts from 1. Steps are joined by line ends."""
+    opening: str = "\nLet's verify step by step:"
+    """What the reply is made to begin with."""
+    correct: str = r"\boxed{correct}"
+    incorrect: str = r"\boxed{incorrect}"
+    end: str = "</think>"
+    """What closes the critique."""
+    question: str = "\nIs the solution correct?"
+    """Forced after ``end``; the token after it is yes or no."""
+    yes: tuple[str, ...] = (" Yes", "Yes", " yes", "yes")
+    no: tuple[str, ...] = (" No", "No", " no", "no")
+    """Spellings whose probabilities are added: a tokenizer has some of them as tokens of their own."""
+    rechecks: tuple[str, ...] = (
+        "\nLet me check every step once more.",
+        "\nLet me verify again, from the first step on.",
+        "\nDid I miss something? One last look at each step.",
+    )
+    """What begins the second, third and fourth round of sequential checking."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, holes in (("template", ("{problem}", "{solution}")), ("step", ("{text}",))):
+            for hole in holes:
+                if hole not in getattr(self, name):
+                    raise ValueError(f"{name} must contain '{hole}'")
+        if not (self.correct and self.incorrect and self.end):
+            raise ValueError("correct, incorrect and end must not be empty")
+        if self.correct in self.incorrect or self.incorrect in self.correct:
+            raise ValueError("correct and incorrect must not contain each other: no verdict could be told")
+        if not self.yes or not self.no or set(self.yes) & set(self.no):
+            raise ValueError("yes and no need one spelling each and none in common")
+        return self
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Where a critique ends: at the first incorrect step, at its end, or at the question."""
+        return (self.incorrect, self.end, self.question.strip() or self.end)
+
+    @property
+    def closing(self) -> str:
+        """What is forced after the last verdict so that the next token is the answer."""
+        return f"\n{self.end}{self.question}"
+
+    def prompt(self, item: ProblemTrace) -> str | tuple[Message, ...]:
+        """What the verifier is shown. Raises ``ScoreError`` for a trace without steps or text."""
+        if item.trace.text is None or not item.trace.steps:
+            raise ScoreError(
+                f"trace {item.trace.id}: a generative verifier reads a text trace that has steps; "
+                "segment it first, or use a judge for chat traces"
+            )
+        steps = (
+            _fill(self.step, number=str(index + 1), text=item.trace.step_text(index).strip("\n"))
+            for index in range(len(item.trace.steps))
+        )
+        text = _fill(self.template, problem=item.problem.text, solution="\n".join(steps))
+        return (Message(role="user", content=text),) if self.chat else text
+
+    def body(self, text: str) -> str:
+        """What stands before the end of the critique and the question, where a model wrote them itself."""
+        for mark in self.stop[1:]:
+            text = text.split(mark)[0]
+        return text
+
+    def read(self, text: str, steps: int) -> Critique:
+        """The verdicts in a critique of ``steps`` steps; what follows the last of them is cut off.
+
+        A verdict counts in the order it stands in. Raises :class:`CritiqueError` if some step has none, if
+        there are more verdicts than steps, or if a box holds something else.
+        """
+        text = self.body(text)
+        found = list(re.finditer(f"{re.escape(self.incorrect)}|{re.escape(self.correct)}", text))
+        verdicts = [match[0] == self.correct for match in found]
+        if False in verdicts:
+            verdicts = verdicts[: verdicts.index(False) + 1]
+        kept = text[: found[len(verdicts) - 1].end()] if verdicts else text
+        other = kept.replace(self.incorrect, "").replace(self.correct, "")
+        if r"\boxed" in other:
+            raise CritiqueError("a box holds something other than a verdict")
+        if len(verdicts) > steps:
+            raise CritiqueError("more verdicts than steps")
+        if not verdicts or (all(verdicts) and len(verdicts) < steps):
+            raise CritiqueError("a verdict is missing")
+        return Critique(text=kept, verdicts=tuple(verdicts))
+
+
+def _fill(template: str, **values: str) -> str:
+    """Replace ``{name}`` in one pass, so that braces in a value are left alone."""
+    pattern = "|".join(re.escape(f"{{{name}}}") for name in values)
+    return re.sub(pattern, lambda found: values[found[0][1:-1]], template)

@@ -1,0 +1,85 @@
+"""What a run keeps on disk while it trains: its state, the best weights so far, and the curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from surefoot.training.config import TrainingLog
+from surefoot.training.workers import placed, whole
+
+Parameters = Mapping[str, torch.nn.Parameter]
+
+
+def save_state(
+    path: Path, parameters: Parameters, optimiser: torch.optim.Optimizer, log: TrainingLog, *, write: bool
+) -> None:
+    """Trained weights, optimiser and log in one file. Every process calls it, one with ``write``."""
+    tensors = {}
+    for name, parameter in parameters.items():
+        tensors[f"parameter/{name}"] = whole(parameter.detach())
+        for key, value in optimiser.state[parameter].items():
+            tensors[f"{key}/{name}"] = whole(value)
+    if write:
+        _write(path, tensors, {"log": log.model_dump_json()})
+
+
+def load_state(path: Path, parameters: Parameters, optimiser: torch.optim.Optimizer) -> TrainingLog:
+    """Put the state of ``path`` back; returns its log, an empty one if there is no such file."""
+    if not path.exists():
+        return TrainingLog()
+    with safe_open(path, framework="pt") as state, torch.no_grad():
+        log = TrainingLog.model_validate_json(state.metadata()["log"])
+        known = set(state.keys())
+        for name, parameter in parameters.items():
+            parameter.copy_(placed(state.get_tensor(f"parameter/{name}"), parameter))
+            moments = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in known]
+            values = {key: state.get_tensor(f"{key}/{name}") for key in moments}
+            optimiser.state[parameter] = {
+                key: value if key == "step" else placed(value, parameter) for key, value in values.items()
+            }
+    return log
+
+
+def save_weights(path: Path, parameters: Parameters, *, write: bool) -> None:
+    """Trained weights alone. Every process calls it, one with ``write``."""
+    tensors = {name: whole(parameter.detach()) for name, parameter in parameters.items()}
+    if write:
+        _write(path, tensors, {})
+
+
+@torch.no_grad()
+def load_weights(path: Path, parameters: Parameters) -> None:
+    """Put the weights of :func:`save_weights` back."""
+    tensors = load_file(path)
+    for name, parameter in parameters.items():
+        parameter.copy_(placed(tensors[name], parameter))
+
+
+def write_curves(path: Path, log: TrainingLog, rates: list[float]) -> None:
+    """One JSON line an update: loss, gradient norm, learning rate, and the AUC where it was measured."""
+    found = {one.update: one.auc for one in log.validation}
+    rows = []
+    for update, (loss, norm, rate) in enumerate(zip(log.losses, log.norms, rates, strict=False), start=1):
+        row = {"update": update, "loss": loss, "gradient_norm": norm, "learning_rate": rate}
+        rows.append(row | ({"validation_auc": found[update]} if update in found else {}))
+    temporary = _temporary(path)
+    temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _write(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
+    """One file, renamed into place: whole or absent, whenever the process is killed."""
+    temporary = _temporary(path)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata)
+    temporary.replace(path)
+
+
+def _temporary(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(f".{path.name}.part")  # a run clears these away when it opens

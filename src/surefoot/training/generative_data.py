@@ -1,0 +1,208 @@
+"""Training data of a generative verifier: critiques that agree with gold labels on every step.
+
+ThinkPRM (Khalifa et al., arXiv 2504.16828, section 3): several chains are drawn for each labelled prefix;
+one is kept only if all its verdicts can be read and all match the gold step labels, and if it is not too
+long; right and wrong solutions are balanced; what follows the last verdict is removed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from surefoot.errors import TrainingError
+from surefoot.models.verifier_format import CritiqueError, VerifierFormat
+from surefoot.policies.prompts import template_messages
+from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, SampleRequest, Sampling
+
+Neutral = Literal["good", "bad", "drop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftExample:
+    """Token ids of prompt and critique; the loss is on the ids from ``prompt`` on."""
+
+    trace_id: str
+    ids: tuple[int, ...]
+    prompt: int
+    """Number of leading tokens that are read and not learned."""
+    correct: bool
+    """Whether the gold labels, and so the critique, find no error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftSet:
+    """Examples, and what happened to every critique."""
+
+    examples: list[SftExample]
+    critiques: int
+    """Critiques looked at."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Critiques (and traces, where it says so) left out, by reason."""
+
+
+async def write_critiques(
+    policy: Policy,
+    items: Sequence[LabelledTrace],
+    form: VerifierFormat,
+    *,
+    chains: int = 4,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+) -> list[list[str]]:
+    """``chains`` critiques of each trace by ``policy``, without the opening; fewer where the policy failed.
+
+    ``sampling`` defaults to ThinkPRM's: temperature 0.1, at most 4096 tokens.
+    """
+    sampling = sampling or Sampling(temperature=0.1, max_tokens=4096, stop=(form.end,))
+    requests = [
+        SampleRequest(
+            prompt=form.prompt(ProblemTrace(problem=item.problem, trace=item.trace)),
+            prefix=form.opening,
+            n=chains,
+            seed=seed,
+            sampling=sampling,
+        )
+        for item in items
+    ]
+    results = await policy.sample(requests)
+    return [[completion.text for completion in result.completions] for result in results]
+
+
+def build_sft_set(
+    tokenizer: PreTrainedTokenizerBase,
+    items: Sequence[LabelledTrace],
+    critiques: Sequence[Sequence[str]],
+    form: VerifierFormat,
+    *,
+    max_tokens: int = 4096,
+    neutral: Neutral = "good",
+    balance: bool = True,
+    seed: int = 0,
+) -> SftSet:
+    """Filter critiques against the gold correctness labels and encode those that remain.
+
+    Gold labels are needed on every step up to the first -1, or on all; ``neutral`` says what 0 is
+    (``drop`` leaves such traces out). ``max_tokens`` bounds the critique. With ``balance`` as many examples
+    of right as of wrong solutions stay, drawn with ``seed``. The target is the critique up to its last
+    verdict, the format's closing question and the right answer to it.
+
+    Raises ``TrainingError`` if nothing is left, saying why.
+    """
+    dropped: Counter[str] = Counter()
+    examples: list[SftExample] = []
+    total = 0
+    for item, texts in zip(items, critiques, strict=True):
+        total += len(texts)
+        gold = _gold(item, neutral)
+        if gold is None:
+            dropped["no gold label on some step"] += len(texts)
+            continue
+        seen: set[str] = set()
+        for text in texts:
+            kept = _kept(text, gold, form, len(item.trace.steps), seen)
+            if kept.reason:
+                dropped[kept.reason] += 1
+                continue
+            example = _encode(tokenizer, form, item, kept.text, all(gold))
+            if len(example.ids) - example.prompt > max_tokens:
+                dropped["too long"] += 1
+                continue
+            examples.append(example)
+    if balance:
+        examples = _balanced(examples, dropped, seed)
+    if not examples:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "no critiques given"
+        raise TrainingError(f"no critique is left to train on: {reasons}")
+    return SftSet(examples=examples, critiques=total, dropped=dropped)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    text: str = ""
+    reason: str | None = None
+
+
+def _kept(text: str, gold: tuple[bool, ...], form: VerifierFormat, steps: int, seen: set[str]) -> _Kept:
+    """The critique up to its last verdict, or the reason to leave it out."""
+    try:
+        critique = form.read(text, steps)
+    except CritiqueError as error:
+        return _Kept(reason=f"unreadable: {error}")
+    if critique.verdicts != gold:
+        same_end = critique.correct == all(gold)
+        return _Kept(reason="right in the end, a step verdict differs" if same_end else "verdict is wrong")
+    if critique.text in seen:
+        return _Kept(reason="repeated")
+    seen.add(critique.text)
+    return _Kept(text=critique.text)
+
+
+def _gold(item: LabelledTrace, neutral: Neutral) -> tuple[bool, ...] | None:
+    """Gold verdicts up to the first error; ``None`` if one is missing or labels of a step disagree."""
+    gold = []
+    for step in range(len(item.trace.steps)):
+        values = {
+            label.value for label in item.labels if label.step == step and label.kind == "correctness"
+        } - {None}
+        if len(values) != 1:
+            return None
+        (value,) = values
+        if value == 0 and neutral == "drop":
+            return None
+        gold.append(value == 1 or (value == 0 and neutral == "good"))
+        if not gold[-1]:
+            break
+    return tuple(gold) or None
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerBase,
+    form: VerifierFormat,
+    item: LabelledTrace,
+    critique: str,
+    correct: bool,
+) -> SftExample:
+    """Tokens as the verifier will see them: prompt with opening, critique, question, answer, end."""
+    prompt = form.prompt(ProblemTrace(problem=item.problem, trace=item.trace))
+    special = isinstance(prompt, str)
+    if not isinstance(prompt, str):
+        rows = template_messages(prompt)
+        prompt = str(tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True))
+    before = prompt + form.opening
+    answer = _answer(tokenizer, form, correct)
+    ids = list(tokenizer(before + critique + form.closing + answer, add_special_tokens=special)["input_ids"])
+    head = list(tokenizer(before, add_special_tokens=special)["input_ids"])
+    shared = next((at for at, (a, b) in enumerate(zip(ids, head, strict=False)) if a != b), len(head))
+    if tokenizer.eos_token_id is not None and ids[-1] != tokenizer.eos_token_id:
+        ids.append(tokenizer.eos_token_id)
+    return SftExample(trace_id=item.trace.id, ids=tuple(ids), prompt=shared, correct=correct)
+
+
+def _answer(tokenizer: PreTrainedTokenizerBase, form: VerifierFormat, correct: bool) -> str:
+    """The first spelling that is one token after the question, as the reader of the odds wants it."""
+    before = tokenizer(form.closing, add_special_tokens=False)["input_ids"]
+    for spelling in form.yes if correct else form.no:
+        ids = tokenizer(form.closing + spelling, add_special_tokens=False)["input_ids"]
+        if len(ids) == len(before) + 1 and ids[:-1] == before and ids[-1] != tokenizer.unk_token_id:
+            return spelling
+    raise TrainingError(
+        f"no spelling of {'yes' if correct else 'no'} is a single token after the question; change the format"
+    )
+
+
+def _balanced(examples: list[SftExample], dropped: Counter[str], seed: int) -> list[SftExample]:
+    sides = [[n for n, example in enumerate(examples) if example.correct == side] for side in (True, False)]
+    fewest = min(map(len, sides))
+    rng = np.random.default_rng(seed)
+    kept: set[int] = set()
+    for name, side in zip(("right", "wrong"), sides, strict=True):
+        kept |= {side[place] for place in rng.permutation(len(side))[:fewest].tolist()}
+        if len(side) > fewest:
+            dropped[f"balance: {name} solutions"] += len(side) - fewest
+    return [example for number, example in enumerate(examples) if number in kept]

@@ -1,0 +1,101 @@
+"""``surefoot train``: losses, held-out problems, adapters and pairs from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from surefoot.cli import app
+from surefoot.errors import RunError
+from surefoot.models.scorer import load_prm
+from surefoot.records import Record, StepLabel, StepPair
+
+
+def write(path: Path, rows: list[Record]) -> str:
+    path.write_text("".join(row.model_dump_json() + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def files(lab_items, tmp_path) -> dict[str, str]:
+    labels = [
+        StepLabel(
+            trace_id=item.trace.id,
+            step=step,
+            kind="correctness",
+            value=1.0 if item.trace.outcome else -float(step > 0),
+            source="test",
+        )
+        for item in lab_items
+        for step in range(len(item.trace.steps))
+    ]
+    pairs = [
+        StepPair(
+            problem_id=item.problem.id,
+            prefix="",
+            better=item.trace.step_text(0),
+            worse=item.trace.step_text(1),
+            better_value=0.9,
+            worse_value=0.1,
+            source="test",
+        )
+        for item in lab_items
+    ]
+    return {
+        "problems": write(tmp_path / "problems.jsonl", [item.problem for item in lab_items]),
+        "traces": write(tmp_path / "traces.jsonl", [item.trace for item in lab_items]),
+        "labels": write(tmp_path / "labels.jsonl", labels),
+        "pairs": write(tmp_path / "pairs.jsonl", pairs),
+    }
+
+
+def call(base: Path, files: dict[str, str], *given: str, kind: str = "prm", names: str) -> None:
+    paths = [part for name in names.split() for part in (f"--{name}", files[name])]
+    short = ["--base", str(base), "--epochs", "2", "--head-epochs", "0"]
+    CliRunner().invoke(app, ["train", kind, *paths, *short, *given], catch_exceptions=False)
+
+
+def test_classes_with_a_marker_an_adapter_and_held_out_problems(lab_base, lab_items, files, tmp_path):
+    pytest.importorskip("peft")
+    out = tmp_path / "prm"
+    options = "--loss classes --neutral bad --marker <extra_0> --lora 2 --lora-target q_proj --validation 0.4"
+    more = "--patience 5 --evaluate-every 1 --accumulate 2 --balance 0.5 --batch-size 4"
+    call(lab_base, files, *options.split(), *more.split(), "--out", str(out), names="problems traces labels")
+    card = json.loads((out / "surefoot.json").read_text())
+    assert (card["head"], card["neutral"], card["encoding"]["marker"]) == ("classes", "bad", "<extra_0>")
+    assert json.loads((out / "adapter_config.json").read_text())["r"] == 2
+    log = json.loads((out / "training.json").read_text())
+    assert [one["update"] for one in log["validation"]] == list(range(1, len(log["losses"]) + 1))
+    assert all(None not in record.scores for record in load_prm(out).score_traces(lab_items))
+
+
+def test_pairs(lab_base, files, tmp_path):
+    call(lab_base, files, "--loss", "pairwise", "--out", str(tmp_path / "prm"), names="problems pairs")
+    log = json.loads((tmp_path / "prm" / "training.json").read_text())
+    assert log["losses"][0] == pytest.approx(0.693147, rel=1e-4)
+    assert log["config"]["loss"] == "pairwise"
+
+
+def test_an_orm_by_tokens(lab_base, files, tmp_path):
+    given = ("--tokens-per-pass", "200", "--validation", "0.4", "--out", str(tmp_path / "orm"))
+    call(lab_base, files, *given, kind="orm", names="problems traces")
+    assert json.loads((tmp_path / "orm" / "training.json").read_text())["validation"]
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "message"),
+    [
+        ("problems pairs", "", "go together"),
+        ("problems traces labels", "--loss pairwise", "go together"),
+        ("problems traces", "", "--labels"),
+        ("problems traces labels", "--loss hinge", "--loss"),
+        ("problems traces labels", "--lora 2 --freeze-trunk", "choose one"),
+        ("problems traces labels", "--validation 0.0001", "nothing on one side"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(lab_base, files, tmp_path, names, given, message):
+    with pytest.raises(RunError, match=message):
+        call(lab_base, files, *given.split(), "--out", str(tmp_path / "prm"), names=names)

@@ -1,0 +1,123 @@
+"""Math-Shepherd: golden tokens, and scores against a full forward of transformers' Mistral."""
+
+import pytest
+import torch
+from published_checkpoints import (
+    BATCH,
+    PIECES,
+    TINY,
+    byte_tokenizer,
+    close,
+    hold_later_steps_apart,
+    item,
+    piece_tokenizer,
+    pieces,
+    scores_of,
+    states,
+)
+from transformers import MistralConfig, MistralForCausalLM
+
+from surefoot import load_prm
+from surefoot.errors import CheckpointError
+
+BOS, TAG = PIECES.index("<s>"), PIECES.index("▁ки")
+PLUS, MINUS = PIECES.index("▁+"), PIECES.index("▁-")
+
+
+def save(directory, **changes):
+    torch.manual_seed(2)
+    model = MistralForCausalLM(MistralConfig(**TINY | changes)).eval()
+    model.save_pretrained(directory, max_shard_size="60KB")
+    piece_tokenizer().save_pretrained(directory)
+    return model
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("hub") / "math-shepherd-mistral-7b-prm"
+    return directory, save(directory)
+
+
+@pytest.fixture(scope="module")
+def scorer(checkpoint):
+    return load_prm(checkpoint[0])
+
+
+def golden(question, steps):
+    """Question, a space, and the steps, each with its tag, joined by line ends."""
+    ids, reads = [BOS, *pieces("▁" + question.replace(" ", "▁") + "▁")], []
+    for number, step in enumerate(steps):
+        ids += [*pieces("\n" * (number > 0) + step.replace(" ", "▁")), TAG]
+        reads.append(len(ids) - 1)
+    return ids, reads
+
+
+def test_golden_tokens_and_positions(scorer):
+    [encoded] = scorer.model.encode([item("1+1?", ["2", "so 2"])])
+    tokens = scorer.model.tokenizer.convert_ids_to_tokens(encoded.ids)
+    assert " ".join(tokens) == "<s> ▁ 1 + 1 ? ▁ 2 ▁ки \n s o ▁ 2 ▁ки"
+    assert encoded.positions == (8, 14)
+    assert (list(encoded.ids), list(encoded.positions)) == golden("1+1?", ["2", "so 2"])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_scores_of_the_plain_forward(checkpoint, scorer, side):
+    steps = [["2"], ["4", "so 4!", "4"], ["2", "3", "9-1=8", "8"]]
+    written = [golden(one.problem.text, texts) for one, texts in zip(BATCH, steps, strict=True)]
+    logits = states(checkpoint[1], [ids for ids, _ in written], side)
+    expected = [
+        row[reads][:, [PLUS, MINUS]].softmax(-1)[:, 0].tolist()
+        for row, (_, reads) in zip(logits, written, strict=True)
+    ]
+    close(scores_of(scorer, BATCH), expected)
+    close([scores_of(scorer, [one])[0] for one in BATCH], expected)
+    assert max(map(max, expected)) - min(map(min, expected)) > 0.01
+
+
+def test_only_two_rows_of_the_head_are_kept(checkpoint, scorer):
+    assert len(list(checkpoint[0].glob("model-*.safetensors"))) > 1
+    assert torch.equal(scorer.model.head.weight, checkpoint[1].lm_head.weight[[PLUS, MINUS]])
+    assert not any("lm_head" in name for name, _ in scorer.model.named_parameters())
+
+
+def test_later_steps_change_nothing(scorer):
+    hold_later_steps_apart(scorer)
+
+
+def test_a_tag_in_a_step_is_text(scorer):
+    [encoded] = scorer.model.encode([item("1+1?", ["2 ки ки", "so <s> ки"])])
+    text = "".join(scorer.model.tokenizer.convert_ids_to_tokens(encoded.ids))
+    assert text == "<s>▁1+1?▁2▁к▁и▁к▁и▁ки\nso▁<▁s>▁к▁и▁ки"
+    assert [encoded.ids[at] for at in encoded.positions] == [TAG, TAG]
+    assert encoded.ids.count(TAG) == 2
+
+
+def test_card_and_context(tmp_path):
+    save(tmp_path, max_position_embeddings=14)
+    scorer = load_prm(tmp_path, family="math-shepherd")
+    assert (scorer.card.family, scorer.card.aggregation) == ("math-shepherd", "min")
+    [record] = scorer.score_traces([item("1+1?", ["2", "so 2"])])
+    assert record.scores[0] is not None
+    assert record.scores[1] is None
+    assert "context of 14 tokens" in record.unscored_reason
+
+
+def test_tied_embeddings_serve_as_head(tmp_path):
+    model = save(tmp_path, tie_word_embeddings=True)
+    scorer = load_prm(tmp_path, family="math-shepherd")
+    assert torch.equal(scorer.model.head.weight, model.model.embed_tokens.weight[[PLUS, MINUS]])
+
+
+def test_a_plain_language_model_is_not_taken_for_a_reward_model(tmp_path):
+    save(tmp_path)
+    with pytest.raises(CheckpointError, match=r"plain language model.*'math-shepherd'.*family="):
+        load_prm(tmp_path)
+    with pytest.raises(CheckpointError, match=r"family='shepherd' is not known; choose 'math-shepherd'"):
+        load_prm(tmp_path, family="shepherd")
+
+
+def test_another_tokenizer_is_refused(tmp_path):
+    save(tmp_path)
+    byte_tokenizer(["<s>"], bos="<s>").save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"'\+ -' is 3 tokens"):
+        load_prm(tmp_path, family="math-shepherd")

@@ -1,0 +1,95 @@
+"""Order, shares and layout of what is trained on."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surefoot.errors import TrainingError
+from surefoot.models.card import CheckpointCard
+from surefoot.models.reward_model import RewardModel
+from surefoot.training.batches import batch_order, can_pack, cut_passes, lay_out
+from surefoot.training.config import TrainingConfig
+from surefoot.training.targets import Example
+
+
+def example(name: int, length: int, target: float = 1.0) -> Example:
+    return Example(
+        trace_id=str(name),
+        ids=tuple(range(1, length + 1)),
+        positions=tuple(range(1, length, 3)) or (0,),
+        targets=(target,) * max(1, len(range(1, length, 3))),
+    )
+
+
+@given(
+    lengths=st.lists(st.integers(2, 60), min_size=1, max_size=30),
+    workers=st.integers(1, 4),
+    accumulate=st.integers(1, 3),
+    tokens=st.none() | st.integers(1, 200),
+    layout=st.sampled_from(["padded", "packed"]),
+)
+def test_the_passes_of_an_update_are_its_traces_once(lengths, workers, accumulate, tokens, layout):
+    batch = [example(number, length) for number, length in enumerate(lengths)]
+    config = TrainingConfig(accumulate=accumulate, tokens_per_pass=tokens, layout=layout)
+    passes = cut_passes(batch, config, workers)
+    assert len(passes) % workers == 0
+    counted = Counter(item.trace_id for one in passes if one.weight for item in one.items)
+    assert counted == Counter(item.trace_id for item in batch)
+    for one in passes:
+        assert one.items
+        longest = max(len(part.ids) for part in one.parts)
+        size = sum(len(p.ids) for p in one.parts) if layout == "packed" else longest * len(one.parts)
+        assert tokens is None or size <= tokens or len(one.items) == 1
+    if tokens is None:
+        assert len([one for one in passes if one.weight]) == min(workers * accumulate, len(batch))
+
+
+def test_two_buckets_are_drawn_equally_often():
+    items = [example(number, 5, target=0.2 if number < 3 else 0.8) for number in range(23)]
+    batches = batch_order(items, TrainingConfig(epochs=2, batch_size=10, balance=0.5))
+    drawn = Counter(number for batch in batches for number in batch)
+    low = sum(drawn[number] for number in range(3))
+    assert low == sum(drawn[number] for number in range(3, 23)) == 40
+    assert all(drawn[number] == 2 for number in range(3, 23)), "the larger bucket is seen once an epoch"
+    with pytest.raises(TrainingError, match="without a target below"):
+        batch_order(items[:3], TrainingConfig(balance=0.5))
+
+
+@pytest.mark.parametrize("base", ["lab_base", "gpt2_base"])
+def test_packed_traces_do_not_see_each_other(base, request):
+    card = CheckpointCard(kind="prm", label_source="test", base="tiny")
+    model = RewardModel.initialise(request.getfixturevalue(base), card).eval()
+    torch.nn.init.normal_(model.head.weight)
+    parts = [example(number, length) for number, length in enumerate((7, 3, 12, 7))]
+    outputs = []
+    for layout, groups in (("packed", [parts]), ("padded", [parts]), ("padded", [[part] for part in parts])):
+        made = []
+        for group in groups:
+            given = lay_out(group, layout, torch.device("cpu"))
+            made.append(model(given.ids_bt, given.mask_bt, given.rows_s, given.at_s, given.depths_bt))
+        outputs.append(torch.cat(made))
+    for found in outputs[:2]:
+        torch.testing.assert_close(found, outputs[2], atol=2e-5, rtol=1e-4)
+    assert can_pack(model.trunk)
+
+
+def test_a_trunk_that_mixes_packed_traces_is_found_out(lab_base):
+    card = CheckpointCard(kind="prm", label_source="test", base="tiny")
+    model = RewardModel.initialise(lab_base, card)
+
+    class Blind(torch.nn.Module):
+        """Takes no notice of positions, so that packed traces run on."""
+
+        def __init__(self, trunk) -> None:
+            super().__init__()
+            self.inner, self.config, self.device, self.dtype = trunk, trunk.config, trunk.device, trunk.dtype
+
+        def forward(self, input_ids, use_cache, position_ids=None):
+            return self.inner(input_ids=input_ids, use_cache=use_cache)
+
+    assert not can_pack(Blind(model.trunk))

@@ -1,0 +1,136 @@
+"""Critiques that become training data, and those that do not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from surefoot.errors import TrainingError
+from surefoot.lab import critic
+from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.lab.world import ExactLabeller
+from surefoot.models.verifier_format import VerifierFormat
+from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.training.generative_data import build_sft_set, write_critiques
+
+FORM = VerifierFormat(
+    template=critic.TEMPLATE,
+    chat=False,
+    step=critic.STEP,
+    opening=critic.OPENING,
+    correct=critic.CORRECT,
+    incorrect=critic.INCORRECT,
+    end=critic.END,
+    question=critic.QUESTION,
+    yes=(critic.YES,),
+    no=(critic.NO,),
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    tokenizer = build_tokenizer()
+    tokenizer.add_tokens(list(critic.PIECES))
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def items(lab_items: list[ProblemTrace]) -> list[LabelledTrace]:
+    labels = asyncio.run(ExactLabeller().label(lab_items))
+    return [
+        LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(of_trace))
+        for item, of_trace in zip(lab_items, labels, strict=True)
+    ]
+
+
+def critiques(items: list[LabelledTrace], chains: int = 1, **noise: float) -> list[list[str]]:
+    return asyncio.run(write_critiques(critic.NoisyCritic(**noise), items, FORM, chains=chains))
+
+
+def test_faultless_critiques_all_stay_and_are_balanced(tokenizer, items) -> None:
+    data = build_sft_set(tokenizer, items, critiques(items), FORM)
+    assert len(data.examples) == data.critiques == 12
+    assert sum(example.correct for example in data.examples) == 6
+    assert not data.dropped
+
+
+def test_tokens_are_prompt_critique_question_answer_end(tokenizer, items) -> None:
+    data = build_sft_set(tokenizer, items, critiques(items), FORM, balance=False)
+    for item, example, (text,) in zip(items, data.examples, critiques(items), strict=True):
+        prompt = FORM.prompt(ProblemTrace(problem=item.problem, trace=item.trace)) + FORM.opening
+        answer = " Yes" if example.correct else " No"
+        whole = prompt + text.removesuffix(f"\n{critic.END}") + FORM.closing + answer
+        assert tokenizer.decode(example.ids[: example.prompt]) == "<s>" + prompt
+        assert tokenizer.decode(example.ids) == "<s>" + whole + "</s>"
+        assert example.ids[: example.prompt] == tuple(tokenizer(prompt)["input_ids"])
+
+
+def test_noise_is_filtered_and_accounted_for(tokenizer, items) -> None:
+    texts = critiques(items, chains=40, error_rate=0.15, omit_rate=0.1)
+    data = build_sft_set(tokenizer, items, texts, FORM, balance=False)
+    assert data.critiques == 480
+    assert len(data.examples) + sum(data.dropped.values()) == 480
+    assert len(data.examples) == 12  # the lab's critic writes one right critique of each trace
+    assert data.dropped["unreadable: a verdict is missing"] > 20
+    assert data.dropped["verdict is wrong"] > 20
+    assert data.dropped["right in the end, a step verdict differs"] > 10
+    assert data.dropped["repeated"] > 100
+
+
+def test_a_right_end_with_a_wrong_middle_is_rejected(tokenizer, items) -> None:
+    wrong = items[1]
+    first = next(label.step for label in wrong.labels if label.value == -1)
+    # an error is found, but at another step than the labels say
+    at = 0 if first else 1
+    texts = [critic.CORRECT * at + critic.INCORRECT]
+    with pytest.raises(TrainingError, match="1 right in the end, a step verdict differs"):
+        build_sft_set(tokenizer, [wrong], [texts], FORM, balance=False)
+
+
+def test_text_after_the_last_verdict_is_removed(tokenizer, items) -> None:
+    (text,) = critiques(items[:1])[0]
+    chatter = text.removesuffix(f"\n{critic.END}") + "\n7 + 7 = 4" + critic.END
+    data = build_sft_set(tokenizer, items[:1], [[chatter]], FORM, balance=False)
+    plain = build_sft_set(tokenizer, items[:1], [[text]], FORM, balance=False)
+    assert data.examples[0].ids == plain.examples[0].ids
+
+
+def test_long_critiques_are_left_out(tokenizer, items) -> None:
+    lengths = [
+        len(example.ids) - example.prompt
+        for example in build_sft_set(tokenizer, items, critiques(items), FORM, balance=False).examples
+    ]
+    limit = sorted(lengths)[5]
+    data = build_sft_set(tokenizer, items, critiques(items), FORM, balance=False, max_tokens=limit)
+    assert len(data.examples) == sum(length <= limit for length in lengths)
+    assert data.dropped["too long"] == 12 - len(data.examples)
+
+
+def test_balance_takes_from_the_larger_side(tokenizer, items) -> None:
+    some = [item for number, item in enumerate(items) if number % 2 == 0 or number < 4]
+    data = build_sft_set(tokenizer, some, critiques(some), FORM, seed=1)
+    again = build_sft_set(tokenizer, some, critiques(some), FORM, seed=1)
+    assert sum(example.correct for example in data.examples) == 2
+    assert len(data.examples) == 4
+    assert data.dropped == {"balance: right solutions": 4}
+    assert data == again
+
+
+def test_unlabelled_traces_are_left_out(tokenizer, items) -> None:
+    bare = LabelledTrace(problem=items[0].problem, trace=items[0].trace, labels=items[0].labels[:-1])
+    with pytest.raises(TrainingError, match="1 no gold label on some step"):
+        build_sft_set(tokenizer, [bare], critiques([bare]), FORM)
+
+
+@pytest.mark.parametrize(("neutral", "kept"), [("good", 1), ("bad", 0), ("drop", 0)])
+def test_neutral_labels(tokenizer, items, neutral, kept) -> None:
+    right = items[0]
+    labels = (right.labels[0].model_copy(update={"value": 0.0}), *right.labels[1:])
+    item = LabelledTrace(problem=right.problem, trace=right.trace, labels=labels)
+    texts = critiques([item])
+    if kept:
+        assert build_sft_set(tokenizer, [item], texts, FORM, neutral=neutral, balance=False).examples
+    else:
+        with pytest.raises(TrainingError):
+            build_sft_set(tokenizer, [item], texts, FORM, neutral=neutral, balance=False)
