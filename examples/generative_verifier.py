@@ -32,7 +32,7 @@ from surefoot.segment import Line
 from surefoot.training.generative_data import build_sft_set, write_critiques
 from surefoot.training.sft import SftConfig, train_verifier
 
-DIFFICULTY = Difficulty(min_operations=4, max_operations=7)
+DIFFICULTY = Difficulty(min_operations=1, max_operations=3)
 FORMAT = VerifierFormat(
     template=critic.TEMPLATE,
     chat=False,
@@ -50,7 +50,7 @@ FORMAT = VerifierFormat(
 
 def labelled(problems: list[Problem], *, seed: int) -> list[LabelledTrace]:
     """One solution of each problem by a solver that errs in one line of eight, with exact labels."""
-    solver = NoisySolver(error_rate=0.125)
+    solver = NoisySolver(error_rate=0.35)
     with AnswerChecker("exact") as checker:
         grader = Grader(checker=checker, styles=("phrase",))
         sampled = asyncio.run(

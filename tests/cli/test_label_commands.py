@@ -87,13 +87,18 @@ def read(path: Path) -> list[StepLabel]:
 
 
 def test_a_server_that_fails_now_and_then_changes_no_label(data, tmp_path):
-    server, turn = Server(), iter(range(10**9))
+    server, failed = Server(), set()
     with serve(server) as running:
         good(*words(data, running.url, tmp_path / "calm.jsonl"))
 
         def moody(body: Body) -> Reply:
-            failing = {3: Reply(status=503, headers=QUICKLY), 5: Reply(status=429, headers=QUICKLY)}
-            return failing.get(next(turn) % 7, answer(body))
+            key = (body["prompt"], body["seed"])
+            with server.lock:
+                first, number = key not in failed, len(failed)
+                failed.add(key)
+            if first and number % 3 < 2:
+                return Reply(status=(503, 429)[number % 3], headers=QUICKLY)
+            return answer(body)
 
         server.now = moody
         ended = good(*words(data, running.url, tmp_path / "moody.jsonl"))

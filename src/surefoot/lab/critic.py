@@ -30,7 +30,8 @@ STEP = "Step {number}) {text}"
 CORRECT, INCORRECT = r"\boxed{correct}", r"\boxed{incorrect}"
 OPENING, END, QUESTION = "<think>", "</think>", "\nIs the solution correct?"
 YES, NO = " Yes", " No"
-PIECES = ("\nStep ", ") ", " -> ", CORRECT, INCORRECT, OPENING, END, QUESTION, YES, NO)
+SHOULD, ARROW = " should be ", " -> "
+PIECES = ("\nStep ", ") ", SHOULD, ARROW, CORRECT, INCORRECT, OPENING, END, QUESTION, YES, NO)
 """Tokens to add to the lab's tokenizer."""
 
 _HEADING = re.compile(r"Step \d+\) ")
@@ -45,8 +46,8 @@ class NoisyCritic:
     slip in a line that follows from the running value is an error; a restatement is correct.
     """
 
-    worked: bool = False
-    """Whether each verdict comes after the line that should stand there."""
+    worked: bool = True
+    """Whether each verdict comes after the digit that stands there and the one that should."""
     error_rate: float = 0.0
     omit_rate: float = 0.0
     name: str = "noisy-critic"
@@ -80,7 +81,7 @@ class NoisyCritic:
         """The check of each step, and whether the step is right."""
         truth = []
         for line in lines:
-            check = f"{_right_line(state, line)} -> " if self.worked else ""
+            check = f"{_digit(line)}{SHOULD}{_digit(_right_line(state, line))}{ARROW}" if self.worked else ""
             truth.append((check, state.judge(line).value != -1))
         return truth
 
@@ -94,6 +95,12 @@ class NoisyCritic:
         if rng.random() < self.omit_rate:
             parts[-1] = parts[-1].split("\\boxed")[0]
         return "".join(parts) + f"\n{END}"
+
+
+def _digit(line: str) -> str:
+    """The digit a line ends in."""
+    found = re.search(r"\d\s*$", line)
+    return found[0].strip() if found else "nothing"
 
 
 def _right_line(state: State, line: str) -> str:
