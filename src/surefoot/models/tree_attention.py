@@ -24,7 +24,7 @@ Slots = NDArray[np.int64]
 
 _NAME = "surefoot_tree"
 _BLOCK = {"cpu": 128}
-"""Queries of one call of attention, by device; of those tried on a CPU, neighbours did as well; from the kernels' tiles elsewhere."""
+"""Queries of one call of attention, by device: tried on a CPU (neighbours did as well), a guess elsewhere."""
 _CALL = {"cpu": 4e6}
 """What a further call of attention costs, in floating-point operations left undone meanwhile."""
 _HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "cache_position", "use_cache"}
