@@ -185,7 +185,10 @@ def _read_card(directory: Path) -> CheckpointCard:
     except ValidationError as error:
         raise CheckpointError(f"{directory / CARD}: {error}") from error
     if card.family != "surefoot":
-        raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not one trained here")
+        raise CheckpointError(
+            f"{directory / CARD}: family {card.family!r} is no step classifier; "
+            "ImplicitPRM.load reads 'implicit', load_verifier 'generative'"
+        )
     return card
 
 
