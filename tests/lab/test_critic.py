@@ -23,10 +23,10 @@ def write(critic: NoisyCritic, prompt: str = PROMPT, n: int = 1) -> list[str]:
 def test_a_faultless_critic_stops_at_the_first_error() -> None:
     verdicts = [CORRECT, CORRECT, INCORRECT]
     compact = "".join(f"\nStep {number}) {verdict}" for number, verdict in enumerate(verdicts, 1))
-    assert write(NoisyCritic()) == [f"{compact}\n</think>"]
-    assert write(NoisyCritic(worked=True)) == [
-        "\nStep 1) 7 + 3 = 0 -> \\boxed{correct}\nStep 2) Now 0 -> \\boxed{correct}"
-        "\nStep 3) 0 * 4 = 0 -> \\boxed{incorrect}\n</think>"
+    assert write(NoisyCritic(worked=False)) == [f"{compact}\n</think>"]
+    assert write(NoisyCritic()) == [
+        "\nStep 1) 0 should be 0 -> \\boxed{correct}\nStep 2) 0 should be 0 -> \\boxed{correct}"
+        "\nStep 3) 2 should be 0 -> \\boxed{incorrect}\n</think>"
     ]
 
 
@@ -44,7 +44,7 @@ def test_the_rate_of_wrong_verdicts_is_the_one_given() -> None:
 
 def test_an_omitted_verdict() -> None:
     (text,) = write(NoisyCritic(omit_rate=1.0))
-    assert text.endswith("Step 3) \n</think>")
+    assert text.endswith("Step 3) 2 should be 0 -> \n</think>")
     assert text.count(CORRECT) == 2
 
 
@@ -72,7 +72,7 @@ def test_critiques_go_through_the_lab_tokenizer_unchanged() -> None:
     problem, *lines = PROMPT.splitlines()
     numbered = "\n".join(f"Step {number}) {line}" for number, line in enumerate(lines, 1))
     prompt = f"{problem}\n\n{numbered}\n"
-    critiques = write(NoisyCritic(), prompt)[0] + write(NoisyCritic(worked=True), prompt)[0]
+    critiques = write(NoisyCritic(), prompt)[0] + write(NoisyCritic(worked=False), prompt)[0]
     text = prompt + "<think>" + critiques + "\nIs the solution correct? No"
     ids = tokenizer(text)["input_ids"]
     assert tokenizer.unk_token_id not in ids

@@ -1,12 +1,10 @@
 """A scripted verifier of the last-digit world that errs at a known rate, and the words it needs.
 
-Its critiques are verdicts alone, or (``worked``) say what each line should be::
+Each verdict comes after the digit that the line ends in and the one it should; or (``worked=False``) alone::
 
-    Step 1) \\boxed{correct}               Step 1) 7 + 3 = 0 -> \\boxed{correct}
-    Step 2) \\boxed{incorrect}             Step 2) 0 * 4 = 0 -> \\boxed{incorrect}
+    Step 1) 0 should be 0 -> \\boxed{correct}               Step 1) \\boxed{correct}
+    Step 2) 2 should be 0 -> \\boxed{incorrect}             Step 2) \\boxed{incorrect}
 
-From the worked ones the lab's small trunk learns to solve the problem beside the solution, and not to
-compare the two.
 The lab's tokenizer has no piece for the words of a critique: ``PIECES`` are added to it before training.
 """
 
@@ -42,8 +40,8 @@ class NoisyCritic:
     """A :class:`surefoot.protocols.Policy` that continues a lab prompt with a critique.
 
     With chance ``error_rate`` a verdict is the opposite of the truth; the critique ends at the first step it
-    calls incorrect. With chance ``omit_rate`` it ends before its last verdict, which makes it unreadable. A
-    slip in a line that follows from the running value is an error; a restatement is correct.
+    calls incorrect. With chance ``omit_rate`` it ends before its last verdict, which makes it unreadable. The
+    truth is the world's: a line is judged from the running value of the trace, a restatement is correct.
     """
 
     worked: bool = True
