@@ -6,11 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
+
+# The same examples each time: a run that fails fails again. Look for new ones with
+# `--hypothesis-profile=default`.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 CONTEXT = 128
 """Tokens that the tiny models can read."""
