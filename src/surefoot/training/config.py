@@ -97,3 +97,9 @@ class TrainingLog(BaseModel):
     def stale(self) -> int:
         """Evaluations since the best one."""
         return len(self.validation) - 1 - self.validation.index(self.best) if self.best else 0
+
+
+def rate_share(update: int, total: int, warmup: float) -> float:
+    """Share of the highest learning rate: up over the first ``warmup`` of the updates, then linearly to 0."""
+    rise = max(1, round(warmup * total))
+    return min(1.0, (update + 1) / rise) * (1 - update / total)

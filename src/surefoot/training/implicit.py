@@ -21,7 +21,7 @@ from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.store import write_json
 from surefoot.training.batches import batch_order, cut_passes
 from surefoot.training.checkpoint import load_state, save_state, write_curves
-from surefoot.training.config import TrainingConfig, TrainingLog
+from surefoot.training.config import TrainingConfig, TrainingLog, rate_share
 from surefoot.training.targets import Example, ExampleSet, LeftOut
 
 _FOREIGN = (
@@ -152,7 +152,7 @@ def train_implicit(
     )
     log = load_state(checkpoint, parameters, optimiser)
     batches = batch_order(examples, config)
-    rates = [config.learning_rate * _schedule(n, len(batches), config.warmup) for n in range(len(batches))]
+    rates = [config.learning_rate * rate_share(n, len(batches), config.warmup) for n in range(len(batches))]
     loss = OutcomeLoss(model, examples)
     for update in range(len(log.losses), len(batches)):
         batch = [examples[index] for index in batches[update]]
@@ -201,8 +201,3 @@ def _check(config: TrainingConfig) -> None:
             raise TrainingError(
                 f"{name!r} is no option of implicit reward models, which train a whole language model"
             )
-
-
-def _schedule(update: int, total: int, warmup: float) -> float:
-    rise = max(1, round(warmup * total))
-    return min(1.0, (update + 1) / rise) * (1 - update / total)

@@ -21,7 +21,7 @@ from surefoot.models.reward_model import RewardModel
 from surefoot.store import write_json
 from surefoot.training.batches import Pass, batch_order, can_pack, cut_passes, lay_out
 from surefoot.training.checkpoint import load_state, load_weights, save_state, save_weights, write_curves
-from surefoot.training.config import Evaluation, TrainingConfig, TrainingLog
+from surefoot.training.config import Evaluation, TrainingConfig, TrainingLog, rate_share
 from surefoot.training.features import FrozenFeatures
 from surefoot.training.losses import check_head, reduced_loss
 from surefoot.training.targets import Example, TrainingItem
@@ -119,7 +119,7 @@ def _optimise(plan: _Plan) -> TrainingLog:
     run = _Run(plan, called, optimiser, parameters, features, team)
     batches = batch_order(plan.items, config)
     rates = [
-        config.learning_rate * _schedule(update, len(batches), config.warmup)
+        config.learning_rate * rate_share(update, len(batches), config.warmup)
         for update in range(len(batches))
     ]
     log = load_state(plan.checkpoint, parameters, optimiser) if plan.checkpoint else TrainingLog()
@@ -261,11 +261,6 @@ def _features(plan: _Plan) -> FrozenFeatures:
     made = FrozenFeatures(plan.model, parts, plan.directory) if plan.workers.rank == 0 else None
     plan.workers.wait()
     return made or FrozenFeatures(plan.model, parts, plan.directory)
-
-
-def _schedule(update: int, total: int, warmup: float) -> float:
-    rise = max(1, round(warmup * total))
-    return min(1.0, (update + 1) / rise) * (1 - update / total)
 
 
 def _check_device(model: RewardModel, config: TrainingConfig) -> None:

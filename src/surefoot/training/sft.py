@@ -24,6 +24,7 @@ from surefoot.models.generative import FAMILY, FORMAT
 from surefoot.models.reward_model import pad_batch
 from surefoot.models.verifier_format import VerifierFormat
 from surefoot.store import write_json
+from surefoot.training.config import rate_share
 from surefoot.training.generative_data import SftExample
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -88,7 +89,7 @@ def train_verifier(
     for update in range(len(log.losses), len(batches)):
         batch = [examples[number] for number in batches[update]]
         for group in optimiser.param_groups:
-            group["lr"] = config.learning_rate * _schedule(update, len(batches), config.warmup)
+            group["lr"] = config.learning_rate * rate_share(update, len(batches), config.warmup)
         torch.manual_seed(config.seed + update)  # dropout, too, is the same after a restart
         loss = _loss(model, batch)
         if not math.isfinite(loss.item()):
@@ -151,11 +152,6 @@ def _batches(examples: Sequence[SftExample], config: SftConfig) -> list[list[int
         order = rng.permutation(len(examples)).tolist()
         batches += [order[at : at + config.batch_size] for at in range(0, len(order), config.batch_size)]
     return batches
-
-
-def _schedule(update: int, total: int, warmup: float) -> float:
-    rise = max(1, round(warmup * total))
-    return min(1.0, (update + 1) / rise) * (1 - update / total)
 
 
 def _finish(
