@@ -126,7 +126,8 @@ class _Block:
     slots: torch.Tensor
     """Of the keys, shape [K]: common ancestors from the root, then the block's own tokens."""
     mask: torch.Tensor | None
-    """Shape [last - first, K], true = seen; ``None`` for a single branch that begins at the root."""
+    """Shape [last - first, K], added to the scores: 0 = seen, minus infinity = not; ``None`` for a single
+    branch that begins at the root."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +167,11 @@ def read_branches(trunk: PreTrainedModel, pool: TokenPool, branches: Sequence[Br
     config = trunk.config.get_text_config()
     free = _CALL.get(device.type, 5e9) / (4 * config.hidden_size)
     groups = _group(branches, size=_BLOCK.get(device.type, 512), free=free)
-    running = _Pass(pool=pool, slots=torch.from_numpy(slots).to(device), blocks=list(_blocks(groups, device)))
+    running = _Pass(
+        pool=pool,
+        slots=torch.from_numpy(slots).to(device),
+        blocks=list(_blocks(groups, device, trunk.dtype)),
+    )
     token = _RUNNING.set(running)
     try:
         output = trunk(
@@ -204,13 +209,16 @@ def _group(branches: Sequence[Branch], *, size: int, free: float) -> Iterator[li
         yield group
 
 
-def _blocks(groups: Iterator[list[Branch]], device: torch.device) -> Iterator[_Block]:
+def _blocks(groups: Iterator[list[Branch]], device: torch.device, dtype: torch.dtype) -> Iterator[_Block]:
     first = 0
     for group in groups:
         above = group[0].start
         slots = [group[0].path[:above], *(piece.path[piece.start : piece.stop] for piece in group)]
         last = first + sum(piece.stop - piece.start for piece in group)
-        mask = torch.from_numpy(_visible(group)).to(device) if above or len(group) > 1 else None
+        mask = None
+        if above or len(group) > 1:  # as numbers: from a boolean mask each layer would make them anew
+            unseen = torch.from_numpy(~_visible(group)).to(device)
+            mask = torch.zeros(unseen.shape, dtype=dtype, device=device).masked_fill_(unseen, -torch.inf)
         yield _Block(
             first=first, last=last, slots=torch.from_numpy(np.concatenate(slots)).to(device), mask=mask
         )
@@ -267,7 +275,7 @@ def _attend(
             query[:, :, block.first : block.last],
             k,
             v,
-            attn_mask=block.mask,
+            attn_mask=None if block.mask is None else block.mask.to(query.dtype),
             is_causal=block.mask is None,
             scale=scaling,
             enable_gqa=grouped,
