@@ -1,4 +1,4 @@
-"""``surefoot evaluate``: measure labels (and, later, models)."""
+"""``surefoot evaluate labels``: measure labels against the truth and each other."""
 
 from __future__ import annotations
 
@@ -15,15 +15,7 @@ if TYPE_CHECKING:
     from surefoot.evaluation.label_sets import Reading
     from surefoot.records import StepLabel, Trace
 
-app = typer.Typer(help="Measure labels against the truth and each other.", no_args_is_help=True)
 
-
-@app.callback()
-def evaluate() -> None:
-    """Measure labels against the truth and each other."""
-
-
-@app.command("labels")
 def labels(
     sources: Annotated[
         list[str],
