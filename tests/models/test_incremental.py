@@ -89,6 +89,43 @@ def test_known_traces_cost_nothing_in_any_order(model):
             assert one.scores == pytest.approx(first[place].scores, abs=1e-6)
 
 
+def test_new_traces_between_known_ones_of_other_problems(lab_base):
+    """A known trace adds no branch; what shares its beginning still starts from there, not from before it."""
+    model = random_model(lab_base)
+    scorer = IncrementalScorer(model, name="m")
+    chains = [f"Start with {digit}. Add 3." for digit in range(3)]
+    known = [item("3 + 3 = 6\n", problem=Problem(text=chain)) for chain in chains]
+    scorer.score_traces(known)
+    grown = [
+        trace
+        for chain in chains
+        for trace in (
+            item("3 + 3 = 6\n", problem=Problem(text=chain)),
+            item("3 + 3 = 7\n", problem=Problem(text=chain)),
+            item("3 + 4 = 7\n", problem=Problem(text=chain)),
+        )
+    ]
+    assert_as_from_scratch(model, grown, scorer.score_traces(grown))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_sequence_of_calls_scores_as_from_scratch(lab_base, seed):
+    """Random trees of several problems, asked for again in parts, small caches and passes among them."""
+    model, rng = random_model(lab_base), np.random.default_rng(seed)
+    limits = {"max_tokens": int(rng.choice([40, 4096])), "batch_tokens": int(rng.choice([7, 16_384]))}
+    scorer = IncrementalScorer(model, name="m", **limits)
+    problems = generate_problems(3, seed=seed)
+    for _ in range(6):
+        items = [
+            item(
+                *(f"{rng.integers(2)} + 1 = {rng.integers(2)}\n" for _ in range(rng.integers(1, 4))),
+                problem=problems[rng.integers(3)],
+            )
+            for _ in range(rng.integers(1, 9))
+        ]
+        assert_as_from_scratch(model, items, scorer.score_traces(items))
+
+
 def test_a_step_that_joins_the_last_token_is_read_from_there(gpt2_base):
     """Byte-pair tokens reach over the border of prefix and step."""
     model = random_model(gpt2_base)

@@ -96,6 +96,7 @@ def read_trees(
     room = size
     before: Tokens = ()
     path: Slots = np.zeros(0, dtype=np.int64)
+    jump = False  # whether the next branch leaves the path of the branch before it
 
     def flush() -> Reading:
         if branches:
@@ -110,9 +111,10 @@ def read_trees(
     for number in order:
         ids = sequences[number]
         common, have = shared_length(before, ids), known.get(number, path[:0])
-        jump = len(have) > common
         start = max(common, len(have))
-        path = np.concatenate([have if jump else path[:common], np.zeros(len(ids) - start, dtype=np.int64)])
+        above = have if len(have) > common else path[:common]
+        jump |= len(have) > common  # stays so past a sequence that is known whole and adds no branch
+        path = np.concatenate([above, np.zeros(len(ids) - start, dtype=np.int64)])
         before, new[number] = ids, len(ids) - start
         while start < len(ids):
             if not room:
