@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.tree import StepTree
+from surefoot.tree import PrefixIndex, StepTree, shared_length
 
 SOLUTIONS = st.lists(st.lists(st.sampled_from(["a\n", "b\n", "ab\n", "\n"]), max_size=5), max_size=12)
 
@@ -61,3 +61,34 @@ def test_a_step_has_text():
     tree = StepTree(list)
     with pytest.raises(ValueError, match="no text"):
         tree.insert(["One. ", ""])
+
+
+@given(*[st.lists(st.integers(0, 1), max_size=9).map(tuple)] * 2)
+def test_shared_length(first: tuple[int, ...], second: tuple[int, ...]) -> None:
+    size = shared_length(first, second)
+    assert first[:size] == second[:size]
+    assert size == min(len(first), len(second)) or first[size] != second[size]
+
+
+SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple), max_size=12)
+
+
+@given(SEQUENCES, st.lists(st.integers(0, 2), max_size=6).map(tuple))
+def test_the_index_finds_the_longest_beginning_and_keeps_no_beginning_of_another(sequences, asked):
+    index, kept = PrefixIndex(), {}
+    for number, ids in enumerate(sequences):
+        covered = any(other[: len(ids)] == ids for other in kept)
+        assert index.covers(ids) == covered
+        if not covered:
+            beginnings = [other for other in kept if ids[: len(other)] == other]
+            assert index.add(ids, number) == (kept.pop(beginnings[0]) if beginnings else None)
+            kept[ids] = number
+    assert len(index) == len(kept)
+    nearest, common = index.nearest(asked)
+    assert common == max((shared_length(other, asked) for other in kept), default=0)
+    assert shared_length(nearest, asked) == common
+    if common:
+        assert index.use(nearest) == kept[nearest]
+    for _ in range(len(kept)):
+        assert index.drop(index.oldest()) in kept.values()
+    assert len(index) == 0

@@ -29,7 +29,7 @@ from transformers import (
     Qwen2Model,
 )
 
-from surefoot.models.packing import read_states, read_trees, shared_length, tree_limit
+from surefoot.models.packing import read_states, read_trees, tree_limit
 from surefoot.models.tree_attention import TokenPool
 
 SEQUENCES = [(1, 2, 3, 4), (1, 2, 3, 5, 6), (1, 2), (7, 2, 3), (1, 2, 3, 4), (1, 2, 9, 5, 6, 1)]
@@ -180,10 +180,3 @@ def test_a_window_is_the_longest_sequence_for_trees() -> None:
         readings = list(read_states(trunk, sequences, everywhere(sequences)))
         assert_plain(trunk, sequences, {k: found for one in readings for k, found in one.states.items()})
         assert (sum(one.tokens for one in readings) < sum(map(len, sequences))) == shared
-
-
-@given(*[st.lists(st.integers(0, 1), max_size=9).map(tuple)] * 2)
-def test_shared_length(first: tuple[int, ...], second: tuple[int, ...]) -> None:
-    size = shared_length(first, second)
-    assert first[:size] == second[:size]
-    assert size == min(len(first), len(second)) or first[size] != second[size]

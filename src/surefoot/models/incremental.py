@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.packing import Reading, Tokens, read_trees, shared_length
+from surefoot.models.packing import Reading, read_trees
 from surefoot.models.scorer import Scorer, readable
 from surefoot.models.step_model import StepModel
 from surefoot.models.tree_attention import Slots, TokenPool
+from surefoot.tree import PrefixIndex, Tokens
 
 
 class TokenCache:
@@ -22,42 +22,30 @@ class TokenCache:
 
     def __init__(self, pool: TokenPool, max_tokens: int) -> None:
         self.pool, self.max_tokens = pool, max_tokens
-        self._sorted: list[Tokens] = []
-        self._slots: dict[Tokens, Slots] = {}
-        """In the order of use, the latest last."""
+        self._index: PrefixIndex[Slots] = PrefixIndex()
 
     def find(self, ids: Tokens) -> Slots:
         """Slots of the longest beginning of ``ids`` that is kept."""
-        place = bisect_left(self._sorted, ids)
-        # of all sequences in order, those beside the place where ids would be share most with it
-        beside = self._sorted[max(0, place - 1) : place + 1]
-        nearest = max(beside, key=lambda other: shared_length(other, ids), default=())
-        if not (common := shared_length(nearest, ids)):
+        nearest, common = self._index.nearest(ids)
+        if not common:
             return self.pool.allocate(0)
         if common == len(ids):  # else ids itself will hold what it shares, once it was read
-            self._slots[nearest] = self._slots.pop(nearest)
-        return self._slots[nearest][:common]
+            self._index.use(nearest)
+        return self._index[nearest][:common]
 
     def add(self, ids: Tokens, slots: Slots) -> None:
         """Keep a sequence that was just read; ``slots[k]`` is where token k lies."""
-        place = bisect_left(self._sorted, ids)
-        if not ids or (place < len(self._sorted) and self._sorted[place][: len(ids)] == ids):
+        if not ids or self._index.covers(ids):
             return
         self.pool.hold(slots)
-        # a prefix of ids is the one before its place, or shorter ones that were dropped for that one
-        if place and ids[: len(self._sorted[place - 1])] == self._sorted[place - 1]:
-            self._drop(self._sorted[place - 1])
-        insort(self._sorted, ids)
-        self._slots[ids] = slots
+        continued = self._index.add(ids, slots)
+        if continued is not None:
+            self.pool.drop(continued)
 
     def trim(self) -> None:
         """Let go of sequences, the least recently used first, until the limit is kept."""
-        while self._slots and self.pool.held > self.max_tokens:
-            self._drop(next(iter(self._slots)))
-
-    def _drop(self, ids: Tokens) -> None:
-        del self._sorted[bisect_left(self._sorted, ids)]
-        self.pool.drop(self._slots.pop(ids))
+        while len(self._index) and self.pool.held > self.max_tokens:
+            self.pool.drop(self._index.drop(self._index.oldest()))
 
 
 class IncrementalScorer(Scorer):

@@ -19,8 +19,7 @@ from transformers import PreTrainedModel
 
 from surefoot.models.reward_model import pad_batch
 from surefoot.models.tree_attention import Branch, Slots, TokenPool, attending_to_trees, read_branches
-
-Tokens = tuple[int, ...]
+from surefoot.tree import Tokens, shared_length
 
 PASS_TOKENS = {"cpu": 1024}
 """Tokens of one pass by device. A CPU's caches hold what a layer makes of a thousand, and not of many more;
@@ -147,21 +146,6 @@ def tree_limit(trunk: PreTrainedModel) -> int:
     if not _agrees(trunk, int(config.vocab_size)):
         return 0
     return sys.maxsize if window is None else int(window)
-
-
-def shared_length(first: Tokens, second: Tokens) -> int:
-    """Length of the common beginning."""
-    size = min(len(first), len(second))
-    if first[:size] == second[:size]:
-        return size
-    low, high = 0, size  # first[:low] is common, first[:high] is not
-    while high - low > 1:
-        middle = (low + high) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def _agrees(trunk: PreTrainedModel, vocabulary: int) -> bool:

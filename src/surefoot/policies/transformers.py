@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from surefoot.errors import PolicyError
+from surefoot.policies.prefix_cache import PrefixCache
 from surefoot.policies.prompts import template_messages
 from surefoot.protocols import Completion, SampleRequest, SampleResult
 from surefoot.records import Usage
@@ -37,7 +38,10 @@ class TransformersPolicy:
     """A :class:`surefoot.protocols.Policy` on a transformers model.
 
     ``batch_size`` bounds the rows decoded at once. ``progress`` is called with the number of samples
-    finished. Raises ``PolicyError`` for a prompt that fills the model's context.
+    finished. ``remember`` is for searches: keys and values of so many tokens are kept, so that a prefix that
+    was read or written before is not read again (and not counted); equal to reading up to rounding, so a
+    sample may then depend, by chance, on what came before. Raises ``PolicyError`` for a prompt that fills the
+    model's context.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class TransformersPolicy:
         name: str,
         batch_size: int = 256,
         progress: Callable[[int], None] | None = None,
+        remember: int = 0,
     ) -> None:
         self.model, self.tokenizer, self.batch_size, self.progress = (
             model.eval(),
@@ -56,6 +61,7 @@ class TransformersPolicy:
             progress,
         )
         self._name = name
+        self._known = PrefixCache(remember)
         ends = model.generation_config.eos_token_id if model.generation_config else None
         ends = tokenizer.eos_token_id if ends is None else ends
         self._ends = torch.tensor([] if ends is None else ends, dtype=torch.long).reshape(-1)
@@ -71,6 +77,7 @@ class TransformersPolicy:
         dtype: str = "auto",
         device: str = "cpu",
         trust_remote_code: bool = False,
+        remember: int = 0,
     ) -> TransformersPolicy:
         """Load model and tokenizer from a directory or a hub name. Raises ``PolicyError``."""
         try:
@@ -80,7 +87,7 @@ class TransformersPolicy:
             ).to(device)
         except (OSError, ValueError) as error:
             raise PolicyError(f"policy {str(path)!r} could not be loaded: {error}") from error
-        return cls(model, tokenizer, name=Path(path).name, batch_size=batch_size)
+        return cls(model, tokenizer, name=Path(path).name, batch_size=batch_size, remember=remember)
 
     @property
     def name(self) -> str:
@@ -117,8 +124,8 @@ class TransformersPolicy:
         read: dict[int, int] = dict.fromkeys(range(len(requests)), 0)
         for start in range(0, len(rows), self.batch_size):
             batch = rows[start : start + self.batch_size]
-            for row in self._decode(batch, cancelled):
-                read[row.request_number] += len(row.ids)
+            for row, tokens in self._decode(batch, cancelled):
+                read[row.request_number] += tokens
             if self.progress:
                 self.progress(len(batch))
         finished: dict[int, list[_Row]] = {number: [] for number in range(len(requests))}
@@ -136,20 +143,21 @@ class TransformersPolicy:
         return tuple(self.tokenizer(text + request.prefix, add_special_tokens=False)["input_ids"])
 
     @torch.inference_mode()
-    def _decode(self, rows: list[_Row], cancelled: threading.Event) -> list[_Row]:
-        """Fill ``rows`` with tokens; returns one row for each prompt that went through the model."""
+    def _decode(self, rows: list[_Row], cancelled: threading.Event) -> list[tuple[_Row, int]]:
+        """Fill ``rows`` with tokens; returns one row for each prompt and the tokens of it that were read."""
         device = self.model.device
         unique = [next(group) for _, group in groupby(rows, key=lambda row: row.ids)]
         place = {row.ids: index for index, row in enumerate(unique)}
-        width = len(unique[-1].ids)
-        ids = torch.zeros((len(unique), width), dtype=torch.long)
+        known = self._known.recall([row.ids for row in unique], self.model.config, device)
+        new = [len(row.ids) - length for row, length in zip(unique, known.lengths, strict=True)]
+        ids = torch.zeros((len(unique), max(new)), dtype=torch.long)
         mask = torch.zeros_like(ids)
-        for index, row in enumerate(unique):
-            ids[index, width - len(row.ids) :] = torch.tensor(row.ids)
-            mask[index, width - len(row.ids) :] = 1
-        ids, mask = ids.to(device), mask.to(device)
-        cache = DynamicCache(config=self.model.config)
-        logits = self._forward(ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
+        for index, (row, count) in enumerate(zip(unique, new, strict=True)):
+            ids[index, -count:] = torch.tensor(row.ids[-count:])
+            mask[index, -count:] = 1
+        cache, mask = known.cache, torch.cat([known.mask, mask.to(device)], dim=1)
+        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        logits = self._forward(ids.to(device), mask, positions, cache)
         spread = torch.tensor([place[row.ids] for row in rows], device=device)
         cache.batch_select_indices(spread)
         logits, mask = logits[spread.cpu()], mask[spread]
@@ -164,6 +172,7 @@ class TransformersPolicy:
             if not keep:
                 break
             if len(keep) < 0.75 * len(live):
+                self._remember(live, cache, mask, leaving=set(range(len(live))) - set(keep))
                 kept = torch.tensor(keep, device=device)
                 cache.batch_select_indices(kept)
                 mask, positions, tokens = mask[kept], positions[kept], tokens[kept.cpu()]
@@ -172,7 +181,15 @@ class TransformersPolicy:
             logits = self._forward(tokens[:, None].to(device), mask, positions, cache)
             # a finished row may go on for a while; clamped, it stays inside the table of positions
             positions = (positions + 1).clamp(max=self._context - 1)
-        return unique
+        self._remember(live, cache, mask, leaving=range(len(live)))
+        return list(zip(unique, new, strict=True))
+
+    def _remember(
+        self, rows: list[_Row], cache: DynamicCache, mask: torch.Tensor, *, leaving: Iterable[int]
+    ) -> None:
+        if self._known.max_tokens:
+            places = sorted(leaving)
+            self._known.keep(cache, mask, places, [(*rows[at].ids, *rows[at].tokens) for at in places])
 
     def _forward(
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: DynamicCache

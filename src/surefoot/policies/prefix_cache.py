@@ -1,0 +1,145 @@
+"""Keys and values of what a policy has read and written, so that a search reads nothing twice.
+
+Step by step, a search asks a policy to continue prefixes that this policy wrote a moment ago. A server
+keeps their keys and values (vLLM's automatic prefix caching; SGLang's RadixAttention, arXiv 2312.07104);
+this does it for a model in this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import DynamicCache, PreTrainedConfig
+from transformers.cache_utils import DynamicLayer
+
+from surefoot.tree import PrefixIndex, Tokens
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recalled:
+    """What is known of some prompts: the cache to go on from, padded on the left."""
+
+    cache: DynamicCache
+    mask: torch.Tensor
+    """Shape [prompts, columns], 1 = a token of the prompt."""
+    lengths: list[int]
+    """Tokens of each prompt that are in the cache; at least one of each is left to read."""
+
+
+@dataclass(eq=False, kw_only=True)
+class _Block:
+    """Keys and values [rows, heads, columns, D] of each layer, as a batch left them."""
+
+    layers: list[Pair]
+    sequences: int = 0
+    """How many sequences still point here."""
+
+    @property
+    def tokens(self) -> int:
+        """Places for tokens, used or not."""
+        keys = self.layers[0][0]
+        return keys.shape[0] * keys.shape[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    block: _Block
+    row: int
+    columns: torch.Tensor
+    """Column of each token, on the CPU."""
+
+
+class PrefixCache:
+    """At most ``max_tokens`` places for tokens; the least recently used sequences go first.
+
+    Batches are kept as they were, without a copy: a sequence is a row and some columns of one.
+    """
+
+    def __init__(self, max_tokens: int) -> None:
+        self.max_tokens = max_tokens
+        self._index: PrefixIndex[_Place] = PrefixIndex()
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        """Places for tokens in the batches that are kept."""
+        return self._held
+
+    def recall(self, prompts: Sequence[Tokens], config: PreTrainedConfig, device: torch.device) -> Recalled:
+        """The longest known beginning of each prompt, short of its last token, whose logits are wanted."""
+        cache = DynamicCache(config=config)
+        found: list[tuple[_Place | None, int]] = []
+        for ids in prompts:
+            nearest, common = self._index.nearest(ids)
+            common = min(common, len(ids) - 1)
+            found.append((self._index.use(nearest), common) if common > 0 else (None, 0))
+        lengths = [common for _, common in found]
+        width = max(lengths, default=0)
+        mask = torch.zeros((len(prompts), width), dtype=torch.long)
+        for row, length in enumerate(lengths):
+            mask[row, width - length :] = 1
+        if width:
+            for layer, (keys, values) in enumerate(self._gather(found, width)):
+                cache.update(keys, values, layer)
+        return Recalled(cache=cache, mask=mask.to(device), lengths=lengths)
+
+    def keep(
+        self, cache: DynamicCache, mask: torch.Tensor, rows: Sequence[int], sequences: Sequence[Tokens]
+    ) -> None:
+        """Remember ``sequences[k]``, which is row ``rows[k]`` of ``cache``.
+
+        ``mask`` [rows, columns] has a 1 for each token read; tokens of a sequence beyond them are left out.
+        Caches of another form than keys and values of all tokens (sliding windows, states) are not kept.
+        """
+        if not all(type(layer) is DynamicLayer for layer in cache.layers):
+            return
+        block = _Block(layers=[(layer.keys, layer.values) for layer in cache.layers])
+        marks = mask.cpu()
+        for row, sequence in zip(rows, sequences, strict=True):
+            columns = marks[row].nonzero()[:, 0][: len(sequence)]
+            ids = sequence[: len(columns)]
+            if not ids or self._index.covers(ids):
+                continue
+            continued = self._index.add(ids, _Place(block=block, row=row, columns=columns))
+            block.sequences += 1
+            if continued is not None:
+                self._let_go(continued)
+        if block.sequences:
+            self._held += block.tokens
+        while self._held > self.max_tokens and len(self._index):
+            self._let_go(self._index.drop(self._index.oldest()))
+
+    def _let_go(self, place: _Place) -> None:
+        place.block.sequences -= 1
+        if not place.block.sequences:
+            self._held -= place.block.tokens
+
+    def _gather(self, found: Sequence[tuple[_Place | None, int]], width: int) -> list[Pair]:
+        """Keys and values [prompts, heads, width, D] of each layer; what the mask hides is arbitrary."""
+        members: dict[_Block, list[int]] = {}
+        for number, (place, _) in enumerate(found):
+            if place is not None:
+                members.setdefault(place.block, []).append(number)
+        parts = []
+        for block, numbers in members.items():
+            rows = torch.tensor([found[number][0].row for number in numbers])  # type: ignore[union-attr]
+            columns = torch.zeros((len(numbers), width), dtype=torch.long)
+            for line, number in enumerate(numbers):
+                place, length = found[number]
+                columns[line, width - length :] = place.columns[:length]  # type: ignore[union-attr]
+            parts.append((block, numbers, rows[:, None], columns))
+        first = next(iter(members))
+        gathered = []
+        for layer, pair in enumerate(first.layers):
+            made = []
+            for which, like in enumerate(pair):
+                out = like.new_zeros((len(found), like.shape[1], width, like.shape[3]))
+                for block, numbers, rows, columns in parts:
+                    out[numbers] = block.layers[layer][which][rows, :, columns].transpose(1, 2)
+                made.append(out)
+            gathered.append((made[0], made[1]))
+        return gathered
