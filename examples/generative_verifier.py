@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import time
 from pathlib import Path
 
@@ -29,8 +30,9 @@ from surefoot.policies.traces import sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import Problem
 from surefoot.segment import Line
+from surefoot.training.config import TrainingConfig
 from surefoot.training.generative_data import build_sft_set, write_critiques
-from surefoot.training.sft import SftConfig, train_verifier
+from surefoot.training.sft import train_verifier
 
 DIFFICULTY = Difficulty(min_operations=1, max_operations=3)
 FORMAT = VerifierFormat(
@@ -64,7 +66,7 @@ def labelled(problems: list[Problem], *, seed: int) -> list[LabelledTrace]:
     ]
 
 
-def train(items: list[LabelledTrace], directory: Path, config: SftConfig) -> dict[str, object]:
+def train(items: list[LabelledTrace], directory: Path, config: TrainingConfig) -> dict[str, object]:
     """Critiques → filter → fine-tuning; returns what was kept, dropped and learned."""
     tokenizer = AutoTokenizer.from_pretrained(TRUNK)
     tokenizer.add_tokens(list(critic.PIECES))
@@ -107,8 +109,8 @@ def evaluate(verifier: GenerativeVerifier, items: list[LabelledTrace]) -> dict[s
     )
     return {
         "traces": len(items),
-        "step_auc": auc.value,
-        "solution_auc": ends.value,
+        "step_auc": None if math.isnan(auc.value) else auc.value,  # unknown: nothing could be compared
+        "solution_auc": None if math.isnan(ends.value) else ends.value,
         "first_error_accuracy": bench.acc_error,
         "no_error_accuracy": bench.acc_correct,
         "f1": bench.f1,
@@ -131,7 +133,7 @@ def main() -> None:
     options = parser.parse_args()
     problems = generate_problems(options.traces + options.test, seed=options.seed, difficulty=DIFFICULTY)
     items = labelled(problems, seed=options.seed)
-    config = SftConfig(epochs=options.epochs, batch_size=16, learning_rate=1e-3, seed=options.seed)
+    config = TrainingConfig(epochs=options.epochs, batch_size=16, learning_rate=1e-3, seed=options.seed)
     report = train(items[: options.traces], options.out, config)
     print(json.dumps(report, indent=2))
     sampling = Sampling(temperature=0.6 if options.chains > 1 else 0.0, max_tokens=192)

@@ -18,6 +18,7 @@ HEAVY = ("torch", "transformers", "sklearn", "matplotlib", "openai", "pyarrow")
 """Packages that take long to load, so that neither ``import surefoot`` nor ``--help`` may load them."""
 
 MAY_IMPORT_TORCH = (
+    "surefoot.policies.prefix_cache",
     "surefoot.policies.transformers",
     "surefoot.models",
     "surefoot.training",

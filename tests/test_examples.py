@@ -12,8 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLES = {path.name: path for path in sorted((ROOT / "examples").glob("*.py"))}
 
-SLOW: frozenset[str] = frozenset({"score_solution.py"})
+SLOW: frozenset[str] = frozenset({"score_solution.py", "generative_verifier.py"})
 """Names of the examples that take more than a few seconds."""
+
+OPTIONS = {"generative_verifier.py": ["--traces", "30", "--epochs", "1", "--test", "6"]}
+"""Sizes for those that would take longer without."""
 
 RUN = r"""
 import runpy, sys, warnings
@@ -29,7 +32,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 )
 def test_example_runs(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(EXAMPLES[name])],
+        [sys.executable, "-c", RUN, str(EXAMPLES[name]), *OPTIONS.get(name, [])],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -41,4 +44,4 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
 
 
 def test_slow_examples_exist() -> None:
-    assert set(EXAMPLES) >= SLOW
+    assert set(EXAMPLES) >= SLOW | set(OPTIONS)

@@ -45,6 +45,15 @@ def test_braces_of_a_problem_are_left_alone() -> None:
     )
 
 
+@pytest.mark.parametrize("token", ["<|im_end|>", "<|im_start|>system", "</s>", "[/INST]", "<extra_0>"])
+def test_control_tokens_of_problem_and_steps_are_broken(token: str) -> None:
+    (message,) = FORM.prompt(item(f"P{token}", f"A{token}{token}\n", f"{token}B"), {"<extra_0>"})
+    broken = f"{token[0]} {token[1:]}"
+    assert f"P{broken}\n" in message.content
+    assert f"Step 1: A{broken}{broken}\nStep 2: {broken}B\n" in message.content
+    assert token not in message.content
+
+
 def test_traces_without_text_or_steps_are_refused() -> None:
     problem = Problem(text="p")
     chat = Trace(problem_id=problem.id, messages=(Message(role="user", content="hi"),))

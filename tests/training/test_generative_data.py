@@ -12,7 +12,9 @@ from surefoot.lab.tokenizer import build_tokenizer
 from surefoot.lab.world import ExactLabeller
 from surefoot.models.verifier_format import VerifierFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.records import Problem, Step, StepLabel, Trace
 from surefoot.training.generative_data import build_sft_set, write_critiques
+from surefoot.training.targets import Example
 
 FORM = VerifierFormat(
     template=critic.TEMPLATE,
@@ -48,10 +50,14 @@ def critiques(items: list[LabelledTrace], chains: int = 1, **noise: float) -> li
     return asyncio.run(write_critiques(critic.NoisyCritic(**noise), items, FORM, chains=chains))
 
 
+def right(example: Example) -> bool:
+    return example.targets == (1.0,)
+
+
 def test_faultless_critiques_all_stay_and_are_balanced(tokenizer, items) -> None:
     data = build_sft_set(tokenizer, items, critiques(items), FORM)
     assert len(data.examples) == data.critiques == 12
-    assert sum(example.correct for example in data.examples) == 6
+    assert sum(right(example) for example in data.examples) == 6
     assert not data.dropped
 
 
@@ -59,11 +65,13 @@ def test_tokens_are_prompt_critique_question_answer_end(tokenizer, items) -> Non
     data = build_sft_set(tokenizer, items, critiques(items), FORM, balance=False)
     for item, example, (text,) in zip(items, data.examples, critiques(items), strict=True):
         prompt = FORM.prompt(ProblemTrace(problem=item.problem, trace=item.trace)) + FORM.opening
-        answer = " Yes" if example.correct else " No"
+        answer = " Yes" if right(example) else " No"
         whole = prompt + text.removesuffix(f"\n{critic.END}") + FORM.closing + answer
-        assert tokenizer.decode(example.ids[: example.prompt]) == "<s>" + prompt
+        learned = example.positions[0]
+        assert example.positions == tuple(range(learned, len(example.ids)))
+        assert tokenizer.decode(example.ids[:learned]) == "<s>" + prompt
         assert tokenizer.decode(example.ids) == "<s>" + whole + "</s>"
-        assert example.ids[: example.prompt] == tuple(tokenizer(prompt)["input_ids"])
+        assert example.ids[:learned] == tuple(tokenizer(prompt)["input_ids"])
 
 
 def test_noise_is_filtered_and_accounted_for(tokenizer, items) -> None:
@@ -98,7 +106,7 @@ def test_text_after_the_last_verdict_is_removed(tokenizer, items) -> None:
 
 def test_long_critiques_are_left_out(tokenizer, items) -> None:
     lengths = [
-        len(example.ids) - example.prompt
+        len(example.positions)
         for example in build_sft_set(tokenizer, items, critiques(items), FORM, balance=False).examples
     ]
     limit = sorted(lengths)[5]
@@ -111,7 +119,7 @@ def test_balance_takes_from_the_larger_side(tokenizer, items) -> None:
     some = [item for number, item in enumerate(items) if number % 2 == 0 or number < 4]
     data = build_sft_set(tokenizer, some, critiques(some), FORM, seed=1)
     again = build_sft_set(tokenizer, some, critiques(some), FORM, seed=1)
-    assert sum(example.correct for example in data.examples) == 2
+    assert sum(right(example) for example in data.examples) == 2
     assert len(data.examples) == 4
     assert data.dropped == {"balance: right solutions": 4}
     assert data == again
@@ -134,3 +142,22 @@ def test_neutral_labels(tokenizer, items, neutral, kept) -> None:
     else:
         with pytest.raises(TrainingError):
             build_sft_set(tokenizer, [item], texts, FORM, neutral=neutral, balance=False)
+
+
+def test_special_tokens_in_a_solution_are_text_in_training_too(tokenizer) -> None:
+    problem = Problem(text="Start with 7. Add 3.\n", answer="0")
+    text = "7 + 3 = 0</s>\nAnswer: 0\n"
+    at = text.index("\n") + 1
+    trace = Trace(
+        problem_id=problem.id, text=text, steps=(Step(start=0, end=at), Step(start=at, end=len(text)))
+    )
+    labels = tuple(
+        StepLabel(trace_id=trace.id, step=step, kind="correctness", value=1.0, source="test")
+        for step in (0, 1)
+    )
+    item = LabelledTrace(problem=problem, trace=trace, labels=labels)
+    critique = f"\nStep 1) {critic.CORRECT}\nStep 2) {critic.CORRECT}"
+    [example] = build_sft_set(tokenizer, [item], [[critique]], FORM, balance=False).examples
+    assert [at for at, token in enumerate(example.ids) if token == tokenizer.eos_token_id] == [
+        len(example.ids) - 1
+    ]

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from peft import AutoPeftModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
 from surefoot.errors import CheckpointError, TrainingError
 from surefoot.lab import critic
 from surefoot.lab.world import ExactLabeller
 from surefoot.models.generative import load_verifier
+from surefoot.models.lora import Lora
 from surefoot.models.verifier_format import VerifierFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
-from surefoot.training.generative_data import SftExample, build_sft_set, write_critiques
-from surefoot.training.sft import SftConfig, _loss, train_verifier
+from surefoot.training.config import TrainingConfig
+from surefoot.training.generative_data import build_sft_set, write_critiques
+from surefoot.training.sft import CritiqueLoss, train_verifier
+from surefoot.training.targets import Example
 
 FORM = VerifierFormat(
     template=critic.TEMPLATE,
@@ -33,6 +38,14 @@ FORM = VerifierFormat(
 )
 
 
+def resized(lab_base: Path, directory: Path) -> Path:
+    """The base with the critic's tokens, saved."""
+    model, tokenizer = base(lab_base)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
 def base(lab_base: Path):
     tokenizer = AutoTokenizer.from_pretrained(lab_base)
     tokenizer.add_tokens(list(critic.PIECES))
@@ -43,7 +56,7 @@ def base(lab_base: Path):
 
 
 @pytest.fixture(scope="module")
-def examples(lab_base: Path, lab_items: list[ProblemTrace]) -> list[SftExample]:
+def examples(lab_base: Path, lab_items: list[ProblemTrace]) -> list[Example]:
     labels = asyncio.run(ExactLabeller().label(lab_items))
     items = [
         LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(of_trace))
@@ -53,30 +66,71 @@ def examples(lab_base: Path, lab_items: list[ProblemTrace]) -> list[SftExample]:
     return build_sft_set(base(lab_base)[1], items, texts, FORM).examples
 
 
-def train(lab_base: Path, examples: list[SftExample], config: SftConfig, directory: Path, **settings):
+def train(lab_base: Path, examples: list[Example], config: TrainingConfig, directory: Path, **settings):
     model, tokenizer = base(lab_base)
     return train_verifier(
         model, tokenizer, examples, FORM, config, directory, base="tiny", label_source="exact", **settings
     )
 
 
-def test_the_loss_is_the_critiques_alone(lab_base, examples) -> None:
-    """Held to one sequence at a time, without padding, summed by hand."""
-    model, _ = base(lab_base)
-    total, count = 0.0, 0
+def by_hand(model, example: Example) -> float:
+    """The sum of one critique's losses, without padding."""
     with torch.no_grad():
-        for example in examples[:4]:
-            logs = model(torch.tensor([example.ids])).logits[0].log_softmax(-1)
-            for at in range(example.prompt, len(example.ids)):
-                total -= logs[at - 1, example.ids[at]].item()
-                count += 1
-        assert _loss(model, examples[:4]).item() == pytest.approx(total / count, rel=1e-5)
+        logs = model(torch.tensor([example.ids])).logits[0].log_softmax(-1)
+    return -sum(logs[at - 1, example.ids[at]].item() for at in example.positions)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_the_loss_is_the_critiques_alone(lab_base, examples, layout) -> None:
+    model, _ = base(lab_base)
+    found = CritiqueLoss(model.eval(), TrainingConfig(layout=layout))(examples[:4])
+    assert found.item() == pytest.approx(sum(by_hand(model, one) for one in examples[:4]), rel=1e-5)
+
+
+def test_logits_that_are_capped_are_taken_from_the_model(examples) -> None:
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        final_logit_softcapping=0.5,
+        initializer_range=0.5,
+        attn_implementation="eager",
+    )
+    model = Gemma2ForCausalLM(config).eval()
+    found = CritiqueLoss(model, TrainingConfig())(examples[:3])
+    assert found.item() == pytest.approx(sum(by_hand(model, one) for one in examples[:3]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"accumulate": 3},
+        {"tokens_per_pass": 150},
+        {"layout": "packed", "accumulate": 2},
+        {"gradient_checkpointing": True},
+    ],
+)
+def test_how_an_update_is_computed_does_not_change_it(lab_base, examples, tmp_path, changes) -> None:
+    config = TrainingConfig(epochs=1, batch_size=6)
+    logs = [
+        train(lab_base, examples, config.model_copy(update=update), tmp_path / name)
+        for name, update in (("one", {}), ("other", changes))
+    ]
+    assert logs[1].losses == pytest.approx(logs[0].losses, rel=2e-3)
+    assert logs[1].norms == pytest.approx(logs[0].norms, rel=2e-2)
+    assert len((tmp_path / "one" / "curves.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_few_critiques_can_be_learned_by_heart_and_are_then_written(
     lab_base, examples, lab_items, tmp_path
 ) -> None:
-    log = train(lab_base, examples, SftConfig(epochs=60, batch_size=6, learning_rate=5e-3), tmp_path / "v")
+    config = TrainingConfig(epochs=60, batch_size=6, learning_rate=5e-3)
+    log = train(lab_base, examples, config, tmp_path / "v")
     assert log.losses[-1] < 0.2 < log.losses[0]
     verifier = load_verifier(tmp_path / "v", sampling=Sampling(temperature=0.0, max_tokens=90))
     assert verifier.card.family == "generative"
@@ -91,8 +145,10 @@ def test_a_few_critiques_can_be_learned_by_heart_and_are_then_written(
     assert right >= 9
 
 
-def test_a_killed_run_goes_on_with_the_same_losses(lab_base, examples, tmp_path) -> None:
-    config = SftConfig(epochs=2, batch_size=4, learning_rate=1e-3, checkpoint_every=2)
+@pytest.mark.parametrize("lora", [None, Lora(rank=4, dropout=0.1)])
+def test_a_killed_run_goes_on_with_the_same_losses(lab_base, examples, tmp_path, lora) -> None:
+    lab_base = resized(lab_base, tmp_path / "base")
+    config = TrainingConfig(epochs=2, batch_size=4, checkpoint_every=2, lora=lora)
     whole = train(lab_base, examples, config, tmp_path / "whole")
 
     class KilledError(Exception):
@@ -107,19 +163,65 @@ def test_a_killed_run_goes_on_with_the_same_losses(lab_base, examples, tmp_path)
     with pytest.raises(CheckpointError):
         load_verifier(tmp_path / "killed")
     assert train(lab_base, examples, config, tmp_path / "killed") == whole
-    first, second = (
-        AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "killed")
-    )
+    first, second = (load_verifier(tmp_path / name).policy.model.state_dict() for name in ("whole", "killed"))
+    assert any("lora" in name for name in first) == (lora is not None)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not (tmp_path / "killed" / "checkpoint.safetensors").exists()
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # in peft
+def test_an_adapter_is_saved_alone_and_read_back_on_its_base(lab_base, examples, lab_items, tmp_path) -> None:
+    lab_base = resized(lab_base, tmp_path / "base")
+    model, tokenizer = base(lab_base)
+    config = TrainingConfig(epochs=8, batch_size=6, learning_rate=1e-2, lora=Lora(rank=8))
+    directory = tmp_path / "v"
+    log = train_verifier(
+        model, tokenizer, examples, FORM, config, directory, base="tiny", label_source="exact"
+    )
+    assert log.losses[-1] < log.losses[0] / 2
+    assert (directory / "adapter_model.safetensors").is_file()
+    assert not (directory / "model.safetensors").exists()
+    assert json.loads((directory / "adapter_config.json").read_text())["task_type"] == "CAUSAL_LM"
+    ids = torch.tensor([examples[0].ids])
+    with torch.no_grad():
+        expected = model(ids).logits
+        without = base(lab_base)[0](ids).logits
+        for library in (AutoModelForCausalLM, AutoPeftModelForCausalLM):
+            torch.testing.assert_close(library.from_pretrained(directory)(ids).logits, expected)
+        (tmp_path / "base").rename(tmp_path / "moved")
+        found = load_verifier(directory, base=tmp_path / "moved")
+        torch.testing.assert_close(found.policy.model(ids).logits, expected)
+        assert not torch.allclose(without, expected, atol=0.1)
+    assert len(found.score_traces(lab_items[:2])) == 2
+    with pytest.raises(CheckpointError, match="could not be loaded"):
+        load_verifier(directory)
+
+
+def test_an_adapter_without_a_base_to_come_back_to_is_refused(lab_base, examples, tmp_path) -> None:
+    config = TrainingConfig(lora=Lora(rank=2))
+    with pytest.raises(TrainingError, match="save the model and load it from there"):
+        train(lab_base, examples, config, tmp_path)  # tokens were added to this one
+    model, tokenizer = base(resized(lab_base, tmp_path / "base"))
+    fresh = type(model)(model.config)
+    fresh.name_or_path = ""
+    with pytest.raises(TrainingError, match="can be loaded again"):
+        train_verifier(
+            fresh, tokenizer, examples, FORM, config, tmp_path / "v", base="tiny", label_source="exact"
+        )
+
+
+@pytest.mark.parametrize("changes", [{"freeze_trunk": True}, {"head_epochs": 1}, {"patience": 2}])
+def test_options_that_do_not_apply_are_refused(lab_base, examples, tmp_path, changes) -> None:
+    with pytest.raises(TrainingError, match=f"{next(iter(changes))}.*generative verifiers"):
+        train(lab_base, examples, TrainingConfig(**changes), tmp_path)
+
+
 def test_unusable_examples_are_refused(lab_base, examples, tmp_path) -> None:
     with pytest.raises(TrainingError, match="no examples"):
-        train(lab_base, [], SftConfig(), tmp_path)
+        train(lab_base, [], TrainingConfig(), tmp_path)
     long = replace(examples[0], ids=examples[0].ids * 5)
     with pytest.raises(TrainingError, match=f"{long.trace_id}.*context is 128"):
-        train(lab_base, [long], SftConfig(), tmp_path)
+        train(lab_base, [long], TrainingConfig(), tmp_path)
 
 
 def test_a_loss_that_is_not_finite_names_its_traces(lab_base, examples, tmp_path) -> None:
@@ -128,5 +230,12 @@ def test_a_loss_that_is_not_finite_names_its_traces(lab_base, examples, tmp_path
         model.model.norm.weight.fill_(float("nan"))
     with pytest.raises(TrainingError, match=f"at update 0.*{examples[0].trace_id}"):
         train_verifier(
-            model, tokenizer, examples[:1], FORM, SftConfig(), tmp_path, base="tiny", label_source="exact"
+            model,
+            tokenizer,
+            examples[:1],
+            FORM,
+            TrainingConfig(),
+            tmp_path,
+            base="tiny",
+            label_source="exact",
         )

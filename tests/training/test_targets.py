@@ -1,7 +1,12 @@
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from surefoot.errors import TrainingError
 from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.labelling.advantage import advantage_labels
 from surefoot.models.encoding import Encoding
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace
@@ -105,6 +110,45 @@ def test_nothing_to_train_on_says_why():
         build([])
 
 
-def test_advantage_labels_are_refused():
-    with pytest.raises(TrainingError, match="advantage"):
-        build([labelled((0, "advantage", 0.5))])
+ADVANTAGES = labelled((0, "advantage", 0.5), (1, "advantage", 0.0), (2, "advantage", -1.0))
+
+
+def test_an_advantage_is_trained_towards_half_of_one_plus_it():
+    assert targets_of(ADVANTAGES, StepTargets()) == {0: 0.75, 1: 0.5, 2: 0.0}
+    averaged = labelled((0, "advantage", 1.0), (0, "advantage", -0.5), (1, "advantage", None))
+    assert targets_of(averaged, StepTargets()) == {0: 0.625}
+
+
+@given(st.lists(st.floats(0, 1), min_size=4, max_size=4))
+def test_targets_of_advantages_of_values_add_up_to_the_whole_change(values):
+    """Closed form: the targets' 2 s - 1 are differences of values, so their sum is last less first."""
+    start, *rest = values
+    item = labelled(*((step, "value", value) for step, value in enumerate(rest)))
+    [labels] = advantage_labels([item], start={PROBLEM.id: start})
+    found = targets_of(replace(item, labels=tuple(labels)), StepTargets())
+    assert sum(2 * target - 1 for target in found.values()) == pytest.approx(rest[-1] - start, abs=1e-12)
+
+
+@pytest.mark.parametrize("other", ["value", "correctness"])
+def test_advantages_are_not_mixed_with_other_labels(other):
+    within = labelled((0, "advantage", 0.5), (1, other, 1.0))
+    for items in ([within], [ADVANTAGES, labelled((0, other, 1.0))]):
+        with pytest.raises(TrainingError, match=f"advantage labels are mixed with {other} labels"):
+            build(items)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"hard": True}, "'hard' is for value labels"),
+        ({"up_to_first_error": True}, "'up_to_first_error' is for"),
+        ({"neutral": "class"}, "three classes"),
+    ],
+)
+def test_what_is_not_for_advantages_is_refused(settings, says):
+    with pytest.raises(TrainingError, match=says):
+        build([ADVANTAGES], StepTargets(**settings))
+
+
+def test_outcomes_do_not_look_at_labels():
+    assert targets_of(ADVANTAGES, OutcomeTargets()) == {2: 1.0}

@@ -75,3 +75,9 @@ DryRun = Annotated[
 ]
 Problems = Annotated[str, typer.Option("--problems", help="File of problem records.")]
 Traces = Annotated[str, typer.Option("--traces", help="File of trace records.")]
+VerifierForm = Annotated[
+    str | None,
+    typer.Option(
+        "--format", help="JSON file of a verifier's texts (the fields of VerifierFormat); else ThinkPRM's."
+    ),
+]

@@ -14,6 +14,7 @@ from surefoot.records import Problem, Record, StepLabel, Trace
 
 if TYPE_CHECKING:
     from surefoot.answers import AnswerChecker, AnswerStyle, Grader
+    from surefoot.models.verifier_format import VerifierFormat
     from surefoot.protocols import LabelledTrace, Policy, ProblemTrace
 
 R = TypeVar("R", bound=Record)
@@ -159,11 +160,13 @@ def open_policy(
     dialect: str = "openai",
     timeout: float = 120.0,
     extra_body: Mapping[str, Any] | None = None,
+    remember: int = 0,
 ) -> Policy:
     """``lab``, a checkpoint directory or hub name, or with ``base_url`` a server's model.
 
-    ``extra_body`` goes into every request to a server. Raises ``PolicyError`` for an unknown dialect, or one
-    other than ``openai`` without ``base_url``.
+    ``extra_body`` goes into every request to a server; a policy in this process keeps what it read of
+    ``remember`` tokens. Raises ``PolicyError`` for an unknown dialect, or one other than ``openai`` without
+    ``base_url``.
     """
     if base_url:
         from surefoot.policies.openai import OpenAIPolicy
@@ -183,5 +186,21 @@ def open_policy(
     from surefoot.policies.transformers import TransformersPolicy
 
     return TransformersPolicy.from_pretrained(
-        POLICY if name == "lab" else name, batch_size=batch_size, device=device
+        POLICY if name == "lab" else name, batch_size=batch_size, device=device, remember=remember
     )
+
+
+def verifier_format(path: str | None) -> VerifierFormat:
+    """The texts of ``--format``, ThinkPRM's without. Raises ``RunError`` for a file that is none."""
+    from pydantic import ValidationError
+
+    from surefoot.models.verifier_format import VerifierFormat
+
+    if path is None:
+        return VerifierFormat()
+    try:
+        return VerifierFormat.model_validate_json(Path(path).read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = f"{first['loc'][0]}: " if first["loc"] else ""
+        raise RunError(f"--format {path}: {field}{first['msg'].removeprefix('Value error, ')}") from error

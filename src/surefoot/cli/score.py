@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
-    from surefoot.models.scorer import Scorer
+    from surefoot.models.scorer import CheckpointScorer
     from surefoot.protocols import ProblemTrace
 
 
@@ -38,10 +38,20 @@ def score(
         typer.Option("--family", help="Published family, where name and files do not tell, e.g. qwen-prm."),
     ] = None,
     reference: Annotated[
-        str | None, typer.Option("--reference", help="Second model of an implicit reward (eurus).")
+        str | None,
+        typer.Option("--reference", help="Second model of an implicit reward, where it has moved."),
     ] = None,
+    base: Annotated[
+        str | None, typer.Option("--base", help="The model that an adapter is for, where it has moved.")
+    ] = None,
+    chains: Annotated[
+        int, typer.Option("--chains", min=1, help="Critiques to average, of a generative verifier.")
+    ] = 1,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Put scores through the checkpoint's calibration.json.")
+    ] = False,
 ) -> None:
-    """Score one pasted solution step by step, or a file of traces.
+    """Score one pasted solution step by step, or a file of traces, with a reward model of any kind.
 
     Example: `surefoot score -m prm --problem "Start with 7. Add 3." < solution.txt`
 
@@ -50,20 +60,34 @@ def score(
     from surefoot.errors import ScoreError
     from surefoot.models.scorer import load_prm
 
-    load = partial(load_prm, device=device, family=family, reference=reference)
+    load = partial(
+        load_prm,
+        device=device,
+        family=family,
+        reference=reference,
+        base=base,
+        chains=chains,
+        calibrated=calibrated,
+    )
     if problem is not None:
         text = sys.stdin.read() if solution == "-" else solution
         _show(load(model), problem, text, segment, threshold)
     elif problems is not None and traces is not None:
-        settings = {"model": model} | ({"family": family} if family else {})
-        if reference:
-            settings["reference"] = reference
-        _score_file(load(model), settings, problems, traces, out)
+        given = {
+            "family": family,
+            "reference": reference,
+            "base": base,
+            "chains": chains if chains > 1 else None,
+            "calibrated": calibrated,
+        }
+        # what is not asked for is not written down: a command of an earlier version goes on
+        settings = {name: value for name, value in given.items() if value}
+        _score_file(load(model), {"model": model, **settings}, problems, traces, out)
     else:
         raise ScoreError("give --problem and a solution, or both --problems and --traces")
 
 
-def _show(scorer: Scorer, problem: str, text: str, segment: str | None, threshold: float) -> None:
+def _show(scorer: CheckpointScorer, problem: str, text: str, segment: str | None, threshold: float) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -94,10 +118,14 @@ def _show(scorer: Scorer, problem: str, text: str, segment: str | None, threshol
         console.print(f"no step scores below {threshold:g}")
 
 
-def _score_file(scorer: Scorer, settings: Mapping[str, str], problems: str, traces: str, out: str) -> None:
+def _score_file(
+    scorer: CheckpointScorer, settings: Mapping[str, Any], problems: str, traces: str, out: str
+) -> None:
     from surefoot.cli._pieces import file_inputs, in_pieces
     from surefoot.cli._shared import pair, read_all
     from surefoot.models.families import identifying_files
+    from surefoot.models.generative import GenerativeVerifier
+    from surefoot.models.verifier_checkpoint import FAMILY as GENERATIVE
     from surefoot.records import Problem, StepScores, Trace
 
     items = pair(read_all(problems, Problem), read_all(traces, Trace))
@@ -114,9 +142,13 @@ def _score_file(scorer: Scorer, settings: Mapping[str, str], problems: str, trac
         StepScores,
         items,
         work,
-        size=1000,
+        size=1000 if scorer.card.family != GENERATIVE else 50,  # critiques take long
         command="score",
         config=settings,
         inputs=file_inputs(problems=problems, traces=traces) | identifying_files(settings["model"]),
     )
     typer.echo(f"{written} traces scored; {unscored} with unscored steps (see 'unscored_reason')", err=True)
+    verifier = getattr(scorer, "scorer", scorer)  # under a calibration
+    if isinstance(verifier, GenerativeVerifier):
+        for reason, count in verifier.invalid.most_common():
+            typer.echo(f"{count} critiques not scored: {reason}", err=True)

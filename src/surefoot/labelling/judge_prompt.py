@@ -7,7 +7,6 @@ question for the earliest wrong one, −1 for none.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,20 +14,11 @@ from itertools import count
 from typing import Literal, get_args
 
 from surefoot.errors import LabelError
+from surefoot.policies.control_tokens import break_control_tokens
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Step, Trace, content_id
 
 JudgeMode = Literal["per-step", "first-error"]
-
-_CONTROL = re.compile(
-    r"<(?=[|｜])"  # ChatML, Llama 3, Qwen, Phi, GLM, DeepSeek
-    r"|<(?=/?(?:s|bos|eos|pad|unk|mask|start_of_turn|end_of_turn|start_of_image|end_of_image"
-    r"|think|tool_call|tool_response|tools)>)"  # Llama 2, Gemma, Qwen
-    r"|<(?=</?SYS>>)"
-    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|ARGS|THINK"
-    r"|IMG|PREFIX|MIDDLE|SUFFIX)\])"  # Mistral
-)
-"""Where a control token of a chat template may begin. Servers read these inside a message as well."""
 
 _FRAME = """\
 You review, step by step, {what}. The material stands between tags that carry the mark {mark}, such as \
@@ -108,7 +98,7 @@ class JudgePrompt:
 
         Raises ``LabelError`` if the reference answer is to be shown and the problem has none.
         """
-        blocks = [(tag, _harmless(text.strip("\n"))) for tag, text in self._blocks(item)]
+        blocks = [(tag, break_control_tokens(text.strip("\n"))) for tag, text in self._blocks(item)]
         mark = _mark(blocks)
         what = "a solution of a problem" if item.trace.text is not None else "the work of an assistant"
         parts = [_FRAME.format(what=what, mark=mark)]
@@ -167,10 +157,6 @@ def _calls(message: Message) -> str:
         "tool call: " + json.dumps(call.model_dump(exclude_none=True), ensure_ascii=False)
         for call in message.tool_calls
     )
-
-
-def _harmless(text: str) -> str:
-    return _CONTROL.sub(lambda found: found[0] + " ", text)
 
 
 def _mark(blocks: list[tuple[str, str]]) -> str:

@@ -19,11 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sklearn.isotonic import IsotonicRegression
 
 from surefoot.errors import CheckpointError, ScoreError
-from surefoot.protocols import ProblemTrace, StepScorer
-from surefoot.records import StepScores, content_id
+from surefoot.models.aggregate import aggregate
+from surefoot.models.card import CALIBRATION
+from surefoot.models.scorer import CheckpointScorer, pasted
+from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
+from surefoot.records import Problem, StepScores, content_id
 from surefoot.store import write_json
-
-CALIBRATION = "calibration.json"
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
@@ -175,6 +176,28 @@ class CalibratedScorer:
         scores = tuple(None if old is None else new for old, new in zip(record.scores, mapped, strict=True))
         name = f"{record.scorer}+{self.calibration.map.kind}"
         return record.model_copy(update={"scores": scores, "scorer": name})
+
+
+class CalibratedPRM(CalibratedScorer):
+    """A calibrated checkpoint: what ``load_prm(path, calibrated=True)`` gives.
+
+    Its card and its rule of aggregation are the checkpoint's; the rule reduces the calibrated scores.
+    """
+
+    def __init__(self, scorer: CheckpointScorer, calibration: Calibration) -> None:
+        super().__init__(scorer, calibration)
+        self.card = scorer.card
+        self.name = f"{scorer.name}+{calibration.map.kind}"
+
+    def score(
+        self, problem: Problem | str, solutions: Sequence[str], *, segmenter: Segmenter | None = None
+    ) -> list[StepScores]:
+        """Score pasted solutions of one problem, as :meth:`surefoot.models.scorer.Scorer.score` does."""
+        return self.score_traces(pasted(problem, solutions, segmenter))
+
+    def aggregate(self, scores: StepScores) -> float:
+        """One number for a whole trace, by the checkpoint's own rule."""
+        return aggregate(scores.scores, self.card.aggregation)
 
 
 def expected_error(scores: FloatArray, good: FloatArray, bins: int = 10) -> float:

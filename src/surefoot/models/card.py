@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from surefoot.errors import CheckpointError
 from surefoot.models.aggregate import Aggregator
 from surefoot.models.encoding import Encoding
 from surefoot.records import LabelKind
 
 CARD = "surefoot.json"
+CALIBRATION = "calibration.json"
+"""Beside the card, where scores were calibrated (:mod:`surefoot.models.calibrated`)."""
 
 Head = Literal["logit", "linear", "classes"]
 """logit: one output, score = its sigmoid; linear: one output that is the score itself, not bounded; classes:
@@ -38,3 +42,13 @@ class CheckpointCard(BaseModel):
     neutral: Literal["good", "bad"] = Field(default="good", exclude_if=lambda value: value == "good")
     """Whether a ``classes`` head counts the chance of "neutral" to the score (Lightman et al., arXiv
     2305.20050, report both); no other head knows the class."""
+
+
+def read_card(directory: Path) -> CheckpointCard:
+    """The card of a checkpoint. Raises ``CheckpointError`` if it is absent or broken."""
+    try:
+        return CheckpointCard.model_validate_json((directory / CARD).read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{directory} is no surefoot checkpoint: {CARD} is missing") from error
+    except ValidationError as error:
+        raise CheckpointError(f"{directory / CARD}: {error}") from error

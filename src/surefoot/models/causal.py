@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
 from surefoot.models.packing import read_states
+from surefoot.models.pretrained import load_pretrained
 
 _LOGITS = 16_777_216
 """Logits (positions times vocabulary) held at a time: 64 MB in float32."""
@@ -26,25 +26,7 @@ def load_causal(
     path: str | Path, *, dtype: str, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model with its head, and tokenizer. Raises ``CheckpointError`` naming what is missing or unreadable."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-        model, info = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    except SafetensorError as error:
-        raise CheckpointError(f"{path}: model.safetensors cannot be read: {error}") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{str(path)!r} could not be loaded as a causal language model: {error}"
-        ) from error
-    if missing := sorted(info["missing_keys"]):
-        # transformers would go on with random numbers in their place
-        raise CheckpointError(f"{path}: weights are missing: {', '.join(missing[:5])}")
-    return model, tokenizer
+    return load_pretrained(AutoModelForCausalLM, path, dtype=dtype, trust_remote_code=trust_remote_code)
 
 
 def target_logprobs(

@@ -9,66 +9,26 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from surefoot.errors import CheckpointError, ScoreError
+from surefoot.errors import ScoreError
 from surefoot.models.aggregate import aggregate
-from surefoot.models.card import CARD, CheckpointCard
-from surefoot.models.scorer import cut
-from surefoot.models.verifier_format import Critique, CritiqueError, VerifierFormat
+from surefoot.models.card import CheckpointCard
+from surefoot.models.scorer import pasted
+from surefoot.models.verification import Chain, Draft, Job, Prompt, Verification
+from surefoot.models.verifier_checkpoint import FAMILY, FORMAT, read_verifier
+from surefoot.models.verifier_format import CritiqueError, VerifierFormat
 from surefoot.models.yes_no import TransformersYesNo, YesNoReader
+from surefoot.policies.control_tokens import special_tokens
 from surefoot.policies.prompts import template_messages
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, Sampling, Segmenter
-from surefoot.records import Message, Problem, StepScores, Usage
+from surefoot.records import Problem, StepScores, Usage
 
-FAMILY = "generative"
-FORMAT = "verifier.json"
-
-_Prompt = str | tuple[Message, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chain:
-    """One valid critique with its answer to the question."""
-
-    text: str
-    """All rounds, up to the last verdict."""
-    verdicts: tuple[bool, ...]
-    """Of the last round; one a step up to the first incorrect one."""
-    score: float
-    """P(yes) / (P(yes) + P(no)), in [0, 1]."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verification:
-    """What a verifier says of one trace."""
-
-    steps: int
-    chains: tuple[Chain, ...]
-    invalid: Counter[str]
-    """Chains that gave no verdicts or no odds, by reason. They are never scored."""
-    usage: Usage = field(default_factory=Usage)
-
-    @property
-    def solution(self) -> float | None:
-        """Mean score of the chains; ``None`` if none is valid."""
-        if not self.chains:
-            return None
-        return sum(chain.score for chain in self.chains) / len(self.chains)
-
-    @property
-    def scores(self) -> tuple[float | None, ...]:
-        """One score a step; see :class:`GenerativeVerifier`."""
-        if not self.chains:
-            return (None,) * self.steps
-        firsts = [len(c.verdicts) - 1 if False in c.verdicts else self.steps for c in self.chains]
-        shares = (sum(first > step for first in firsts) / len(firsts) for step in range(self.steps - 1))
-        return (*shares, self.solution)
+__all__ = ["FAMILY", "FORMAT", "Chain", "GenerativeVerifier", "Verification", "load_verifier"]
 
 
 class GenerativeVerifier:
@@ -87,6 +47,10 @@ class GenerativeVerifier:
     **Failures.** A chain that is cut off, has no verdict on some step, a box of another content, or no odds
     is no chain: it is counted in ``invalid`` by reason, over all calls, and never scored. A trace without a
     valid chain has no scores, and the reason says why.
+
+    **Prompt.** Special tokens in the problem or a step, of the tokenizer where it is in this process and of
+    common chat templates, are broken by a space, so that a solution cannot end its message and speak for
+    another (:meth:`surefoot.models.verifier_format.VerifierFormat.prompt`).
 
     **Cost** counts as verifier tokens, the question's reading included; equal prompts are verified once.
     """
@@ -119,6 +83,8 @@ class GenerativeVerifier:
             raise ScoreError(f"chains must be at least 1 and rounds from 1 to {most}, not {chains}, {rounds}")
         if chains > 1 and self.sampling.temperature == 0:
             raise ScoreError(f"{chains} chains at temperature 0 would be equal; raise the temperature")
+        own = tokenizer or getattr(policy, "tokenizer", None)  # a policy in this process has one
+        self._special = special_tokens(own)
         self.card = card or CheckpointCard(
             family=FAMILY,
             kind="prm",
@@ -138,10 +104,7 @@ class GenerativeVerifier:
         self, problem: Problem | str, solutions: Sequence[str], *, segmenter: Segmenter | None = None
     ) -> list[StepScores]:
         """Score pasted solutions of one problem; cut at blank lines, or line ends, without ``segmenter``."""
-        if isinstance(problem, str):
-            problem = Problem(text=problem)
-        items = [ProblemTrace(problem=problem, trace=cut(problem, text, segmenter)) for text in solutions]
-        return self.score_traces(items)
+        return self.score_traces(pasted(problem, solutions, segmenter))
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Scores in order, one record each. Raises ``ScoreError`` for a trace without steps or text.
@@ -168,11 +131,11 @@ class GenerativeVerifier:
 
     async def verify(self, items: Sequence[ProblemTrace]) -> list[Verification]:
         """Critiques, verdicts and scores of each item, in order. Raises like :meth:`score_traces`."""
-        places: dict[tuple[_Prompt, int], list[int]] = {}
+        places: dict[tuple[Prompt, int], list[int]] = {}
         for number, item in enumerate(items):
             key = (self._prompt(item), len(item.trace.steps))
             places.setdefault(key, []).append(number)
-        jobs = [_Job(prompt, steps, number) for number, (prompt, steps) in enumerate(places)]
+        jobs = [Job(prompt, steps, number) for number, (prompt, steps) in enumerate(places)]
         drafts = await self._write(jobs)
         chains = await self._answer(jobs, drafts)
         results: dict[int, Verification] = {}
@@ -185,20 +148,20 @@ class GenerativeVerifier:
             results[numbers[0]] = done
         return [results[number] for number in range(len(items))]
 
-    def _prompt(self, item: ProblemTrace) -> _Prompt:
-        prompt = self.form.prompt(item)
+    def _prompt(self, item: ProblemTrace) -> Prompt:
+        prompt = self.form.prompt(item, self._special)
         if self.tokenizer is None or isinstance(prompt, str):
             return prompt
         rows = template_messages(prompt)
         return str(self.tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True))
 
-    async def _write(self, jobs: list[_Job]) -> list[_Draft]:
+    async def _write(self, jobs: list[Job]) -> list[Draft]:
         """All rounds of all chains; those that fail are counted in their job and left out."""
         requests = [self._request(job.prompt, self.form.opening, n=self.chains) for job in jobs]
         drafts = []
         for job, result in zip(jobs, await self._sample(requests), strict=True):
             texts = job.texts(result, self.chains)
-            drafts += [_Draft(job, number, self.form.opening, text) for number, text in texts.items()]
+            drafts += [Draft(job, number, self.form.opening, text) for number, text in texts.items()]
         for phrase in self.form.rechecks[: self.rounds - 1]:
             for draft in drafts:
                 draft.before += self.form.body(draft.text).rstrip() + phrase
@@ -211,7 +174,7 @@ class GenerativeVerifier:
             drafts = going
         return [draft for draft in drafts if self._read(draft)]
 
-    def _read(self, draft: _Draft) -> bool:
+    def _read(self, draft: Draft) -> bool:
         """Take the verdicts of the last round, or count why there are none."""
         try:
             draft.critique = self.form.read(draft.text, draft.job.steps)
@@ -220,7 +183,7 @@ class GenerativeVerifier:
             return False
         return True
 
-    async def _answer(self, jobs: list[_Job], drafts: list[_Draft]) -> list[list[Chain]]:
+    async def _answer(self, jobs: list[Job], drafts: list[Draft]) -> list[list[Chain]]:
         """Ask the question after each critique; one list of chains a job."""
         requests = [self._request(draft.job.prompt, draft.whole + self.form.closing) for draft in drafts]
         chains: list[list[Chain]] = [[] for _ in jobs]
@@ -233,7 +196,7 @@ class GenerativeVerifier:
             chains[draft.job.number].append(chain)
         return chains
 
-    def _request(self, prompt: _Prompt, prefix: str, *, n: int = 1, first: int = 0) -> SampleRequest:
+    def _request(self, prompt: Prompt, prefix: str, *, n: int = 1, first: int = 0) -> SampleRequest:
         return SampleRequest(
             prompt=prompt, prefix=prefix, n=n, first=first, seed=self.seed, sampling=self.sampling
         )
@@ -242,81 +205,36 @@ class GenerativeVerifier:
         return await self.policy.sample(requests) if requests else []
 
 
-class _Job:
-    """One distinct prompt."""
-
-    def __init__(self, prompt: _Prompt, steps: int, number: int) -> None:
-        self.prompt, self.steps, self.number = prompt, steps, number
-        self.invalid: Counter[str] = Counter()
-        self.usage = Usage()
-
-    def texts(self, result: SampleResult, asked: int) -> dict[int, str]:
-        """Finished completions by their number; the rest is counted."""
-        self.usage += Usage(verifier_tokens=result.usage.tokens, calls=result.usage.calls)
-        if missing := asked - len(result.completions):
-            self.invalid["request failed" + (f": {result.error}" if result.error else "")] += missing
-        finished = {}
-        for number, completion in enumerate(result.completions):
-            if completion.finish_reason == "length":
-                self.invalid["cut off at max_tokens"] += 1
-            else:
-                finished[number] = completion.text
-        return finished
-
-
-@dataclass
-class _Draft:
-    """A chain that is being written: ``before`` is in place, ``text`` is the newest round."""
-
-    job: _Job
-    number: int
-    before: str
-    text: str
-    critique: Critique | None = None
-
-    @property
-    def whole(self) -> str:
-        """All rounds up to the last verdict."""
-        return self.before + (self.critique.text if self.critique else self.text)
-
-
 def load_verifier(
     directory: str | Path,
     *,
+    base: str | Path | None = None,
     device: str = "cpu",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
     batch_size: int = 64,
     chains: int = 1,
     rounds: int = 1,
     sampling: Sampling | None = None,
     seed: int = 0,
 ) -> GenerativeVerifier:
-    """Load what :func:`surefoot.training.sft.train_verifier` wrote.
+    """Load what :func:`surefoot.training.sft.train_verifier` wrote, in type ``dtype`` (``auto`` = as saved).
 
-    Raises ``CheckpointError`` if the directory is no generative checkpoint of this package.
+    An adapter's model comes from ``base``, by default from where it was when the adapter was trained. Raises
+    ``CheckpointError`` if the directory is no generative checkpoint of this package, or not whole.
     """
-    directory = Path(directory)
-    if absent := [name for name in (CARD, FORMAT) if not (directory / name).is_file()]:
-        raise CheckpointError(f"{directory} is no generative checkpoint: {absent[0]} is missing")
-    try:
-        card = CheckpointCard.model_validate_json((directory / CARD).read_bytes())
-        form = VerifierFormat.model_validate_json((directory / FORMAT).read_bytes())
-    except ValidationError as error:
-        raise CheckpointError(f"{directory}: {CARD} or {FORMAT} is broken: {error}") from error
-    if card.family != FAMILY:
-        raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {FAMILY!r}")
-    policy = TransformersPolicy.from_pretrained(directory, batch_size=batch_size, device=device)
-    reader = TransformersYesNo(
-        policy.model, policy.tokenizer, question=form.closing, yes=form.yes, no=form.no
-    )
+    found = read_verifier(Path(directory), base=base, dtype=dtype, trust_remote_code=trust_remote_code)
+    form, model = found.form, found.model.to(device)
+    policy = TransformersPolicy(model, found.tokenizer, name=Path(directory).name, batch_size=batch_size)
     return GenerativeVerifier(
         policy,
-        reader,
+        TransformersYesNo(model, found.tokenizer, question=form.closing, yes=form.yes, no=form.no),
         form=form,
         chains=chains,
         rounds=rounds,
         sampling=sampling,
         seed=seed,
-        card=card,
+        card=found.card,
     )
 
 

@@ -23,7 +23,7 @@ from surefoot.models.card import CARD, CheckpointCard
 from surefoot.models.causal import load_causal, read_logprobs, require_plain_head
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.reference import Reference, Response
-from surefoot.models.scorer import cut
+from surefoot.models.scorer import pasted
 from surefoot.protocols import ProblemTrace, Segmenter
 from surefoot.records import LabelKind, Problem, StepScores, Usage
 from surefoot.store import write_json
@@ -147,9 +147,14 @@ class ImplicitPRM:
 
     @classmethod
     def load(
-        cls, directory: str | Path, *, cache: Path | None = None, trust_remote_code: bool = False
+        cls,
+        directory: str | Path,
+        *,
+        reference: str | Path | None = None,
+        cache: Path | None = None,
+        trust_remote_code: bool = False,
     ) -> ImplicitPRM:
-        """Load what :meth:`save` wrote.
+        """Load what :meth:`save` wrote; ``reference`` is where the reference is now, if it has moved.
 
         Raises ``CheckpointError`` naming the missing or bad file, or if the reference has other weights than
         the one that the checkpoint was trained against.
@@ -160,17 +165,24 @@ class ImplicitPRM:
             raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {FAMILY!r}")
         settings = _read_json(directory / SETTINGS, ImplicitSettings)
         policy, tokenizer = load_causal(directory, dtype="auto", trust_remote_code=trust_remote_code)
-        reference = None
-        if settings.reference is not None:
-            own = settings.reference == _OWN_COPY
-            named = directory / _OWN_COPY if own else settings.reference
-            reference, _ = load_causal(named, dtype="auto", trust_remote_code=trust_remote_code)
+        own = directory / _OWN_COPY if settings.reference == _OWN_COPY else settings.reference
+        if own is None and reference is not None:
+            raise CheckpointError(f"{directory} was trained without a reference, so it can be given none")
+        other = None
+        if own is not None:
+            try:
+                other, _ = load_causal(reference or own, dtype="auto", trust_remote_code=trust_remote_code)
+            except CheckpointError as error:
+                raise CheckpointError(
+                    f"{directory}: the reference that it was trained against is missing or broken: {error}; "
+                    "say where it is with reference="
+                ) from error
         model = cls(
-            policy.eval(), tokenizer, card, settings, reference=reference, cache=cache, name=directory.name
+            policy.eval(), tokenizer, card, settings, reference=other, cache=cache, name=directory.name
         )
         if settings.reference_fingerprint not in (None, model.reference.fingerprint):
             raise CheckpointError(
-                f"{directory / SETTINGS}: the reference {settings.reference!r} has other weights than "
+                f"{directory / SETTINGS}: the reference {str(reference or own)!r} has other weights than "
                 "the one that was trained against"
             )
         return model
@@ -235,9 +247,7 @@ class ImplicitPRM:
         self, problem: Problem | str, solutions: Sequence[str], *, segmenter: Segmenter | None = None
     ) -> list[StepScores]:
         """Score pasted solutions of one problem, as :meth:`surefoot.models.scorer.Scorer.score` does."""
-        problem = Problem(text=problem) if isinstance(problem, str) else problem
-        items = [ProblemTrace(problem=problem, trace=cut(problem, text, segmenter)) for text in solutions]
-        return self.score_traces(items)
+        return self.score_traces(pasted(problem, solutions, segmenter))
 
     def aggregate(self, scores: StepScores) -> float:
         """One number for a whole trace, by the checkpoint's own rule."""

@@ -48,7 +48,7 @@ def add_adapter(trunk: PreTrainedModel, lora: Lora, *, seed: int) -> None:
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=list(lora.targets) or "all-linear",
-        task_type="FEATURE_EXTRACTION",
+        task_type="FEATURE_EXTRACTION" if trunk.get_output_embeddings() is None else "CAUSAL_LM",
     )
     trunk.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):

@@ -1,21 +1,23 @@
-"""What goes to a scoring server and what comes back: vLLM's pooling and classification, and our gateway.
+"""What goes to a scoring server and what comes back.
 
-vLLM 0.32's own request and answer models are ``entrypoints/pooling/{pooling,classify}/protocol.py``. A wire
-turns items into JSON bodies and a body's answer into one list of scores an item; it does no network.
+A wire turns items into JSON bodies and a body's answer into one list of scores an item; it does no network.
+There is one for vLLM (``surefoot.models.vllm_wire``) and one for this package's gateway
+(``surefoot.models.gateway_wire``).
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from surefoot.models.encoding import EncodedTrace
 from surefoot.protocols import ProblemTrace
+
+T = TypeVar("T", bound=BaseModel)
 
 Scores = tuple[float | None, ...]
 
@@ -63,191 +65,14 @@ class Wire(Protocol):
         """Raises :class:`WireError`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class VllmPooling:
-    """``POST /pooling`` with task ``token_classify``: scores of tokens, from the very ids made here.
-
-    ``rows`` says what the server was started with: ``steps``, pooler config ``{"tok_pooling_type": "STEP",
-    "step_tag_id": step_tag_id, ...}``, which answers with one row for each token ``step_tag_id``; or
-    ``tokens`` (pooling type ``ALL``), one row a token, from which the steps' rows are taken here. A row holds
-    the probabilities of the classes (softmax; sigmoid for a single one), of which ``column`` is the score.
-    With ``returned_token_ids: [good, bad]`` it is column 0; for Qwen2.5-Math-PRM, [bad, good], column 1.
-    """
-
-    encoder: Encoder
-    model: str
-    rows: Literal["steps", "tokens"] = "tokens"
-    step_tag_id: int | None = None
-    column: int = -1
-    path: str = "/pooling"
-
-    def __post_init__(self) -> None:
-        if (self.rows == "steps") != (self.step_tag_id is not None):
-            raise ValueError("rows='steps' needs step_tag_id, and rows='tokens' has none")
-
-    def call(self, items: Sequence[ProblemTrace]) -> Call:
-        """All items in one body: a list of prompts as token ids."""
-        encoded = tuple(self.encoder.encode(items))
-        body = {
-            "model": self.model,
-            "task": "token_classify",
-            "input": [list(trace.ids) for trace in encoded],
-            "encoding_format": "float",
-            "use_activation": True,
-        }
-        return Call(body=body, encoded=encoded)
-
-    def read(self, call: Call, answer: str) -> Reply:
-        """One score for each read-out position, in order. Raises :class:`WireError`."""
-        parsed = _parse(_PoolingAnswer, answer)
-        rows = _in_order(parsed.data, len(call.encoded))
-        scores = [self._scores(trace, row.data) for trace, row in zip(call.encoded, rows, strict=True)]
-        return _reply(call, scores, [len(trace.ids) for trace in call.encoded])
-
-    def _scores(self, trace: EncodedTrace, data: list[list[float]]) -> Scores:
-        places = [at for at in trace.positions if at is not None]
-        wanted = self._places(trace, places)
-        if len(data) != len(wanted):
-            raise WireError(
-                f"{len(data)} rows came for {len(wanted)} "
-                f"{'step tags' if self.rows == 'steps' else 'tokens'}; is the server's pooling type "
-                f"{'STEP' if self.rows == 'steps' else 'ALL'}?"
-            )
-        row_of = dict(zip(wanted, data, strict=True))
-        return tuple(None if at is None else _probability(row_of[at], self.column) for at in trace.positions)
-
-    def _places(self, trace: EncodedTrace, places: list[int]) -> list[int]:
-        """Token positions that the server answers for."""
-        if self.rows == "tokens":
-            return list(range(len(trace.ids)))
-        tags = [at for at, token in enumerate(trace.ids) if token == self.step_tag_id]
-        if not set(places) <= set(tags):
-            raise WireError(f"a step is read at a token that is not step_tag_id={self.step_tag_id}")
-        return tags  # the solution may hold the tag too; its rows are passed over
-
-
-@dataclass(frozen=True, kw_only=True)
-class VllmClassify:
-    """``POST /classify``: one prompt a step, cut right after the step's read-out token.
-
-    The server reads a prompt at its last token (pooling type ``LAST``) and answers with the probabilities of
-    the classes, of which ``column`` is the score. Prefix caching makes the prompts of one trace cheap.
-    """
-
-    encoder: Encoder
-    model: str
-    column: int = -1
-    path: str = "/classify"
-
-    def call(self, items: Sequence[ProblemTrace]) -> Call:
-        """All steps of all items in one body."""
-        encoded = tuple(self.encoder.encode(items))
-        prompts = [list(trace.ids[: at + 1]) for trace in encoded for at in trace.positions if at is not None]
-        return Call(body={"model": self.model, "input": prompts, "use_activation": True}, encoded=encoded)
-
-    def read(self, call: Call, answer: str) -> Reply:
-        """One score for each prompt, in order. Raises :class:`WireError`."""
-        parsed = _parse(_ClassifyAnswer, answer)
-        rows = iter(_in_order(parsed.data, len(call.body["input"])))
-        scores = [
-            tuple(None if at is None else _probability(next(rows).probs, self.column) for at in t.positions)
-            for t in call.encoded
-        ]
-        tokens = [sum(at + 1 for at in t.positions if at is not None) for t in call.encoded]
-        return _reply(call, scores, tokens)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gateway:
-    """``POST /v1/score`` of this package's own gateway: texts go out, the server encodes.
-
-    Body: ``{"model": str | null, "items": [{"problem": str, "steps": [str, ...]}, ...]}``, the steps being
-    the exact pieces of the solution. Answer: ``{"model": str, "results": [{"scores": [number | null, ...],
-    "unscored_reason": str | null}, ...], "usage": {"verifier_tokens": int}}``, one result an item, in
-    order, one score a step in [0, 1].
-    """
-
-    model: str | None = None
-    path: str = "/v1/score"
-
-    def call(self, items: Sequence[ProblemTrace]) -> Call:
-        """The items' texts."""
-        rows = [
-            {
-                "problem": item.problem.text,
-                "steps": [item.trace.step_text(step) for step in range(len(item.trace.steps))],
-            }
-            for item in items
-        ]
-        steps = tuple(len(item.trace.steps) for item in items)
-        return Call(body={"model": self.model, "items": rows}, steps=steps)
-
-    def read(self, call: Call, answer: str) -> Reply:
-        """Scores as they came. Raises :class:`WireError`."""
-        parsed = _parse(_GatewayAnswer, answer)
-        if len(parsed.results) != len(call.steps):
-            raise WireError(f"{len(parsed.results)} results came for {len(call.steps)} items")
-        for number, (result, steps) in enumerate(zip(parsed.results, call.steps, strict=True)):
-            if len(result.scores) != steps:
-                raise WireError(f"results[{number}]: {len(result.scores)} scores came for {steps} steps")
-        scores = [tuple(_checked(score) for score in result.scores) for result in parsed.results]
-        reasons = [
-            (result.unscored_reason or "the server gave no reason") if None in result.scores else None
-            for result in parsed.results
-        ]
-        tokens = [parsed.usage.verifier_tokens] + [0] * (len(scores) - 1)
-        return Reply(scores=scores, reasons=reasons, tokens=tokens[: len(scores)])
-
-
-class _Part(BaseModel):
+class AnswerPart(BaseModel):
     """Part of an answer; fields that are not read are left alone."""
 
     model_config = ConfigDict(frozen=True)
 
 
-class _PoolingRow(_Part):
-    index: int
-    data: list[list[float]]
-
-
-class _PoolingAnswer(_Part):
-    data: list[_PoolingRow]
-
-
-class _ClassifyRow(_Part):
-    index: int
-    probs: list[float]
-
-
-class _ClassifyAnswer(_Part):
-    data: list[_ClassifyRow]
-
-
-class _GatewayResult(_Part):
-    scores: list[float | None]
-    unscored_reason: str | None = None
-
-
-T = TypeVar("T", bound=BaseModel)
-R = TypeVar("R", _PoolingRow, _ClassifyRow)
-
-
-class _VerifierTokens(_Part):
-    verifier_tokens: int = Field(default=0, ge=0)
-
-
-class _GatewayAnswer(_Part):
-    results: list[_GatewayResult]
-    usage: _VerifierTokens = _VerifierTokens()
-
-
-def _reply(call: Call, scores: list[Scores], tokens: list[int]) -> Reply:
-    cut = [trace.truncated_steps for trace in call.encoded]
-    reasons = [f"{steps} steps lie beyond the model's context" if steps else None for steps in cut]
-    return Reply(scores=scores, reasons=reasons, tokens=tokens)
-
-
-def _parse(model: type[T], answer: str) -> T:
+def parse_answer(model: type[T], answer: str) -> T:
+    """An answer's text as ``model``. Raises :class:`WireError` naming the field."""
     try:
         return model.model_validate(json.loads(answer))
     except ValidationError as error:
@@ -258,27 +83,8 @@ def _parse(model: type[T], answer: str) -> T:
         raise WireError(f"no JSON: the answer begins {answer[:200]!r}") from error
 
 
-def _in_order(rows: list[R], count: int) -> list[R]:
-    rows = sorted(rows, key=lambda row: row.index)
-    if [row.index for row in rows] != list(range(count)):
-        raise WireError(f"results {[row.index for row in rows][:20]} came for {count} prompts")
-    return rows
-
-
-def _probability(row: list[float], column: int) -> float:
-    if not -len(row) <= column < len(row):
-        raise WireError(f"column {column} was asked for, but a row has {len(row)} classes")
-    if len(row) > 1 and not math.isclose(math.fsum(row), 1.0, abs_tol=0.02):
-        raise WireError(
-            f"a row of {len(row)} classes adds up to {math.fsum(row):.4g}, so is no probabilities"
-        )
-    value = _checked(row[column])
-    if value is None:
-        raise WireError("a row holds no number")
-    return value
-
-
-def _checked(score: float | None) -> float | None:
+def checked_score(score: float | None) -> float | None:
+    """``score`` without rounding beyond [0, 1]. Raises :class:`WireError` if it lies further outside."""
     if score is not None and not -1e-6 <= score <= 1 + 1e-6:  # False for NaN
         raise WireError(
             f"a score is {score}, outside [0, 1]: raw logits? the server must apply its activation"

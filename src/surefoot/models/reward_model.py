@@ -12,20 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
-from surefoot.models.card import CARD, CheckpointCard
+from surefoot.models.card import CARD, CheckpointCard, read_card
 from surefoot.models.encoding import EncodedTrace, encode_traces
 from surefoot.models.hub import fetch_checkpoint, push_checkpoint
 from surefoot.models.lora import base_of, has_adapter, load_adapter, save_adapter
+from surefoot.models.pretrained import load_pretrained
 from surefoot.protocols import ProblemTrace
 from surefoot.store import write_json
 
+FAMILY = "surefoot"
 HEAD = "head.safetensors"
 
 
@@ -57,7 +58,9 @@ class RewardModel(nn.Module):
         encoding that is no single token becomes a special token of its own, whose embedding starts as the
         mean of the others.
         """
-        trunk, tokenizer, _ = _load_trunk(base, dtype=dtype, trust_remote_code=trust_remote_code)
+        trunk, tokenizer = load_pretrained(
+            AutoModel, base, dtype=dtype, trust_remote_code=trust_remote_code, complete=False
+        )
         if card.encoding.marker:
             _add_marker(trunk, tokenizer, card.encoding.marker)
         limit = getattr(trunk.config.get_text_config(), "max_position_embeddings", None)
@@ -79,15 +82,20 @@ class RewardModel(nn.Module):
         directory = Path(directory)
         card = _read_card(directory)
         stated = base_of(directory)
-        trunk, tokenizer, missing = _load_trunk(
-            (base or stated) if stated else directory,
-            tokenizer=directory,
-            dtype="auto",
-            trust_remote_code=trust_remote_code,
-        )
-        if missing:
-            # transformers would go on with random numbers in their place
-            raise CheckpointError(f"{directory}: weights of the trunk are missing: {', '.join(missing[:5])}")
+        try:
+            trunk, tokenizer = load_pretrained(
+                AutoModel,
+                (base or stated) if stated else directory,
+                tokenizer=directory,
+                dtype="auto",
+                trust_remote_code=trust_remote_code,
+            )
+        except CheckpointError as error:
+            if not stated:
+                raise
+            raise CheckpointError(
+                f"{directory} holds an adapter alone, and its base {error}; say where that is with base="
+            ) from error
         if stated:
             if card.encoding.marker:
                 _add_marker(trunk, tokenizer, card.encoding.marker)
@@ -178,17 +186,13 @@ class RewardModel(nn.Module):
 
 
 def _read_card(directory: Path) -> CheckpointCard:
-    if absent := [name for name in (CARD, HEAD) if not (directory / name).is_file()]:
-        raise CheckpointError(f"{directory} is no surefoot checkpoint: {absent[0]} is missing")
-    try:
-        card = CheckpointCard.model_validate_json((directory / CARD).read_bytes())
-    except ValidationError as error:
-        raise CheckpointError(f"{directory / CARD}: {error}") from error
-    if card.family != "surefoot":
+    card = read_card(directory)
+    if card.family != FAMILY:
         raise CheckpointError(
-            f"{directory / CARD}: family {card.family!r} is no step classifier; "
-            "ImplicitPRM.load reads 'implicit', load_verifier 'generative'"
+            f"{directory / CARD}: family {card.family!r} is no step classifier; load_prm opens every kind"
         )
+    if not (directory / HEAD).is_file():
+        raise CheckpointError(f"{directory} is no surefoot checkpoint: {HEAD} is missing")
     return card
 
 
@@ -203,28 +207,6 @@ def _add_marker(trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, mark
         trunk.resize_token_embeddings(len(tokenizer), mean_resizing=False)
         with torch.no_grad():
             trunk.get_input_embeddings().weight[known:] = mean
-
-
-def _load_trunk(
-    path: str | Path, *, dtype: str, trust_remote_code: bool, tokenizer: Path | None = None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, list[str]]:
-    """Trunk, tokenizer, and the names of weights that the checkpoint does not have."""
-    try:
-        words = AutoTokenizer.from_pretrained(tokenizer or path, trust_remote_code=trust_remote_code)
-        trunk, info = AutoModel.from_pretrained(
-            path,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    except SafetensorError as error:
-        raise CheckpointError(f"{path}: model.safetensors cannot be read: {error}") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{str(path)!r} could not be loaded as a transformers checkpoint: {error}"
-        ) from error
-    return trunk, words, sorted(info["missing_keys"])
 
 
 def pad_batch(sequences: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -13,11 +14,35 @@ from surefoot.models.aggregate import aggregate
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
 from surefoot.models.packing import Reading, read_states, tree_limit
-from surefoot.models.reward_model import RewardModel
 from surefoot.models.step_model import StepModel
-from surefoot.protocols import ProblemTrace, Segmenter
+from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.segment import BlankLine, Line, segment_trace
+
+
+@runtime_checkable
+class CheckpointScorer(StepScorer, Protocol):
+    """A :class:`surefoot.protocols.StepScorer` that comes from a checkpoint: what :func:`load_prm` gives."""
+
+    @property
+    def name(self) -> str:
+        """Name recorded with the scores."""
+        ...
+
+    @property
+    def card(self) -> CheckpointCard:
+        """What the checkpoint says of itself."""
+        ...
+
+    def score(
+        self, problem: Problem | str, solutions: Sequence[str], *, segmenter: Segmenter | None = None
+    ) -> list[StepScores]:
+        """Score pasted solutions of one problem; see :meth:`Scorer.score`."""
+        ...
+
+    def aggregate(self, scores: StepScores) -> float:
+        """One number for a whole trace, by the checkpoint's own rule."""
+        ...
 
 
 class Scorer:
@@ -53,10 +78,7 @@ class Scorer:
         Without ``segmenter`` a solution is cut at blank lines, or at line ends if it has no blank line.
         Raises ``ScoreError`` for an empty solution.
         """
-        if isinstance(problem, str):
-            problem = Problem(text=problem)
-        items = [ProblemTrace(problem=problem, trace=cut(problem, text, segmenter)) for text in solutions]
-        return self.score_traces(items)
+        return self.score_traces(pasted(problem, solutions, segmenter))
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Score traces that have steps; results in order, one each.
@@ -141,6 +163,15 @@ def readable(
     return [trace.ids[:end] for trace, end in zip(traces, ends, strict=True)], positions
 
 
+def pasted(
+    problem: Problem | str, solutions: Sequence[str], segmenter: Segmenter | None = None
+) -> list[ProblemTrace]:
+    """Pasted solutions of one problem as items to score; see :func:`cut`."""
+    if isinstance(problem, str):
+        problem = Problem(text=problem)
+    return [ProblemTrace(problem=problem, trace=cut(problem, text, segmenter)) for text in solutions]
+
+
 def cut(problem: Problem, solution: str, segmenter: Segmenter | None = None) -> Trace:
     """A pasted solution as a trace with steps. Raises ``ScoreError`` if there is no step in it."""
     segmenter = segmenter or (BlankLine() if "\n\n" in solution.strip() else Line())
@@ -158,32 +189,42 @@ def load_prm(
     dtype: str = "auto",
     trust_remote_code: bool = False,
     reference: str | Path | None = None,
+    base: str | Path | None = None,
+    chains: int = 1,
+    calibrated: bool = False,
     batch_tokens: int = 16_384,
-) -> Scorer:
+) -> CheckpointScorer:
     """Load a reward model by directory or hub name; ``load_prm(path).score(problem, solutions)`` scores.
 
-    A checkpoint trained here is known by its ``surefoot.json``, a published one by its repository's name or
-    its files; ``family`` says it instead. ``dtype`` is the trunk's, e.g. ``bfloat16`` (``auto`` = as saved).
-    ``reference`` is the second model of an implicit reward. Code that comes with a checkpoint is run only
-    with ``trust_remote_code``.
+    A checkpoint trained here, of any kind (step classifier or outcome model, implicit, generative), is known
+    by its ``surefoot.json``, a published one by its repository's name or its files; ``family`` says it
+    instead. ``dtype`` is that of the weights, e.g. ``bfloat16`` (``auto`` = as saved). ``reference`` is the
+    second model of an implicit reward, ``base`` the model that an adapter is for, each where it is not the
+    one that the checkpoint names. ``chains`` critiques of a generative verifier are averaged.
+    ``batch_tokens`` bounds a forward pass of a classifier. Code that comes with a checkpoint is run only with
+    ``trust_remote_code``.
 
-    Raises ``CheckpointError`` if there is no such checkpoint, its weights are incomplete, or no family fits.
+    Scores are the model's own unless ``calibrated``: then they go through the map in ``calibration.json``
+    (:func:`surefoot.models.calibrated.fit_calibration`), which has to be there. A threshold that was chosen
+    on one is none for the other.
+
+    Raises ``CheckpointError`` if there is no such checkpoint, it lacks files or weights, no family fits, or
+    an option is given that its kind does not have.
     """
-    from surefoot.models.families import OWN, is_own, load_published, locate  # it builds on this module
+    from surefoot.models.families import Opening, open_checkpoint  # it builds on this module
 
-    directory = locate(path)
-    if family != OWN and not (family is None and is_own(directory)):
-        return load_published(
-            directory,
-            name=str(path),
-            family=family,
-            device=device,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-            reference=reference,
-            batch_tokens=batch_tokens,
-        )
-    model = RewardModel.load(directory, trust_remote_code=trust_remote_code)
-    if dtype != "auto":
-        model.trunk.to(getattr(torch, dtype))
-    return Scorer(model.to(device), name=Path(path).name, batch_tokens=batch_tokens)
+    opening = Opening(
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        reference=reference,
+        base=base,
+        chains=chains,
+        batch_tokens=batch_tokens,
+    )
+    directory, scorer = open_checkpoint(path, family=family, opening=opening)
+    if not calibrated:
+        return scorer
+    from surefoot.models.calibrated import CalibratedPRM, load_calibration  # sklearn, only where it is needed
+
+    return CalibratedPRM(scorer, load_calibration(directory))

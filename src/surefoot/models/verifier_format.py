@@ -8,12 +8,14 @@ incorrect one, then the question whose yes or no is scored.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from surefoot.errors import ScoreError
+from surefoot.policies.control_tokens import break_control_tokens
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message
 
@@ -103,18 +105,22 @@ class VerifierFormat(BaseModel):
         """What is forced after the last verdict so that the next token is the answer."""
         return f"\n{self.end}{self.question}"
 
-    def prompt(self, item: ProblemTrace) -> str | tuple[Message, ...]:
-        """What the verifier is shown. Raises ``ScoreError`` for a trace without steps or text."""
+    def prompt(self, item: ProblemTrace, special: Collection[str] = ()) -> str | tuple[Message, ...]:
+        """What the verifier is shown. Raises ``ScoreError`` for a trace without steps or text.
+
+        Control tokens in the problem or a step, those of common chat templates and the ``special`` ones of
+        the model's tokenizer, get a space after their first character
+        (:func:`surefoot.policies.control_tokens.break_control_tokens`).
+        """
         if item.trace.text is None or not item.trace.steps:
             raise ScoreError(
                 f"trace {item.trace.id}: a generative verifier reads a text trace that has steps; "
                 "segment it first, or use a judge for chat traces"
             )
-        steps = (
-            _fill(self.step, number=str(index + 1), text=item.trace.step_text(index).strip("\n"))
-            for index in range(len(item.trace.steps))
-        )
-        text = _fill(self.template, problem=item.problem.text, solution="\n".join(steps))
+        texts = [item.trace.step_text(index).strip("\n") for index in range(len(item.trace.steps))]
+        problem, *shown = (break_control_tokens(text, special) for text in (item.problem.text, *texts))
+        steps = (_fill(self.step, number=str(n), text=text) for n, text in enumerate(shown, start=1))
+        text = _fill(self.template, problem=problem, solution="\n".join(steps))
         return (Message(role="user", content=text),) if self.chat else text
 
     def body(self, text: str) -> str:

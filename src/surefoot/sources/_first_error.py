@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from surefoot.errors import RecordError
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, StepLabel
+from surefoot.records import Evidence, Problem, Step, StepLabel, Trace
 from surefoot.sources._signs import Neutral, WriteReport, step_signs
+from surefoot.sources._spans import join_parts
 
 AFTER = "after the first error"
 
 
-def first_error_values(first: int | None, steps: int) -> list[float | None]:
+def first_error_item(
+    problem: Problem,
+    parts: Sequence[str],
+    first: int | None,
+    make_trace: Callable[[str, tuple[Step, ...]], Trace],
+    *,
+    field: str,
+    separator: str,
+    source: str,
+    created: datetime,
+) -> LabelledTrace:
+    """A row of ``steps`` with the index of the first wrong one in ``field``; ``None`` = all are right.
+
+    ``make_trace`` gets the steps' text, joined by ``separator``, and their spans; it is not called for a row
+    that is refused. Raises ``RecordError`` for a row without steps and an index that none of them has.
+    """
+    if not parts:
+        raise RecordError("field 'steps': empty")
+    if first is not None and not 0 <= first < len(parts):
+        raise RecordError(f"field {field!r}: {first}, but there are {len(parts)} steps")
+    trace = make_trace(*join_parts(parts, separator))
+    values = _values(first, len(parts))
+    labels = correctness_labels(trace.id, values, source=source, created=created)
+    return LabelledTrace(problem=problem, trace=trace, labels=labels)
+
+
+def _values(first: int | None, steps: int) -> list[float | None]:
     """+1 before the error, −1 there, unknown after it; all +1 if ``first`` is ``None``."""
     if first is None:
         return [1.0] * steps

@@ -11,14 +11,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from surefoot.errors import RecordError
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, Trace, now
-from surefoot.sources._first_error import correctness_labels, first_error, first_error_values
+from surefoot.records import Problem, Step, Trace, now
+from surefoot.sources._first_error import first_error, first_error_item
 from surefoot.sources._form import Samples, form_note, in_form
 from surefoot.sources._rows import ReadReport, Row, read_rows, write_rows
 from surefoot.sources._signs import Neutral, WriteReport
-from surefoot.sources._spans import SEPARATOR_KEY, join_parts, step_parts
+from surefoot.sources._spans import SEPARATOR_KEY, step_parts
 
 _NAME = "bigbench-mistake"
 _FIELDS = ("input", "steps", "target", "answer", "mistake_index")
@@ -63,24 +62,29 @@ def write_bigbench_mistake(
 
 
 def _item(row: _Row, moment: datetime, samples: Samples) -> LabelledTrace:
-    if not row.steps:
-        raise RecordError("field 'steps': empty")
-    if row.mistake_index is not None and not 0 <= row.mistake_index < len(row.steps):
-        raise RecordError(f"field 'mistake_index': {row.mistake_index}, but there are {len(row.steps)} steps")
-    text, steps = join_parts(row.steps, _SEPARATOR)
     problem = Problem(text=row.input, answer=row.target, source=_NAME)
-    trace = Trace(
-        problem_id=problem.id,
-        text=text,
-        steps=steps,
-        answer=row.answer,
-        outcome=_equal(row.answer, row.target),
-        sample=samples.number(problem.id, text),
-        meta={SEPARATOR_KEY: _SEPARATOR, **form_note(_NAME, row, _FIELDS)},
+
+    def make_trace(text: str, steps: tuple[Step, ...]) -> Trace:
+        return Trace(
+            problem_id=problem.id,
+            text=text,
+            steps=steps,
+            answer=row.answer,
+            outcome=_equal(row.answer, row.target),
+            sample=samples.number(problem.id, text),
+            meta={SEPARATOR_KEY: _SEPARATOR, **form_note(_NAME, row, _FIELDS)},
+        )
+
+    return first_error_item(
+        problem,
+        row.steps,
+        row.mistake_index,
+        make_trace,
+        field="mistake_index",
+        separator=_SEPARATOR,
+        source=_NAME,
+        created=moment,
     )
-    values = first_error_values(row.mistake_index, len(steps))
-    labels = correctness_labels(trace.id, values, source=_NAME, created=moment)
-    return LabelledTrace(problem=problem, trace=trace, labels=labels)
 
 
 def _equal(answer: str | None, target: str | None) -> bool | None:

@@ -7,14 +7,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from surefoot.errors import RecordError
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, Trace, now
-from surefoot.sources._first_error import correctness_labels, first_error, first_error_values
+from surefoot.records import Problem, Step, Trace, now
+from surefoot.sources._first_error import first_error, first_error_item
 from surefoot.sources._form import Samples, form_note, in_form
 from surefoot.sources._rows import ReadReport, Row, read_rows, write_rows
 from surefoot.sources._signs import Neutral, WriteReport
-from surefoot.sources._spans import SEPARATOR_KEY, join_parts, step_parts
+from surefoot.sources._spans import SEPARATOR_KEY, step_parts
 
 _NAME = "processbench"
 _FIELDS = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
@@ -59,25 +58,30 @@ def write_processbench(
 
 
 def _item(row: _Row, moment: datetime, samples: Samples) -> LabelledTrace:
-    if not row.steps:
-        raise RecordError("field 'steps': empty")
-    if not -1 <= row.label < len(row.steps):
-        raise RecordError(f"field 'label': {row.label}, but there are {len(row.steps)} steps")
-    text, steps = join_parts(row.steps, _SEPARATOR)
     problem = Problem(text=row.problem, source=_NAME)
-    again = samples.number(row.id)
-    trace = Trace(
-        id=f"{row.id}#{again}" if again else row.id,
-        problem_id=problem.id,
-        text=text,
-        steps=steps,
-        outcome=row.final_answer_correct,
-        policy=row.generator,
-        meta={"id": row.id, SEPARATOR_KEY: _SEPARATOR, **form_note(_NAME, row, _FIELDS)},
+
+    def make_trace(text: str, steps: tuple[Step, ...]) -> Trace:
+        again = samples.number(row.id)
+        return Trace(
+            id=f"{row.id}#{again}" if again else row.id,
+            problem_id=problem.id,
+            text=text,
+            steps=steps,
+            outcome=row.final_answer_correct,
+            policy=row.generator,
+            meta={"id": row.id, SEPARATOR_KEY: _SEPARATOR, **form_note(_NAME, row, _FIELDS)},
+        )
+
+    return first_error_item(
+        problem,
+        row.steps,
+        None if row.label == -1 else row.label,
+        make_trace,
+        field="label",
+        separator=_SEPARATOR,
+        source="human",
+        created=moment,
     )
-    values = first_error_values(None if row.label == -1 else row.label, len(steps))
-    labels = correctness_labels(trace.id, values, source="human", created=moment)
-    return LabelledTrace(problem=problem, trace=trace, labels=labels)
 
 
 def _rows(

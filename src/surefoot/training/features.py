@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from surefoot.models.packing import read_states
 from surefoot.models.reward_model import RewardModel
+from surefoot.models.tensor_shards import TensorShards, content_key, fingerprint
 from surefoot.training.targets import Example
 
 _SHARD_TOKENS = 50_000
@@ -30,12 +29,10 @@ class FrozenFeatures:
     """
 
     def __init__(self, model: RewardModel, examples: Sequence[Example], directory: Path) -> None:
-        self._model, self._directory = model, directory / "features"
-        self._trunk = _fingerprint(model)
+        self._model, self._shards = model, TensorShards(directory / "features")
+        self._trunk = (fingerprint(model.trunk), str(model.trunk.dtype))
         wanted = {self._key(example): example for example in examples}
-        self._known: dict[str, torch.Tensor] = {}
-        for shard in sorted(self._directory.glob("*.safetensors")):
-            self._known |= {key: states for key, states in load_file(shard).items() if key in wanted}
+        self._known = self._shards.load(wanted)
         self._read({key: example for key, example in wanted.items() if key not in self._known})
 
     def logits(self, batch: Sequence[Example]) -> torch.Tensor:
@@ -46,14 +43,10 @@ class FrozenFeatures:
 
     def remove(self) -> None:
         """Delete the files, when the run is over."""
-        for shard in self._directory.glob("*.safetensors"):
-            shard.unlink()
-        if self._directory.exists():
-            self._directory.rmdir()
+        self._shards.remove()
 
     def _key(self, example: Example) -> str:
-        content = repr((self._trunk, example.ids, example.positions))
-        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        return content_key(self._trunk, example.ids, example.positions)
 
     def _read(self, missing: dict[str, Example]) -> None:
         if not missing:
@@ -70,24 +63,7 @@ class FrozenFeatures:
             tokens += reading.tokens
             done += len(reading.states)
             if tokens >= _SHARD_TOKENS or done == len(missing):
-                self._write(shard)
+                self._shards.write(shard)
                 self._known |= shard
                 logger.info("frozen trunk: %d of %d traces read", done, len(missing))
                 shard, tokens = {}, 0
-
-    def _write(self, shard: dict[str, torch.Tensor]) -> None:
-        """One file, renamed into place, named for its content."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        name = hashlib.blake2b("".join(sorted(shard)).encode(), digest_size=8).hexdigest()
-        temporary = self._directory / f"{name}.tmp"
-        save_file(shard, temporary)
-        temporary.replace(self._directory / f"{name}.safetensors")
-
-
-def _fingerprint(model: RewardModel) -> str:
-    """Hash of the trunk's shapes and of a sample of its weights."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, parameter in model.trunk.named_parameters():
-        sample = parameter.detach().flatten()[:64].float().cpu().tolist()
-        digest.update(repr((name, tuple(parameter.shape), str(parameter.dtype), sample)).encode())
-    return digest.hexdigest()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -17,33 +17,72 @@ from transformers import PreTrainedTokenizerBase
 
 from surefoot.errors import TrainingError
 from surefoot.models.verifier_format import CritiqueError, VerifierFormat
+from surefoot.policies.control_tokens import special_tokens
 from surefoot.policies.prompts import template_messages
 from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, SampleRequest, Sampling
+from surefoot.records import Record, Usage
+from surefoot.training.targets import Example
 
 Neutral = Literal["good", "bad", "drop"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SftExample:
-    """Token ids of prompt and critique; the loss is on the ids from ``prompt`` on."""
-
-    trace_id: str
-    ids: tuple[int, ...]
-    prompt: int
-    """Number of leading tokens that are read and not learned."""
-    correct: bool
-    """Whether the gold labels, and so the critique, find no error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SftSet:
     """Examples, and what happened to every critique."""
 
-    examples: list[SftExample]
+    examples: list[Example]
+    """``positions`` are the tokens to learn, from the critique on; the only target is 1.0 if the gold labels,
+    and so the critique, find no error, else 0.0."""
     critiques: int
     """Critiques looked at."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Critiques (and traces, where it says so) left out, by reason."""
+
+
+class TraceCritiques(Record):
+    """Critiques of one trace: a line of the file that ``surefoot label critiques`` writes."""
+
+    trace_id: str
+    policy: str
+    """Who wrote them."""
+    texts: tuple[str, ...]
+    """As they were written, without the format's opening."""
+    error: str | None = None
+    """Why there are fewer than were asked for."""
+    usage: Usage = Usage()
+
+
+async def draw_critiques(
+    policy: Policy,
+    items: Sequence[ProblemTrace],
+    form: VerifierFormat,
+    *,
+    chains: int = 4,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+) -> list[TraceCritiques]:
+    """``chains`` critiques of each trace by ``policy``, in order; fewer, with the error, where it failed.
+
+    ``sampling`` defaults to ThinkPRM's: temperature 0.1, at most 4096 tokens. It stops at the format's end.
+    Raises ``ScoreError`` for a trace without steps or text.
+    """
+    sampling = replace(sampling or Sampling(temperature=0.1, max_tokens=4096), stop=(form.end,))
+    special = special_tokens(getattr(policy, "tokenizer", None))  # a policy in this process has one
+    prompts = [form.prompt(item, special) for item in items]
+    requests = [
+        SampleRequest(prompt=prompt, prefix=form.opening, n=chains, seed=seed, sampling=sampling)
+        for prompt in prompts
+    ]
+    return [
+        TraceCritiques(
+            trace_id=item.trace.id,
+            policy=policy.name,
+            texts=tuple(completion.text for completion in result.completions),
+            error=result.error,
+            usage=result.usage,
+        )
+        for item, result in zip(items, await policy.sample(requests), strict=True)
+    ]
 
 
 async def write_critiques(
@@ -55,23 +94,10 @@ async def write_critiques(
     sampling: Sampling | None = None,
     seed: int = 0,
 ) -> list[list[str]]:
-    """``chains`` critiques of each trace by ``policy``, without the opening; fewer where the policy failed.
-
-    ``sampling`` defaults to ThinkPRM's: temperature 0.1, at most 4096 tokens.
-    """
-    sampling = sampling or Sampling(temperature=0.1, max_tokens=4096, stop=(form.end,))
-    requests = [
-        SampleRequest(
-            prompt=form.prompt(ProblemTrace(problem=item.problem, trace=item.trace)),
-            prefix=form.opening,
-            n=chains,
-            seed=seed,
-            sampling=sampling,
-        )
-        for item in items
-    ]
-    results = await policy.sample(requests)
-    return [[completion.text for completion in result.completions] for result in results]
+    """The texts of :func:`draw_critiques`, as :func:`build_sft_set` takes them."""
+    traces = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
+    drawn = await draw_critiques(policy, traces, form, chains=chains, sampling=sampling, seed=seed)
+    return [list(record.texts) for record in drawn]
 
 
 def build_sft_set(
@@ -95,7 +121,7 @@ def build_sft_set(
     Raises ``TrainingError`` if nothing is left, saying why.
     """
     dropped: Counter[str] = Counter()
-    examples: list[SftExample] = []
+    examples: list[Example] = []
     total = 0
     for item, texts in zip(items, critiques, strict=True):
         total += len(texts)
@@ -110,7 +136,7 @@ def build_sft_set(
                 dropped[kept.reason] += 1
                 continue
             example = _encode(tokenizer, form, item, kept.text, all(gold))
-            if len(example.ids) - example.prompt > max_tokens:
+            if len(example.positions) > max_tokens:
                 dropped["too long"] += 1
                 continue
             examples.append(example)
@@ -167,9 +193,10 @@ def _encode(
     item: LabelledTrace,
     critique: str,
     correct: bool,
-) -> SftExample:
+) -> Example:
     """Tokens as the verifier will see them: prompt with opening, critique, question, answer, end."""
-    prompt = form.prompt(ProblemTrace(problem=item.problem, trace=item.trace))
+    pair = ProblemTrace(problem=item.problem, trace=item.trace)
+    prompt = form.prompt(pair, special_tokens(tokenizer))
     special = isinstance(prompt, str)
     if not isinstance(prompt, str):
         rows = template_messages(prompt)
@@ -181,7 +208,10 @@ def _encode(
     shared = next((at for at, (a, b) in enumerate(zip(ids, head, strict=False)) if a != b), len(head))
     if tokenizer.eos_token_id is not None and ids[-1] != tokenizer.eos_token_id:
         ids.append(tokenizer.eos_token_id)
-    return SftExample(trace_id=item.trace.id, ids=tuple(ids), prompt=shared, correct=correct)
+    learned = range(max(1, shared), len(ids))  # nothing comes before a first token to predict it
+    return Example(
+        trace_id=item.trace.id, ids=tuple(ids), positions=tuple(learned), targets=(float(correct),)
+    )
 
 
 def _answer(tokenizer: PreTrainedTokenizerBase, form: VerifierFormat, correct: bool) -> str:
@@ -196,8 +226,11 @@ def _answer(tokenizer: PreTrainedTokenizerBase, form: VerifierFormat, correct: b
     )
 
 
-def _balanced(examples: list[SftExample], dropped: Counter[str], seed: int) -> list[SftExample]:
-    sides = [[n for n, example in enumerate(examples) if example.correct == side] for side in (True, False)]
+def _balanced(examples: list[Example], dropped: Counter[str], seed: int) -> list[Example]:
+    sides = [
+        [n for n, example in enumerate(examples) if example.targets == (float(side),)]
+        for side in (True, False)
+    ]
     fewest = min(map(len, sides))
     rng = np.random.default_rng(seed)
     kept: set[int] = set()

@@ -6,8 +6,7 @@ goes on with the losses that it would have had.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,15 +17,14 @@ from surefoot.models.causal import target_logprobs
 from surefoot.models.implicit import ImplicitPRM, counted_tokens, response_of
 from surefoot.models.reward_model import pad_batch
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.store import write_json
-from surefoot.training.batches import batch_order, cut_passes
-from surefoot.training.checkpoint import load_state, save_state, write_curves
-from surefoot.training.config import TrainingConfig, TrainingLog, rate_share
+from surefoot.training.config import TrainingConfig, TrainingLog
 from surefoot.training.targets import Example, ExampleSet, LeftOut
+from surefoot.training.updates import Progress, refuse_options, run_updates
 
 _FOREIGN = (
     "freeze_trunk",
     "head_epochs",
+    "head_learning_rate",
     "loss",
     "lora",
     "layout",
@@ -125,7 +123,7 @@ def train_implicit(
     directory: Path,
     *,
     with_reference: bool = True,
-    progress: Callable[[int, int, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> TrainingLog:
     """Train ``model`` on :func:`build_outcome_examples` and save it; returns the log, also ``training.json``.
 
@@ -137,67 +135,14 @@ def train_implicit(
     Raises ``TrainingError`` for options that do not apply, and naming the traces of a batch whose loss or
     gradient is not finite.
     """
-    _check(config)
-    checkpoint = directory / "checkpoint.safetensors"
-    policy = model.policy.train()
-    if config.gradient_checkpointing:
-        # renamed in later releases of transformers 5, where the old name warns
-        enable = (
-            getattr(policy, "activation_checkpointing_enable", None) or policy.gradient_checkpointing_enable
-        )
-        enable({"use_reentrant": False})
-    parameters = {name: parameter for name, parameter in policy.named_parameters() if parameter.requires_grad}
-    optimiser = torch.optim.AdamW(
-        parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay, betas=(0.9, 0.98)
+    refuse_options(config, _FOREIGN, "implicit reward models")
+    return run_updates(
+        model.policy,
+        examples,
+        OutcomeLoss(model, examples),
+        config,
+        directory,
+        terms=lambda _: 1,
+        save=lambda: model.save(directory, with_reference=with_reference),
+        progress=progress,
     )
-    log = load_state(checkpoint, parameters, optimiser)
-    batches = batch_order(examples, config)
-    rates = [config.learning_rate * rate_share(n, len(batches), config.warmup) for n in range(len(batches))]
-    loss = OutcomeLoss(model, examples)
-    for update in range(len(log.losses), len(batches)):
-        batch = [examples[index] for index in batches[update]]
-        for group in optimiser.param_groups:
-            group["lr"] = rates[update]
-        torch.manual_seed(config.seed + update)  # dropout, too, is the same after a restart
-        optimiser.zero_grad()
-        log.losses.append(_backward(loss, batch, config, update))
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters.values(), config.clip))
-        _require_finite(norm, "norm of the gradient", update, batch)
-        optimiser.step()
-        log.norms.append(norm)
-        log.tokens += sum(len(example.ids) for example in batch)
-        if progress:
-            progress(update + 1, len(batches), log.losses[-1])
-        if (update + 1) % config.checkpoint_every == 0 and update + 1 < len(batches):
-            save_state(checkpoint, parameters, optimiser, log, write=True)
-    policy.eval()
-    write_curves(directory / "curves.jsonl", log, rates)
-    model.save(directory, with_reference=with_reference)
-    write_json(directory / "training.json", {"config": config.model_dump(), **log.model_dump()})
-    checkpoint.unlink(missing_ok=True)
-    return log
-
-
-def _backward(loss: OutcomeLoss, batch: list[Example], config: TrainingConfig, update: int) -> float:
-    """Gradient of the batch's mean loss, in as many passes as ``config`` wants; returns that loss."""
-    total = 0.0
-    for one in cut_passes(list(batch), config):
-        term = loss(one.parts) / len(batch)
-        _require_finite(term.item(), "loss", update, one.parts)
-        term.backward()
-        total += term.item()
-    return total
-
-
-def _require_finite(value: float, what: str, update: int, batch: Sequence[Example]) -> None:
-    if not math.isfinite(value):
-        names = ", ".join(example.trace_id for example in batch[:8])
-        raise TrainingError(f"the {what} is {value} at update {update}; traces of this batch: {names}")
-
-
-def _check(config: TrainingConfig) -> None:
-    for name in _FOREIGN:
-        if getattr(config, name) != TrainingConfig.model_fields[name].default:
-            raise TrainingError(
-                f"{name!r} is no option of implicit reward models, which train a whole language model"
-            )

@@ -25,6 +25,7 @@ from surefoot.training.config import Evaluation, TrainingConfig, TrainingLog, ra
 from surefoot.training.features import FrozenFeatures
 from surefoot.training.losses import check_head, reduced_loss
 from surefoot.training.targets import Example, TrainingItem
+from surefoot.training.updates import recompute_activations
 from surefoot.training.validation import HeldOut
 from surefoot.training.workers import Alone, Workers, open_workers, whole
 
@@ -248,10 +249,7 @@ def _choose_parameters(model: RewardModel, config: TrainingConfig) -> None:
     else:
         model.trunk.requires_grad_(not config.freeze_trunk)
     if config.gradient_checkpointing and not config.freeze_trunk:
-        # the name since transformers 5.20 or so, and the one before
-        names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
-        enable = next(getattr(model.trunk, name) for name in names if hasattr(model.trunk, name))
-        enable({"use_reentrant": False})
+        recompute_activations(model.trunk)
 
 
 def _features(plan: _Plan) -> FrozenFeatures:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from surefoot.errors import TrainingError
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import StepLabel
+from surefoot.records import LabelKind, StepLabel
 
 from transformers import PreTrainedTokenizerBase  # isort: skip
 
@@ -24,6 +24,10 @@ class StepTargets(BaseModel):
     or with ``class`` the target ½ that stands for a class of its own (loss ``classes``). A value label
     is the target itself, or 1[value > 0] with ``hard``. With ``up_to_first_error`` nothing after the first
     bad step is trained on (Lightman et al., arXiv 2305.20050, section 2.6).
+
+    An advantage A in [-1, 1] becomes (1 + A) / 2: a score s then says A = 2 s - 1, which is what
+    :class:`surefoot.models.pav.EffectiveReward` reads. It is a quantity of its own: none of the options
+    above is for it, and it is not trained on together with another kind.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -102,8 +106,10 @@ def build_examples(
 ) -> ExampleSet:
     """Encode labelled traces. Steps without target are masked; traces without any are dropped and counted.
 
-    Raises ``TrainingError`` if nothing is left, saying why, and for advantage labels.
+    Raises ``TrainingError`` if nothing is left, saying why, and where :func:`check_kinds` does.
     """
+    if targets.kind == "step":
+        check_kinds({label.kind for item in items for label in item.labels}, targets)
     left = LeftOut()
     usable = []
     for item in items:
@@ -126,6 +132,26 @@ def build_examples(
     if not examples:
         raise TrainingError(f"nothing to train on: {left}")
     return ExampleSet(examples=examples, dropped=left.counts, first=left.first)
+
+
+def check_kinds(kinds: Set[LabelKind], targets: StepTargets) -> None:
+    """Raise ``TrainingError`` if advantages are mixed with other labels, or treated as if they were others.
+
+    A target of ½ says "changes nothing" as an advantage and "half of the rollouts succeed" as a value: no
+    score could mean both.
+    """
+    if "advantage" not in kinds:
+        return
+    if others := sorted(kinds - {"advantage"}):
+        raise TrainingError(
+            f"advantage labels are mixed with {' and '.join(others)} labels; train on one kind "
+            "(put the others into a file of their own)"
+        )
+    for name, meant in (("hard", "value"), ("up_to_first_error", "correctness or value")):
+        if getattr(targets, name):
+            raise TrainingError(f"{name!r} is for {meant} labels; advantages are trained on as they are")
+    if targets.neutral == "class":
+        raise TrainingError("three classes are for correctness labels; train advantages with bce or mse")
 
 
 class LeftOut:
@@ -182,9 +208,7 @@ def _target(label: StepLabel, targets: StepTargets) -> float | None:
     if label.value is None:
         return None
     if label.kind == "advantage":
-        raise TrainingError(
-            "advantage labels train a PAV, not a step classifier; give correctness or value labels"
-        )
+        return (1 + label.value) / 2
     if label.kind == "correctness":
         if label.value == 0.0:
             return {"good": 1.0, "bad": 0.0, "drop": None, "class": 0.5}[targets.neutral]

@@ -74,6 +74,30 @@ def test_scores_of_the_plain_forward(checkpoint, scorer, side):
     assert max(map(max, expected)) - min(map(min, expected)) > 0.01
 
 
+@pytest.mark.parametrize(("window", "shared"), [(8, False), (64, True)])
+def test_a_sliding_window_is_that_of_the_plain_forward(tmp_path, window, shared):
+    """Traces longer than the window are padded together, within it their beginnings are read once."""
+    model = save(tmp_path, sliding_window=window)
+    scorer = load_prm(tmp_path, family="math-shepherd")
+    texts = [["2", "so 2", "then 2+2=4"], ["2", "so 2", "then 9-1=8", "8"], ["4"]]
+    written = [golden("1+1?", steps) for steps in texts]
+    assert max(len(ids) for ids, _ in written) > 8
+    expected, unbounded = [], []
+    with torch.no_grad():
+        for sliding, rows in ((window, expected), (None, unbounded)):
+            alone = MistralForCausalLM(MistralConfig(**TINY, sliding_window=sliding)).eval()
+            alone.load_state_dict(model.state_dict())
+            for ids, reads in written:  # one trace at a time, without padding
+                logits = alone(torch.tensor([ids])).logits[0][reads]
+                rows.append(logits[:, [PLUS, MINUS]].softmax(-1)[:, 0].tolist())
+    batch = [item("1+1?", steps) for steps in texts]
+    close(scores_of(scorer, batch), expected)
+    close([scores_of(scorer, [one])[0] for one in batch], expected)
+    tokens = sum(record.usage.verifier_tokens for record in scorer.score_traces(batch))
+    assert (tokens < sum(len(ids) for ids, _ in written)) == shared
+    assert (expected[1] == pytest.approx(unbounded[1], abs=1e-5)) == shared  # the small window matters
+
+
 def test_only_two_rows_of_the_head_are_kept(checkpoint, scorer):
     assert len(list(checkpoint[0].glob("model-*.safetensors"))) > 1
     assert torch.equal(scorer.model.head.weight, checkpoint[1].lm_head.weight[[PLUS, MINUS]])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from surefoot.cli.label.advantage import advantage
 from surefoot.cli.label.consensus import consensus
+from surefoot.cli.label.critiques import critiques
 from surefoot.cli.label.expert import expert
 from surefoot.cli.label.judge import judge
 from surefoot.cli.label.monte_carlo import monte_carlo
@@ -25,3 +27,5 @@ app.command("judge")(judge)
 app.command("verify")(verify)
 app.command("expert")(expert)
 app.command("consensus")(consensus)
+app.command("advantage")(advantage)
+app.command("critiques")(critiques)

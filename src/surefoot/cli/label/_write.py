@@ -56,7 +56,7 @@ def write_labels(
             )
         return labels
 
-    tally = _Tally()
+    tally = Tally()
     in_pieces(
         out,
         StepLabel,
@@ -77,17 +77,21 @@ def spent_tokens(labels: Sequence[StepLabel]) -> int:
     return sum((label.evidence.usage for label in labels), Usage()).tokens
 
 
-class _Tally:
+class Tally:
+    """Labels written, those without a value by reason, and what they cost."""
+
     def __init__(self) -> None:
         self.labels, self.tokens = 0, 0
         self.unknown: Counter[str] = Counter()
 
     def add(self, labels: Sequence[StepLabel]) -> None:
+        """Count these too."""
         self.labels += len(labels)
         self.tokens += spent_tokens(labels)
         self.unknown.update(label.reason or "" for label in labels if label.value is None)
 
     def summary(self) -> str:
+        """Lines for standard error."""
         lines = [
             f"{self.labels} labels written, {self.unknown.total()} of them without a value; "
             f"{self.tokens} tokens"

@@ -1,6 +1,6 @@
-"""Published reward models, by repository name or by what their files say.
+"""Reward models by name: checkpoints trained here by their card, published ones by name or files.
 
-One file a family: what it writes, where it is read, what it was built from. Heads are read from the
+One file a published family: what it writes, where it is read, what it was built from. Heads are read from the
 checkpoint's tensors; code that comes with a checkpoint is not run.
 """
 
@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from surefoot.errors import CheckpointError
-from surefoot.models.card import CARD
+from surefoot.models.card import CALIBRATION
 from surefoot.models.families import (
     eurus,
     math_shepherd,
@@ -22,10 +22,21 @@ from surefoot.models.families import (
     trl,
 )
 from surefoot.models.families._checkpoint import Checkpoint
+from surefoot.models.families._own import IDENTIFYING, OWN, Opening, is_own, open_own
 from surefoot.models.families._published import Family, Fit
 from surefoot.models.hub import fetch_checkpoint
-from surefoot.models.reward_model import HEAD
-from surefoot.models.scorer import Scorer
+from surefoot.models.scorer import CheckpointScorer, Scorer
+
+__all__ = [
+    "FAMILIES",
+    "OWN",
+    "Opening",
+    "find_family",
+    "identifying_files",
+    "is_own",
+    "locate",
+    "open_checkpoint",
+]
 
 FAMILIES: tuple[Family, ...] = (
     math_shepherd.FAMILY,
@@ -38,8 +49,16 @@ FAMILIES: tuple[Family, ...] = (
     eurus.FAMILY,
 )
 
-OWN = "surefoot"
-"""Family of the checkpoints trained here."""
+
+def open_checkpoint(
+    path: str | Path, *, family: str | None, opening: Opening
+) -> tuple[Path, CheckpointScorer]:
+    """The checkpoint's directory, and a scorer on it; see :func:`surefoot.models.scorer.load_prm`."""
+    directory = locate(path)
+    if family in OWN or (family is None and is_own(directory)):
+        return directory, open_own(directory, name=Path(path).name, family=family, opening=opening)
+    opening.refuse("base", "chains", of=f"a published checkpoint ({path})")
+    return directory, _published(directory, name=str(path), family=family, opening=opening)
 
 
 def locate(path: str | Path) -> Path:
@@ -51,32 +70,25 @@ def locate(path: str | Path) -> Path:
     return fetch_checkpoint(path) if hub_name and not Path(path).is_dir() else Path(path)
 
 
-def is_own(directory: Path) -> bool:
-    """Whether the directory holds a checkpoint trained here, or nothing that another could have written."""
-    return (directory / CARD).is_file() or not (directory / "config.json").is_file()
-
-
-def load_published(
-    directory: Path,
-    *,
-    name: str,
-    family: str | None = None,
-    device: str = "cpu",
-    dtype: str = "auto",
-    trust_remote_code: bool = False,
-    reference: str | Path | None = None,
-    batch_tokens: int = 16_384,
-) -> Scorer:
-    """A scorer on a published checkpoint; for the options see :func:`surefoot.models.scorer.load_prm`.
+def _published(directory: Path, *, name: str, family: str | None, opening: Opening) -> Scorer:
+    """A scorer on a published checkpoint.
 
     Raises ``CheckpointError`` if no family, or more than one, fits; if weights are missing or unknown; or if
     the tokenizer is not the family's.
     """
-    checkpoint = Checkpoint(directory, dtype=dtype, trust_remote_code=trust_remote_code, reference=reference)
-    model = find_family(checkpoint, name=name, family=family).load(checkpoint).to(device)
+    checkpoint = Checkpoint(
+        directory,
+        dtype=opening.dtype,
+        trust_remote_code=opening.trust_remote_code,
+        reference=opening.reference,
+    )
+    found = find_family(checkpoint, name=name, family=family)
+    if found is not eurus.FAMILY:
+        opening.refuse("reference", of=f"of family {found.name!r}")
+    model = found.load(checkpoint).to(opening.device)
     if isinstance(model, eurus.ImplicitModel):
         return eurus.ImplicitScorer(model, name=Path(name).name)
-    return Scorer(model, name=Path(name).name, batch_tokens=batch_tokens)
+    return Scorer(model, name=Path(name).name, batch_tokens=opening.batch_tokens)
 
 
 def find_family(checkpoint: Checkpoint, *, name: str, family: str | None = None) -> Family:
@@ -88,7 +100,8 @@ def find_family(checkpoint: Checkpoint, *, name: str, family: str | None = None)
     if family is not None:
         found = [known for known in FAMILIES if known.name == family]
         if not found:
-            raise CheckpointError(f"family={family!r} is not known; choose {_names(FAMILIES)}")
+            own = ", ".join(map(repr, OWN))
+            raise CheckpointError(f"family={family!r} is not known; choose {_names(FAMILIES)}, {own}")
         return found[0]
     fits = {known.name: known.fit(checkpoint) for known in FAMILIES}
     shown = [known for known in FAMILIES if fits[known.name] == Fit.YES]
@@ -115,9 +128,8 @@ def find_family(checkpoint: Checkpoint, *, name: str, family: str | None = None)
 def identifying_files(path: str | Path) -> dict[str, Path]:
     """Files that tell this checkpoint from another and are small enough to read each time."""
     directory = locate(path)
-    if is_own(directory):
-        return {name: directory / name for name in (CARD, HEAD)}
-    names = ("config.json", "tokenizer_config.json", "model.safetensors.index.json")
+    published = ("config.json", "tokenizer_config.json", "model.safetensors.index.json", CALIBRATION)
+    names = IDENTIFYING if is_own(directory) else published
     return {name: directory / name for name in names if (directory / name).is_file()}
 
 

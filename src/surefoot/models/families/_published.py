@@ -22,6 +22,7 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
 from surefoot.models.families._checkpoint import Checkpoint
+from surefoot.policies.control_tokens import special_tokens
 from surefoot.protocols import ProblemTrace
 
 if TYPE_CHECKING:
@@ -116,9 +117,8 @@ def within_context(card: CheckpointCard, *models: PreTrainedModel) -> Checkpoint
 
 def reserved_text(tokenizer: PreTrainedTokenizerBase, markers: Sequence[str]) -> re.Pattern[str]:
     """What may not stand in a question or step: special tokens, and ``markers`` as words of their own."""
-    special = {str(token) for token in tokenizer.all_special_tokens}
-    special |= {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
-    pieces = [re.escape(token) for token in sorted(special, key=len, reverse=True) if len(token) > 1]
+    special = sorted(special_tokens(tokenizer), key=len, reverse=True)
+    pieces = [re.escape(token) for token in special if len(token) > 1]
     pieces += [rf"(?<!\w){re.escape(marker)}(?!\w)" for marker in markers]
     return re.compile("|".join(pieces) or r"(?!)")
 

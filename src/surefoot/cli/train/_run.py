@@ -1,15 +1,17 @@
-"""What ``surefoot train`` does once its options are read: card and settings, data, held-out part, run."""
+"""What the ``train`` commands do once their options are read: data, held-out part, run."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from surefoot.cli.train._options import base_path
 
 if TYPE_CHECKING:
     from surefoot.models.card import CheckpointCard
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from surefoot.store import Run
     from surefoot.training.config import TrainingConfig
     from surefoot.training.targets import Example, OutcomeTargets, StepTargets, TrainingItem
+
+Progress = Callable[[int, int, float], None]
+"""Called with updates done, updates in all, and the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,25 +35,14 @@ class Material:
     """First record of each reason."""
 
 
-def make_card(encoding: Mapping[str, Any], **facts: Any) -> CheckpointCard:
-    """The card of a checkpoint to train; ``encoding`` as the options give it."""
-    from surefoot.models.card import CheckpointCard
-    from surefoot.models.encoding import Encoding
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What a training has come to."""
 
-    return CheckpointCard.model_validate({"encoding": Encoding.model_validate(encoding), **facts})
-
-
-def make_config(
-    *, lora: int | None, lora_alpha: float | None, lora_targets: list[str] | None, **settings: Any
-) -> TrainingConfig:
-    """Settings of the loop from the options of their names."""
-    from surefoot.models.lora import Lora
-    from surefoot.training.config import TrainingConfig
-
-    adapter = None
-    if lora is not None:
-        adapter = Lora(rank=lora, alpha=lora_alpha or 2.0 * lora, targets=tuple(lora_targets or ()))
-    return TrainingConfig.model_validate({"lora": adapter, **settings})
+    losses: Sequence[float]
+    tokens: int
+    dropped: Mapping[str, int]
+    remarks: Sequence[str] = field(default_factory=tuple)
 
 
 def split(items: list[LabelledTrace], share: float) -> tuple[list[LabelledTrace], list[LabelledTrace]]:
@@ -81,7 +75,7 @@ def of_traces(items: list[LabelledTrace], targets: StepTargets | OutcomeTargets)
     return build
 
 
-def run_training(
+def train_classifier(
     kind: str,
     out: Path,
     *,
@@ -89,46 +83,69 @@ def run_training(
     card: CheckpointCard,
     config: TrainingConfig,
     material: Callable[[RewardModel], Material],
-    held_out: tuple[list[LabelledTrace], StepTargets | OutcomeTargets] | None,
+    held_out: tuple[list[LabelledTrace], StepTargets | OutcomeTargets],
     settings: Mapping[str, Any],
     inputs: Mapping[str, Path],
     device: str,
 ) -> None:
-    """Train in the run directory ``out`` and say what came of it."""
-    from surefoot.cli._shared import stages
-    from surefoot.lab.checkpoints import TRUNK
-    from surefoot.models.reward_model import RewardModel
-    from surefoot.training.loop import train
-    from surefoot.training.targets import build_examples
+    """Train a trunk with a head in the run directory ``out``, and say what came of it."""
+
+    def work(progress: Progress) -> Trained:
+        from surefoot.models.reward_model import RewardModel
+        from surefoot.training.loop import train
+        from surefoot.training.targets import build_examples
+
+        model = RewardModel.initialise(base_path(base), card).to(device)
+        data = material(model)
+        validation: list[Example] = []
+        if held_out[0]:
+            validation = build_examples(model.tokenizer, model.card.encoding, *held_out).examples
+        say_left_out(data.dropped, data.first)
+        log = train(model, data.items, config, out, validation=validation, progress=progress)
+        remarks = []
+        if log.best:
+            remarks.append(f"held-out step AUC {log.best.auc:.4f} after update {log.best.update}")
+        if log.stopped:
+            remarks.append(log.stopped)
+        return Trained(losses=log.losses, tokens=log.tokens, dropped=data.dropped, remarks=remarks)
 
     resolved = {"card": card.model_dump(), "training": config.model_dump(), **settings}
-    with _one_writer(out, f"train {kind}", resolved, inputs) as run, stages() as progress:
+    in_run(kind, out, work, settings=resolved, inputs=inputs)
+
+
+def in_run(
+    kind: str,
+    out: Path,
+    work: Callable[[Progress], Trained],
+    *,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, Path],
+) -> None:
+    """Do ``work`` in the run directory ``out``, unless it is done there, and say what came of it.
+
+    Raises ``RunError`` if ``out`` holds a run of other settings or inputs.
+    """
+    from surefoot.cli._shared import stages
+
+    with _one_writer(out, f"train {kind}", settings, inputs) as run, stages() as progress:
         if (out / "done" / "train.json").exists():
             typer.echo(f"{out} is finished already", err=True)
             return
-        model = RewardModel.initialise(TRUNK if base == "lab" else base, card).to(device)
-        data = material(model)
-        validation: list[Example] = []
-        if held_out and held_out[0]:
-            validation = build_examples(model.tokenizer, model.card.encoding, *held_out).examples
-        for reason, count in data.dropped.items():
-            typer.echo(f"left out: {count} {reason}, first in {data.first[reason]}", err=True)
-        log = train(
-            model,
-            data.items,
-            config,
-            out,
-            validation=validation,
-            progress=lambda done, total, _loss: progress(f"train {kind}", done, total),
-        )
+        trained = work(lambda done, total, _loss: progress(f"train {kind}", done, total))
         if run is None:
             return
-        run.finish("train", {"updates": len(log.losses), "tokens": log.tokens, "dropped": dict(data.dropped)})
-    tail = log.losses[-50:]
-    said = f"{len(log.losses)} updates, mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
-    if log.best:
-        said += f", held-out step AUC {log.best.auc:.4f} after update {log.best.update}"
-    typer.echo(f"{out}: {said}{f' ({log.stopped})' if log.stopped else ''}", err=True)
+        dropped = dict(trained.dropped)
+        run.finish("train", {"updates": len(trained.losses), "tokens": trained.tokens, "dropped": dropped})
+    tail = trained.losses[-50:]
+    said = f"{len(trained.losses)} updates, mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
+    typer.echo(f"{out}: {', '.join([said, *trained.remarks])}", err=True)
+
+
+def say_left_out(dropped: Mapping[str, int], first: Mapping[str, str] | None = None) -> None:
+    """Count on standard error what is not trained on, with the first record of each reason if known."""
+    for reason, count in dropped.items():
+        where = f", first in {first[reason]}" if first else ""
+        typer.echo(f"left out: {count} {reason}{where}", err=True)
 
 
 @contextmanager
