@@ -20,8 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from surefoot import __version__
-from surefoot.evaluation.comparison import ScoredTraces, accuracy_curves, sizes_up_to
+from surefoot.evaluation.comparison import ScoredTraces, accuracy_curves
 from surefoot.evaluation.intervals import Interval, bootstrap_seeds
+from surefoot.evaluation.pools import sizes_up_to
 from surefoot.evaluation.quickstart import MODELS, QuickstartConfig
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.store import read_records

@@ -12,9 +12,9 @@ from surefoot.evaluation.comparison import (
     Summary,
     accuracy_curves,
     compare,
-    sizes_up_to,
 )
 from surefoot.evaluation.intervals import Interval
+from surefoot.evaluation.pools import sizes_up_to
 from surefoot.evaluation.quickstart_report import write_report
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.models.card import CheckpointCard

@@ -82,8 +82,8 @@ def _table(groups: list[list[Trace]], pools: list[list[Candidate]], rule: str) -
     from rich.console import Console
     from rich.table import Table
 
-    from surefoot.evaluation.comparison import sizes_up_to
     from surefoot.evaluation.intervals import bootstrap_mean
+    from surefoot.evaluation.pools import sizes_up_to
     from surefoot.search import Pool, selection_curve
 
     graded = [

@@ -9,21 +9,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from surefoot.evaluation.intervals import Interval, bootstrap_difference, bootstrap_mean
 from surefoot.evaluation.labels import label_noise
+from surefoot.evaluation.pools import FloatArray, expected_accuracy, pools_of, sizes_up_to
 from surefoot.evaluation.steps import auc_within, step_auc
 from surefoot.lab.probe import content_probe
 from surefoot.lab.world import check_steps
-from surefoot.models.aggregate import AGGREGATORS, Aggregator, aggregate
-from surefoot.models.scorer import Scorer
+from surefoot.models.aggregate import AGGREGATORS, Aggregator
+from surefoot.protocols import StepScorer
 from surefoot.records import Problem, StepLabel, StepScores, Trace, Usage
-from surefoot.search.estimators import Method, Pool, selection_curve
+from surefoot.search.estimators import Pool
 from surefoot.store import write_json
-
-FloatArray = NDArray[np.float64]
 
 READINGS: Mapping[str, tuple[str, Aggregator]] = {
     "orm": ("orm", "last"),
@@ -131,61 +129,57 @@ class ScoredTraces:
 
     def pools(self, scorer: str, how: Aggregator) -> list[Pool]:
         """One pool a problem, traces without steps or score staying unscored."""
-        known = {record.trace_id: record for record in self.scores[scorer]}
-        pools: dict[str, list[tuple[Trace, float | None]]] = {problem.id: [] for problem in self.problems}
+        groups: dict[str, list[Trace]] = {problem.id: [] for problem in self.problems}
         for trace in self.traces:
-            record = known.get(trace.id)
-            usable = record is not None and None not in record.scores
-            pools[trace.problem_id].append(
-                (trace, aggregate(record.scores, how) if usable and record else None)
-            )
-        return [
-            Pool(
-                answers=[trace.answer for trace, _ in rows],
-                correct=[trace.outcome is True for trace, _ in rows],
-                scores=[score for _, score in rows],
-            )
-            for rows in pools.values()
-        ]
-
-
-def sizes_up_to(samples: int) -> list[int]:
-    """1, 2, 4 … up to ``samples``."""
-    return [1 << power for power in range(samples.bit_length()) if 1 << power <= samples]
+            groups[trace.problem_id].append(trace)
+        return pools_of(groups.values(), {record.trace_id: record for record in self.scores[scorer]}, how)
 
 
 def accuracy_curves(scored: ScoredTraces, *, seed: int) -> dict[str, FloatArray]:
     """Expected accuracy ``[problems, sizes]`` of pass@N, majority and best-of-N by each of ``READINGS``."""
-    pools = {name: scored.pools(scorer, how) for name, (scorer, how) in READINGS.items()}
-    any_pools = pools["prm"]
-    sizes = sizes_up_to(min(len(pool.correct) for pool in any_pools))
+    sizes = sizes_up_to(min(len(pool.correct) for pool in scored.pools(*READINGS["prm"])))
+    best = {
+        _best_of_n(scorer, how): expected_accuracy(scored.pools(scorer, how), "best_of_n", sizes, seed=seed)
+        for scorer, how in READINGS.values()
+    }
+    return _headline(scored, best, sizes, seed)
 
-    def curve(pools: list[Pool], method: Method) -> FloatArray:
-        return selection_curve(pools, method, sizes, rng=np.random.default_rng(seed))
 
-    curves = {"pass_at": curve(any_pools, "pass"), "majority": curve(any_pools, "majority")}
-    return curves | {name: curve(of_scorer, "best_of_n") for name, of_scorer in pools.items()}
+def _headline(
+    scored: ScoredTraces, selectors: Mapping[str, FloatArray], sizes: Sequence[int], seed: int
+) -> dict[str, FloatArray]:
+    """pass@N and majority, and those of ``selectors`` that ``READINGS`` names."""
+    pools = scored.pools(*READINGS["prm"])
+    return {
+        "pass_at": expected_accuracy(pools, "pass", sizes, seed=seed),
+        "majority": expected_accuracy(pools, "majority", sizes, seed=seed),
+    } | {name: selectors[_best_of_n(scorer, how)] for name, (scorer, how) in READINGS.items()}
+
+
+def _best_of_n(scorer: str, how: Aggregator) -> str:
+    return f"{scorer} best-of-N {how}"
 
 
 def compare(
     scored: ScoredTraces,
     *,
-    scorers: Mapping[str, Scorer],
+    scorers: Mapping[str, StepScorer],
     train_traces: Sequence[Trace],
     labels: Mapping[str, list[list[StepLabel]]],
     training: Mapping[str, Any],
     seed: int,
 ) -> Summary:
     """Everything that is reported, from stored traces, labels and scores."""
-    accuracy = accuracy_curves(scored, seed=seed)
     sizes = sizes_up_to(len(scored.traces) // len(scored.problems))
+    found = _selectors(scored, sizes, seed)
+    accuracy = _headline(scored, found, sizes, seed)
     curves = {name: _with_intervals(values, sizes, seed) for name, values in accuracy.items()}
     verdicts = _prefix_truth(scored)
     differences = _differences(accuracy, sizes, seed)
     policy = _policy(scored.traces, verdicts)
     noise = _noise(labels)
     steps = {name: _step_quality(scored, name, verdicts, scorers[name]) for name in scorers}
-    selectors = _selectors(scored, sizes, seed)
+    selectors = {name: _with_intervals(values, sizes, seed) for name, values in found.items()}
     return Summary(
         pass_at=curves["pass_at"],
         majority=curves["majority"],
@@ -228,15 +222,15 @@ def _differences(accuracy: Mapping[str, FloatArray], sizes: Sequence[int], seed:
     return dict(sorted(found.items()))
 
 
-def _selectors(scored: ScoredTraces, sizes: Sequence[int], seed: int) -> dict[str, Curve]:
+def _selectors(scored: ScoredTraces, sizes: Sequence[int], seed: int) -> dict[str, FloatArray]:
+    """Expected accuracy ``[problems, sizes]`` of best-of-N and weighted vote, by scorer and aggregation."""
     found = {}
     for name in scored.scores:
         for how in AGGREGATORS:
             pools = scored.pools(name, how)
-            values = selection_curve(pools, "best_of_n", sizes, rng=np.random.default_rng(seed))
-            found[f"{name} best-of-N {how}"] = _with_intervals(values, sizes, seed)
-            votes = selection_curve(pools, "weighted_vote", sizes, draws=100, rng=np.random.default_rng(seed))
-            found[f"{name} weighted vote {how}"] = _with_intervals(votes, sizes, seed)
+            found[_best_of_n(name, how)] = expected_accuracy(pools, "best_of_n", sizes, seed=seed)
+            votes = expected_accuracy(pools, "weighted_vote", sizes, seed=seed, draws=100)
+            found[f"{name} weighted vote {how}"] = votes
     return dict(sorted(found.items()))
 
 
@@ -281,7 +275,7 @@ def _noise(labels: Mapping[str, list[list[StepLabel]]]) -> dict[str, float]:
 
 
 def _step_quality(
-    scored: ScoredTraces, name: str, truth: Mapping[str, list[bool]], scorer: Scorer
+    scored: ScoredTraces, name: str, truth: Mapping[str, list[bool]], scorer: StepScorer
 ) -> StepQuality:
     problem_of = {trace.id: trace.problem_id for trace in scored.traces}
     scores: list[float | None] = []

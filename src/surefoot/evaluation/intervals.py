@@ -135,6 +135,33 @@ def bootstrap_statistic(
     return _interval(value, results, level)
 
 
+def bootstrap_totals(
+    strata: Sequence[ArrayLike],
+    statistics: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    *,
+    level: float = 0.95,
+    draws: int = 1_000,
+    rng: np.random.Generator,
+) -> list[Interval]:
+    """Intervals of statistics of totals over problems, such as ratios of counts; all from the same draws.
+
+    ``strata`` has one array [problems, C] each, the counts of every problem; problems are drawn within their
+    stratum, so that each draw has as many of each as the data. ``statistics`` maps totals [n, strata, C] to
+    [n, K] and gives K intervals; it is called for many draws at once. A NaN is left out of the bounds and
+    counted. Raises ``ValueError`` if there is no stratum, or one is empty or not of the others' width.
+    """
+    arrays = [np.asarray(counts, dtype=float) for counts in strata]
+    if not arrays or any(a.ndim != 2 or not len(a) or a.shape[1] != arrays[0].shape[1] for a in arrays):
+        shapes = [array.shape for array in arrays]
+        raise ValueError(
+            f"'strata' must be arrays [problems, C] of one C with problems in each, not {shapes}"
+        )
+    totals = np.stack([_resampled_totals(array, draws, rng) for array in arrays], axis=1)
+    results = statistics(totals)
+    values = statistics(np.stack([array.sum(axis=0) for array in arrays])[None])[0]
+    return [_interval(float(value), results[:, k], level) for k, value in enumerate(values)]
+
+
 def _values(values: ArrayLike, name: str) -> NDArray[np.float64]:
     array = np.asarray(values, dtype=float)
     if array.ndim != 1 or not len(array):
@@ -160,6 +187,23 @@ def _resampled_sums(array: NDArray[np.float64], draws: int, rng: np.random.Gener
         count = min(rows, draws - start)
         sums[start : start + count] = array[rng.integers(n, size=(count, n))].sum(axis=1)
     return sums
+
+
+def _resampled_totals(
+    array: NDArray[np.float64], draws: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Column sums [draws, C] of as many rows as ``array`` [n, C] has, drawn with replacement."""
+    if draws < 1:
+        raise ValueError(f"'draws' must be at least 1, not {draws}")
+    n = len(array)
+    totals = np.empty((draws, array.shape[1]))
+    rows = max(1, _CHUNK // n)
+    for start in range(0, draws, rows):
+        count = min(rows, draws - start)
+        drawn = rng.integers(n, size=(count, n)) + n * np.arange(count)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=count * n).reshape(count, n)
+        totals[start : start + count] = times @ array
+    return totals
 
 
 def _interval(value: float, draws: NDArray[np.float64], level: float) -> Interval:

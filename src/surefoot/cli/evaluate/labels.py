@@ -67,6 +67,7 @@ def labels(
     from pathlib import Path
 
     from surefoot.cli._shared import read_all
+    from surefoot.cli.evaluate._sources import named
     from surefoot.evaluation.label_audit import TRUTH, audit_labels
     from surefoot.evaluation.label_report import write_label_report
     from surefoot.records import StepLabel, Trace
@@ -74,7 +75,7 @@ def labels(
 
     _choose("--neutral", neutral, "good", "bad", "drop")
     _choose("--binning", binning, "equal-mass", "equal-width")
-    files = _named(sources)
+    files = named(sources)
     every = _readings(good_above or [], neutral)
     solutions = read_all(traces, Trace)
     found = {name: read_all(path, StepLabel) for name, path in files.items()}
@@ -97,27 +98,6 @@ def labels(
     write_json(folder / "labels.json", {"inputs": inputs, **audit.to_json()})
     write_label_report(audit, folder / "labels.html")
     _print(audit)
-
-
-def _named(sources: list[str]) -> dict[str, str]:
-    """Name → file. Raises ``LabelError`` for a name that occurs twice."""
-    from pathlib import Path
-
-    from surefoot.errors import LabelError
-    from surefoot.store.files import ENDINGS
-
-    files: dict[str, str] = {}
-    for source in sources:
-        name, equals, path = source.partition("=")
-        if not equals:
-            path, name = source, Path(source).name
-            name = next((name.removesuffix(end) for end in ENDINGS if name.endswith(end)), name)
-        if not name or not path:
-            raise LabelError(f"{source!r}: give NAME=FILE, or FILE alone")
-        if name in files:
-            raise LabelError(f"two sources are called {name!r}; give NAME=FILE to tell them apart")
-        files[name] = path
-    return files
 
 
 def _readings(good_above: list[str], neutral: str) -> dict[str, Reading]:

@@ -1,0 +1,218 @@
+"""From traces and step scores to pools of candidates: judged, with canonical answers and one score each."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.answers import AnswerChecker, AnswerStyle, extract_answer, group_equal
+from surefoot.errors import ScoreError
+from surefoot.models.aggregate import Aggregator, aggregate
+from surefoot.records import Problem, StepScores, Trace
+from surefoot.search.estimators import Method, Pool, selection_curve
+from surefoot.sources.candidate_pool import CandidatePool
+
+FloatArray = NDArray[np.float64]
+
+Progress = Callable[[int], None]
+"""Told the number of problems done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """The judged traces of each problem, equal answers written alike; every problem has as many as asked."""
+
+    groups: Mapping[str, Sequence[Trace]]
+    """Problem id → its traces, in the order given."""
+    dropped: Mapping[str, int]
+    """What was left out, by reason."""
+
+    @property
+    def traces(self) -> list[Trace]:
+        """All traces, problem by problem."""
+        return [trace for group in self.groups.values() for trace in group]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredPools:
+    """Published pools as records, graded here."""
+
+    problems: list[Problem]
+    traces: list[Trace]
+    scores: list[StepScores]
+    dropped: Mapping[str, int]
+    verdicts: int
+    """Candidates that the file itself calls right or wrong."""
+    differing: int
+    """Those of them whose outcome here is another, or unknown."""
+
+
+def grade_stored(
+    pools: Iterable[CandidatePool],
+    checker: AnswerChecker,
+    styles: Sequence[AnswerStyle],
+    *,
+    progress: Progress = lambda _: None,
+) -> StoredPools:
+    """Read the final answers of stored candidates and compare them with the references."""
+    problems: list[Problem] = []
+    traces: list[Trace] = []
+    scores: list[StepScores] = []
+    dropped: Counter[str] = Counter()
+    for number, pool in enumerate(pools, start=1):
+        dropped.update(pool.dropped)
+        problems.append(pool.problem)
+        traces += graded(pool.traces, pool.problem.answer, checker, styles)
+        scores += pool.scores
+        progress(number)
+    said = [trace for trace in traces if "correct" in trace.meta]
+    return StoredPools(
+        problems=problems,
+        traces=traces,
+        scores=scores,
+        dropped={f"stored candidates: {reason}": count for reason, count in dropped.items()},
+        verdicts=len(said),
+        differing=sum(trace.meta["correct"] is not trace.outcome for trace in said),
+    )
+
+
+def graded(
+    traces: Sequence[Trace], reference: str | None, checker: AnswerChecker, styles: Sequence[AnswerStyle]
+) -> list[Trace]:
+    """Traces of one problem with their final answers and outcomes, read from the texts.
+
+    No answer is a wrong outcome; without ``reference``, or where the comparison fails, it is ``None``.
+    """
+    answers = [extract_answer(trace.text or "", styles) for trace in traces]
+    verdicts: dict[str | None, bool | None] = {}
+    if reference is not None:
+        distinct = [answer for answer in dict.fromkeys(answers) if answer is not None]
+        pairs = [(answer, reference) for answer in distinct]
+        verdicts = {None: False, **dict(zip(distinct, checker.equal(pairs), strict=True))}
+    return [
+        trace.model_copy(update={"answer": answer, "outcome": verdicts.get(answer)})
+        for trace, answer in zip(traces, answers, strict=True)
+    ]
+
+
+def judged_candidates(
+    traces: Sequence[Trace],
+    checker: AnswerChecker,
+    *,
+    least: int | None = None,
+    progress: Progress = lambda _: None,
+) -> Candidates:
+    """Group traces by problem; leave out those without outcome, then problems with fewer than ``least``.
+
+    ``least`` is the largest power of two that half of the problems have, if it is not given, so that a few
+    failed requests do not cut all curves short. ``progress`` is told the number of problems whose answers
+    were compared. Raises ``ScoreError`` for two traces of one id, or if nothing is left.
+    """
+    twice = [name for name, count in Counter(trace.id for trace in traces).items() if count > 1]
+    if twice:
+        raise ScoreError(f"{len(twice)} trace ids occur twice, first {twice[0]}; keep one trace of each id")
+    groups: dict[str, list[Trace]] = {}
+    for trace in traces:
+        if trace.outcome is not None:
+            groups.setdefault(trace.problem_id, []).append(trace)
+    if least is None:
+        middle = sorted(map(len, groups.values()))[len(groups) // 2] if groups else 1
+        least = sizes_up_to(middle)[-1]
+    large = {name: group for name, group in groups.items() if len(group) >= least}
+    if not large:
+        raise ScoreError(
+            f"no problem has {least} traces with a known 'outcome' ({len(traces)} traces given); "
+            "grade the answers, or ask for smaller sizes"
+        )
+    kept = {}
+    for number, (name, group) in enumerate(large.items(), start=1):
+        kept[name] = _canonical(group, checker)
+        progress(number)
+    judged = sum(map(len, groups.values()))
+    dropped = {
+        "traces without known outcome": len(traces) - judged,
+        f"problems with fewer than {least} such traces": len(groups) - len(kept),
+        "traces of these problems": judged - sum(map(len, kept.values())),
+    }
+    return Candidates(groups=kept, dropped={reason: count for reason, count in dropped.items() if count})
+
+
+def pools_of(
+    groups: Iterable[Sequence[Trace]], scores: Mapping[str, StepScores], how: Aggregator
+) -> list[Pool]:
+    """One pool a problem; ``scores`` is by trace id. A trace not wholly scored stays unscored.
+
+    Raises ``ScoreError`` if a record has not one score a step, or as ``surefoot.models.aggregate`` does.
+    """
+    return [
+        Pool(
+            answers=[trace.answer for trace in group],
+            correct=[trace.outcome is True for trace in group],
+            scores=[_value(trace, scores.get(trace.id), how) for trace in group],
+        )
+        for group in groups
+    ]
+
+
+def is_scored(record: StepScores | None) -> bool:
+    """Whether there is a step, and every one has a score."""
+    if record is None or not record.scores:
+        return False
+    return not any(score is None or math.isnan(score) for score in record.scores)
+
+
+def sizes_up_to(samples: int) -> list[int]:
+    """1, 2, 4 … up to ``samples``."""
+    return [1 << power for power in range(samples.bit_length()) if 1 << power <= samples]
+
+
+def expected_accuracy(
+    pools: Sequence[Pool], method: Method, sizes: Sequence[int], *, seed: int, draws: int = 400
+) -> FloatArray:
+    """``selection_curve`` [problems, sizes] with the generator that all curves of a report share."""
+    return selection_curve(pools, method, sizes, draws=draws, rng=np.random.default_rng(seed))
+
+
+def require_ceiling(name: str, accuracy: FloatArray, ceiling: FloatArray, *, draws: int | None) -> None:
+    """Raise ``ScoreError`` if a selector does better than pass@N on the same pool, which none can.
+
+    Both arrays are [problems, sizes]. ``draws`` is ``None`` for a closed form. A mean of so many random
+    subsets may pass the ceiling by chance: by Hoeffding's bound a value v above p with
+    draws * KL(v, p) > 30 has a chance below 1e-13.
+    """
+    above = accuracy > ceiling + 1e-9
+    if draws is not None:
+        v, p = np.clip(accuracy, 0, 1), np.clip(ceiling, 0, 1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = np.where(v > 0, v * np.log(v / p), 0) + np.where(
+                v < 1, (1 - v) * np.log((1 - v) / (1 - p)), 0
+            )
+        above &= draws * part > 30
+    if above.any():
+        row, column = np.argwhere(above)[0]
+        raise ScoreError(
+            f"{name}: accuracy {accuracy[row, column]:.4f} in pool {row} is above pass@N "
+            f"{ceiling[row, column]:.4f}; the curves are not of the same pools"
+        )
+
+
+def _value(trace: Trace, record: StepScores | None, how: Aggregator) -> float | None:
+    if record is None or not is_scored(record):
+        return None
+    if len(record.scores) != len(trace.steps):
+        raise ScoreError(
+            f"trace {trace.id} has {len(trace.steps)} steps and its 'scores' are {len(record.scores)}; "
+            "give the traces that were scored"
+        )
+    value = aggregate(record.scores, how)
+    return value if math.isfinite(value) else None
+
+
+def _canonical(group: Sequence[Trace], checker: AnswerChecker) -> list[Trace]:
+    answers = group_equal([trace.answer for trace in group], checker)
+    return [trace.model_copy(update={"answer": answer}) for trace, answer in zip(group, answers, strict=True)]

@@ -1,0 +1,286 @@
+"""Whether step scores mean what they say, and what a fitted map changes on problems it has not seen.
+
+Reliability, expected calibration error (ECE) and Brier score, overall and by the step's place, against labels
+of correctness. Temperature and isotonic maps are fitted on one half of the problems and judged on the other,
+before and after. Sources as in ``surefoot.evaluation.calibration`` and ``surefoot.models.calibrated``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.errors import ScoreError
+from surefoot.evaluation._plain import plain
+from surefoot.evaluation.calibration import Binning, Calibration, calibration, calibration_by
+from surefoot.evaluation.intervals import Interval, bootstrap_totals
+from surefoot.evaluation.label_sets import LabelSet
+from surefoot.evaluation.splits import half_of
+from surefoot.evaluation.step_scores import System, SystemCounts
+from surefoot.models.calibrated import Calibration as Fitted
+from surefoot.models.calibrated import fit_calibration
+from surefoot.records import Trace
+
+FloatArray = NDArray[np.float64]
+
+MapKind = Literal["temperature", "isotonic"]
+MAP_KINDS: tuple[MapKind, ...] = get_args(MapKind)
+
+LAST_SHOWN = 9
+"""Steps from this index on are taken together."""
+PARTS = 5
+"""Step i of T lies in part floor(5 i / T)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Calibration with 95 % intervals over problems; bins are those of the data, kept in every draw.
+
+    Chance lifts an ECE, in a resample more than in the data, so its interval sits high.
+    """
+
+    calibration: Calibration
+    ece: Interval
+    brier: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitResult:
+    """One map, fitted on one half of the problems, on the steps of the other half."""
+
+    kind: MapKind
+    fitted: Fitted
+    """The map, and what it was fitted on: what ``calibration.json`` holds."""
+    before: Measured
+    after: Measured
+    ece_change: Interval
+    """After minus before, the same draws of problems for both; below 0 the map helps."""
+    brier_change: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorerCalibration:
+    """One scorer."""
+
+    name: str
+    system: SystemCounts
+    overall: Measured
+    by_step: Mapping[str, Calibration]
+    """By index of the step from 0; ``9+`` holds all later ones."""
+    by_part: Mapping[str, Calibration]
+    """By fifth of the trace, ``1`` to ``5``."""
+    fits: tuple[FitResult, ...]
+    unfitted: Mapping[str, str]
+    """Map → why there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationAudit:
+    """Any number of scorers against the same labels."""
+
+    problems: int
+    traces: int
+    traces_without_record: int
+    """Of any scorer; they are left out of all other numbers."""
+    steps: int
+    labels: Mapping[str, int]
+    """Steps by what the labels say: good, bad, unknown."""
+    fit_problems: int
+    """Problems in the half that the maps are fitted on."""
+    scorers: tuple[ScorerCalibration, ...]
+    settings: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Every number as plain JSON; NaN becomes null."""
+        data: dict[str, Any] = plain(self)
+        return data
+
+
+def audit_calibration(
+    systems: Sequence[System],
+    truth: LabelSet,
+    traces: Sequence[Trace],
+    *,
+    fits: Sequence[MapKind] = MAP_KINDS,
+    bins: int = 10,
+    binning: Binning = "equal-mass",
+    draws: int = 1000,
+    seed: int = 0,
+) -> CalibrationAudit:
+    """Calibrate ``systems`` of the same ``traces`` against ``truth``; lists are [traces][steps].
+
+    A step without score or without good or bad label is dropped and counted. Half 0 of the problems (by the
+    hash of the id) is fitted on, half 1 is reported. Raises ``ScoreError`` naming the scorer for scores
+    outside [0, 1], if a system has labels instead of scores, or if it shares no labelled step.
+    """
+    used = _recorded(systems)
+    good = np.array([math.nan if g is None else float(g) for n in used for g in truth.good[n]])
+    unrecorded, traces = len(traces) - len(used), [traces[n] for n in used]
+    systems = [
+        replace(
+            system,
+            scores=[system.scores[n] for n in used],
+            recorded=[system.recorded[n] for n in used],
+        )
+        for system in systems
+    ]
+    study = _Study(traces, good, bins=bins, binning=binning, draws=draws, seed=seed)
+    problems = dict.fromkeys(trace.problem_id for trace in traces)
+    return CalibrationAudit(
+        problems=len(problems),
+        traces=len(traces),
+        traces_without_record=unrecorded,
+        steps=len(good),
+        labels={
+            "good": int((good == 1).sum()),
+            "bad": int((good == 0).sum()),
+            "unknown": int(np.isnan(good).sum()),
+        },
+        fit_problems=sum(half_of(problem) == 0 for problem in problems),
+        scorers=tuple(study.scorer(system, fits) for system in systems),
+        settings={"bins": bins, "binning": binning, "draws": draws, "seed": seed},
+    )
+
+
+class _Study:
+    """The steps that all scorers share. Arrays are [steps]."""
+
+    def __init__(
+        self,
+        traces: Sequence[Trace],
+        good: FloatArray,
+        *,
+        bins: int,
+        binning: Binning,
+        draws: int,
+        seed: int,
+    ) -> None:
+        self._bins, self._binning, self._draws, self._seed = bins, binning, draws, seed
+        self._good = good
+        lengths = [len(trace.steps) for trace in traces]
+        index: dict[str, int] = {}
+        numbers = [index.setdefault(trace.problem_id, len(index)) for trace in traces]
+        self._problem = np.repeat(np.array(numbers, dtype=np.intp), lengths)
+        self._ids = np.repeat(np.array([trace.id for trace in traces], dtype=object), lengths)
+        self._fitting = np.repeat([half_of(trace.problem_id) == 0 for trace in traces], lengths)
+        self._place = [(step, length) for length in lengths for step in range(length)]
+
+    def scorer(self, system: System, fits: Sequence[MapKind]) -> ScorerCalibration:
+        score = np.array([math.nan if s is None else s for row in system.scores for s in row], dtype=float)
+        known = ~(np.isnan(score) | np.isnan(self._good))
+        if not known.any():
+            raise ScoreError(f"{system.name}: no step has both a score and a good or bad label")
+        try:
+            overall = self._measured(score, np.ones(len(score), dtype=bool))
+        except ScoreError as error:
+            raise ScoreError(f"{system.name}: {error}") from error
+        by_step = self._by(score, [min(step, LAST_SHOWN) for step, _ in self._place])
+        by_part = self._by(score, [PARTS * step // length for step, length in self._place])
+        found: list[FitResult] = []
+        unfitted: dict[str, str] = {}
+        for kind in fits:
+            try:
+                found.append(self._fit(kind, score))
+            except ScoreError as error:
+                unfitted[kind] = str(error)
+        return ScorerCalibration(
+            name=system.name,
+            system=system.summary(),
+            overall=overall,
+            by_step={f"{step}{'+' * (step == LAST_SHOWN)}": row for step, row in by_step.items()},
+            by_part={str(part + 1): row for part, row in by_part.items()},
+            fits=tuple(found),
+            unfitted=unfitted,
+        )
+
+    def _fit(self, kind: MapKind, score: FloatArray) -> FitResult:
+        fitting, reported = self._fitting, ~self._fitting
+        fitted = fit_calibration(
+            kind,
+            score[fitting],
+            self._good[fitting],
+            split="half 0 of the problems, by hash of the id",
+            trace_ids=self._ids[fitting].tolist(),
+        )
+        if np.isnan(score[reported] + self._good[reported]).all():
+            raise ScoreError("half 1 of the problems has no step to report on")
+        mapped = fitted.map.apply(score)
+        before, after = self._totals(score, reported), self._totals(mapped, reported)
+        ece_change, brier_change = self._intervals(
+            [before, after],
+            lambda first, second: (_ece(second) - _ece(first), _brier(second) - _brier(first)),
+        )
+        return FitResult(
+            kind=kind,
+            fitted=fitted,
+            before=self._measured(score, reported),
+            after=self._measured(mapped, reported),
+            ece_change=ece_change,
+            brier_change=brier_change,
+        )
+
+    def _measured(self, score: FloatArray, members: NDArray[np.bool_]) -> Measured:
+        ece, brier = self._intervals(
+            [self._totals(score, members)], lambda totals: (_ece(totals), _brier(totals))
+        )
+        return Measured(
+            calibration=self._calibration(score[members], self._good[members]), ece=ece, brier=brier
+        )
+
+    def _by(self, score: FloatArray, groups: Sequence[int]) -> dict[int, Calibration]:
+        """By group in rising order; those without a known step are left out."""
+        found = calibration_by(score, self._good, groups, bins=self._bins, binning=self._binning)
+        return {group: found[group] for group in sorted(set(groups)) if found[group].steps}
+
+    def _calibration(self, score: FloatArray, good: FloatArray) -> Calibration:
+        return calibration(score, good, bins=self._bins, binning=self._binning)
+
+    def _totals(self, score: FloatArray, members: NDArray[np.bool_]) -> FloatArray:
+        """For each problem with a member: steps, sum of squared errors, and good - score a bin."""
+        rows = self._calibration(score[members], self._good[members]).bins
+        known = members & ~(np.isnan(score) | np.isnan(self._good))
+        bin_of = np.searchsorted([row.low for row in rows], score[known], "right") - 1
+        gap = self._good[known] - score[known]
+        counts = np.zeros((self._problem.max() + 1, 2 + len(rows)))
+        np.add.at(counts[:, 0], self._problem[known], 1)
+        np.add.at(counts[:, 1], self._problem[known], gap**2)
+        np.add.at(counts, (self._problem[known], 2 + bin_of), gap)
+        return counts[counts[:, 0] > 0]
+
+    def _intervals(
+        self, parts: Sequence[FloatArray], statistics: Callable[..., tuple[FloatArray, ...]]
+    ) -> list[Interval]:
+        """``statistics`` of the totals of each part, all parts drawn alike."""
+        ends = np.cumsum([part.shape[1] for part in parts])[:-1]
+        return bootstrap_totals(
+            [np.concatenate(parts, axis=1)],
+            lambda totals: np.stack(statistics(*np.split(totals[:, 0], ends, axis=1)), axis=1),
+            draws=self._draws,
+            rng=np.random.default_rng(self._seed),
+        )
+
+
+def _recorded(systems: Sequence[System]) -> list[int]:
+    """Indices of the traces of which at least one scorer has a record."""
+    for system in systems:
+        if system.kind != "scores":
+            raise ScoreError(f"{system.name} holds labels, not scores; calibration needs step scores")
+    used = [n for n, known in enumerate(zip(*(s.recorded for s in systems), strict=True)) if any(known)]
+    if not used:
+        raise ScoreError("no source has a record of one of the traces, by 'trace_id'")
+    return used
+
+
+def _ece(totals: FloatArray) -> FloatArray:
+    """[n, 2 + bins] → [n]: sum over bins of |good - score|, by step."""
+    error: FloatArray = np.abs(totals[:, 2:]).sum(axis=1) / totals[:, 0]
+    return error
+
+
+def _brier(totals: FloatArray) -> FloatArray:
+    return totals[:, 1] / totals[:, 0]

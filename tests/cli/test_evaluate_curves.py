@@ -1,0 +1,164 @@
+"""``surefoot evaluate best-of-n`` and ``calibration`` on files, on a checkpoint and on a stored pool."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import good, refused
+from conftest import lab_item
+
+from surefoot.lab.world import Difficulty, generate_problems
+from surefoot.models.card import CheckpointCard
+from surefoot.models.reward_model import RewardModel
+from surefoot.models.scorer import load_prm
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Problem, StepScores, Trace, Usage
+from surefoot.store import write_records
+
+SAMPLES = 4
+
+
+@pytest.fixture(scope="module")
+def items() -> list[ProblemTrace]:
+    """Four traces each of eight short problems, every other one with a wrong line and answer."""
+    made = []
+    for problem in generate_problems(8, seed=5, difficulty=Difficulty(min_operations=2, max_operations=3)):
+        for sample in range(SAMPLES):
+            wrong = sample % 2 == 1
+            item = lab_item(problem, wrong=wrong, rng=np.random.default_rng(sample))
+            update = {"sample": sample, "id": f"{problem.id}-{sample}", "usage": Usage(completion_tokens=9)}
+            if wrong:
+                update["answer"] = f"wrong {sample}"
+            made.append(ProblemTrace(problem=problem, trace=item.trace.model_copy(update=update)))
+    return made
+
+
+@pytest.fixture(scope="module")
+def files(items: list[ProblemTrace], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("records")
+    problems = list({item.problem.id: item.problem for item in items}.values())
+    write_records(folder / "problems.jsonl", problems, record=Problem)
+    write_records(folder / "traces.jsonl", [item.trace for item in items], record=Trace)
+    rng = np.random.default_rng(0)
+    scores = [
+        StepScores(
+            trace_id=item.trace.id,
+            scorer="by-hand",
+            scores=tuple(
+                float(np.clip((0.8 if item.trace.outcome else 0.3) + rng.normal(0, 0.3), 0.01, 0.99))
+                for _ in item.trace.steps
+            ),
+            usage=Usage(verifier_tokens=3),
+        )
+        for item in items
+    ]
+    write_records(folder / "scores.jsonl", scores, record=StepScores)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(lab_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    card = CheckpointCard(kind="prm", aggregation="min", label_source="none", base=str(lab_base))
+    folder = tmp_path_factory.mktemp("prm") / "tiny"
+    RewardModel.initialise(lab_base, card).save(folder)
+    return folder
+
+
+def test_a_checkpoint_and_stored_scores_side_by_side(files: Path, checkpoint: Path, tmp_path: Path):
+    words = ["evaluate", "best-of-n", f"tiny={checkpoint}", f"hand={files / 'scores.jsonl'}"]
+    words += ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl"]
+    words += ["--sizes", "1,4", "--bootstrap", "200", "--out", tmp_path]
+    ended = good(*words)
+    assert "8 problems. Of 4 samples, at least one is right for 100.0% (pass@4)" in ended.out
+    data = json.loads((tmp_path / "best_of_n.json").read_text())
+    assert data["sizes"] == [1, 4]
+    curves = {curve["name"]: curve for curve in data["curves"]}
+    assert len(curves) == 2 + 2 * 8
+    assert curves["majority"]["accuracy"]["1"]["value"] == pytest.approx(0.5)
+    assert curves["hand best-of-N min"]["tokens"]["4"] == pytest.approx(4 * 12)
+    assert curves["tiny best-of-N min"]["tokens"]["4"] > 4 * 9
+    assert data["inputs"]["sources"]["tiny"] == str(checkpoint)
+    assert "<svg" in (tmp_path / "best_of_n.html").read_text()
+    assert (tmp_path / "scores/tiny").is_dir(), "the checkpoint's scores are kept"
+
+
+def test_a_stored_pool_is_graded_and_its_drops_are_said(tmp_path: Path):
+    rows = [
+        {
+            "problem": f"{n} + 0?",
+            "answer": str(n),
+            "candidates": [
+                {"text": f"so\n\n\\boxed{{{n}}}", "step_scores": [0.9, 0.9], "correct": True},
+                {"text": "so\n\n\\boxed{99}", "step_scores": [0.9, 0.2], "correct": True},
+                {"text": "so\n\n\\boxed{98}", "step_scores": [0.2], "correct": False},
+            ],
+        }
+        for n in range(5)
+    ]
+    pool = tmp_path / "pool.jsonl"
+    pool.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{}\n")
+    ended = good("evaluate", "best-of-n", "--pool", pool, "--bootstrap", "100", "--out", tmp_path / "out")
+    assert "left out: 5 stored candidates: not as many steps" in ended.err
+    assert "5 of 10 stated verdicts differ from the grading here" in ended.err
+    assert "no pool of scored candidates" in ended.err, "the bad row"
+    assert "unknown: tokens of the policy; 10 of 10 traces" in ended.err
+    data = json.loads((tmp_path / "out/best_of_n.json").read_text())
+    curves = {curve["name"]: curve["accuracy"]["2"]["value"] for curve in data["curves"]}
+    assert curves["stored PRM best-of-N min"] == curves["pass@N"] == 1.0
+    assert curves["majority"] == 0.5
+    assert data["verdicts_of_the_file"] == {"stated": 10, "differing": 5}
+
+
+def test_what_best_of_n_cannot_do_is_one_sentence(files: Path, tmp_path: Path):
+    base = ["evaluate", "best-of-n", "--out", tmp_path]
+    scores, traces = f"s={files / 'scores.jsonl'}", files / "traces.jsonl"
+    assert refused(*base, scores) == "give either --traces or --pool"
+    assert "give a scorer as NAME=CHECKPOINT" in refused(*base, "--traces", traces)
+    assert "--sizes '0': give numbers of 1 or more" in refused(
+        *base, scores, "--traces", traces, "--sizes", "0"
+    )
+    assert "no problem has 9 traces" in refused(*base, scores, "--traces", traces, "--sizes", "9")
+    assert "a checkpoint needs --problems" in refused(*base, "m=nowhere", "--traces", traces)
+
+
+def test_calibration_is_fitted_reported_and_stored(files: Path, checkpoint: Path, tmp_path: Path):
+    records = ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl", "--labels", "lab"]
+    words = ["evaluate", "calibration", f"tiny={checkpoint}", *records, "--after-error", "wrong"]
+    ended = good(*words, "--fit", "isotonic", "--store", "--draws", "50", "--out", tmp_path)
+    assert f"tiny: calibration.json written to {checkpoint}" in ended.err
+    data = json.loads((tmp_path / "calibration.json").read_text())
+    [scorer] = data["scorers"]
+    [fit] = scorer["fits"]
+    assert fit["kind"] == "isotonic"
+    assert fit["fitted"]["split"].startswith("half 0")
+    assert 0 < data["fit_problems"] < data["problems"] == 8
+    assert data["labels"]["unknown"] == 0
+    stored = json.loads((checkpoint / "calibration.json").read_text())
+    assert stored["map"]["scores"] == fit["fitted"]["map"]["scores"]
+    assert load_prm(checkpoint, calibrated=True).name == "tiny+isotonic"
+    assert "<svg" in (tmp_path / "calibration.html").read_text()
+
+
+def test_calibration_of_stored_scores(files: Path, tmp_path: Path):
+    records = ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl", "--labels", "lab"]
+    ended = good(
+        "evaluate", "calibration", f"hand={files / 'scores.jsonl'}", *records, "--fit=none", "--out", tmp_path
+    )
+    assert "ECE" in ended.out
+    data = json.loads((tmp_path / "calibration.json").read_text())
+    assert data["scorers"][0]["fits"] == []
+    assert data["labels"]["unknown"] > 0, "the steps after an error"
+
+
+def test_what_calibration_cannot_do_is_one_sentence(files: Path, checkpoint: Path, tmp_path: Path):
+    records = ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl", "--labels", "lab"]
+    base = ["evaluate", "calibration", *records, "--out", tmp_path]
+    scores = f"s={files / 'scores.jsonl'}"
+    assert "--store writes one map" in refused(*base, f"m={checkpoint}", "--store")
+    assert "s is none" in refused(*base, scores, "--store", "--fit", "temperature")
+    assert "--fit is 'platt'; choose temperature, isotonic or none" in refused(
+        *base, scores, "--fit", "platt"
+    )

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surefoot.answers import AnswerChecker
+from surefoot.errors import ScoreError
+from surefoot.evaluation.pools import (
+    expected_accuracy,
+    grade_stored,
+    judged_candidates,
+    pools_of,
+    require_ceiling,
+    sizes_up_to,
+)
+from surefoot.records import Problem, Step, StepScores, Trace
+from surefoot.search.estimators import Pool
+from surefoot.sources.candidate_pool import CandidatePool
+
+NUMERIC = AnswerChecker("numeric")
+
+
+def trace(problem: str, sample: int, *, answer: str | None = "1", outcome: bool | None = True) -> Trace:
+    return Trace(
+        problem_id=problem,
+        sample=sample,
+        text="ab",
+        steps=(Step(start=0, end=1), Step(start=1, end=2)),
+        answer=answer,
+        outcome=outcome,
+    )
+
+
+def record(of: Trace, *scores: float | None) -> StepScores:
+    return StepScores(trace_id=of.id, scorer="s", scores=scores, unscored_reason="why")
+
+
+def test_unjudged_traces_and_small_problems_are_left_out_and_counted():
+    traces = [
+        *(trace("a", n, answer=answer) for n, answer in enumerate(["1/2", "0.5", "2"])),
+        trace("a", 3, outcome=None),
+        trace("b", 0),
+        *(trace("c", n) for n in range(2)),
+        *(trace("d", n) for n in range(3)),
+    ]
+    found = judged_candidates(traces, NUMERIC)
+    assert {name: len(group) for name, group in found.groups.items()} == {"a": 3, "c": 2, "d": 3}
+    assert [one.answer for one in found.groups["a"]] == ["1/2", "1/2", "2"], "equal answers are written alike"
+    assert found.dropped == {
+        "traces without known outcome": 1,
+        "problems with fewer than 2 such traces": 1,
+        "traces of these problems": 1,
+    }
+    assert list(judged_candidates(traces, NUMERIC, least=3).groups) == ["a", "d"]
+    with pytest.raises(ScoreError, match="no problem has 4 traces with a known 'outcome'"):
+        judged_candidates(traces, NUMERIC, least=4)
+    with pytest.raises(ScoreError, match="1 trace ids occur twice"):
+        judged_candidates([traces[0], traces[0]], NUMERIC)
+    with pytest.raises(ScoreError, match="no problem has 1 traces"):
+        judged_candidates([], NUMERIC)
+
+
+def test_stored_candidates_are_graded_here():
+    problem = Problem(text="1 / 2?", answer="0.5")
+    texts = ["#### 1/2", "#### 3", "no answer", "#### 50%"]
+    traces = tuple(
+        Trace(problem_id=problem.id, text=text, sample=n, meta={"correct": n == 0})
+        for n, text in enumerate(texts)
+    )
+    pool = CandidatePool(problem=problem, traces=traces, scores=(), dropped={"why": 2})
+    seen = []
+    stored = grade_stored([pool], NUMERIC, ("hash",), progress=seen.append)
+    assert [(one.answer, one.outcome) for one in stored.traces] == [
+        ("1/2", True),
+        ("3", False),
+        (None, False),
+        ("50%", True),
+    ]
+    assert (stored.verdicts, stored.differing, stored.problems, seen) == (4, 1, [problem], [1])
+    assert stored.dropped == {"stored candidates: why": 2}
+
+
+def test_a_candidate_without_reference_has_no_outcome():
+    problem = Problem(text="?")
+    one = Trace(problem_id=problem.id, text="#### 1")
+    pool = CandidatePool(problem=problem, traces=(one,), scores=(), dropped={})
+    assert [t.outcome for t in grade_stored([pool], NUMERIC, ("hash",)).traces] == [None]
+
+
+def test_pools_leave_unscored_what_is_not_wholly_scored():
+    group = [trace("a", n) for n in range(5)]
+    known = [record(group[0], 0.5, 0.4), record(group[1], None, 0.4), record(group[2], math.nan, 0.4)]
+    rows = {one.trace_id: one for one in [*known[:2], record(group[4])]}
+    [pool] = pools_of([group], rows, "product")
+    assert pool.scores[0] == pytest.approx(0.2)
+    assert pool.scores[1:] == [None] * 4
+    [pool] = pools_of([group], {known[2].trace_id: known[2]}, "min")
+    assert pool.scores == [None] * 5
+    with pytest.raises(ScoreError, match="has 2 steps and its 'scores' are 1"):
+        pools_of([group], {group[0].id: record(group[0], 0.5)}, "min")
+
+
+def test_sizes_are_powers_of_two():
+    assert sizes_up_to(64) == [1, 2, 4, 8, 16, 32, 64]
+    assert sizes_up_to(6) == [1, 2, 4]
+
+
+def test_the_ceiling_holds_exactly_where_no_chance_is_involved():
+    ceiling = np.array([[0.5, 0.75]])
+    require_ceiling("x", ceiling, ceiling, draws=None)
+    with pytest.raises(ScoreError, match=r"x: accuracy 0\.7600 in pool 0 is above pass@N 0\.7500"):
+        require_ceiling("x", np.array([[0.5, 0.76]]), ceiling, draws=None)
+    require_ceiling("x", np.array([[0.5, 0.76]]), ceiling, draws=400)
+    for too_high in (0.95, 1.0):
+        with pytest.raises(ScoreError, match="above pass@N"):
+            require_ceiling("x", np.array([[0.5, too_high]]), ceiling, draws=400)
+    with pytest.raises(ScoreError, match="above pass@N"):
+        require_ceiling("x", np.array([[0.0025]]), np.array([[0.0]]), draws=400)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.floats(0, 1)),
+        min_size=6,
+        max_size=12,
+    ),
+    st.integers(0, 5),
+)
+def test_no_selector_passes_the_ceiling(rows, seed):
+    pool = Pool(
+        answers=[answer for answer, _ in rows],
+        correct=[answer == "a" for answer, _ in rows],
+        scores=[score for _, score in rows],
+    )
+    sizes = [1, 2, 4, len(rows)]
+    ceiling = expected_accuracy([pool], "pass", sizes, seed=seed)
+    best = expected_accuracy([pool], "best_of_n", sizes, seed=seed)
+    require_ceiling("best", best, ceiling, draws=None)
+    for method in ("majority", "weighted_vote"):
+        found = expected_accuracy([pool], method, sizes, seed=seed, draws=60)
+        require_ceiling(method, found, ceiling, draws=60)
+        assert found[0, 0] == pytest.approx(ceiling[0, 0]), "with one sample all choose alike"

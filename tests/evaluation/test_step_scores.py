@@ -1,0 +1,82 @@
+from pathlib import Path
+
+import pytest
+from fixed_scorer import FixedScorer, one_character_steps
+
+from surefoot.errors import RecordError, ScoreError
+from surefoot.evaluation.step_scores import labelled_system, open_systems, recorded_by_all, scored_system
+from surefoot.records import StepLabel
+from surefoot.store import write_records
+
+ITEMS = one_character_steps("ab", "cde", "f")
+TRACES = [item.trace for item in ITEMS]
+SCORER = FixedScorer({"ab": [0.9, 0.1], "cde": [0.8, None, None], "f": [0.7]})
+SCORES = SCORER.score_traces(ITEMS)
+
+
+def label(trace, step, value, kind="correctness"):
+    reason = None if value is not None else "tied"
+    return StepLabel(trace_id=trace.id, step=step, kind=kind, value=value, reason=reason, source="judge")
+
+
+def test_scores_are_joined_by_id_and_everything_is_counted():
+    stranger = SCORES[0].model_copy(update={"trace_id": "elsewhere"})
+    later = SCORES[0].model_copy(update={"scores": (0.2, 0.3)})
+    system = scored_system("mine", [stranger, SCORES[1], SCORES[0], later], TRACES)
+    assert system.scores == [[0.2, 0.3], [0.8, None, None], [None]]
+    assert system.recorded == [True, True, False]
+    counts = system.counts
+    assert (counts.records, counts.foreign, counts.superseded, counts.without_value) == (4, 1, 1, 2)
+    assert system.usage.verifier_tokens == 20
+    assert system.summary().traces_without_record == 1
+
+
+def test_a_wrong_number_of_scores_is_never_cut_or_filled():
+    wrong = SCORES[0].model_copy(update={"scores": (0.9,)})
+    with pytest.raises(ScoreError, match="has 2 steps and 1 scores"):
+        scored_system("mine", [wrong], TRACES)
+
+
+def test_scores_of_other_traces_are_refused():
+    with pytest.raises(ScoreError, match="none of its 1 records"):
+        scored_system("mine", [SCORES[0].model_copy(update={"trace_id": "x"})], TRACES)
+
+
+def test_labels_are_read_and_a_trace_without_value_still_has_a_record():
+    labels = [label(TRACES[0], 0, 1.0), label(TRACES[0], 1, -1.0), label(TRACES[1], 0, None)]
+    system = labelled_system("judge", labels, TRACES)
+    assert system.good == [[True, False], [None, None, None], [None]]
+    assert system.recorded == [True, True, False]
+    assert system.counts.without_value == 1
+
+
+def test_traces_that_every_system_has():
+    first, second = scored_system("a", SCORES[:2], TRACES), scored_system("b", SCORES[1:], TRACES)
+    assert recorded_by_all([first, second]) == [1]
+    with pytest.raises(ScoreError, match=r"no trace has a record of every source \(a 1, b 0\)"):
+        recorded_by_all([first, second], [0])
+
+
+def test_files_of_each_kind_are_told_apart(tmp_path: Path):
+    write_records(tmp_path / "scores.jsonl", SCORES)
+    write_records(tmp_path / "labels.parquet", [label(TRACES[0], 0, -1.0)])
+    both = [*SCORES, *[record.model_copy(update={"scorer": "other"}) for record in SCORES]]
+    write_records(tmp_path / "both.jsonl.gz", both)
+    (tmp_path / "bad.jsonl").write_text((tmp_path / "scores.jsonl").read_text() + "{}\n")
+    names = {"a": "scores.jsonl", "b": "labels.parquet", "c": "both.jsonl.gz", "d": "bad.jsonl"}
+    found = open_systems({n: str(tmp_path / file) for n, file in names.items()}, ITEMS, tmp_path)
+    assert [(s.name, s.kind) for s in found] == [
+        ("a", "scores"),
+        ("b", "labels"),
+        ("c/fixed", "scores"),
+        ("c/other", "scores"),
+        ("d", "scores"),
+    ]
+    assert [s.counts.skipped_lines for s in found] == [0, 0, 0, 0, 1]
+    assert all(s.recorded == [True] * 3 for s in found if s.kind == "scores")
+
+
+def test_a_file_of_nothing_usable_is_refused(tmp_path: Path):
+    (tmp_path / "x.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(RecordError, match="no StepScores, no StepLabel"):
+        open_systems({"x": str(tmp_path / "x.jsonl")}, ITEMS, tmp_path)
