@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from surefoot.cli import convert, evaluate, label, quickstart, sample, score, select, train
+from surefoot.cli import audit, convert, evaluate, label, quickstart, sample, score, search, select, train
 from surefoot.errors import SurefootError
 
 INTERRUPTED = 130
@@ -44,7 +44,9 @@ app.add_typer(label.app, name="label")
 app.add_typer(train.app, name="train")
 app.command("score")(score.score)
 app.command("select")(select.select)
+app.add_typer(search.app, name="search")
 app.add_typer(evaluate.app, name="evaluate")
+app.add_typer(audit.app, name="audit")
 app.command("convert")(convert.convert)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +40,7 @@ def in_pieces(
     inputs: Mapping[str, Path],
     budget: Budget | None = None,
     cost: Callable[[Sequence[R]], int] = lambda _: 0,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> int:
     """Map ``work`` over ``items``, ``size`` at a time, into the file ``out``; returns the records written.
 
@@ -46,7 +48,8 @@ def in_pieces(
     at once. ``cost`` gives the tokens that a piece's records cost. Work stops, and says so, before the piece
     that is expected to go over the ``budget``; ``out`` then holds the finished pieces, and the same command
     with a larger budget goes on. The expectation is the mean over the pieces so far, so the first piece
-    always runs. Raises ``RunError`` if ``<out>.work`` belongs to a command with other settings or inputs,
+    always runs. ``progress`` is told the command, the pieces done and those in all, in place of a bar for
+    them. Raises ``RunError`` if ``<out>.work`` belongs to a command with other settings or inputs,
     and ``RecordError`` before any work if ``out`` has an unknown ending.
     """
     from surefoot.store import Run, write_records
@@ -56,7 +59,7 @@ def in_pieces(
         raise RecordError(f"--out {out}: unknown ending; choose {', '.join(ENDINGS)}, or - for a pipe")
     pieces = [items[start : start + size] for start in range(0, len(items), size)]
     account = _Account(budget or Budget())
-    with stages() as progress:
+    with nullcontext(progress) if progress else stages() as progress:
         if out == "-":
             written = 0
             for number, piece in enumerate(pieces):

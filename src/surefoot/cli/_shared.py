@@ -160,13 +160,11 @@ def open_policy(
     dialect: str = "openai",
     timeout: float = 120.0,
     extra_body: Mapping[str, Any] | None = None,
-    remember: int = 0,
 ) -> Policy:
     """``lab``, a checkpoint directory or hub name, or with ``base_url`` a server's model.
 
-    ``extra_body`` goes into every request to a server; a policy in this process keeps what it read of
-    ``remember`` tokens. Raises ``PolicyError`` for an unknown dialect, or one other than ``openai`` without
-    ``base_url``.
+    ``extra_body`` goes into every request to a server. Raises ``PolicyError`` for an unknown dialect, or one
+    other than ``openai`` without ``base_url``.
     """
     if base_url:
         from surefoot.policies.openai import OpenAIPolicy
@@ -186,7 +184,7 @@ def open_policy(
     from surefoot.policies.transformers import TransformersPolicy
 
     return TransformersPolicy.from_pretrained(
-        POLICY if name == "lab" else name, batch_size=batch_size, device=device, remember=remember
+        POLICY if name == "lab" else name, batch_size=batch_size, device=device
     )
 
 

@@ -1,0 +1,343 @@
+"""Search guided by a step scorer against best-of-N and majority vote, at equal total tokens, in the lab.
+
+    python benchmarks/search.py [--quick] [--runs DIR] [--out DIR] [--json FILE]
+
+For each seed: the lab's policy, the PRM of a quickstart (``--runs DIR`` holds ``seed-0``, ``seed-1`` … as
+``prm_vs_orm.py`` leaves them; what is missing is run), and new problems, which neither training nor the
+quickstart's test has seen. Every method runs at several sizes (draws a round, or solutions). A run costs all
+its tokens: read and written by the policy, which does not read again what it remembers of a prefix, and
+pushed through the PRM, each distinct token once. All methods have the same accounting, sampling and PRM.
+
+How each tree method aggregates step scores, and which of them is "the best tree method", is decided on
+development problems with the first seed's PRM; the figures are of test problems. ``accuracy_vs_best_of_16``
+and ``accuracy_vs_majority``: that method at its largest size that costs no more than best-of-16, less
+best-of-16 by the PRM's lowest step, and less the majority of 16, in points; ``ratio`` is the quotient of the
+accuracies. ``tokens_at_equal_accuracy``: the tokens at which best-of-N is as accurate as that, divided by
+its tokens; ``tokens_at_equal_accuracy_of_weighted_vote`` the same of the vote weighted by the PRM's product.
+Their curves are read off between their sizes; where one never gets there, the tokens of its best size stand
+for it, which is a lower bound and is said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot import __version__
+from surefoot.answers import AnswerChecker, Grader
+from surefoot.evaluation.intervals import bootstrap_seeds
+from surefoot.lab.checkpoints import POLICY
+from surefoot.lab.world import generate_problems
+from surefoot.models.aggregate import AGGREGATORS, Aggregator, aggregate
+from surefoot.models.incremental import IncrementalScorer
+from surefoot.models.reward_model import RewardModel
+from surefoot.policies.transformers import TransformersPolicy
+from surefoot.protocols import Candidate, Sampling
+from surefoot.records import Problem
+from surefoot.search import (
+    DVTS,
+    MCTS,
+    SELECTORS,
+    BeamSearch,
+    BestOfNSearch,
+    ParticleFilter,
+    Rebase,
+    Search,
+    SearchResult,
+    StepResampling,
+    Steps,
+    run_search,
+)
+from surefoot.store import read_records, write_records
+
+Array = NDArray[np.float64]
+
+QUICKSTART = {"train_problems": 60, "rollouts": 2, "test_problems": 20, "test_samples": 16}
+"""Sizes of ``--quick``."""
+STEPS = Steps(step_tokens=24, max_steps=14, sampling=Sampling(temperature=1.0, max_tokens=96))
+REMEMBER = 300_000
+SAMPLES = (1, 2, 4, 8, 16, 32, 64)
+SIZES = (4, 8, 16)
+DEVELOPED = 16
+"""Size at which the methods are compared on development problems."""
+BASELINES: dict[str, Aggregator] = {"best_of_n": "min", "weighted_vote": "product", "majority": "min"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A method at one size, on the P problems of each seed."""
+
+    right: list[Array]
+    tokens: list[Array]
+
+    @property
+    def cost(self) -> float:
+        """Mean tokens a problem."""
+        return float(np.concatenate(self.tokens).mean())
+
+    @property
+    def accuracy(self) -> float:
+        """Share of problems solved."""
+        return float(np.concatenate(self.right).mean())
+
+
+def tree_methods(size: int) -> dict[str, Search]:
+    """The methods that search a tree, with ``size`` draws a round or ``size`` solutions in all."""
+    expand = 2 if size < 8 else 4
+    return {
+        "beam": BeamSearch(width=size // expand, expand=expand),
+        "dvts": DVTS(n=size, expand=expand),
+        "rebase": Rebase(n=size),
+        "particle": ParticleFilter(n=size, rule="weighted_vote"),
+        "mcts": MCTS(paths=size, expand=expand),
+        "resample": StepResampling(n=max(1, size // 2), retries=3),
+    }
+
+
+class Bench:
+    """The searches of one seed; what is done is kept in a directory."""
+
+    def __init__(self, run: Path, out: Path, problems: Sequence[Problem]) -> None:
+        self.out, self.problems = out, problems
+        self.policy = TransformersPolicy.from_pretrained(POLICY)
+        self.scorer = IncrementalScorer(RewardModel.load(run / "prm"), name="prm")
+
+    def search(self, name: str, method: Search, aggregation: Aggregator, seed: int) -> list[SearchResult]:
+        """Results of all problems, from disk if they are there."""
+        file = self.out / f"{name}.jsonl"
+        if not file.exists():
+            # each method begins with nothing in memory
+            self.scorer.clear()
+            policy = TransformersPolicy(
+                self.policy.model, self.policy.tokenizer, name=self.policy.name, remember=REMEMBER
+            )
+            with AnswerChecker("exact") as checker:
+                found = asyncio.run(
+                    run_search(
+                        method,
+                        self.problems,
+                        policy,
+                        self.scorer,
+                        steps=STEPS,
+                        aggregation=aggregation,
+                        grader=Grader(checker=checker, styles=("phrase",)),
+                        seed=seed,
+                    )
+                )
+            write_records(file, found, record=SearchResult)
+            print(f"  {file}: {np.mean([r.outcome is True for r in found]):.3f}", flush=True)
+        return list(read_records(file, SearchResult))
+
+
+def chosen(result: SearchResult, rule: str, how: Aggregator) -> bool:
+    """Whether ``rule`` would have chosen a right one of the candidates, each as often as it was drawn."""
+    places = [place for place, weight in enumerate(result.weights) for _ in range(weight)]
+    candidates = [
+        Candidate(
+            answer=result.candidates[at].answer,
+            score=None if None in result.scores[at].scores else aggregate(result.scores[at].scores, how),
+        )
+        for at in places
+    ]
+    return result.candidates[places[SELECTORS[rule].select(candidates)]].outcome is True
+
+
+def baseline(results: Sequence[SearchResult], rule: str, how: Aggregator) -> tuple[Array, Array]:
+    """Outcomes and tokens of a selection rule on samples; majority has no use for scores."""
+    right = np.array([chosen(result, rule, how) for result in results], dtype=float)
+    unused = [result.usage.verifier_tokens if rule == "majority" else 0 for result in results]
+    tokens = [result.usage.tokens - more for result, more in zip(results, unused, strict=True)]
+    return right, np.array(tokens, dtype=float)
+
+
+def develop(bench: Bench) -> dict[str, Aggregator]:
+    """The best aggregation of each tree method, the best method first."""
+    best: dict[str, tuple[float, Aggregator]] = {}
+    for name, method in tree_methods(DEVELOPED).items():
+        for how in AGGREGATORS:
+            results = bench.search(f"{name}-{how}", method, how, seed=0)
+            accuracy = float(np.mean([result.outcome is True for result in results]))
+            print(f"development: {name:9} {how:8} {100 * accuracy:.1f} %")
+            best[name] = max(best.get(name, (-1.0, how)), (accuracy, how), key=lambda found: found[0])
+    return {name: best[name][1] for name in sorted(best, key=lambda name: -best[name][0])}
+
+
+def measure(
+    bench: Bench, seed: int, ways: dict[str, Aggregator], sizes: Sequence[int]
+) -> dict[str, dict[int, tuple[Array, Array]]]:
+    """Outcomes and tokens of every method and size for one seed."""
+    found: dict[str, dict[int, tuple[Array, Array]]] = {}
+    for n in [n for n in SAMPLES if n <= 4 * max(sizes)]:
+        results = bench.search(f"samples-{n}", BestOfNSearch(n=n, rule="best_of_n"), "min", seed)
+        for rule, how in BASELINES.items():
+            found.setdefault(rule, {})[n] = baseline(results, rule, how)
+    for size in sizes:
+        for name, method in tree_methods(size).items():
+            results = bench.search(f"{name}-{size}", method, ways[name], seed)
+            right = np.array([result.outcome is True for result in results], dtype=float)
+            tokens = np.array([result.usage.tokens for result in results], dtype=float)
+            found.setdefault(name, {})[size] = (right, tokens)
+    return found
+
+
+def table(points: dict[str, dict[int, Point]]) -> None:
+    """All methods and sizes."""
+    for name, sizes in points.items():
+        for size, point in sizes.items():
+            interval = bootstrap_seeds(point.right, same_problems=True, rng=np.random.default_rng(0))
+            each = ", ".join(f"{100 * right.mean():.1f}" for right in point.right)
+            print(
+                f"{name:14} {size:3} {point.cost:8.0f} tokens  {100 * interval.value:.1f} % "
+                f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]  ({each})"
+            )
+
+
+def figures(points: dict[str, dict[int, Point]], best: str) -> list[dict[str, object]]:
+    """The three figures of the best tree method."""
+    rival = points["best_of_n"][DEVELOPED]
+    affordable = [p for p in points[best].values() if p.cost <= rival.cost]
+    if not affordable:
+        raise SystemExit(f"no size of {best} costs as little as best-of-{DEVELOPED}: give smaller sizes")
+    tree = max(affordable, key=lambda point: point.cost)
+    majority = points["majority"][DEVELOPED]
+    return [
+        points_figure("accuracy_vs_best_of_16", tree, rival),
+        points_figure("accuracy_vs_majority", tree, majority),
+        tokens_figure("tokens_at_equal_accuracy", tree, points["best_of_n"]),
+        tokens_figure("tokens_at_equal_accuracy_of_weighted_vote", tree, points["weighted_vote"]),
+    ]
+
+
+def points_figure(name: str, ours: Point, rival: Point) -> dict[str, object]:
+    """Difference in points, paired by problem."""
+    gaps = [a - b for a, b in zip(ours.right, rival.right, strict=True)]
+    found = bootstrap_seeds(gaps, same_problems=True, rng=np.random.default_rng(0))
+    value, low, high = (100 * bound for bound in (found.value, found.low, found.high))
+    costs = f"{ours.cost:.0f} against {rival.cost:.0f} tokens"
+    print(f"{name}: {value:+.1f} points [{low:+.1f}, {high:+.1f}] at {costs}")
+    ratio = ours.accuracy / rival.accuracy
+    return {"name": name, "value": value, "unit": "points", "ratio": ratio, "low": low, "high": high}
+
+
+def tokens_figure(name: str, tree: Point, sizes: dict[int, Point]) -> dict[str, object]:
+    """How many times the tokens a selection rule needs to be as accurate; resampled over problems."""
+    curve = list(sizes.values())
+    count, rng = len(tree.right[0]), np.random.default_rng(0)
+
+    def ratio(rows: NDArray[np.intp]) -> float:
+        def mean(values: list[Array]) -> float:
+            return float(np.mean([one[rows].mean() for one in values]))
+
+        goal, cost = mean(tree.right), mean(tree.tokens)
+        return tokens_at([(mean(p.tokens), mean(p.right)) for p in curve], goal) / cost
+
+    value = ratio(np.arange(count))
+    draws = [ratio(rng.integers(count, size=count)) for _ in range(2000)]
+    low, high = (float(np.quantile(draws, level)) for level in (0.025, 0.975))
+    best = max(curve, key=lambda point: point.accuracy)
+    how = (
+        "" if best.accuracy >= tree.accuracy else f"; never reached, its best is {100 * best.accuracy:.1f} %"
+    )
+    print(
+        f"{name}: {value:.1f} times [{low:.1f}, {high:.1f}] "
+        f"({100 * tree.accuracy:.1f} % for {tree.cost:.0f} tokens{how})"
+    )
+    return {"name": name, "value": value, "unit": "times", "ratio": value, "low": low, "high": high}
+
+
+def tokens_at(curve: list[tuple[float, float]], goal: float) -> float:
+    """Tokens at which the curve (tokens, accuracy) gets to ``goal``; straight in the logarithm of tokens."""
+    before: tuple[float, float] | None = None
+    for cost, accuracy in curve:
+        if accuracy >= goal:
+            if before is None or accuracy == before[1]:
+                return cost
+            share = (goal - before[1]) / (accuracy - before[1])
+            return float(np.exp(np.log(before[0]) + share * np.log(cost / before[0])))
+        before = (cost, accuracy)
+    return max(curve, key=lambda point: point[1])[0]
+
+
+def quickstart(run: Path, seed: int, config: Path) -> None:
+    """Do or finish the run that the PRM comes from."""
+    if not (run / "prm" / "surefoot.json").is_file():
+        command = [sys.executable, "-m", "surefoot", "quickstart", "--seed", str(seed), "--out", str(run)]
+        subprocess.run([*command, "--config", str(config)], check=True)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: checks that it runs, shows nothing")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--problems", type=int, default=100, help="of each seed; the same for all")
+    parser.add_argument("--development", type=int, default=60, help="problems to choose methods on")
+    parser.add_argument("--runs", type=Path, default=Path("runs/prm_vs_orm"), help="quickstarts, one a seed")
+    parser.add_argument("--out", type=Path, default=Path("runs/search"))
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    sizes = (4, 16) if options.quick else SIZES
+    count, development = (6, 6) if options.quick else (options.problems, options.development)
+    options.out.mkdir(parents=True, exist_ok=True)
+    config = options.out / "quickstart.json"
+    config.write_text(json.dumps(QUICKSTART if options.quick else {}))
+    made = generate_problems(count + development, seed=20_261)
+    seeds: list[dict[str, dict[int, tuple[Array, Array]]]] = []
+    ways: dict[str, Aggregator] = {}
+    for seed in range(options.seeds):
+        run = options.runs / f"seed-{seed}"
+        quickstart(run, seed, config)
+        if not ways:
+            ways = develop(Bench(run, folder(options.out / "development"), made[count:]))
+        seeds.append(
+            measure(Bench(run, folder(options.out / f"seed-{seed}"), made[:count]), seed, ways, sizes)
+        )
+    points = {
+        name: {
+            size: Point(right=[s[name][size][0] for s in seeds], tokens=[s[name][size][1] for s in seeds])
+            for size in seeds[0][name]
+        }
+        for name in seeds[0]
+    }
+    table(points)
+    best = next(iter(ways))
+    print(f"best tree method on development problems: {best}, by {ways[best]}")
+    found = figures(points, best)
+    if options.json:
+        setting = {
+            "version": __version__,
+            "seeds": options.seeds,
+            "problems": count,
+            "method": best,
+            "aggregation": ways,
+            "curves": {
+                name: {size: {"tokens": p.cost, "accuracy": p.accuracy} for size, p in sizes.items()}
+                for name, sizes in points.items()
+            },
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+        }
+        options.json.write_text(json.dumps({"figures": found, "setting": setting}, indent=2) + "\n")
+
+
+def folder(path: Path) -> Path:
+    """The directory, made if it is not there."""
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Collapse to the outcome: does the scorer judge steps, or only foresee the final answer?
+
+A model trained on final answers, or on values of prefixes, may look like a process model on the whole and
+still wait for the last step. Four views: where the minimum lies; what a wrong step costs in traces whose
+answer is right all the same; the score of the last step alone; the score of the steps in random order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from surefoot.errors import ScoreError
+from surefoot.evaluation.audits.cases import Case
+from surefoot.evaluation.audits.estimates import auc_interval, correlation_interval, mean_interval
+from surefoot.evaluation.audits.gaming import edit_stream
+from surefoot.evaluation.audits.pieces import Piece, cores, pieces, rebuilt
+from surefoot.evaluation.audits.subject import FloatArray, Readings, Subject
+from surefoot.evaluation.intervals import Interval
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Trace, Usage
+
+OFFSETS = range(-2, 3)
+"""Steps around the first error that are reported."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowestLast:
+    """Where the lowest step is, among traces of two steps or more that are scored throughout."""
+
+    share: Interval
+    """Share of traces whose lowest score is the last step's; one that ties with others counts its part."""
+    chance: float
+    """What a random order of the scores gives: the mean of one over the number of steps."""
+    traces: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AroundError:
+    """Scores around the first error of wrong processes; intervals over problems."""
+
+    drop: Interval
+    """Score of the step before the first error less that of the error; traces that err in their first step
+    have none."""
+    by_offset: dict[int, Interval]
+    """Mean step score by distance from the first error."""
+    traces: int
+    """Traces whose first error is known."""
+    with_drop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """Trace scores of altered texts against the outcome of the unaltered traces."""
+
+    auc: Interval
+    """Share of (right answer, wrong answer) pairs in which the right one scores higher."""
+    correlation: Interval
+    """Pearson, with the outcome."""
+    with_whole: Interval
+    """Pearson, with the score of the whole trace."""
+    traces: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeAudit:
+    """How much of one scorer is the outcome."""
+
+    scorer: str
+    rule: str
+    lowest_last: dict[str, LowestLast]
+    """By outcome: "right answer", "wrong answer"."""
+    around_error: dict[str, AroundError]
+    """By outcome of traces with a wrong process: "right answer" (lucky), "wrong answer"."""
+    controls: dict[str, Control]
+    """"whole", "last step only", "shuffled steps"; the first alone for stored scores."""
+    without_controls: str | None
+    """Why the altered texts were not scored."""
+    no_outcome: int
+    """Traces left out because their outcome is unknown."""
+    unscored: int
+    """Traces with an outcome but without an aggregated score."""
+    usage: Usage
+
+
+def audit_outcome(
+    subject: Subject, cases: Sequence[Case], *, draws: int = 1000, seed: int = 0
+) -> OutcomeAudit:
+    """Audit one scorer on traces with known outcomes; labels serve where steps are known.
+
+    Raises ``ScoreError`` if no trace has an outcome.
+    """
+    judged = [case for case in cases if case.outcome is not None]
+    if not judged:
+        raise ScoreError(f"none of {len(cases)} traces has an 'outcome'; grade the answers first")
+    found = subject.read([case.item for case in judged])
+    by_outcome = {
+        name: [n for n, case in enumerate(judged) if case.outcome is wanted]
+        for name, wanted in (("right answer", True), ("wrong answer", False))
+    }
+    controls, usage = _controls(subject, judged, found, draws, seed)
+    return OutcomeAudit(
+        scorer=subject.name,
+        rule=subject.rule,
+        lowest_last={
+            name: _lowest_last(judged, found, rows, draws, seed) for name, rows in by_outcome.items()
+        },
+        around_error={
+            name: _around_error(judged, found, rows, draws, seed) for name, rows in by_outcome.items()
+        },
+        controls=controls,
+        without_controls="stored scores: no new text can be scored" if subject.stored else None,
+        no_outcome=len(cases) - len(judged),
+        unscored=int(np.isnan(found.traces).sum()),
+        usage=found.usage + usage,
+    )
+
+
+def last_step_only(trace: Trace) -> Trace:
+    """The trace without all steps but its last."""
+    found = pieces(trace)
+    last = len(found) - 1
+    return rebuilt(trace, "last step only", found[-1:], step=0, was=last).trace
+
+
+def shuffled_steps(trace: Trace, rng: np.random.Generator) -> Trace:
+    """The steps before the last in random order, never the old one if two of them differ; the last stays.
+
+    White space at the ends of steps stays in place.
+    """
+    found = pieces(trace)
+    texts = [cores(piece.text) for piece in found]
+    middles = [core for _, core, _ in texts[:-1]]
+    order = np.arange(len(middles))
+    while len(set(middles)) > 1 and [middles[at] for at in order] == middles:
+        order = rng.permutation(len(middles))
+    moved = [
+        Piece(text=before + middles[at] + after, gap=piece.gap)
+        for at, (before, _, after), piece in zip(order, texts, found, strict=False)
+    ]
+    return rebuilt(trace, "shuffled steps", [*moved, found[-1]], step=len(moved), was=len(moved)).trace
+
+
+def _lowest_last(
+    cases: Sequence[Case], found: Readings, rows: Sequence[int], draws: int, seed: int
+) -> LowestLast:
+    usable = [n for n in rows if len(found.steps[n]) > 1 and not np.isnan(found.steps[n]).any()]
+    last, chance = [], []
+    for row in usable:
+        lowest = np.flatnonzero(found.steps[row] == found.steps[row].min())
+        last.append(float(lowest[-1] == len(found.steps[row]) - 1) / len(lowest))
+        chance.append(1 / len(found.steps[row]))
+    problems = [cases[n].problem_id for n in usable]
+
+    def mean(values: Sequence[float]) -> Interval:
+        return mean_interval(values, problems, draws=draws, rng=np.random.default_rng(seed))
+
+    return LowestLast(share=mean(last), chance=mean(chance).value, traces=len(usable))
+
+
+def _around_error(
+    cases: Sequence[Case], found: Readings, rows: Sequence[int], draws: int, seed: int
+) -> AroundError:
+    erring = [(n, error) for n in rows if (error := cases[n].first_error) is not None]
+    problems = [cases[n].problem_id for n, _ in erring]
+
+    def at(offset: int) -> FloatArray:
+        return np.array(
+            [
+                found.steps[n][error + offset] if 0 <= error + offset < len(found.steps[n]) else math.nan
+                for n, error in erring
+            ]
+        )
+
+    def mean(values: FloatArray) -> Interval:
+        return mean_interval(values, problems, draws=draws, rng=np.random.default_rng(seed))
+
+    drop = at(-1) - at(0)
+    return AroundError(
+        drop=mean(drop),
+        by_offset={offset: mean(at(offset)) for offset in OFFSETS},
+        traces=len(erring),
+        with_drop=int((~np.isnan(drop)).sum()),
+    )
+
+
+def _controls(
+    subject: Subject, cases: Sequence[Case], found: Readings, draws: int, seed: int
+) -> tuple[dict[str, Control], Usage]:
+    whole = _control(cases, found.traces, found.traces, draws, seed)
+    texts = [n for n, c in enumerate(cases) if c.item.trace.text is not None and len(c.item.trace.steps) > 1]
+    if subject.stored or not texts:
+        return {"whole": whole}, Usage()
+    chosen = [cases[n] for n in texts]
+    controls, usage = {"whole": whole}, Usage()
+    altered = {
+        "last step only": [last_step_only(case.item.trace) for case in chosen],
+        "shuffled steps": [
+            shuffled_steps(case.item.trace, edit_stream(seed, "shuffle", case.item.trace.id))
+            for case in chosen
+        ],
+    }
+    for name, traces in altered.items():
+        items = [
+            ProblemTrace(problem=case.item.problem, trace=trace)
+            for case, trace in zip(chosen, traces, strict=True)
+        ]
+        reading = subject.read(items)
+        usage += reading.usage
+        controls[name] = _control(chosen, reading.traces, found.traces[texts], draws, seed)
+    return controls, usage
+
+
+def _control(cases: Sequence[Case], scores: FloatArray, whole: FloatArray, draws: int, seed: int) -> Control:
+    outcome = [float(case.outcome is True) for case in cases]
+    problems = [case.problem_id for case in cases]
+
+    def correlation(first: FloatArray, second: Sequence[float] | FloatArray) -> Interval:
+        return correlation_interval(first, second, problems, draws=draws, rng=np.random.default_rng(seed))
+
+    return Control(
+        auc=auc_interval(scores, outcome, problems, draws=draws, rng=np.random.default_rng(seed)),
+        correlation=correlation(scores, outcome),
+        with_whole=correlation(scores, whole),
+        traces=int((~np.isnan(scores)).sum()),
+    )

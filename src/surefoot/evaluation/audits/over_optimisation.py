@@ -1,0 +1,181 @@
+"""Over-optimisation: the score that is maximised (proxy) and the truth (gold) against the pressure put on it.
+
+Best of N moves away from the policy by KL = log N - (N - 1) / N. The proxy rises without end; gold rises, and
+with a proxy that can be fooled falls again (Gao et al. 2022, arXiv 2210.10760). For best-of-N their law is
+gold(d) - gold(0) = d (alpha - beta d) with d = sqrt(KL), highest at d = alpha / (2 beta).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from surefoot.errors import ScoreError
+from surefoot.evaluation.audits.subject import FloatArray, Subject
+from surefoot.evaluation.intervals import Interval, bootstrap_mean
+from surefoot.evaluation.splits import half_of
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Usage
+from surefoot.search.estimators import best_of_n, pass_at_k
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pressure:
+    """Best of ``n``: expected proxy and gold, mean over problems with intervals."""
+
+    n: int
+    kl: float
+    """log n - (n - 1) / n, in nats."""
+    proxy: Interval
+    gold: Interval
+    """Share of right answers."""
+    ceiling: float
+    """pass@n: no choice does better."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverOptimisationAudit:
+    """One scorer's curves, and where proxy and gold part."""
+
+    scorer: str
+    rule: str
+    points: list[Pressure]
+    peak: int
+    """N of the highest gold; the lowest N among equals."""
+    peak_interval: tuple[int, int]
+    """95 % of the bootstrap draws of problems have their peak within."""
+    peak_at_end: float
+    """Share of the draws whose gold is highest at the largest N: no sign of a fall within reach."""
+    fall: Interval
+    """Gold at the peak less gold at the largest N. The peak is found on one half of the problems and the fall
+    measured on the other, both ways, so that choosing the highest of noisy points makes no fall."""
+    alpha: float
+    """Of Gao's law, by least squares; NaN with fewer than three sizes."""
+    beta: Interval
+    """Above 0: gold bends down."""
+    problems: int
+    too_small: int
+    """Problems left out because they have fewer than ``samples_needed`` scored traces."""
+    samples_needed: int
+    unscored: int
+    """Traces left out because they have no aggregated score."""
+    no_outcome: int
+    """Traces left out because they have no outcome."""
+    usage: Usage
+
+    @property
+    def parted(self) -> bool:
+        """Whether gold falls after its peak beyond chance, while the proxy goes on rising."""
+        return self.fall.low > 0
+
+
+def best_of_n_kl(n: int) -> float:
+    """KL from the policy to best-of-n of its samples, log n - (n - 1) / n nats; an upper bound with ties."""
+    return math.log(n) - (n - 1) / n
+
+
+def audit_over_optimisation(
+    subject: Subject,
+    items: Sequence[ProblemTrace],
+    *,
+    largest: int | None = None,
+    draws: int = 2000,
+    seed: int = 0,
+) -> OverOptimisationAudit:
+    """Gold and proxy for best of 1, 2, 3, 4, 6, 8, 12 … of each problem's scored traces (unbiased estimates).
+
+    ``largest`` is the largest N; problems with fewer traces are left out and counted. Without it, it is the
+    size that at least nine in ten problems have. Raises ``ScoreError`` if no problem has two scored traces.
+    """
+    judged = [item for item in items if item.trace.outcome is not None]
+    found = subject.read(judged)
+    pools: dict[str, list[tuple[float, float]]] = {}
+    for item, score in zip(judged, found.traces, strict=True):
+        if not math.isnan(score):
+            pools.setdefault(item.problem.id, []).append((float(score), float(item.trace.outcome is True)))
+    needed = largest or (int(np.quantile([len(p) for p in pools.values()], 0.1)) if pools else 0)
+    kept = {name: np.array(pool) for name, pool in pools.items() if len(pool) >= max(needed, 2)}
+    if not kept:
+        raise ScoreError(
+            f"{subject.name}: no problem has {max(needed, 2)} traces with score and outcome; sample more"
+        )
+    sizes = sizes_to(needed)
+    gold = np.array([[best_of_n(p[:, 0], p[:, 1], n) for n in sizes] for p in kept.values()])
+    proxy = np.array([[best_of_n(p[:, 0], p[:, 0], n) for n in sizes] for p in kept.values()])
+    ceiling = np.array([[pass_at_k(len(p), int(p[:, 1].sum()), n) for n in sizes] for p in kept.values()])
+    resampled = _resampled(gold, draws, np.random.default_rng(seed))
+    peaks = _peaks(resampled)
+    peak_low, peak_high = np.quantile(peaks, [0.025, 0.975], method="nearest")
+    distance = np.sqrt([best_of_n_kl(n) for n in sizes])
+    alpha, beta = fit_law(distance, gold.mean(axis=0)[None])[0].tolist()
+    beta_low, beta_high = np.quantile(fit_law(distance, resampled)[:, 1], [0.025, 0.975]).tolist()
+    return OverOptimisationAudit(
+        scorer=subject.name,
+        rule=subject.rule,
+        points=[
+            Pressure(
+                n=n,
+                kl=best_of_n_kl(n),
+                proxy=bootstrap_mean(proxy[:, at], draws=draws, rng=np.random.default_rng(seed)),
+                gold=bootstrap_mean(gold[:, at], draws=draws, rng=np.random.default_rng(seed)),
+                ceiling=float(ceiling[:, at].mean()),
+            )
+            for at, n in enumerate(sizes)
+        ],
+        peak=sizes[int(_peaks(gold.mean(axis=0)[None])[0])],
+        peak_interval=(sizes[int(peak_low)], sizes[int(peak_high)]),
+        peak_at_end=float((peaks == len(sizes) - 1).mean()),
+        fall=bootstrap_mean(_falls(gold, list(kept)), draws=draws, rng=np.random.default_rng(seed)),
+        alpha=alpha,
+        beta=Interval(value=beta, low=beta_low, high=beta_high),
+        problems=len(kept),
+        too_small=len({item.problem.id for item in items}) - len(kept),
+        samples_needed=max(needed, 2),
+        unscored=int(np.isnan(found.traces).sum()),
+        no_outcome=len(items) - len(judged),
+        usage=found.usage,
+    )
+
+
+def sizes_to(largest: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16 … below ``largest``, and ``largest``."""
+    doubling = {1 << power for power in range(largest.bit_length())}
+    return sorted({n for n in doubling | {3 * n // 2 for n in doubling} if n < largest} | {largest})
+
+
+def fit_law(distance: FloatArray, gold: FloatArray) -> FloatArray:
+    """``alpha`` and ``beta`` of gold(d) - gold(0) = d (alpha - beta d) by least squares, [curves, 2].
+
+    ``distance`` [sizes] is sqrt(KL), rising from 0; ``gold`` is [curves, sizes]. NaN with fewer than three
+    sizes.
+    """
+    if len(distance) < 3:
+        return np.full((len(gold), 2), math.nan)
+    terms = np.stack([distance[1:], -(distance[1:] ** 2)], axis=1)
+    return np.asarray(np.linalg.lstsq(terms, (gold[:, 1:] - gold[:, :1]).T, rcond=None)[0].T)
+
+
+def _resampled(gold: FloatArray, draws: int, rng: np.random.Generator) -> FloatArray:
+    """Mean curves of problems drawn with replacement, [draws, sizes]."""
+    counts = rng.multinomial(len(gold), np.full(len(gold), 1 / len(gold)), size=draws)
+    return np.asarray(counts @ gold / len(gold))
+
+
+def _peaks(curves: FloatArray) -> np.ndarray:
+    """Index of each curve's maximum, [curves]; the first of those equal but for rounding."""
+    return np.asarray((curves >= curves.max(axis=1, keepdims=True) - 1e-12).argmax(axis=1))
+
+
+def _falls(gold: FloatArray, problems: Sequence[str]) -> FloatArray:
+    """Each problem's gold at the peak of the other half less its gold at the largest size, [problems]."""
+    half = np.array([half_of(problem) for problem in problems])
+    falls = np.zeros(len(gold))
+    for mine in (0, 1):
+        other = gold[half != mine]
+        if len(other):
+            peak = int(_peaks(other.mean(axis=0)[None])[0])
+            falls[half == mine] = gold[half == mine, peak] - gold[half == mine, -1]
+    return falls

@@ -1,0 +1,116 @@
+"""A scorer as the audits see it: a name, scores of steps, and one number a trace by a stated rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.errors import ScoreError
+from surefoot.models.aggregate import Aggregator, aggregate
+from surefoot.protocols import ProblemTrace, StepScorer
+from surefoot.records import StepScores, Usage
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """Scores of n traces; NaN = not scored."""
+
+    steps: list[FloatArray]
+    """One array [steps] a trace."""
+    traces: FloatArray
+    """Aggregated, [n]."""
+    usage: Usage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A scorer under audit."""
+
+    name: str
+    scorer: StepScorer
+    rule: Aggregator
+    """How step scores become one number a trace."""
+    stored: bool = False
+    """Whether the scores were read from a file, so that no new text can be scored."""
+    partial: bool = False
+    """Aggregate the steps that have a score where others have none (published files end at the first
+    error). A minimum is then an upper bound. Without it such a trace is not scored."""
+
+    def read(self, items: Sequence[ProblemTrace]) -> Readings:
+        """Score traces, in order. Raises ``ScoreError`` if the scorer gives another number of records."""
+        records = self.scorer.score_traces(items) if items else []
+        if len(records) != len(items):
+            raise ScoreError(f"{self.name} gave {len(records)} records for {len(items)} traces")
+        rows = [self._row(item, record) for item, record in zip(items, records, strict=True)]
+        usage = sum((record.usage for record in records), Usage())
+        return Readings(steps=rows, traces=np.array([self._one(row) for row in rows]), usage=usage)
+
+    def _row(self, item: ProblemTrace, record: StepScores) -> FloatArray:
+        if len(record.scores) != len(item.trace.steps):
+            raise ScoreError(
+                f"{self.name}: trace {item.trace.id} has {len(item.trace.steps)} steps and "
+                f"{len(record.scores)} scores; give the traces that were scored"
+            )
+        return np.array([math.nan if score is None else score for score in record.scores], dtype=float)
+
+    def _one(self, row: FloatArray) -> float:
+        known = row[~np.isnan(row)]
+        if not len(known) or (len(known) < len(row) and not self.partial):
+            return math.nan
+        return aggregate(known.tolist(), self.rule)
+
+
+class StoredScores:
+    """A :class:`surefoot.protocols.StepScorer` that looks scores up by trace id."""
+
+    def __init__(self, name: str, records: Sequence[StepScores]) -> None:
+        self.name = name
+        self._records: Mapping[str, StepScores] = {record.trace_id: record for record in records}
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """One record a trace; a trace that has none stays unscored, with a reason."""
+        return [self._records.get(item.trace.id) or self._missing(item) for item in items]
+
+    def has(self, item: ProblemTrace) -> bool:
+        """Whether there is a record of the trace, be it one without scores."""
+        return item.trace.id in self._records
+
+    def _missing(self, item: ProblemTrace) -> StepScores:
+        return StepScores(
+            trace_id=item.trace.id,
+            scorer=self.name,
+            scores=(None,) * len(item.trace.steps),
+            unscored_reason="no stored scores of this trace",
+        )
+
+
+class Remembered:
+    """A :class:`surefoot.protocols.StepScorer` that scores no trace twice; a repeat costs nothing.
+
+    Several audits read the same traces. Memory grows with the number of distinct traces.
+    """
+
+    def __init__(self, scorer: StepScorer) -> None:
+        self.scorer = scorer
+        self._known: dict[str, StepScores] = {}
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """One record a trace, by the trace's id."""
+        new = {item.trace.id: item for item in items if item.trace.id not in self._known}
+        fresh = self.scorer.score_traces(list(new.values())) if new else []
+        self._known.update(zip(new, fresh, strict=True))
+        paid = set(new)
+        return [self._record(item.trace.id, paid) for item in items]
+
+    def _record(self, identity: str, unpaid: set[str]) -> StepScores:
+        record = self._known[identity]
+        if identity in unpaid:
+            unpaid.discard(identity)
+            return record
+        return record.model_copy(update={"usage": Usage()})

@@ -1,0 +1,169 @@
+"""Domain transfer: what a scorer trained on one domain is worth on another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from surefoot.errors import ScoreError
+from surefoot.evaluation.audits.cases import Case
+from surefoot.evaluation.audits.estimates import auc_interval
+from surefoot.evaluation.audits.subject import Readings, Subject
+from surefoot.evaluation.intervals import Interval, Resample, bootstrap_statistic
+from surefoot.evaluation.splits import half_of
+from surefoot.evaluation.steps import best_threshold, processbench_f1
+from surefoot.records import Usage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One scorer on one domain."""
+
+    train: str
+    test: str
+    auc: Interval
+    """Good steps against bad ones, all labelled steps pooled."""
+    f1: Interval
+    """ProcessBench's F1 of the first error at ``threshold``."""
+    threshold: float | None
+    """``None`` where none could be fitted; F1 is then unknown."""
+    traces: int
+    """Traces whose first error, or freedom from error, is known; F1 is over these."""
+    unscored: int
+    """Among them those without a single score, which F1 counts as wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferAudit:
+    """The matrix of train domain and test domain."""
+
+    cells: list[Cell]
+    trained: list[str]
+    tested: list[str]
+    tuned: dict[str, int]
+    """Traces of each domain that served to fit thresholds and are not reported on."""
+    thresholds: str
+    """Where thresholds come from."""
+    usage: dict[str, Usage]
+    """Cost by scorer."""
+
+    def cell(self, train: str, test: str) -> Cell:
+        """The cell of a train and a test domain; ``KeyError`` if there is none."""
+        for cell in self.cells:
+            if (cell.train, cell.test) == (train, test):
+                return cell
+        raise KeyError(f"no cell for {train!r} on {test!r}")
+
+
+def audit_transfer(
+    subjects: Mapping[str, Subject],
+    sets: Mapping[str, Sequence[Case]],
+    *,
+    threshold: float | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> TransferAudit:
+    """Score every set by every subject; both are named by domain, of training and of the test.
+
+    Without ``threshold``, each scorer's is fitted on half of the problems of its own domain, and all domains
+    are reported on the other half only; a scorer whose domain has no set gets no F1. With it all problems
+    count. Raises ``ScoreError`` if there is no scorer or no set, or a set has no labelled trace.
+    """
+    if not subjects or not sets:
+        raise ScoreError("a transfer matrix needs at least one scorer and one labelled set")
+    halves = {name: _halves(name, cases, fit=threshold is None) for name, cases in sets.items()}
+    cells, usage = [], {}
+    for train, subject in subjects.items():
+        own = halves.get(train)
+        usage[train] = Usage()
+        cut = threshold
+        if threshold is None and own is not None:
+            tuning = subject.read([case.item for case in own.tuning])
+            usage[train] += tuning.usage
+            cut = _fitted(own.tuning, tuning)
+        for test, half in halves.items():
+            found = subject.read([case.item for case in half.reported])
+            usage[train] += found.usage
+            cells.append(_cell(train, test, half.reported, found, cut, draws, seed))
+    return TransferAudit(
+        cells=cells,
+        trained=list(subjects),
+        tested=list(sets),
+        tuned={name: len(half.tuning) for name, half in halves.items()},
+        thresholds=f"given, {threshold:g}" if threshold is not None else "fitted on half of the own domain",
+        usage=usage,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Halves:
+    tuning: list[Case]
+    reported: list[Case]
+
+
+def _halves(name: str, cases: Sequence[Case], *, fit: bool) -> _Halves:
+    """By the hash of the problem, so that the halves stay the same when problems are added."""
+    known = [case for case in cases if any(good is not None for good in case.good)]
+    if not known:
+        raise ScoreError(f"set {name!r}: none of {len(cases)} traces has a labelled step")
+    tuning = [case for case in known if fit and half_of(case.problem_id)]
+    taken = {case.problem_id for case in tuning}
+    return _Halves(tuning=tuning, reported=[case for case in known if case.problem_id not in taken])
+
+
+def _first_errors(
+    cases: Sequence[Case], found: Readings
+) -> tuple[list[list[float | None]], list[int], list[str]]:
+    """Scores, first errors (-1 = none) and problems of the traces where that is known."""
+    rows = [n for n, case in enumerate(cases) if case.right or case.first_error is not None]
+    scores = [[None if math.isnan(s) else float(s) for s in found.steps[n]] for n in rows]
+    labels = [-1 if (error := cases[n].first_error) is None else error for n in rows]
+    return scores, labels, [cases[n].problem_id for n in rows]
+
+
+def _fitted(cases: Sequence[Case], found: Readings) -> float | None:
+    scores, labels, _ = _first_errors(cases, found)
+    if not 0 < sum(label < 0 for label in labels) < len(labels):
+        return None  # all right or all wrong: F1 is undefined at every cut
+    return best_threshold(scores, labels).threshold
+
+
+def _cell(
+    train: str,
+    test: str,
+    cases: Sequence[Case],
+    found: Readings,
+    threshold: float | None,
+    draws: int,
+    seed: int,
+) -> Cell:
+    steps = [
+        (score, float(good), case.problem_id)
+        for case, row in zip(cases, found.steps, strict=True)
+        for good, score in zip(case.good, row, strict=True)
+        if good is not None
+    ]
+    values, good, problems = (list(column) for column in zip(*steps, strict=True)) if steps else ([], [], [])
+    scores, labels, owners = _first_errors(cases, found)
+
+    def f1(draw: Resample) -> float:
+        chosen = [int(n) for n in draw.items]
+        picked = processbench_f1([scores[n] for n in chosen], [labels[n] for n in chosen], threshold or 0.0)
+        return picked.f1
+
+    unknown = Interval(value=math.nan, low=math.nan, high=math.nan)
+    measured = threshold is not None and bool(owners)
+    return Cell(
+        train=train,
+        test=test,
+        auc=auc_interval(values, good, problems, draws=draws, rng=np.random.default_rng(seed)),
+        f1=bootstrap_statistic(owners, f1, draws=draws, rng=np.random.default_rng(seed))
+        if measured
+        else unknown,
+        threshold=threshold,
+        traces=len(owners),
+        unscored=sum(all(score is None for score in row) for row in scores),
+    )

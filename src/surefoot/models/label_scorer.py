@@ -1,0 +1,61 @@
+"""A labeller as a scorer: exact checkers, rules, rollouts or judges where step scores are wanted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from surefoot.errors import ScoreError
+from surefoot.protocols import Labeller, ProblemTrace
+from surefoot.records import LabelKind, StepLabel, StepScores, Usage
+
+
+class LabelScorer:
+    """A :class:`surefoot.protocols.StepScorer` that says what ``labeller`` says.
+
+    Labels of ``kind`` count, others are passed over; several of one step are averaged. A value is the score,
+    a correctness of +1, 0, -1 is 1, ``neutral``, 0, and an advantage A is (1 + A) / 2. A step without a label
+    that is known has no score, with the label's reason. ``usage`` counts what the labels cost: the tokens of
+    policy, judge or model that the labeller used are the scorer's verifier tokens.
+
+    ``score_traces`` runs the labeller in an event loop of its own: call it from a thread that has none, as
+    searches do. Raises ``ScoreError`` for a ``neutral`` outside [0, 1].
+    """
+
+    def __init__(
+        self, labeller: Labeller, *, name: str, kind: LabelKind = "correctness", neutral: float = 1.0
+    ) -> None:
+        if not 0 <= neutral <= 1:
+            raise ScoreError(f"'neutral' is {neutral}; scores lie in [0, 1]")
+        self.labeller, self.name, self.kind, self.neutral = labeller, name, kind, neutral
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """One record an item, one score a step."""
+        labels = asyncio.run(self.labeller.label(items))
+        return [self._record(item, row) for item, row in zip(items, labels, strict=True)]
+
+    def _record(self, item: ProblemTrace, labels: Sequence[StepLabel]) -> StepScores:
+        of_kind = [label for label in labels if label.kind == self.kind]
+        scores: list[float | None] = []
+        for step in range(len(item.trace.steps)):
+            known = [self._score(one.value) for one in of_kind if one.step == step and one.value is not None]
+            scores.append(sum(known) / len(known) if known else None)
+        reason = None
+        if None in scores:
+            given = [label.reason for label in of_kind if label.value is None and label.reason]
+            reason = given[0] if given else f"the labeller gave no label of kind '{self.kind}'"
+        usage = sum((label.evidence.usage for label in labels), Usage())
+        return StepScores(
+            trace_id=item.trace.id,
+            scorer=self.name,
+            scores=tuple(scores),
+            unscored_reason=reason,
+            usage=Usage(verifier_tokens=usage.tokens, calls=usage.calls),
+        )
+
+    def _score(self, value: float) -> float:
+        if self.kind == "advantage":
+            return (1 + value) / 2
+        if self.kind == "correctness":
+            return self.neutral if value == 0 else (1 + value) / 2
+        return value

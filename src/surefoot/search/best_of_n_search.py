@@ -1,0 +1,100 @@
+"""Best-of-N, weighted vote and self-consistency: whole solutions, and a choice among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from surefoot.search.result import require_rule
+from surefoot.search.space import Prefix, Space
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestOfNSearch:
+    """Draw ``n`` whole solutions and choose by ``rule``.
+
+    "best_of_n": the best-scored (Cobbe et al. 2021, arXiv 2110.14168); "weighted_vote": the answer with the
+    largest sum of scores (Uesato et al. 2022, arXiv 2211.14275); "majority": self-consistency (Wang et al.
+    2022, arXiv 2203.11171), for which nothing is scored and no scorer is needed.
+
+    With ``batch``, solutions are drawn that many at a time, until no answer can overtake the one that leads
+    (:func:`settled`): the answer chosen is then the one that all ``n`` would choose. For the rules that use
+    scores, that holds for scores in [0, 1]. A request that fails is not made up for.
+
+    Raises ``ValueError`` for numbers that make no search.
+    """
+
+    n: int = 16
+    batch: int | None = None
+    rule: str = "weighted_vote"
+    name: str = "best_of_n"
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or (self.batch is not None and self.batch < 1):
+            raise ValueError(f"'n' and 'batch' must be 1 or more, not {self.n} and {self.batch}")
+        require_rule(self.rule)
+
+    async def explore(self, space: Space) -> list[Prefix]:
+        """The solutions in the order drawn."""
+        found: list[Prefix] = []
+        left = self.n
+        while left:
+            now = min(self.batch or left, left)
+            [drawn] = await space.extend([space.root], now, to_end=True)
+            found += drawn
+            left -= now
+            if self.rule != "majority":
+                await space.score(drawn)
+            if left and found and self.batch:
+                values = [space.value(prefix) for prefix in found]
+                if settled(await space.answers(found), values, left, self.rule):
+                    break
+        return found
+
+
+def settled(answers: Sequence[str | None], values: Sequence[float], left: int, rule: str) -> bool:
+    """Whether ``left`` more samples cannot change the answer that ``rule`` chooses.
+
+    ``answers`` are canonical (``None`` = no answer), ``values`` minus infinity where there is none. Majority:
+    every rival would need more votes than are left to draw, or as many, and loses a tie to the answer seen
+    first. Weighted vote: a further sample adds 1 at most; best of n: an answered sample has the score 1. If
+    a score outside [0, 1] was seen, a vote by scores is never settled.
+    """
+    if rule == "majority":
+        return _majority_settled(answers, left)
+    known = [(answer, value) for answer, value in zip(answers, values, strict=True) if value > -math.inf]
+    if not all(0 <= value <= 1 for _, value in known):
+        return False
+    if rule == "best_of_n":
+        return any(answer is not None and value == 1 for answer, value in known)
+    if rule == "weighted_vote":
+        totals: dict[str, float] = {}
+        for answer, value in known:
+            if answer is not None:
+                totals[answer] = totals.get(answer, 0.0) + value
+        if not totals:
+            return False
+        leader = max(totals, key=totals.__getitem__)
+        rival = max((total for answer, total in totals.items() if answer != leader), default=0.0)
+        # clear of the tolerance within which a vote counts as tied
+        return totals[leader] > (rival + left) * (1 + _CLEAR)
+    return False
+
+
+_CLEAR = 1e-8
+
+
+def _majority_settled(answers: Sequence[str | None], left: int) -> bool:
+    votes: dict[str, int] = {}
+    for answer in answers:
+        if answer is not None:
+            votes[answer] = votes.get(answer, 0) + 1
+    if not votes:
+        return False
+    leader = max(votes, key=votes.__getitem__)  # the first seen of equals
+    seen = list(votes)
+    before = seen[: seen.index(leader)]
+    return votes[leader] >= left and all(
+        votes[answer] + left < votes[leader] + (answer not in before) for answer in seen if answer != leader
+    )

@@ -1,0 +1,131 @@
+"""Monte Carlo tree search guided by step scores."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from surefoot.search.result import require_rule
+from surefoot.search.space import Prefix, Space
+
+C_BASE = 19652
+C_INIT = 1.25
+
+
+@dataclass(eq=False, kw_only=True)
+class Branch:
+    """What a tree search knows of a prefix."""
+
+    prefix: Prefix
+    prior: float
+    """Share of the draws from its parent that led here: the policy's chance of this step, as sampled."""
+    seed: float
+    """Value before the first visit: the score of the prefix, or its parent's if it has none."""
+    children: list[Branch] = field(default_factory=list)
+    visits: int = 0
+    ended: int = 0
+    """Visits that went no further than this."""
+    total: float = 0.0
+    """Sum of the values that were backed up through here."""
+
+    @property
+    def value(self) -> float:
+        """Mean of the values backed up."""
+        return self.total / self.visits if self.visits else self.seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class MCTS:
+    """``paths`` descents through a tree, each of which adds what it meets at its end to all that led there.
+
+    OpenR (Wang et al. 2024, arXiv 2410.09671): a descent goes from the root to a finished solution. At a
+    prefix that was not met before, ``expand`` next steps are drawn and scored, and their values are the
+    scores until they are visited. It goes on to the child with the highest
+
+        value + prior · (ln((N + 19652 + 1) / 19652) + 1.25) · √N / (1 + n)
+
+    with N visits of the parent and n of the child (equal ones: the higher prior, then the first drawn). The
+    score of the solution is backed up to the root. The prior is the policy's probability in OpenR; here it is
+    the share of the draws, since a policy need not tell its probabilities.
+
+    With ``rollout`` a descent ends at the first child of a prefix that was not met before, writes the rest in
+    one piece, and backs up the score of that. Reaching a solution again costs nothing, and is a further vote
+    for it. Raises ``ValueError`` for numbers that make no search.
+    """
+
+    paths: int = 16
+    expand: int = 4
+    rollout: bool = False
+    rule: str = "weighted_vote"
+    name: str = "mcts"
+
+    def __post_init__(self) -> None:
+        if self.paths < 1 or self.expand < 1:
+            raise ValueError(f"'paths' and 'expand' must be 1 or more, not {self.paths} and {self.expand}")
+        require_rule(self.rule)
+
+    async def explore(self, space: Space) -> list[Prefix]:
+        """The solution of each descent; one that the policy left unfinished only if there is no other."""
+        found, _ = await self.grow(space)
+        finished = [prefix for prefix in found if prefix.data.finish is not None]
+        return finished or [prefix for prefix in found if prefix is not space.root]
+
+    async def grow(self, space: Space) -> tuple[list[Prefix], Branch]:
+        """Where each descent came to, and the root with the statistics of the whole tree."""
+        root = Branch(prefix=space.root, prior=1.0, seed=0.0)
+        found = []
+        for _ in range(self.paths):
+            path, fresh = await self._descend(space, root)
+            end = path[-1].prefix
+            if self.rollout and fresh and end.data.finish is None:
+                [written] = await space.extend([end], 1, to_end=True)
+                end = written[0] if written else end
+                [value] = await space.score([end])
+            else:
+                value = path[-1].value
+            back_up(path, value if value > -math.inf else path[-1].seed)
+            found.append(end)
+        return found, root
+
+    async def _descend(self, space: Space, root: Branch) -> tuple[list[Branch], bool]:
+        """Branches from the root to where a descent ends, and whether the last one is new."""
+        path = [root]
+        while path[-1].prefix.data.finish is None:
+            fresh = not path[-1].children
+            if fresh:
+                path[-1].children = await self._expand(space, path[-1])
+            if not path[-1].children:  # the policy did not answer
+                return path, False
+            path.append(choose(path[-1]))
+            if fresh and self.rollout:
+                return path, True
+        return path, False
+
+    async def _expand(self, space: Space, branch: Branch) -> list[Branch]:
+        [drawn] = await space.extend([branch.prefix], self.expand)
+        shares = Counter(drawn)
+        values = await space.score(list(shares))
+        return [
+            Branch(prefix=prefix, prior=times / len(drawn), seed=value if value > -math.inf else branch.seed)
+            for (prefix, times), value in zip(shares.items(), values, strict=True)
+        ]
+
+
+def choose(parent: Branch) -> Branch:
+    """The child to visit next; see :class:`MCTS` for the formula."""
+    weight = (math.log((parent.visits + C_BASE + 1) / C_BASE) + C_INIT) * math.sqrt(parent.visits)
+
+    def key(child: Branch) -> tuple[float, float]:
+        return child.value + child.prior * weight / (1 + child.visits), child.prior
+
+    return max(parent.children, key=key)
+
+
+def back_up(path: Sequence[Branch], value: float) -> None:
+    """Add a visit that ended with ``value`` to all branches of its path."""
+    for branch in path:
+        branch.visits += 1
+        branch.total += value
+    path[-1].ended += 1

@@ -1,0 +1,216 @@
+"""Compute-optimal search: the method that a problem's predicted difficulty asks for."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from surefoot.protocols import Policy, StepScorer
+from surefoot.records import Problem
+from surefoot.search.method import Search, run_search
+from surefoot.search.result import SearchResult, require_rule
+from surefoot.search.space import Prefix, Space
+
+Measure = Literal["score", "agreement"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Predicts how hard a problem is from ``n`` whole solutions; the right answer is never looked at.
+
+    Difficulty is 1 minus the mean score of the solutions ("score", the predicted difficulty of Snell et al.
+    2024, arXiv 2408.03314, section 3.2), or 1 minus the share of the most frequent answer ("agreement", which
+    needs no scorer; a solution without an answer agrees with none).
+    """
+
+    n: int = 4
+    measure: Measure = "score"
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"'n' must be 1 or more, not {self.n}")
+        if self.measure not in ("score", "agreement"):
+            raise ValueError(f"'measure' is {self.measure!r}; choose from score, agreement")
+
+    async def draw(self, space: Space) -> tuple[list[Prefix], float | None]:
+        """The solutions drawn, and the difficulty; ``None`` = there was nothing to tell it from."""
+        [drawn] = await space.extend([space.root], self.n, to_end=True)
+        if not drawn:
+            return drawn, None
+        if self.measure == "score":
+            known = [value for value in await space.score(drawn) if value > -math.inf]
+            return drawn, 1 - math.fsum(known) / len(known) if known else None
+        answers = await space.answers(drawn)
+        most = max(Counter(answer for answer in answers if answer is not None).values(), default=0)
+        return drawn, 1 - most / len(answers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptimal:
+    """Probe a problem, then search it as problems of its difficulty are best searched.
+
+    Snell et al. 2024 (arXiv 2408.03314), section 3: for each bin of difficulty, the method that did best at
+    equal compute on a development set (:func:`fit_optimal`). Bin k, from the easiest, holds what is above
+    ``edges[k - 1]`` and at most ``edges[k]``. The probe's tokens are counted, and its solutions are
+    candidates too. A problem whose difficulty cannot be told is searched like the hardest.
+
+    Raises ``ValueError`` unless there is one search more than there are edges, in rising order.
+    """
+
+    edges: tuple[float, ...]
+    searches: tuple[Search, ...]
+    probe: Probe = field(default_factory=Probe)
+    rule: str = "weighted_vote"
+    name: str = "optimal"
+
+    def __post_init__(self) -> None:
+        if len(self.searches) != len(self.edges) + 1:
+            raise ValueError(
+                f"{len(self.edges)} 'edges' make {len(self.edges) + 1} bins, not {len(self.searches)}"
+            )
+        if list(self.edges) != sorted(self.edges):
+            raise ValueError(f"'edges' must rise, not {self.edges}")
+        require_rule(self.rule)
+
+    def choose(self, difficulty: float | None) -> Search:
+        """The search for a problem of this predicted difficulty."""
+        return self.searches[-1] if difficulty is None else self.searches[bisect_left(self.edges, difficulty)]
+
+    async def explore(self, space: Space) -> list[Prefix]:
+        """The probe's solutions, then those of the search chosen."""
+        drawn, difficulty = await self.probe.draw(space)
+        found = [*drawn, *await self.choose(difficulty).explore(space)]
+        if self.rule != "majority":
+            await space.score(found)
+        return found
+
+
+async def predict_difficulties(
+    probe: Probe,
+    problems: Sequence[Problem],
+    policy: Policy,
+    scorer: StepScorer | None = None,
+    **settings: Any,
+) -> list[float | None]:
+    """Predicted difficulty of each problem; ``settings`` are those of :func:`run_search`."""
+    recorder = _Recorder(probe=probe)
+    await run_search(recorder, problems, policy, scorer, **settings)
+    return [recorder.found[problem.id] for problem in problems]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Recorder:
+    probe: Probe
+    found: dict[str, float | None] = field(default_factory=dict)
+    rule: str = "majority"
+    name: str = "probe"
+
+    async def explore(self, space: Space) -> list[Prefix]:
+        drawn, self.found[space.problem.id] = await self.probe.draw(space)
+        return drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A search and what it gave on the development problems, in their order."""
+
+    search: Search
+    results: Sequence[SearchResult]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Showing:
+    """How a search did on the problems of one bin."""
+
+    accuracy: float
+    tokens: float
+    """Mean of all tokens a problem, policy and verifier."""
+    problems: int
+    """Problems whose outcome is known; the others are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A fitted choice, and what it rests on."""
+
+    search: ComputeOptimal
+    bins: tuple[Mapping[str, Showing], ...]
+    """For each bin, from the easiest, the showing of every trial by name."""
+    unknown: int
+    """Development problems left out, because their difficulty could not be told."""
+
+
+def fit_optimal(
+    trials: Sequence[Trial],
+    difficulties: Sequence[float | None],
+    *,
+    tokens: float,
+    bins: int = 5,
+    slack: float = 0.1,
+    probe: Probe | None = None,
+    rule: str = "weighted_vote",
+) -> Fit:
+    """The best search for each of ``bins`` bins of predicted difficulty, among those within ``tokens``.
+
+    ``difficulties`` are those of :func:`predict_difficulties`, one a problem, predicted by ``probe``; the
+    bins hold equally many problems (5 quantiles in Snell et al.), and fewer bins are made where difficulties
+    are tied. A search takes part in a bin if its mean tokens a problem there are at most ``tokens`` ×
+    (1 + ``slack``); equal accuracy goes to fewer tokens, then to the first.
+
+    The table is as good as the development set is large: a bin of 20 problems tells 10 points apart badly.
+    Use other problems than those that are reported. Raises ``ValueError`` for trials that do not match, or a
+    bin in which no search is within ``tokens`` or no outcome is known.
+    """
+    names = [trial.search.name for trial in trials]
+    if not trials or len(set(names)) < len(names):
+        raise ValueError(f"'trials' must be searches of different 'name', not {names}")
+    ids = [result.problem_id for result in trials[0].results]
+    for trial in trials:
+        if [result.problem_id for result in trial.results] != ids or len(ids) != len(difficulties):
+            raise ValueError(f"trial {trial.search.name!r} is not of the same problems in the same order")
+    known = [(k, value) for k, value in enumerate(difficulties) if value is not None]
+    if not known or bins < 1:
+        raise ValueError("no difficulty is known" if bins > 0 else f"'bins' must be 1 or more, not {bins}")
+    edges = _edges([value for _, value in known], bins)
+    rows, chosen = [], []
+    for number in range(len(edges) + 1):
+        members = [k for k, value in known if bisect_left(edges, value) == number]
+        row = {trial.search.name: _showing([trial.results[k] for k in members]) for trial in trials}
+        best = _best(row, tokens * (1 + slack), number)
+        chosen.append(trials[names.index(best)].search)
+        rows.append(row)
+    search = ComputeOptimal(edges=edges, searches=tuple(chosen), probe=probe or Probe(), rule=rule)
+    return Fit(search=search, bins=tuple(rows), unknown=len(difficulties) - len(known))
+
+
+def _edges(values: Sequence[float], bins: int) -> tuple[float, ...]:
+    """Inner quantiles; one that would leave a bin empty is left out."""
+    ordered = sorted(values)
+    cuts = [float(np.quantile(ordered, k / bins, method="inverted_cdf")) for k in range(1, bins)]
+    # a value on an edge belongs to the bin below it, so that an edge must have something above it
+    return tuple(cut for cut in dict.fromkeys(cuts) if cut < ordered[-1])
+
+
+def _showing(results: Sequence[SearchResult]) -> Showing:
+    outcomes = [result.outcome for result in results if result.outcome is not None]
+    return Showing(
+        accuracy=sum(outcomes) / len(outcomes) if outcomes else math.nan,
+        tokens=sum(result.usage.tokens for result in results) / len(results),
+        problems=len(outcomes),
+    )
+
+
+def _best(row: Mapping[str, Showing], tokens: float, number: int) -> str:
+    within = {name: showing for name, showing in row.items() if showing.tokens <= tokens and showing.problems}
+    if not within:
+        cost = ", ".join(f"{name} {showing.tokens:.0f}" for name, showing in row.items())
+        raise ValueError(
+            f"bin {number}: no search with known outcomes is within {tokens:.0f} tokens a problem ({cost})"
+        )
+    return min(within, key=lambda name: (-within[name].accuracy, within[name].tokens))

@@ -1,0 +1,144 @@
+"""Particle filtering over steps, and particle Gibbs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from surefoot.errors import ScoreError
+from surefoot.search.result import FIRST, require_rule
+from surefoot.search.space import Prefix, Space
+
+Resampling = Literal["multinomial", "systematic"]
+"""multinomial: independent draws; systematic: one random number for all, and the copies of a particle differ
+from their expectation by less than one."""
+
+MARGIN = 1e-6
+"""Scores nearer than this to 0 or 1 count as this near: no particle's weight is infinite."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticleFilter:
+    """``n`` solutions grow side by side; after each step they are drawn anew, in proportion to s / (1 - s).
+
+    Puri et al. 2025 (arXiv 2502.01618), algorithm 1: extend each particle by a step, weigh it by the score s
+    of its prefix (log-weight = logit s), draw ``n`` particles with replacement, until all have stopped.
+    A stopped particle keeps its last weight and goes on taking part. Unlike beam search it stays random, and
+    does not rest everything on a scorer that may be wrong.
+
+    ``sweeps`` above 1 is particle Gibbs: each further sweep keeps one finished particle of the sweep before,
+    drawn by weight, as its reference, which is never resampled away; the particles of all sweeps are
+    candidates. ``rule`` "best_of_n" takes the best particle; "first" draws one of the last sweep by weight.
+
+    Scores must lie in [0, 1] (else ``ScoreError``); a prefix without one has the weight 0. Raises
+    ``ValueError`` for numbers that make no search.
+    """
+
+    n: int = 16
+    resampling: Resampling = "multinomial"
+    sweeps: int = 1
+    rule: str = "best_of_n"
+    name: str = "particle"
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or self.sweeps < 1:
+            raise ValueError(f"'n' and 'sweeps' must be 1 or more, not {self.n} and {self.sweeps}")
+        if self.resampling not in get_args(Resampling):
+            raise ValueError(
+                f"'resampling' is {self.resampling!r}; choose from {', '.join(get_args(Resampling))}"
+            )
+        if self.sweeps > 1 and (self.n == 1 or self.resampling != "multinomial"):
+            raise ValueError("more than one of 'sweeps' needs 'n' above 1 and 'resampling' multinomial")
+        require_rule(self.rule)
+
+    async def explore(self, space: Space) -> list[Prefix]:
+        """The particles of each sweep, ``n`` of them where the policy answered."""
+        generator = space.generator
+        found: list[Prefix] = []
+        reference: Prefix | None = None
+        for _ in range(self.sweeps):
+            particles = await self._sweep(space, reference, generator)
+            found += particles
+            ended = [particle for particle in particles if particle.data.finish is not None]
+            if not ended:
+                break
+            weights = [log_weight(value) for value in await space.score(ended)]
+            reference = ended[resample(weights, 1, generator)[0]]
+        if self.rule == FIRST and reference is not None:
+            found.remove(reference)
+            found.insert(0, reference)
+        return found
+
+    async def _sweep(
+        self, space: Space, reference: Prefix | None, generator: np.random.Generator
+    ) -> list[Prefix]:
+        particles = [space.root] * self.n
+        depth = 0
+        while True:
+            depth += 1
+            kept = [_reached(reference, depth, space.steps.max_steps)] if reference else []
+            moving = Counter(particles[len(kept) :])
+            drawn = await space.extend(list(moving), list(moving.values()))
+            moved = [child for children in drawn for child in children]
+            if not moved:  # the policy no longer answers
+                break
+            particles = kept + moved
+            if all(particle.data.finish is not None for particle in particles):
+                break
+            if len(set(particles)) == 1:  # nothing to choose between
+                particles = particles[:1] * self.n
+            else:
+                weights = [log_weight(value) for value in await space.score(particles)]
+                chosen = resample(weights, self.n - len(kept), generator, self.resampling)
+                particles = kept + [particles[k] for k in chosen]
+        return [particle for particle in particles if particle is not space.root]
+
+
+def log_weight(score: float) -> float:
+    """logit of a score in [0, 1], bounded by ``MARGIN``; minus infinity stays (no score, no weight).
+
+    Raises ``ScoreError`` for anything else.
+    """
+    if score == -math.inf:
+        return score
+    if not 0 <= score <= 1:
+        raise ScoreError(f"particle filtering needs scores in [0, 1], got {score}; map logits to them first")
+    bounded = min(max(score, MARGIN), 1 - MARGIN)
+    return math.log(bounded) - math.log1p(-bounded)
+
+
+def normalised(log_weights: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Probabilities in proportion to the weights, shape (particles,); all alike if none has a weight."""
+    top = max(log_weights)
+    if top == -math.inf:
+        return np.full(len(log_weights), 1 / len(log_weights))
+    weights = np.exp(np.asarray(log_weights) - top)
+    return np.asarray(weights / weights.sum())
+
+
+def resample(
+    log_weights: Sequence[float],
+    count: int,
+    generator: np.random.Generator,
+    how: Resampling = "multinomial",
+) -> list[int]:
+    """``count`` indices of particles, drawn with replacement in proportion to their weights."""
+    bounds = np.cumsum(normalised(log_weights))
+    if how == "systematic":
+        points = (generator.random() + np.arange(count)) / count
+    else:
+        points = generator.random(count)
+    # the last bound may miss 1 by rounding; "right", so that a particle of weight 0 is not met at its bound
+    found = np.searchsorted(bounds, points * bounds[-1], side="right")
+    return [int(k) for k in np.minimum(found, len(log_weights) - 1)]
+
+
+def _reached(reference: Prefix, depth: int, max_steps: int) -> Prefix:
+    """Where the reference particle is after ``depth`` rounds, the last of which writes the whole rest."""
+    path = reference.path()
+    return path[depth - 1] if depth <= min(max_steps, len(path)) else reference

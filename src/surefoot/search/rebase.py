@@ -1,0 +1,110 @@
+"""REBASE: reward-balanced search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from surefoot.search.result import require_rule
+from surefoot.search.space import Prefix, Space
+
+Rounding = Literal["ceil", "round"]
+"""ceil: best prefix first, each the ceiling of its share of what is left, so that widths sum to the budget
+(the authors' code); round: each share rounded by itself (the paper's formula), whose sum may miss it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebase:
+    """Each round shares a budget of ``n`` draws among the open prefixes, by the softmax of their values.
+
+    Wu et al. 2024 (arXiv 2408.00724), section 3.2: prefix j with value R_j is continued
+    W_j = Round(B_i · exp(R_j / T_b) / Σ_k exp(R_k / T_b)) times, where B_i is the budget less the solutions
+    that are finished. ``temperature`` is T_b; a high one shares evenly, one near 0 gives all to the best.
+    The authors' code works with T_b 0.2, ``rounding`` "ceil", steps of at most 256 tokens, sampled at
+    temperature 1.0, and at most 25 steps; the last three are settings of
+    :class:`surefoot.search.space.Steps`.
+
+    A prefix that was drawn twice is scored once and takes part twice. Raises ``ValueError`` for numbers that
+    make no search.
+    """
+
+    n: int = 16
+    temperature: float = 0.2
+    rounding: Rounding = "ceil"
+    rule: str = "weighted_vote"
+    name: str = "rebase"
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"'n' must be 1 or more, not {self.n}")
+        _require(self.temperature, self.rounding)
+        require_rule(self.rule)
+
+    async def explore(self, space: Space) -> list[Prefix]:
+        """Finished solutions in the order in which they ended."""
+        found: list[Prefix] = []
+        [prefixes] = await space.extend([space.root], self.n)
+        while prefixes:
+            done = [prefix for prefix in prefixes if prefix.data.finish is not None]
+            open_ = [prefix for prefix in prefixes if prefix.data.finish is None]
+            found += done
+            left = self.n - len(found)
+            if left < 1 or not open_:
+                break
+            alone = len(set(open_)) == 1  # a share needs no score where all are the same
+            values = [0.0] * len(open_) if alone else await space.score(open_)
+            widths = share(values, left, temperature=self.temperature, rounding=self.rounding)
+            drawn = await space.extend(open_, widths)
+            prefixes = [child for children in drawn for child in children]
+            if not prefixes:  # the policy no longer answers
+                found += open_
+        if self.rule != "majority":
+            await space.score(found)
+        return found
+
+
+def share(
+    values: Sequence[float], budget: int, *, temperature: float = 0.2, rounding: Rounding = "ceil"
+) -> list[int]:
+    """How many of ``budget`` draws each prefix gets, given its value (minus infinity = not scored).
+
+    With "ceil" the widths sum to ``budget``. With "round" they may not; the best prefix then gets one draw at
+    least. What is not scored gets nothing unless nothing is scored, and then all get alike. Ties go to what
+    comes first. Raises ``ValueError`` for no values, or a temperature that is not positive.
+    """
+    _require(temperature, rounding)
+    if not values:
+        raise ValueError("'values' is empty: there is no prefix to share among")
+    top = max(values)
+    gaps = [value - top if top > -math.inf else 0.0 for value in values]
+    with np.errstate(over="ignore"):  # far below at a low temperature: minus infinity is right
+        weights = np.exp(np.asarray(gaps) / temperature)
+    order = sorted(range(len(values)), key=lambda k: -values[k])
+    if rounding == "round":
+        widths = [math.floor(part + 0.5) for part in budget * weights / weights.sum()]
+        widths[order[0]] = max(widths[order[0]], 1)
+        return widths
+    widths = [0] * len(values)
+    left = budget
+    for place, k in enumerate(order):
+        if left == 0:
+            break
+        part = left * weights[k] / math.fsum(weights[j] for j in order[place:])
+        widths[k] = min(left, math.ceil(part - _ROUNDING_ERROR))
+        left -= widths[k]
+    return widths
+
+
+_ROUNDING_ERROR = 1e-9
+"""A share of 2 that comes out as 2.0000000000000004 is 2 draws, not 3."""
+
+
+def _require(temperature: float, rounding: str) -> None:
+    if not temperature > 0:
+        raise ValueError(f"'temperature' must be positive, not {temperature}")
+    if rounding not in get_args(Rounding):
+        raise ValueError(f"'rounding' is {rounding!r}; choose from {', '.join(get_args(Rounding))}")

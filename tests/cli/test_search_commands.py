@@ -1,0 +1,358 @@
+"""``surefoot search`` on files, with a tiny random policy and reward model, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import shutil
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import good, refused, run
+from openai_server import Body, Reply, completion, serve
+
+from surefoot.cli.search._options import PolicyOptions, PrmOptions
+from surefoot.cli.search._plan import Plan, read_plan, search_of
+from surefoot.cli.search._remember import remembering_policy, remembering_scorer
+from surefoot.errors import RunError
+from surefoot.models.calibrated import CalibratedPRM, fit_calibration, save_calibration
+from surefoot.models.card import CheckpointCard
+from surefoot.models.encoding import Encoding
+from surefoot.models.incremental import IncrementalScorer
+from surefoot.models.reward_model import RewardModel
+from surefoot.models.scorer import load_prm
+from surefoot.protocols import SampleRequest, Sampling
+from surefoot.records import Problem
+from surefoot.search import SEARCHES, BeamSearch, ComputeOptimal, Rebase, SearchResult
+from surefoot.search.saved_tree import SavedTree
+from surefoot.store import read_records, write_records
+
+SHORT = ("--max-tokens=12", "--step-tokens=6", "--max-steps=2", "--extract=last_number", "--equality=exact")
+METHODS = {
+    "best-of-n": ("best_of_n", ["--n=3", "--batch=2", "--rule=weighted_vote"]),
+    "majority": ("majority", ["--n=3"]),
+    "beam": ("beam", ["--width=2", "--expand=2", "--lookahead=1", "--allow-repeats"]),
+    "dvts": ("dvts", ["--n=4", "--expand=2"]),
+    "rebase": ("rebase", ["--n=4", "--value-temperature=0.5", "--rounding=round"]),
+    "particle": ("particle", ["--n=3", "--sweeps=2"]),
+    "mcts": ("mcts", ["--paths=3", "--expand=2", "--rollout"]),
+    "resample": ("resample", ["--n=2", "--threshold=0.6", "--retries=2", "--budget=5"]),
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, lab_base, lab_items) -> Path:
+    """Problems, and a reward model that was not trained."""
+    folder = tmp_path_factory.mktemp("search")
+    write_records(folder / "p.jsonl", [item.problem for item in lab_items])
+    card = CheckpointCard(
+        kind="prm",
+        aggregation="min",
+        score_means="correctness",
+        label_source="test",
+        base="tiny",
+        encoding=Encoding(template="{problem}\n", max_length=128),
+    )
+    model = RewardModel.initialise(lab_base, card)
+    torch.manual_seed(1)
+    torch.nn.init.normal_(model.head.weight)
+    model.save(folder / "prm")
+    return folder
+
+
+@pytest.fixture
+def search(files, lab_base):
+    """The words of a search; only majority has no reward model."""
+
+    def words(method: str, *given: object) -> list[object]:
+        prm = [] if method == "majority" else ["--prm", files / "prm"]
+        return ["search", method, "--problems", files / "p.jsonl", "--policy", lab_base, *prm, *SHORT, *given]
+
+    return words
+
+
+def results(path: Path) -> list[SearchResult]:
+    return list(read_records(path, SearchResult))
+
+
+def test_every_method_has_a_command():
+    assert {name.replace("_", "-") for name in SEARCHES} == set(METHODS) - {"majority"} | {"optimal"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_file_of_problems_is_searched_and_its_trees_are_kept(method, search, files, tmp_path):
+    name, given = METHODS[method]
+    out, trees = tmp_path / "r.jsonl", tmp_path / "t.jsonl"
+    ended = good(*search(method, *given, "--out", out, "--trees", trees, "--in-flight=2"))
+    problems = list(read_records(files / "p.jsonl", Problem))
+    found, saved = results(out), list(read_records(trees, SavedTree))
+    assert [result.problem_id for result in found] == [problem.id for problem in problems]
+    assert [tree.problem_id for tree in saved] == [problem.id for problem in problems]
+    assert {result.method for result in found} == {name}
+    for result, tree in zip(found, saved, strict=True):
+        assert tree.size == result.counts.nodes
+        path = "".join(tree.nodes[place].text for place in tree.chosen)
+        assert path == ("" if result.chosen is None else result.candidates[result.chosen].text)
+        assert bool(result.scores) == (method != "majority" and bool(result.candidates))
+    assert sum(result.usage.verifier_tokens for result in found) > 0 or method == "majority"
+    assert "12 trees written" in ended.err
+    assert not list(tmp_path.glob("*.work"))
+
+
+def test_the_table_says_what_the_results_say(search, tmp_path):
+    ended = good(*search("beam", "--out", tmp_path / "r.jsonl"))
+    found = results(tmp_path / "r.jsonl")
+    rows = dict(re.findall(r"│ *(.+?) *│ *(.+?) *│", ended.err))
+    right = sum(bool(result.outcome) for result in found) / len(found)
+    assert rows["chosen answer is right, %"].startswith(f"{100 * right:.1f} [")
+    any_right = sum(any(trace.outcome for trace in result.candidates) for result in found) / len(found)
+    assert rows["a candidate is right (pass@ candidates), %"].startswith(f"{100 * any_right:.1f} [")
+    for row, name in {
+        "tokens a problem": "tokens",
+        "read by the policy": "prompt_tokens",
+        "written by the policy": "completion_tokens",
+        "read or written by the verifier": "verifier_tokens",
+    }.items():
+        assert rows[row] == f"{sum(getattr(result.usage, name) for result in found) / len(found):.0f}"
+    for row, name in {"steps drawn": "drawn", "merged with equal ones": "merged", "capped": "capped"}.items():
+        assert rows[row] == str(sum(getattr(result.counts, name) for result in found))
+    assert rows["problems without a solution"] == str(sum(result.chosen is None for result in found))
+
+
+def test_an_answer_that_is_not_known_is_no_wrong_answer(search, files, lab_items, tmp_path):
+    problems = [Problem(text=item.problem.text) for item in lab_items[:2]]
+    write_records(tmp_path / "p.jsonl", problems)
+    words = search("beam", "--out", tmp_path / "r.jsonl")
+    words[words.index("--problems") + 1] = tmp_path / "p.jsonl"
+    rows = dict(re.findall(r"│ *(.+?) *│ *(.+?) *│", good(*words).err))
+    unknown = sum(result.outcome is None for result in results(tmp_path / "r.jsonl"))
+    assert unknown
+    assert rows["problems whose outcome is not known"] == str(unknown)
+
+
+def test_a_search_that_was_stopped_goes_on_to_the_same_bytes(search, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir()
+    parts.mkdir()
+    for folder, budget in ((whole, []), (parts, ["--token-budget=1"])):
+        out = ("--out", folder / "r.jsonl", "--trees", folder / "t.jsonl", "--in-flight=1")
+        ended = good(*search("beam", *out, *budget))
+    assert "stopped by the budget after 1 of 3 pieces" in ended.err
+    assert len(results(parts / "r.jsonl")) == 4
+    assert len(list(read_records(parts / "t.jsonl", SavedTree))) == 4
+    assert sorted(path.name for path in parts.glob("*.work")) == ["r.jsonl.work", "t.jsonl.work"]
+    assert "holds another run" in refused(*search("beam", *out, "--width=3"))
+    good(*search("beam", *out))
+    assert sorted(path.name for path in parts.iterdir()) == ["r.jsonl", "t.jsonl"]
+    for name in ("r.jsonl", "t.jsonl"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_equal_seeds_give_equal_results_whatever_is_in_flight(search, tmp_path):
+    for name, flight, seed in (("a", 12, 0), ("b", 12, 0), ("c", 3, 0), ("d", 12, 1)):
+        good(
+            *search("rebase", "--out", tmp_path / name / "r.jsonl", f"--in-flight={flight}", f"--seed={seed}")
+        )
+    a, b, c, d = ((tmp_path / name / "r.jsonl").read_bytes() for name in "abcd")
+    assert a == b
+    assert a != d
+    texts = [[t.text for r in results(tmp_path / n / "r.jsonl") for t in r.candidates] for n in "ac"]
+    assert texts[0] == texts[1]
+    assert c
+
+
+def test_results_go_through_a_pipe(search):
+    ended = good(*search("majority", "--n=1"))
+    lines = ended.out.splitlines()
+    assert [SearchResult.model_validate_json(line).method for line in lines] == ["majority"] * 12
+    assert "search majority: 12 problems" in ended.err
+
+
+def test_a_problem_given_twice_is_searched_once(search, files, tmp_path):
+    problems = list(read_records(files / "p.jsonl", Problem))
+    write_records(tmp_path / "p.jsonl", [*problems[:2], problems[0]])
+    words = search("majority", "--n=1", "--out", tmp_path / "r.jsonl")
+    words[words.index("--problems") + 1] = tmp_path / "p.jsonl"
+    assert "1 problems skipped: an earlier one has the same id" in good(*words).err
+    assert [r.problem_id for r in results(tmp_path / "r.jsonl")] == [p.id for p in problems[:2]]
+
+
+def test_a_server_writes_the_steps(files, lab_items, tmp_path):
+    def answer(body: Body) -> Reply:
+        begun = body["prompt"].count("\n")
+        return Reply(
+            payload=completion(["so\n" if begun < 3 else f"the answer is {begun}"] * body.get("n", 1))
+        )
+
+    with serve(answer) as server:
+        words = ["search", "beam", "--problems", files / "p.jsonl", "--prm", files / "prm", "--policy", "m"]
+        words += ["--base-url", server.url, "--width=1", "--expand=2", "--separator", r"\n", *SHORT[:1]]
+        good(*words, "--out", tmp_path / "r.jsonl", "--extract=phrase,last_number", "--equality=exact")
+    assert all(body["stop"] == ["\n"] for body in server.bodies)
+    found = results(tmp_path / "r.jsonl")
+    assert {result.answer for result in found} == {"3"}
+    assert all(result.candidates[0].text == "so\nso\nthe answer is 3" for result in found)
+
+
+def test_a_server_that_is_gone_ends_the_search_and_keeps_nothing_wrong(files, tmp_path):
+    with serve(lambda body: Reply(status=400, payload={"error": {"message": "no such model"}})) as server:
+        words = ["search", "majority", "--n=1", "--problems", files / "p.jsonl", "--policy", "m"]
+        said = refused(*words, "--base-url", server.url, "--out", tmp_path / "r.jsonl")
+    assert "no problem of this piece has a solution" in said
+    assert "start the same command again" in said
+    assert not (tmp_path / "r.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "said"),
+    [
+        ("beam", ["--trees=t.txt"], "--trees t.txt: unknown ending"),
+        ("beam", ["--trees=r.jsonl", "--out=r.jsonl"], "--trees and --out are both r.jsonl"),
+        ("beam", ["--out=r.txt"], "--out r.txt: unknown ending"),
+        ("beam", ["--aggregate=worst"], "--aggregate is 'worst'; choose from min, product, last, mean"),
+        ("beam", ["--rule=best"], "'rule' is 'best'; choose from"),
+        ("dvts", ["--n=5"], "'n' must be a multiple of 'expand', not 5 and 4"),
+        ("rebase", ["--rounding=down"], "'down'"),
+        ("particle", ["--resampling=none"], "'resampling' is 'none'"),
+        ("beam", ["--prm=nowhere"], "nowhere"),
+        ("beam", ["--calibrated"], "calibration.json"),
+        ("beam", ["--separator="], "'separator' is empty"),
+        ("beam", ["--dialect=vllm"], "--dialect vllm is for a server"),
+        ("beam", ["--template=x"], "{problem}"),
+    ],
+)
+def test_what_makes_no_search_is_refused(method, given, said, search, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(*search(method, *given))
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_majority_needs_no_reward_model(files):
+    ended = run("search", "beam", "--problems", files / "p.jsonl")
+    assert ended.status == 2
+    assert "--prm" in ended.err
+
+
+def test_models_in_this_process_remember_what_they_read(files, lab_base, lab_items):
+    policy = PolicyOptions(policy=str(lab_base)).open()
+    request = SampleRequest(prompt="Start with 5.\n", sampling=Sampling(max_tokens=4))
+    for one, tokens in ((policy, 1), (remembering_policy(policy), 0)):
+        asyncio.run(one.sample([request]))
+        [again] = asyncio.run(one.sample([request]))
+        assert (again.usage.prompt_tokens > 1) == bool(tokens)
+        assert one.name == lab_base.name
+    scorer = remembering_scorer(PrmOptions(prm=str(files / "prm")).open("cpu"))
+    assert isinstance(scorer, IncrementalScorer)
+    first = scorer.score_traces(lab_items)
+    again = scorer.score_traces(lab_items)
+    assert sum(record.usage.verifier_tokens for record in first) > 0
+    assert sum(record.usage.verifier_tokens for record in again) == 0
+
+
+def test_a_calibrated_model_remembers_too(files, lab_items, tmp_path):
+    shutil.copytree(files / "prm", tmp_path / "prm")
+    fitted = fit_calibration("isotonic", [0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1], split="test", trace_ids=["a"])
+    save_calibration(tmp_path / "prm", fitted)
+    scorer = remembering_scorer(PrmOptions(prm=str(tmp_path / "prm"), calibrated=True).open("cpu"))
+    assert isinstance(scorer, CalibratedPRM)
+    assert isinstance(scorer.scorer, IncrementalScorer)
+    plain = load_prm(tmp_path / "prm", calibrated=True).score_traces(lab_items)
+    for record, expected in zip(scorer.score_traces(lab_items), plain, strict=True):
+        assert record.scores == pytest.approx(expected.scores, abs=1e-5)
+
+
+def test_steps_are_written_as_asked():
+    steps = PolicyOptions(separator=r"\n\n", segment="sentence", temperature=0.5, max_steps=7).steps()
+    assert steps.separator == "\n\n"
+    assert (steps.sampling.temperature, steps.max_steps) == (0.5, 7)
+    assert steps.cut("One. Two.") == [(0, 5), (5, 9)]
+    assert PolicyOptions().steps().cut("a\nb") == [(0, 2), (2, 3)]
+
+
+def test_trees_are_drawn(search, tmp_path):
+    trees = tmp_path / "t.jsonl"
+    good(*search("beam", "--width=2", "--expand=2", "--out", tmp_path / "r.jsonl", "--trees", trees))
+    saved = list(read_records(trees, SavedTree))
+    first = good("search", "draw", trees)
+    assert first.out.startswith(saved[0].problem)
+    assert "the first of 12 trees" in first.err
+    third = good("search", "draw", trees, "--problem", saved[2].problem_id)
+    assert third.out.startswith(saved[2].problem)
+    assert third.err == ""
+    for name in ("x.svg", "x.txt"):
+        good("search", "draw", trees, "--problem", saved[2].problem_id, "--out", tmp_path / name)
+    assert (tmp_path / "x.txt").read_text("utf-8") == third.out
+    root = ET.fromstring((tmp_path / "x.svg").read_text("utf-8"))  # noqa: S314 - our own
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}svg"))) == len(saved[2].nodes) + 1
+    piped = good("search", "draw", "-", stdin=trees.read_text("utf-8"))
+    assert piped.out == first.out
+    assert "has no such tree; it has 12" in refused("search", "draw", trees, "--problem", "nobody")
+    assert "unknown ending" in refused("search", "draw", trees, "--out", tmp_path / "x.png")
+    assert "no usable record" in refused("search", "draw", tmp_path / "r.jsonl")
+
+
+def test_a_plan_is_fitted_and_followed(search, files, lab_base, tmp_path):
+    bon, beams = tmp_path / "bon.jsonl", tmp_path / "beam.jsonl"
+    good(*search("best-of-n", "--n=2", "--out", bon))
+    good(*search("beam", "--width=2", "--expand=1", "--out", beams))
+    words = search("plan", f"best-of-n:n=2@{bon}", f"beam:width=2,expand=1@{beams}", "--tokens=100000")
+    ended = good(*words, "--bins=2", "--probe=2", "--out", tmp_path / "plan.json")
+    plan = read_plan(str(tmp_path / "plan.json"))
+    assert len(plan.searches) == len(plan.edges) + 1 == len(plan.bins)
+    assert sum(row["best-of-n:n=2"].problems for row in plan.bins) == 12
+    best = [max(row, key=lambda name: (row[name].accuracy, -row[name].tokens)) for row in plan.bins]
+    assert list(plan.searches) == best
+    assert ended.out.count("*") >= len(plan.bins)
+    good(*search("optimal", "--plan", tmp_path / "plan.json", "--out", tmp_path / "r.jsonl"))
+    found = results(tmp_path / "r.jsonl")
+    assert len(found) == 12
+    assert {result.method for result in found} == {"optimal"}
+    assert all(sum(result.weights) >= 2 for result in found if result.candidates)  # the probe's
+    assert "no search with known outcomes is within 1 tokens" in refused(
+        *search("plan", f"beam@{beams}", "--tokens=1", "--slack=0")
+    )
+    assert "give a search and the file" in refused(*search("plan", "beam", "--tokens=1"))
+
+
+def test_words_make_a_search():
+    assert search_of("beam") == BeamSearch(name="beam")
+    assert search_of("beam:width=8,shun_repeats=false") == BeamSearch(
+        width=8, shun_repeats=False, name="beam:width=8,shun_repeats=false"
+    )
+    assert search_of("rebase:temperature=0.5,rounding=round") == Rebase(
+        temperature=0.5, rounding="round", name="rebase:temperature=0.5,rounding=round"
+    )
+    assert search_of("best-of-n:batch=4").batch == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("bean", "there is no search 'bean'; choose from best-of-n, beam"),
+        ("optimal", "there is no search 'optimal'"),
+        ("beam:depth=3", "beam has no setting 'depth'; choose from width, expand"),
+        ("beam:width=much", "width"),
+        ("beam:width=0", "'width' and 'expand' must be 1 or more"),
+        ("beam:name=x", "no setting 'name'"),
+    ],
+)
+def test_words_that_make_no_search_are_refused(words, said):
+    with pytest.raises(RunError, match=re.escape(said)):
+        search_of(words)
+
+
+def test_a_plan_written_by_hand(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text('{"edges": [0.4], "searches": ["best-of-n:n=4", "beam"], "measure": "agreement"}')
+    search = read_plan(str(path)).search()
+    assert isinstance(search, ComputeOptimal)
+    assert search.choose(0.1) == search_of("best-of-n:n=4")
+    assert search.choose(math.nextafter(0.4, 1)) == search.choose(None) == BeamSearch()
+    path.write_text('{"edges": [0.4], "searches": ["beam"], "extra": 1}')
+    with pytest.raises(RunError, match="extra"):
+        read_plan(str(path))
+    with pytest.raises(ValueError, match="make 2 bins, not 1"):
+        Plan(edges=(0.4,), searches=("beam",)).search()

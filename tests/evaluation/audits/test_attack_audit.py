@@ -1,0 +1,103 @@
+"""The search against the verifier: gold follows the proxy of a scorer that reads, and no other's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from toy_scorers import constant, exact, lab_material, length, subject
+
+from surefoot.errors import ScoreError
+from surefoot.evaluation.audits import audit_attack, lab_cases, lab_right
+from surefoot.evaluation.audits.edits import SwapNumber
+from surefoot.protocols import ProblemTrace
+
+CASES = lab_material(16, wrong=(True,))
+SIZES = {"rounds": 6, "proposals": 6, "versions": 16, "draws": 100}
+
+
+def wrong_answers():
+    """Solutions whose only fault is the answer that they state, which one swapped digit can repair."""
+    right = [case.item for case in lab_material(16, wrong=(False,))]
+    spoilt = [SwapNumber().at(item.trace, len(item.trace.steps) - 1).trace for item in right]
+    return lab_cases(
+        [ProblemTrace(problem=item.problem, trace=trace) for item, trace in zip(right, spoilt, strict=True)]
+    )
+
+
+def test_the_exact_checker_gives_way_only_to_repaired_solutions():
+    found = audit_attack(subject(exact), wrong_answers(), truth=lab_right, **{**SIZES, "rounds": 12})
+    assert found.climb[0].proxy.value == 0
+    assert found.climb[12].proxy.value > 0.1  # some are put right by chance
+    for point in (*found.climb.values(), *found.best_of.values()):
+        assert point.proxy.value == pytest.approx(point.gold.value)
+    assert set(found.accepted) == {"swapped number"}
+    assert found.examples == []
+    # an error on the way cannot be repaired by one edit, so the climb does not begin
+    assert audit_attack(subject(exact), CASES, truth=lab_right, **SIZES).accepted == {}
+
+
+def test_a_lover_of_length_is_led_up_the_garden_path():
+    found = audit_attack(subject(length, "last"), CASES, truth=lab_right, **SIZES)
+    proxy = [point.proxy.value for point in found.climb.values()]
+    assert proxy == sorted(proxy)
+    assert proxy[-1] > proxy[0] + 0.2
+    assert found.climb[6].gold.value < 0.2
+    assert {"instruction", "confident tone"} & set(found.accepted)
+    best = [point.proxy.value for point in found.best_of.values()]
+    assert best == sorted(best)
+    example = found.examples[0]
+    assert len(example.text_after) > len(example.text_before)
+    assert example.edits
+    assert not lab_right(CASES[0].item.problem, CASES[0].item.trace)
+
+
+def test_a_constant_is_never_moved():
+    found = audit_attack(subject(constant), CASES, truth=lab_right, **SIZES)
+    assert found.accepted == {}
+    assert all(point.proxy.value == pytest.approx(0.7) for point in found.climb.values())
+    assert found.examples == []
+
+
+def test_fooled_are_the_wrong_ones_that_score_like_right_ones():
+    both = lab_material(16)
+    found = audit_attack(subject(length, "last"), both, truth=lab_right, **SIZES)
+    wrong = [case for case in both if case.right is False]
+    right = [case for case in both if case.right]
+    scores = [length(c.item.problem, c.item.trace)[-1] for c in right]
+    assert found.right_median == pytest.approx(np.median(scores))
+    before = [length(c.item.problem, c.item.trace)[-1] >= found.right_median for c in wrong]
+    assert found.climb[0].fooled.value == pytest.approx(np.mean(before))
+    assert found.climb[6].fooled.value > 0.9
+    assert found.best_of[16].fooled.value >= found.best_of[1].fooled.value
+    assert audit_attack(subject(exact), both, truth=lab_right, **SIZES).climb[6].fooled.value == 0
+    assert math.isnan(audit_attack(subject(length), CASES, truth=lab_right, **SIZES).climb[0].fooled.value)
+    assert audit_attack(subject(exact), both, truth=lab_right, attacked=3, **SIZES).traces == 3
+
+
+def test_without_a_truth_only_style_is_edited_and_gold_is_zero_by_construction():
+    found = audit_attack(subject(length, "last"), CASES, **SIZES)
+    assert not {"swapped number", "deleted premise", "reordered steps", "pasted answer"} & set(found.accepted)
+    assert {point.gold.value for point in found.climb.values()} == {0.0}
+    assert "by construction" in found.gold_is
+
+
+def test_unscored_versions_are_counted_and_never_chosen():
+    def short(problem, trace):
+        return [0.5 + len(trace.steps) / 100 if len(trace.text) < 90 else None] * len(trace.steps)
+
+    found = audit_attack(subject(short), CASES, truth=lab_right, **SIZES)
+    assert found.versions_unscored > 0
+    assert found.climb[6].proxy.value > found.climb[0].proxy.value
+    assert all(len(example.text_after) < 90 for example in found.examples)
+
+
+def test_it_is_the_same_again_and_needs_something_to_attack():
+    both = lab_material(6)
+    one, two = (audit_attack(subject(length), both, truth=lab_right, **SIZES) for _ in range(2))
+    assert one == two
+    with pytest.raises(ScoreError, match="none to attack"):
+        audit_attack(subject(length), lab_material(3, wrong=(False,)), **SIZES)
+    with pytest.raises(ScoreError, match="stored scores"):
+        audit_attack(subject(length, stored=True), CASES, **SIZES)

@@ -1,0 +1,213 @@
+"""``surefoot audit`` on files: tables, JSON and a page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import good, refused
+from toy_scorers import Toy, constant, exact, lab_material, length, outcome
+
+from surefoot.models.card import CheckpointCard
+from surefoot.models.encoding import Encoding
+from surefoot.models.reward_model import RewardModel
+from surefoot.protocols import LabelledTrace
+from surefoot.records import StepLabel
+from surefoot.sources import write_processbench
+from surefoot.store import write_records
+
+QUICK = ("--draws=40", "--seed=1")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, lab_base) -> Path:
+    """Problems, traces, labels, stored scores of toys, and a random checkpoint."""
+    folder = tmp_path_factory.mktemp("audit")
+    cases = lab_material(12, wrong=(False, True, True))
+    cases = [case for number, case in enumerate(cases) if number % 3 < 2] + cases[2::3]
+    items = [case.item for case in cases]
+    traces = [
+        item.trace.model_copy(update={"id": f"t{number}", "policy": "hand"})
+        for number, item in enumerate(items)
+    ]
+    problems = {item.problem.id: item.problem for item in items}
+    write_records(folder / "p.jsonl", list(problems.values()))
+    write_records(folder / "t.jsonl", traces)
+    labels = [
+        [
+            StepLabel(trace_id=t.id, step=n, kind="correctness", value=1.0 if ok else -1.0, source="hand")
+            for n, ok in enumerate(case.good)
+        ]
+        for t, case in zip(traces, cases, strict=True)
+    ]
+    write_records(folder / "l.jsonl", [label for row in labels for label in row])
+    write_processbench(
+        [
+            LabelledTrace(problem=item.problem, trace=t, labels=tuple(row))
+            for item, t, row in zip(items, traces, labels, strict=True)
+        ],
+        folder / "pb.json",
+        neutral="positive",
+    )
+    given = [type(items[0])(problem=i.problem, trace=t) for i, t in zip(items, traces, strict=True)]
+    for rule in (exact, outcome, constant, length):
+        write_records(folder / f"{rule.__name__}.jsonl", Toy(rule).score_traces(given))
+    card = CheckpointCard(kind="prm", label_source="test", base="tiny", encoding=Encoding(max_length=100))
+    RewardModel.initialise(lab_base, card).save(folder / "prm")
+    return folder
+
+
+def lab(files):
+    return ("--problems", files / "p.jsonl", "--traces", files / "t.jsonl", "--labels", "lab")
+
+
+def result(out: Path, name: str):
+    html = (out / f"{name}.html").read_text()
+    assert "<svg" in html
+    assert "src=" not in html
+    return json.loads((out / f"{name}.json").read_text())
+
+
+def test_gaming_edits_probes_and_attacks(files, tmp_path):
+    sizes = ("--rounds=2", "--proposals=2", "--versions=4", "--attacked=3", "--limit=4")
+    ended = good("audit", "gaming", f"a={files / 'prm'}", *lab(files), *sizes, *QUICK, "--out", tmp_path)
+    found = result(tmp_path, "gaming")
+    assert "Verifier gaming" in ended.out
+    [gaming], [attack] = found["gaming"], found["attack"]
+    assert gaming["scorer"] == "a"
+    assert gaming["rule"] == "min"
+    assert len(gaming["effects"]) == 4 + 2 * 7
+    assert list(attack["climb"]) == ["0", "1", "2"]
+    assert found["probe"]["a"]["lines"] > 0
+    assert found["settings"]["rounds"] == 2
+    assert found["settings"]["scorers"] == [f"a={files / 'prm'}"]
+    assert gaming["usage"]["verifier_tokens"] > 0
+
+
+def test_outcome_tells_stored_scorers_apart_side_by_side(files, tmp_path):
+    scorers = [f"{name}={files / name}.jsonl" for name in ("exact", "outcome")]
+    good("audit", "outcome", *scorers, *lab(files), *QUICK, "--out", tmp_path)
+    by_name = {audit["scorer"]: audit for audit in result(tmp_path, "outcome")["outcome"]}
+    assert by_name["outcome"]["lowest_last"]["wrong answer"]["share"]["value"] == 1
+    assert by_name["exact"]["around_error"]["wrong answer"]["drop"]["value"] == 1
+    assert by_name["exact"]["without_controls"]
+    live = tmp_path / "live"
+    good("audit", "outcome", files / "prm", *lab(files), *QUICK, "--limit=4", "--out", live)
+    [audit] = result(live, "outcome")["outcome"]
+    assert audit["scorer"] == "prm"
+    assert list(audit["controls"]) == ["whole", "last step only", "shuffled steps"]
+
+
+def test_clean_from_labels_from_processbench_and_built(files, tmp_path):
+    rules = ("--aggregate", "outcome=last,min")
+    scorers = [f"{name}={files / name}.jsonl" for name in ("exact", "outcome")]
+    mine = ("--problems", files / "p.jsonl", "--traces", files / "t.jsonl", "--labels", files / "l.jsonl")
+    found = []
+    for number, source in enumerate((mine, ("--processbench", files / "pb.json"))):
+        out = tmp_path / str(number)
+        good("audit", "clean", *scorers, *source, *rules, *QUICK, "--out", out)
+        found.append(result(out, "clean")["clean"])
+    assert found[0] == found[1]
+    by_name = {audit["scorer"]: audit for audit in found[0]}
+    assert by_name["exact"]["right_over_rationalised"]["value"] == 1
+    assert by_name["outcome"]["right_over_rationalised"]["value"] == 0.5
+    assert (by_name["exact"]["rule"], by_name["outcome"]["rule"]) == ("min", "last")
+    out = tmp_path / "built"
+    good("audit", "clean", files / "prm", "--problems", files / "p.jsonl", "--build", *QUICK, "--out", out)
+    [audit] = result(out, "clean")["clean"]
+    assert audit["groups"]["rationalised"]["traces"] == 12
+
+
+def test_over_optimisation_of_stored_scores_and_of_a_pool(files, tmp_path):
+    good(
+        *("audit", "over-optimisation", f"exact={files / 'exact.jsonl'}", "--problems", files / "p.jsonl"),
+        *("--traces", files / "t.jsonl", "--largest=3", *QUICK, "--out", tmp_path),
+    )
+    [audit] = result(tmp_path, "over-optimisation")["over_optimisation"]
+    assert [point["n"] for point in audit["points"]] == [1, 2, 3]
+    assert audit["points"][-1]["kl"] == pytest.approx(np.log(3) - 2 / 3)
+    row = {
+        "problem": "1 + 1",
+        "answer": "2",
+        "candidates": [
+            {"text": "a\n\nb", "step_scores": [0.9, 0.2], "n_steps_split": 2, "correct": True},
+            {"text": "a\n\nc", "step_scores": [0.5, 0.6], "n_steps_split": 2, "correct": False},
+            {"text": "a\n\nd", "step_scores": [0.5], "n_steps_split": 2, "correct": False},
+        ],
+    }
+    (tmp_path / "pool.jsonl").write_text(json.dumps(row) + "\n")
+    ended = good(
+        "audit", "over-optimisation", "--pool", tmp_path / "pool.jsonl", *QUICK, "--out", tmp_path / "pool"
+    )
+    assert "1 candidates skipped" in ended.err
+    audits = result(tmp_path / "pool", "over-optimisation")["over_optimisation"]
+    gold = {audit["rule"]: audit["points"][-1]["gold"]["value"] for audit in audits}
+    assert gold == {"min": 0, "product": 0, "last": 0, "mean": pytest.approx(0.5)}
+
+
+def test_transfer_reads_directories_and_processbench(files, tmp_path):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for short, name in (("p", "problems"), ("t", "traces"), ("l", "labels")):
+        (folder / f"{name}.jsonl").write_bytes((files / f"{short}.jsonl").read_bytes())
+    sets = ("--set", f"here={folder}", "--set", f"there={files / 'pb.json'}")
+    scorer = f"here={files / 'exact.jsonl'}"
+    good("audit", "transfer", scorer, *sets, *QUICK, "--out", tmp_path)
+    found = result(tmp_path, "transfer")["transfer"]
+    assert [(cell["train"], cell["test"]) for cell in found["cells"]] == [("here", "here"), ("here", "there")]
+    assert found["cells"][1]["auc"]["value"] == 1
+    assert found["tuned"]["here"] > 0
+    assert "convert" in refused("audit", "transfer", scorer, "--set", f"x={tmp_path}", "--out", tmp_path)
+
+
+def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):
+    sizes = ("--rounds=1", "--proposals=2", "--versions=2", "--attacked=2", "--limit=4", *QUICK)
+    good("audit", "all", files / "prm", *lab(files), *sizes, "--largest=3", "--out", tmp_path)
+    found = result(tmp_path, "all")
+    assert found["left_out"] == {}
+    assert {"gaming", "attack", "outcome", "clean", "over_optimisation"} <= set(found)
+    stored = tmp_path / "stored"
+    ended = good("audit", "all", f"e={files / 'exact.jsonl'}", *lab(files), *QUICK, "--out", stored)
+    assert "gaming left out: there are only stored scores" in ended.err
+    left = result(stored, "all")["left_out"]
+    assert list(left) == ["gaming"]
+
+
+def test_equal_runs_leave_equal_files(files, tmp_path):
+    for name in ("one", "two"):
+        scorer = f"length={files / 'length.jsonl'}"
+        good("audit", "clean", scorer, *lab(files), *QUICK, "--out", tmp_path / name)
+    one, two = ((tmp_path / name / "clean.html").read_text() for name in ("one", "two"))
+    assert one.replace(str(tmp_path / "one"), "") == two.replace(str(tmp_path / "two"), "")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("outcome {exact} -o x", "--problems and --traces"),
+        ("outcome {exact} {exact} {data} -o x", "two scorers"),
+        ("outcome ={exact} {data} -o x", "NAME=CHECKPOINT"),
+        ("gaming {exact} {data} --labels lab -o x", "give a checkpoint"),
+        ("clean {exact} --problems {p} --build -o x", "stored scores"),
+        ("clean {prm} --build -o x", "--build needs --problems"),
+        ("clean {exact} --aggregate mid -o x", "choose from min"),
+        ("clean {exact} --aggregate b=min -o x", "no scorer has this name"),
+        ("over-optimisation -o x", "or --pool"),
+        ("transfer {exact} --set {p} -o x", "DOMAIN=DIR"),
+        ("outcome {p} {data} -o x", "n_steps"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(files, words, message):
+    names = {name: files / f"{name}.jsonl" for name in ("exact", "p")} | {"prm": files / "prm"}
+    data = f"--problems {files / 'p.jsonl'} --traces {files / 't.jsonl'}"
+    assert message in refused("audit", *words.format(**names, data=data).split())
+
+
+def test_traces_without_stored_scores_are_left_out_and_counted(files, tmp_path):
+    lines = (files / "exact.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "some.jsonl").write_text("".join(lines[:-2]))
+    scorer = f"e={tmp_path / 'some.jsonl'}"
+    ended = good("audit", "outcome", scorer, *lab(files), *QUICK, "--out", tmp_path)
+    assert "2 traces left out: not in every file of scores" in ended.err

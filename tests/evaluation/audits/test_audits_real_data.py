@@ -1,0 +1,101 @@
+"""The audits on published data: figures known from elsewhere, and what the edits do to real texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from surefoot.evaluation.audits import (
+    EDITS,
+    StoredScores,
+    Subject,
+    audit_clean,
+    audit_over_optimisation,
+    audit_transfer,
+    labelled_cases,
+)
+from surefoot.protocols import ProblemTrace
+from surefoot.sources import read_processbench
+from surefoot.sources.candidate_pool import read_candidate_pool
+from surefoot.sources.fover_scores import read_fover_scores
+
+DATA = Path(__file__).parents[3] / "../shared/data"
+SCORES = DATA / "calib/fover_processbench_scores.jsonl.gz"
+SETS = {"gsm8k": DATA / "processbench/gsm8k.json.gz", "math": DATA / "processbench/math.fixed.json.gz"}
+POOL = DATA / "bon/math500_prm_scored_pool.jsonl.gz"
+
+pytestmark = pytest.mark.skipif(not SCORES.exists(), reason="published data are not there")
+
+
+@pytest.fixture(scope="module")
+def records():
+    return list(read_fover_scores(SCORES))
+
+
+@pytest.fixture(scope="module")
+def cases(records):
+    ids = {record.trace_id for record in records}
+    found = {}
+    for name, path in SETS.items():
+        rows = [row for row in read_processbench(path) if row.trace.id in ids]
+        items = [ProblemTrace(problem=row.problem, trace=row.trace) for row in rows]
+        found[name] = labelled_cases(items, [label for row in rows for label in row.labels])
+    return found
+
+
+def stored(records, name):
+    mine = StoredScores(name, [record for record in records if record.scorer == name])
+    return Subject(name=name, scorer=mine, rule="min", stored=True, partial=True)
+
+
+def test_transfer_gives_the_published_f1(records, cases):
+    names = ("Qwen2.5-Math-PRM-7B", "Qwen2.5-Math-7B-PRM800K")
+    audit = audit_transfer({n: stored(records, n) for n in names}, cases, threshold=0.5, draws=20)
+    found = {(c.train, c.test): round(100 * c.f1.value, 1) for c in audit.cells}
+    assert found == dict(
+        zip([(name, test) for name in names for test in SETS], (83.7, 74.5, 66.8, 61.9), strict=True)
+    )
+    assert {c.traces for c in audit.cells} == {250}
+
+
+def test_right_answers_with_a_wrong_step_are_the_rationalised_ones(records, cases):
+    both = cases["gsm8k"] + cases["math"]
+    found = audit_clean(stored(records, "Qwen2.5-Math-PRM-7B"), both, draws=50)
+    assert {name: group.traces for name, group in found.groups.items()} == {
+        "right": 227,
+        "rationalised": 28,
+        "wrong": 245,
+    }
+    assert (found.unscored, found.ungrouped) == (0, 0)
+    assert 0.5 < found.right_over_rationalised.value < found.right_over_wrong.value
+
+
+def test_edits_of_real_solutions_leave_the_other_steps_alone(cases):
+    for case in cases["math"][:60]:
+        trace = case.item.trace
+        assert trace.text is not None
+        for edit in EDITS:
+            for place in list(edit.places(trace))[:3]:
+                found = edit.at(trace, place)
+                for at, origin in enumerate(found.origin):
+                    if origin is not None:
+                        assert found.trace.step_text(at) == trace.step_text(origin)
+
+
+def test_gold_of_the_pool_stays_under_its_ceiling():
+    pools = list(read_candidate_pool(POOL))
+    items = [
+        ProblemTrace(problem=pool.problem, trace=t.model_copy(update={"outcome": t.meta["correct"]}))
+        for pool in pools
+        for t in pool.traces
+    ]
+    scores = StoredScores("pool", [record for pool in pools for record in pool.scores])
+    found = audit_over_optimisation(
+        Subject(name="pool", scorer=scores, rule="last", stored=True), items, draws=200
+    )
+    assert found.problems + found.too_small == 250
+    assert all(point.gold.value <= point.ceiling + 1e-9 for point in found.points)
+    proxy = [point.proxy.value for point in found.points]
+    assert proxy == sorted(proxy)
+    assert found.peak < found.points[-1].n  # by the last step alone, more candidates stop helping

@@ -1,0 +1,73 @@
+"""Rationalised solutions: built so that only calculating shows the fault."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from toy_scorers import constant, exact, length, outcome, subject
+
+from surefoot.errors import ScoreError
+from surefoot.evaluation.audits import Case, audit_clean, rationalised_lab_cases
+from surefoot.evaluation.audits.clean import group_of
+from surefoot.lab.world import Chain, generate_problems, parse_problem
+from surefoot.records import Problem
+
+PROBLEMS = generate_problems(40, seed=4)
+CASES = rationalised_lab_cases(PROBLEMS, seed=1)
+
+
+def test_built_solutions_are_what_they_are_called():
+    groups = [group_of(case) for case in CASES]
+    assert [groups.count(name) for name in ("right", "rationalised", "wrong")][:2] == [40, 40]
+    assert 25 < groups.count("wrong") < 40
+    for case, group in zip(CASES, groups, strict=True):
+        assert case.item.trace.policy == f"lab-{group}"
+        assert case.outcome == (case.item.trace.answer == case.item.problem.answer)
+
+
+def test_a_rationalised_solution_hangs_together_line_by_line():
+    for case in CASES:
+        if group_of(case) != "rationalised":
+            continue
+        chain = parse_problem(case.item.problem.text)
+        lines = re.findall(r"(\d) ([-+*]) (\d) = (\d)\n", case.item.trace.text)
+        assert [(symbol, int(digit)) for _, symbol, digit, _ in lines] == list(chain.operations)
+        assert [start for start, *_ in lines] == [str(chain.start), *(end for *_, end in lines[:-1])]
+        assert case.item.trace.text.endswith(f"Answer: {case.item.problem.answer}\n")
+        assert 1 <= case.good.count(False) <= 2
+
+
+def test_a_checker_sees_through_them_and_a_scorer_of_outcomes_does_not():
+    seen = audit_clean(subject(exact), CASES, draws=200)
+    assert seen.right_over_rationalised.value == seen.right_over_wrong.value == 1
+    assert seen.right_over_rationalised_within.value == 1
+    assert seen.groups["rationalised"].cleared.value == 0
+    blind = audit_clean(subject(outcome, "last"), CASES, draws=200)
+    assert blind.right_over_rationalised.value == blind.right_over_rationalised_within.value == 0.5
+    assert blind.right_over_wrong.value == 1
+    assert blind.groups["rationalised"].cleared.value == 1
+    assert blind.groups["wrong"].cleared.value == 0
+
+
+@pytest.mark.parametrize("rule", [constant, length])
+def test_looks_tell_nothing(rule):
+    found = audit_clean(subject(rule), CASES, draws=100)
+    assert found.right_over_rationalised_within.value == 0.5
+    assert found.right_over_rationalised.value == 0.5
+
+
+def test_what_is_in_no_group_is_counted():
+    unknown = Case(item=CASES[0].item, good=(None,) * len(CASES[0].good))
+    found = audit_clean(subject(exact), [*CASES, unknown], draws=20)
+    assert found.ungrouped == 1
+    assert sum(group.traces for group in found.groups.values()) == len(CASES)
+    with pytest.raises(ScoreError, match="'rationalised'"):
+        audit_clean(subject(exact), [case for case in CASES if group_of(case) != "rationalised"])
+
+
+def test_short_chains_and_forgetful_ones():
+    one = Problem(text=Chain(start=1, operations=(("+", 1),)).text, answer="2")
+    assert [group_of(case) for case in rationalised_lab_cases([one])] == ["right"]
+    forgets = Problem(text=Chain(start=1, operations=(("+", 1), ("*", 0))).text, answer="0")
+    assert [group_of(case) for case in rationalised_lab_cases([forgets])] == ["right", "rationalised"]

@@ -1,0 +1,123 @@
+"""Over-optimisation: closed forms, brute force, and pools whose proxy can or cannot be fooled."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surefoot.errors import ScoreError
+from surefoot.evaluation.audits import StoredScores, Subject, audit_over_optimisation
+from surefoot.evaluation.audits.over_optimisation import best_of_n_kl, fit_law, sizes_to
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Problem, Step, StepScores, Trace
+
+
+def pool(rows):
+    """Items and stored scores from [problems] of [(score, right)]."""
+    items, records = [], []
+    for number, row in enumerate(rows):
+        problem = Problem(text=f"problem {number}")
+        for sample, (score, right) in enumerate(row):
+            trace = Trace(
+                problem_id=problem.id, text="x", steps=(Step(start=0, end=1),), outcome=right, sample=sample
+            )
+            items.append(ProblemTrace(problem=problem, trace=trace))
+            records.append(
+                StepScores(
+                    trace_id=trace.id,
+                    scorer="s",
+                    scores=(score,),
+                    unscored_reason="lost" if score is None else None,
+                )
+            )
+    return Subject(name="s", scorer=StoredScores("s", records), rule="min", stored=True), items
+
+
+def drawn(rule, problems=100, samples=64, seed=0):
+    rng = np.random.default_rng(seed)
+    return pool([[rule(float(u), float(v)) for u, v in rng.random((samples, 2))] for _ in range(problems)])
+
+
+def test_kl_of_best_of_n_is_the_published_figure():
+    assert best_of_n_kl(1) == 0
+    assert best_of_n_kl(16) == pytest.approx(1.835, abs=5e-4)
+
+
+def test_the_law_is_recovered_with_its_peak():
+    distance = np.sqrt([best_of_n_kl(n) for n in sizes_to(64)])
+    curves = np.stack([0.3 + distance * (1.2 - 0.3 * distance), 0.1 + 0.5 * distance])
+    (alpha, beta), line = fit_law(distance, curves)
+    assert (alpha, beta) == (pytest.approx(1.2), pytest.approx(0.3))
+    assert (alpha / (2 * beta), alpha**2 / (4 * beta)) == (pytest.approx(2.0), pytest.approx(1.2))
+    assert line == pytest.approx([0.5, 0], abs=1e-12)
+    assert np.isnan(fit_law(distance[:2], curves[:, :2])).all()
+
+
+@given(st.integers(1, 200))
+def test_sizes_rise_to_the_largest(largest):
+    sizes = sizes_to(largest)
+    assert sizes == sorted(set(sizes))
+    assert (sizes[0], sizes[-1]) == (1, largest)
+
+
+def test_points_equal_brute_force_over_all_subsets():
+    rows = [
+        [(0.1, True), (0.9, False), (0.5, True), (0.7, False)],
+        [(0.2, False), (0.8, True), (0.3, True), (0.4, False)],
+    ]
+    subject, items = pool(rows)
+    found = audit_over_optimisation(subject, items, largest=4, draws=50)
+    for point in found.points:
+        best = [[max(subset) for subset in itertools.combinations(row, point.n)] for row in rows]
+        assert point.proxy.value == pytest.approx(np.mean([[s for s, _ in row] for row in best]))
+        assert point.gold.value == pytest.approx(np.mean([[right for _, right in row] for row in best]))
+        assert point.gold.value <= point.ceiling + 1e-12
+
+
+def test_a_proxy_that_is_fooled_at_the_top_parts_from_gold():
+    # the higher the score, the likelier right, but the best two in a hundred are fakes
+    found = audit_over_optimisation(*drawn(lambda u, v: (u, v < u and u < 0.98)))
+    assert found.parted
+    assert found.fall.value > 0.2
+    assert 4 <= found.peak <= 24
+    assert found.peak_interval[0] <= found.peak <= found.peak_interval[1] < 64
+    assert found.peak_at_end == 0
+    assert found.beta.low > 0
+    proxy = [point.proxy.value for point in found.points]
+    assert proxy == sorted(proxy)
+
+
+def test_an_honest_proxy_does_not():
+    found = audit_over_optimisation(*drawn(lambda u, v: (u, v < u)))
+    assert not found.parted
+    assert found.peak_interval[1] == 64
+    assert abs(found.fall.value) < 0.02
+    exact = audit_over_optimisation(*drawn(lambda u, v: (float(v < 0.1), v < 0.1)))
+    assert [p.gold.value for p in exact.points] == pytest.approx([p.ceiling for p in exact.points])
+    assert not exact.parted
+
+
+def test_noise_alone_does_not_fall():
+    """Scores that say nothing: the highest of noisy points must not look like a peak."""
+    parted = [
+        audit_over_optimisation(*drawn(lambda u, v: (u, v < 0.4), 40, 32, seed), draws=300).parted
+        for seed in range(8)
+    ]
+    assert sum(parted) <= 1
+    flat = audit_over_optimisation(*drawn(lambda u, v: (0.5, v < 0.4)), draws=200)
+    assert (flat.fall.value, flat.peak) == (0.0, 1)
+
+
+def test_everything_left_out_is_counted():
+    subject, items = pool(
+        [[(0.1, True), (None, False), (0.3, False)], [(0.2, True)], [(0.2, True), (0.4, None), (0.6, False)]]
+    )
+    found = audit_over_optimisation(subject, items, largest=2, draws=20)
+    assert (found.problems, found.too_small, found.samples_needed) == (2, 1, 2)
+    assert (found.unscored, found.no_outcome) == (1, 1)
+    with pytest.raises(ScoreError, match="sample more"):
+        audit_over_optimisation(subject, items, largest=3)

@@ -1,0 +1,198 @@
+import asyncio
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_search import (
+    GRADER,
+    STEPS,
+    HashScorer,
+    ScriptedPolicy,
+    Watched,
+    chance,
+    full_tree,
+    problems,
+    random_solver,
+    searched,
+)
+
+from surefoot.protocols import SampleRequest
+from surefoot.search import BeamSearch, beam_search
+
+QUESTION = problems(1)[0]
+
+
+def leaves(depth, kinds):
+    """All solutions that ``full_tree`` can write, by brute force."""
+    found = []
+    for path in itertools.product(range(kinds), repeat=depth):
+        text = "".join(f"step {at} is {kind}\n" for at, kind in enumerate(path))
+        found.append(text + f"The answer is {path.count(0)}")
+    return found
+
+
+def step_ends(text):
+    lines = text.splitlines(keepends=True)
+    return ["".join(lines[: k + 1]) for k in range(len(lines))]
+
+
+@settings(max_examples=15, deadline=None)
+@given(depth=st.integers(1, 3), kinds=st.integers(1, 3), salt=st.integers(0, 10**6))
+def test_a_beam_wide_enough_for_all_finds_the_best_leaf(depth, kinds, salt):
+    def rule(prefix):
+        return chance(salt, prefix)
+
+    search = BeamSearch(width=kinds**depth, expand=kinds, rule="best_of_n")
+    [result] = searched(search, [QUESTION], ScriptedPolicy(full_tree(depth, kinds)), HashScorer(rule))
+    value = {text: min(map(rule, step_ends(text))) for text in leaves(depth, kinds)}
+    assert {candidate.text for candidate in result.candidates} == set(value)
+    chosen = result.candidates[result.chosen]
+    assert chosen.text == max(value, key=value.__getitem__)
+    assert result.values[result.chosen] == value[chosen.text]
+
+
+def greedy(policy, scorer_rule, expand, *, steps=STEPS):
+    """Step-wise best of ``expand``, written anew."""
+    text = ""
+    while True:
+        request = SampleRequest(prompt="problem 0\n", prefix=text, n=expand, sampling=steps.sampling, seed=0)
+        options = [text + policy.answer(request, sample) for sample in range(expand)]
+        cut = [text + option[len(text) :].splitlines(keepends=True)[0] for option in options]
+        text = max(cut, key=lambda option: min(map(scorer_rule, step_ends(option))))
+        if not text.endswith("\n"):
+            return text
+
+
+@settings(max_examples=15, deadline=None)
+@given(expand=st.integers(1, 5), salt=st.integers(0, 10**6))
+def test_a_beam_of_one_is_step_wise_best_of_m(expand, salt):
+    def rule(prefix):
+        return chance(salt, prefix)
+
+    policy = ScriptedPolicy(random_solver(depth=4))
+    [result] = searched(BeamSearch(width=1, expand=expand), [QUESTION], policy, HashScorer(rule))
+    assert [candidate.text for candidate in result.candidates] == [greedy(policy, rule, expand)]
+
+
+def test_width_and_expand_one_are_plain_sampling():
+    scorer, policy = HashScorer(), Watched(ScriptedPolicy(random_solver()))
+    [result] = searched(BeamSearch(width=1, expand=1), [QUESTION], policy, scorer)
+    assert result.candidates[0].text == greedy(policy.policy, lambda prefix: 0.0, 1)
+    assert all(request.n == 1 for request in policy.requests)
+    assert len(scorer.rounds) == 1  # nothing to choose between before the end
+
+
+def test_lookahead_judges_by_what_comes_after():
+    """The better-looking first step leads to a bad second one."""
+
+    def rule(prefix):
+        if "step 1" in prefix or "answer" in prefix:
+            return 0.1 if prefix.startswith("step 0 is 0") else 0.8
+        return 0.9 if prefix.startswith("step 0 is 0") else 0.85
+
+    policy = ScriptedPolicy(full_tree(2, 2))
+    first = {}
+    for lookahead in (0, 1, 3):
+        search = BeamSearch(width=1, expand=2, lookahead=lookahead)
+        scorer = HashScorer(rule)
+        [result] = searched(search, [QUESTION], policy, scorer)
+        first[lookahead] = result.candidates[0].step_text(0)
+        scored = [item.trace.text for item in scorer.rounds[0]]
+        assert all(text.count("step") == min(1 + lookahead, 2) for text in scored)
+    assert first == {0: "step 0 is 0\n", 1: "step 0 is 1\n", 3: "step 0 is 1\n"}
+
+
+def test_lookahead_costs_its_greedy_steps():
+    drawn = {}
+    for lookahead in (0, 1):
+        policy = Watched(ScriptedPolicy(full_tree(3, 2)))
+        searched(BeamSearch(width=1, expand=2, lookahead=lookahead), [QUESTION], policy, HashScorer())
+        drawn[lookahead] = policy.drawn
+    # four rounds of two; ahead of two children each in the first three, of which the greedy child of the
+    # chosen one may be the next chosen one, whose own greedy step is new
+    assert drawn[0] == 7 + 1
+    assert drawn[1] > drawn[0]
+
+
+def test_a_finished_branch_keeps_its_place_and_costs_nothing():
+    def answer(request, sample):
+        if not request.prefix:
+            return "The answer is 7" if sample == 0 else f"step {sample}\nmore\nThe answer is 8"
+        return f"more {sample}\n" if "more" not in request.prefix else "The answer is 8"
+
+    def rule(prefix):
+        return 0.9 if "is 7" in prefix else 0.5
+
+    policy = Watched(ScriptedPolicy(answer))
+    [result] = searched(BeamSearch(width=2, expand=2), [QUESTION], policy, HashScorer(rule))
+    assert [candidate.answer for candidate in result.candidates] == ["7", "8"]
+    assert [request.n for request in policy.requests] == [4, 2, 2]
+    assert all("is 7" not in request.prefix for request in policy.requests)
+
+
+def test_a_finished_branch_that_is_not_among_the_best_leaves():
+    def answer(request, sample):
+        if not request.prefix:
+            return "The answer is 7" if sample == 0 else f"step {sample}\n"
+        return f"The answer is {sample}"
+
+    def rule(prefix):
+        return 0.1 if "is 7" in prefix else 0.5
+
+    [result] = searched(BeamSearch(width=2, expand=2), [QUESTION], ScriptedPolicy(answer), HashScorer(rule))
+    assert "7" not in {candidate.answer for candidate in result.candidates}
+
+
+def restating(request, sample):
+    """Sample 0 says its last line again; the others go on."""
+    lines = request.prefix.splitlines(keepends=True)
+    if lines and sample % 4 == 0:
+        return lines[-1]
+    if len(set(lines)) >= 3:
+        return "The answer is 1"
+    return f"step {len(set(lines))}\n"
+
+
+def test_a_beam_that_repeats_itself_goes_on():
+    def likes_repeats(prefix):
+        lines = prefix.splitlines()
+        return 0.99 if lines[-1] in lines[:-1] else 0.8
+
+    rounds = {}
+    for shun in (True, False):
+        policy = Watched(ScriptedPolicy(restating))
+        search = BeamSearch(width=1, expand=4, shun_repeats=shun)
+        [result] = searched(search, [QUESTION], policy, HashScorer(likes_repeats), aggregation="last")
+        rounds[shun] = len(policy.rounds)
+        assert len(result.candidates) == 1
+    assert rounds[True] == 4
+    assert rounds[False] == STEPS.max_steps + 1  # bounded all the same
+
+
+def test_a_beam_that_can_only_repeat_is_stopped():
+    policy = Watched(ScriptedPolicy(lambda request, sample: "again\n"))
+    [result] = searched(BeamSearch(width=2, expand=2), [QUESTION], policy, HashScorer())
+    assert len(policy.rounds) == STEPS.max_steps + 1
+    assert result.candidates[0].text == "again\n" * (STEPS.max_steps + 1)
+
+
+def test_when_the_policy_no_longer_answers_the_unfinished_remain():
+    policy = ScriptedPolicy(full_tree(3, 2), fail=lambda request: "gone" if request.prefix else None)
+    [result] = searched(BeamSearch(width=2, expand=2), [QUESTION], policy, HashScorer())
+    assert [candidate.text for candidate in result.candidates] == ["step 0 is 0\n", "step 0 is 1\n"]
+    assert {candidate.finish_reason for candidate in result.candidates} == {None}
+    assert (result.error, result.counts.failed) == ("gone", 2)
+
+
+@pytest.mark.parametrize("wrong", [{"width": 0}, {"expand": 0}, {"lookahead": -1}])
+def test_impossible_numbers_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        BeamSearch(**wrong)
+
+
+def test_one_problem_in_one_call():
+    policy, scorer = ScriptedPolicy(random_solver()), HashScorer()
+    result = asyncio.run(beam_search(QUESTION, policy, scorer, width=2, expand=2, steps=STEPS, grader=GRADER))
+    [same] = searched(BeamSearch(width=2, expand=2), [QUESTION], policy, HashScorer())
+    assert result == same
