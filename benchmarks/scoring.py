@@ -196,7 +196,11 @@ def limit(subject: Subject, clock: Clock, rows: int = 1024, repetitions: int = 3
     weights = sum(one.weight.numel() for one in layers)
     speed = 2 * rows * weights / best
     config = subject.model.trunk.config
-    read = [trace.ids[: (trace.positions[-1] or 0) + 1] for trace in subject.model.encode(subject.items)]
+    ends = [
+        (trace.ids, max((at for at in trace.positions if at is not None), default=-1))
+        for trace in subject.model.encode(subject.items)
+    ]
+    read = [ids[: end + 1] for ids, end in ends]  # what follows the last score need not be read
     depths = [len(ids) for ids in {ids[: end + 1] for ids in read for end in range(len(ids))}]
     attention = 4 * config.hidden_size * config.num_hidden_layers * sum(depths)
     return (2 * weights * len(depths) + attention) / speed, speed
@@ -335,7 +339,7 @@ def parse(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="few problems: checks that it runs")
     parser.add_argument("--model", type=Path, help="checkpoint directory of the real model")
     parser.add_argument("--candidates", type=Path, default=CANDIDATES, help="rows of problems and candidates")
-    parser.add_argument("--max-length", type=int, default=512, help="tokens of a real trace; longer is cut")
+    parser.add_argument("--max-length", type=int, default=2048, help="tokens of a real trace; longer is cut")
     parser.add_argument("--only", choices=["real", "tiny"], help="leave the other model out")
     parser.add_argument("--threads", type=int, help="of torch; by default all cores")
     parser.add_argument(

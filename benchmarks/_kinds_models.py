@@ -1,0 +1,198 @@
+"""Models of ``benchmarks/kinds.py``: one of each kind from the lab's trunk, and how each reads a trace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from _kinds_lab import Lab
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from surefoot.lab import critic
+from surefoot.lab.checkpoints import TRUNK
+from surefoot.models.card import CheckpointCard
+from surefoot.models.encoding import Encoding
+from surefoot.models.generative import load_verifier
+from surefoot.models.implicit import ImplicitPRM, scores_of
+from surefoot.models.pav import EffectiveReward
+from surefoot.models.reward_model import RewardModel
+from surefoot.models.scorer import Scorer
+from surefoot.models.verifier_format import VerifierFormat
+from surefoot.protocols import ProblemTrace, Sampling
+from surefoot.records import StepScores
+from surefoot.store import read_records, write_records
+from surefoot.training.generative_data import build_sft_set, write_critiques
+from surefoot.training.implicit import build_outcome_examples, train_implicit
+from surefoot.training.loop import TrainingConfig, train
+from surefoot.training.pairs import build_pairs
+from surefoot.training.sft import train_verifier
+from surefoot.training.targets import OutcomeTargets, StepTargets, build_examples
+
+CONTEXT = 256
+ENCODING = Encoding(max_length=CONTEXT)
+KINDS = ("orm", "hard", "soft", "pairwise", "pav", "implicit", "generative", "exact")
+CHANGES = {"orm_change": "orm", "soft_change": "soft"}
+Scores = dict[str, tuple[float | None, ...]]
+"""By trace id."""
+FORMAT = VerifierFormat(
+    template=critic.TEMPLATE,
+    chat=False,
+    step=critic.STEP,
+    opening=critic.OPENING,
+    correct=critic.CORRECT,
+    incorrect=critic.INCORRECT,
+    end=critic.END,
+    question=critic.QUESTION,
+    yes=(critic.YES,),
+    no=(critic.NO,),
+    rechecks=(),
+)
+
+
+def fit(lab: Lab, kind: str, count: int) -> Path:
+    """Train one kind on the first ``count`` traces; its directory."""
+    name = f"{kind}-{count}"
+    directory = lab.run.directory / name
+    if lab.run.done(name):
+        return directory
+    torch.manual_seed(lab.seed)  # new heads and new tokens' embeddings
+    trainer = {"implicit": fit_implicit, "generative": fit_generative}.get(kind, fit_classifier)
+    with lab.run.timed(name):
+        result = trainer(lab, kind, count, directory)
+    lab.run.finish(name, result)
+    lab.say(f"trained {name}: {result}")
+    return directory
+
+
+def training(lab: Lab, **changes: Any) -> TrainingConfig:
+    """The quickstart's schedule: the head first, then the whole model."""
+    settings = {"epochs": lab.sizes.epochs, "batch_size": 16, "learning_rate": 3e-4, "head_epochs": 3}
+    return TrainingConfig(**settings | {"checkpoint_every": 100, "seed": lab.seed} | changes)
+
+
+def fit_classifier(lab: Lab, kind: str, count: int, directory: Path) -> dict[str, Any]:
+    """A trunk with a head: exact, hard, soft, pairwise, orm, pav."""
+    meanings = {"exact": "correctness", "orm": "outcome", "pav": "advantage"}
+    card = CheckpointCard(
+        kind="orm" if kind == "orm" else "prm",
+        encoding=ENCODING,
+        score_means=meanings.get(kind, "value"),  # type: ignore[arg-type]
+        label_source=kind,
+        base="surefoot-lab-trunk",
+    )
+    model = RewardModel.initialise(TRUNK, card)
+    if kind == "pairwise":
+        problems, _ = lab.first(count)
+        ids = {problem.id for problem in problems}
+        pairs = build_pairs(
+            model.tokenizer, ENCODING, problems, [pair for pair in lab.pairs if pair.problem_id in ids]
+        )
+        log = train(model, pairs.examples, training(lab, loss="pairwise"), directory)
+        return {"examples": len(pairs.examples), "dropped": dict(pairs.dropped), "tokens": log.tokens}
+    targets = OutcomeTargets(at="every") if kind == "orm" else StepTargets(hard=kind == "hard")
+    data = build_examples(model.tokenizer, ENCODING, lab.labelled(kind, count), targets)
+    log = train(model, data.examples, training(lab), directory)
+    return {"examples": len(data.examples), "dropped": dict(data.dropped), "tokens": log.tokens}
+
+
+def fit_implicit(lab: Lab, _kind: str, count: int, directory: Path) -> dict[str, Any]:
+    """A language model on outcomes. It has no head that could go first."""
+    model = ImplicitPRM.initialise(TRUNK, cache=directory)
+    data = build_outcome_examples(model, lab.first(count)[1])
+    log = train_implicit(model, data.examples, training(lab, head_epochs=0), directory)
+    return {"examples": len(data.examples), "dropped": dict(data.dropped), "tokens": log.tokens}
+
+
+def fit_generative(lab: Lab, kind: str, count: int, directory: Path) -> dict[str, Any]:
+    """A language model on critiques that agree with the exact labels, written by a critic that errs."""
+    tokenizer = AutoTokenizer.from_pretrained(TRUNK)
+    tokenizer.add_tokens(list(critic.PIECES))
+    model = AutoModelForCausalLM.from_pretrained(TRUNK)
+    model.resize_token_embeddings(len(tokenizer))
+    items = lab.labelled(kind, count)
+    scripted = critic.NoisyCritic(error_rate=0.05)
+    critiques = asyncio.run(write_critiques(scripted, items, FORMAT, chains=2, seed=lab.seed))
+    data = build_sft_set(tokenizer, items, critiques, FORMAT, seed=lab.seed)
+    short = [example for example in data.examples if len(example.ids) <= CONTEXT]
+    config = training(lab, head_epochs=0, learning_rate=1e-3)
+    log = train_verifier(
+        model,
+        tokenizer,
+        short,
+        FORMAT,
+        config,
+        directory,
+        base="surefoot-lab-trunk",
+        label_source="lab-checker",
+    )
+    dropped = dict(data.dropped) | {"longer than the context": len(data.examples) - len(short)}
+    return {"examples": len(short), "dropped": dropped, "tokens": log.tokens}
+
+
+def read(lab: Lab, count: int, split: str) -> dict[str, Scores]:
+    """Scores by reading and trace id, of the models trained on the first ``count`` traces."""
+    scored: dict[str, list[StepScores]] = {}
+    items = lab.held[split].items
+
+    def scorer(kind: str) -> Scorer:
+        return Scorer(RewardModel.load(fit(lab, kind, count)), name=kind)
+
+    def kept(name: str, make: Callable[[], list[StepScores]]) -> None:
+        path = lab.run.directory / f"scores-{name}-{count}-{split}.jsonl"
+        if not path.exists():
+            found = make()
+            with lab.run.timed(f"scores-{name}"):
+                write_records(path, found, record=StepScores)
+            lab.say(f"scored {split} traces, {name} of {count}")
+        scored[name] = list(read_records(path, StepScores))
+
+    for kind in ("orm", "hard", "soft", "pairwise", "pav", "exact"):
+        kept(kind, lambda kind=kind: scorer(kind).score_traces(items))  # type: ignore[misc]
+    kept("effective", lambda: EffectiveReward(scorer("soft"), advantage=scorer("pav")).score_traces(items))
+    kept("implicit_step", lambda: implicit(lab, count, items))
+    if split == "test":  # a verdict needs no threshold of a development set
+        kept("generative", lambda: generative(lab, count, lab.held[split].heads()))
+    rows = {name: {record.trace_id: record.scores for record in found} for name, found in scored.items()}
+    rows["implicit_prefix"] = {name: summed(row) for name, row in rows["implicit_step"].items()}
+    outcomes = [item.trace.outcome for item in lab.first(count)[1] if item.trace.outcome is not None]
+    for name, source in CHANGES.items():
+        rows[name] = {trace: changes(row, float(np.mean(outcomes))) for trace, row in rows[source].items()}
+    rows["position"] = {
+        item.trace.id: tuple(1 / (1 + step) for step in range(len(item.trace.steps))) for item in items
+    }
+    return rows
+
+
+def implicit(lab: Lab, count: int, items: list[ProblemTrace]) -> list[StepScores]:
+    """Each step's own reward as a score."""
+    return ImplicitPRM.load(fit(lab, "implicit", count)).score_traces(items)
+
+
+def generative(lab: Lab, count: int, items: list[ProblemTrace]) -> list[StepScores]:
+    """One greedy critique of each trace."""
+    verifier = load_verifier(
+        fit(lab, "generative", count), sampling=Sampling(temperature=0.0, max_tokens=160)
+    )
+    found = verifier.score_traces(items)
+    lab.say(f"generative of {count}: {len(items)} critiques, unreadable: {dict(verifier.invalid)}")
+    return found
+
+
+def summed(row: tuple[float | None, ...]) -> tuple[float | None, ...]:
+    """Scores by step reward → scores by the sum of the rewards so far."""
+    clipped = [None if s is None else min(max(s, 1e-12), 1 - 1e-12) for s in row]
+    rewards = [None if s is None else float(np.log(s) - np.log1p(-s)) for s in clipped]
+    return scores_of(rewards, "prefix")
+
+
+def changes(row: tuple[float | None, ...], start: float) -> tuple[float | None, ...]:
+    """Each score less the one before; before the first step stands the training traces' success rate."""
+    return tuple(
+        None if after is None or before is None else after - before
+        for before, after in pairwise((start, *row))
+    )

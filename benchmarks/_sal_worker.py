@@ -1,0 +1,186 @@
+"""search-and-learn's beam search, in an interpreter that has vllm (see beam.py).
+
+    PYTHONPATH=CHECKOUT/src python benchmarks/_sal_worker.py SETTINGS.json
+
+``CHECKOUT`` is a copy of huggingface/search-and-learn. Its ``beam_search`` runs as it is, problem by problem
+like its script does, on a ``vllm.LLM`` in this process. Three things are not its own:
+
+- It ends a step at a blank line. Steps of the lab end at a line break: the name ``SamplingParams`` in its
+  module makes that of every request that has a stop text.
+- Its reward models are fixed by name. :class:`LabPRM` reads ours the way they do it: the whole text of every
+  beam again in each round, tokenized as text, padded into batches of ``prm_batch_size``, the head at every
+  position, scores picked afterwards. What it scores without a step to read gets 0, as its ``last`` would.
+- It counts no tokens (its ``completion_tokens`` stay 0): :class:`CountingLLM` does.
+
+Writes a JSON line when all is loaded, then one for each line of input, ``{"problems": [text, ...]}``: to the
+open file whose number the settings name, since vLLM writes its log to standard output.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import vllm
+from safetensors.torch import load_file
+from sal.config import Config
+from sal.models.reward_models import PRM
+from transformers import AutoModel, AutoTokenizer
+from vllm import LLM, SamplingParams
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+SEARCH = importlib.import_module("sal.search.beam_search")
+
+TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] == 'user' %}{{ message['content'] + '\\n' }}"
+    "{% elif message['role'] == 'assistant' %}{{ message['content'] }}{% endif %}{% endfor %}"
+)
+"""The problem, a line break, and the solution so far: the lab's policy has no chat format.
+
+It goes into a copy of the tokenizer: the one of vLLM 0.32 heeds no ``Config.custom_chat_template``.
+"""
+
+
+def lab_steps(**settings: Any) -> SamplingParams:
+    """Sampling parameters whose steps end as those of the lab."""
+    if settings.get("stop"):
+        settings["stop"] = ["\n"]
+    return SamplingParams(**settings)
+
+
+class CountingLLM(LLM):
+    """Counts the tokens that are written, and those of prompts that are read."""
+
+    written = read = 0
+
+    def generate(self, *given: Any, **settings: Any) -> Any:
+        """As vLLM's."""
+        outputs = super().generate(*given, **settings)
+        for output in outputs:
+            self.written += sum(len(one.token_ids) for one in output.outputs)
+            self.read += len(output.prompt_token_ids) - (output.num_cached_tokens or 0)
+        return outputs
+
+
+class LabPRM(PRM):
+    """A reward model of the lab behind search-and-learn's interface."""
+
+    read = 0
+
+    def load_model_and_tokenizer(self) -> tuple[Any, Any]:
+        """The trunk; the head lies in a file of its own."""
+        directory = Path(self.search_config.prm_path)
+        head = load_file(directory / "head.safetensors")
+        self.head = torch.nn.Linear(head["weight"].shape[1], 1)
+        self.head.load_state_dict(head)
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+        tokenizer.padding_side = "right"
+        breaks = ["\n" in tokenizer.decode([token]) for token in range(len(tokenizer))]
+        self.breaks = {token for token, has in enumerate(breaks) if has}
+        return AutoModel.from_pretrained(directory, dtype=torch.float32).eval(), tokenizer
+
+    def score(self, questions: list[str], outputs: list[list[str]]) -> list[list[list[float]]]:
+        """Score of each step of each output."""
+        texts = [
+            (f"{question}\n", answer)
+            for question, answers in zip(questions, outputs, strict=True)
+            for answer in answers
+        ]
+        size = self.search_config.prm_batch_size
+        flat = iter([one for at in range(0, len(texts), size) for one in self.batch(texts[at : at + size])])
+        return [[next(flat) for _ in answers] for answers in outputs]
+
+    @torch.no_grad()
+    def batch(self, texts: list[tuple[str, str]]) -> list[list[float]]:
+        """Scores of one padded batch."""
+        inputs = self.tokenizer(
+            [prompt + answer for prompt, answer in texts], padding=True, return_tensors="pt"
+        )
+        lengths = inputs.attention_mask.sum(1).tolist()
+        self.read += sum(lengths)
+        starts = [len(ids) for ids in self.tokenizer([prompt for prompt, _ in texts]).input_ids]
+        hidden = self.model(
+            input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, use_cache=False
+        ).last_hidden_state
+        values = torch.sigmoid(self.head(hidden)[..., 0]).tolist()
+        return [
+            [row[place] for place in self.places(ids[:length], start)] or [0.0]
+            for row, ids, length, start in zip(
+                values, inputs.input_ids.tolist(), lengths, starts, strict=True
+            )
+        ]
+
+    def places(self, ids: list[int], start: int) -> list[int]:
+        """Where steps are read: at the last token before a line break, or of all."""
+        followed = pairwise([*ids, next(iter(self.breaks))])
+        return [
+            place
+            for place, (token, after) in enumerate(followed)
+            if place >= start and after in self.breaks and token not in self.breaks
+        ]
+
+
+def main() -> None:
+    """Load, then answer until the input ends."""
+    given = json.loads(Path(sys.argv[1]).read_text())
+    torch.set_num_threads(given["threads"])
+    config = Config(approach="beam_search", search_batch_size=1, custom_chat_template=None, **given["config"])
+    llm = load(config, given["vllm"])
+    prm = LabPRM(config)
+    setattr(SEARCH, "SamplingParams", lab_steps)  # noqa: B010  its module, not ours
+    with open(given["answers"], "w", buffering=1) as answers:  # noqa: PTH123  a number, not a path
+        about = {"vllm": vllm.__version__, "torch": torch.__version__, "threads": torch.get_num_threads()}
+        answers.write(json.dumps(about) + "\n")
+        for line in sys.stdin:
+            found = search(json.loads(line)["problems"], config, llm, prm, CLOCKS[given["clock"]])
+            answers.write(json.dumps(found) + "\n")
+
+
+def search(
+    problems: list[str], config: Config, llm: CountingLLM, prm: LabPRM, clock: Callable[[], float]
+) -> dict[str, Any]:
+    """All problems, one after the other, from the start."""
+    if not llm.reset_prefix_cache():  # nothing of an earlier repetition may help
+        raise SystemExit("vLLM would not forget its prefixes")
+    llm.written = llm.read = prm.read = 0
+    start = clock()
+    found = [SEARCH.beam_search({"problem": [text]}, config, llm, prm) for text in problems]
+    seconds = clock() - start
+    spent = {"seconds": seconds, "read": llm.read, "written": llm.written, "scored": prm.read}
+    return spent | chosen(found)
+
+
+def load(config: Config, settings: dict[str, Any]) -> CountingLLM:
+    """The policy as their script loads it, with a chat template."""
+    tokenizer = AutoTokenizer.from_pretrained(config.model_path)
+    tokenizer.chat_template = TEMPLATE
+    with tempfile.TemporaryDirectory() as directory:
+        tokenizer.save_pretrained(directory)
+        return CountingLLM(
+            model=config.model_path,
+            tokenizer=directory,
+            dtype="float32",
+            seed=config.seed,
+            enable_prefix_caching=True,
+            **settings,
+        )
+
+
+def chosen(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The solution it hands out for each problem, and that solution's step scores."""
+    predictions = [one["pred"][0] for one in found]
+    places = [one["completions"][0].index(text) for one, text in zip(found, predictions, strict=True)]
+    scores = [one["scores"][0][place] for one, place in zip(found, places, strict=True)]
+    return {"predictions": predictions, "scores": scores}
+
+
+if __name__ == "__main__":
+    main()
