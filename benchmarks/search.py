@@ -14,8 +14,8 @@ and ``accuracy_vs_majority``: that method at its largest size that costs no more
 best-of-16 by the PRM's lowest step, and less the majority of 16, in points; ``ratio`` is the quotient of the
 accuracies. ``tokens_at_equal_accuracy``: the tokens at which best-of-N is as accurate as that, divided by
 its tokens; ``tokens_at_equal_accuracy_of_weighted_vote`` the same of the vote weighted by the PRM's product.
-Their curves are read off between their sizes; where one never gets there, the tokens of its best size stand
-for it, which is a lower bound and is said so.
+Their curves are read off between their sizes; where one never gets there, the tokens of its largest
+size stand for it, which is a lower bound and is said so.
 """
 
 from __future__ import annotations
@@ -247,7 +247,9 @@ def tokens_figure(name: str, tree: Point, sizes: dict[int, Point]) -> dict[str, 
     low, high = (float(np.quantile(draws, level)) for level in (0.025, 0.975))
     best = max(curve, key=lambda point: point.accuracy)
     how = (
-        "" if best.accuracy >= tree.accuracy else f"; never reached, its best is {100 * best.accuracy:.1f} %"
+        ""
+        if best.accuracy >= tree.accuracy
+        else f"; never reached up to {max(sizes)} samples, at best {100 * best.accuracy:.1f} %"
     )
     print(
         f"{name}: {value:.1f} times [{low:.1f}, {high:.1f}] "
@@ -257,7 +259,10 @@ def tokens_figure(name: str, tree: Point, sizes: dict[int, Point]) -> dict[str, 
 
 
 def tokens_at(curve: list[tuple[float, float]], goal: float) -> float:
-    """Tokens at which the curve (tokens, accuracy) gets to ``goal``; straight in the logarithm of tokens."""
+    """Tokens at which the curve (tokens, accuracy) gets to ``goal``, straight in the logarithm of tokens.
+
+    A curve that never gets there gives its last tokens: at least so many would be needed.
+    """
     before: tuple[float, float] | None = None
     for cost, accuracy in curve:
         if accuracy >= goal:
@@ -266,7 +271,7 @@ def tokens_at(curve: list[tuple[float, float]], goal: float) -> float:
             share = (goal - before[1]) / (accuracy - before[1])
             return float(np.exp(np.log(before[0]) + share * np.log(cost / before[0])))
         before = (cost, accuracy)
-    return max(curve, key=lambda point: point[1])[0]
+    return curve[-1][0]
 
 
 def quickstart(run: Path, seed: int, config: Path) -> None:
