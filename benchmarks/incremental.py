@@ -88,12 +88,17 @@ def measure(subject: Subject, steps: int, repetitions: int, clock: Clock) -> dic
                 f"  {subject.name} {repetition + 1}: {name:20} {run.tokens:8} tokens {run.seconds:8.2f} s",
                 flush=True,
             )
-    worst = max(
+    gaps = [
         abs(a - b)
         for run in runs.values()
         for row, mine in zip(run[0].scores, runs["ours"][0].scores, strict=True)
         for a, b in zip(row, mine, strict=True)
-    )
+    ]
+    if not gaps:
+        raise SystemExit(
+            f"{subject.name}: no step was scored; give a larger --max-length or other candidates"
+        )
+    worst = max(gaps)
     if worst > 1e-3:
         raise SystemExit(f"scores differ by {worst:.2g}: the comparison would be void")
     return runs
