@@ -97,9 +97,11 @@ def tree_methods(size: int) -> dict[str, Search]:
     expand = 2 if size < 8 else 4
     return {
         "beam": BeamSearch(width=size // expand, expand=expand),
+        "lookahead": BeamSearch(width=size // expand, expand=expand, lookahead=1),
         "dvts": DVTS(n=size, expand=expand),
         "rebase": Rebase(n=size),
         "particle": ParticleFilter(n=size, rule="weighted_vote"),
+        "gibbs": ParticleFilter(n=size // 2, sweeps=2, rule="weighted_vote"),
         "mcts": MCTS(paths=size, expand=expand),
         "resample": StepResampling(n=max(1, size // 2), retries=3),
     }

@@ -167,6 +167,20 @@ def test_redundancy_scores_judge_the_classes_of_simplicity(found):
     ).scores
     assert all_scores(score.flags) == pytest.approx(published(found, rows, redundancy=again))
     assert score.redundancy_threshold == 0.15
+    # nothing is asked of the other classes: records of theirs may be absent
+    of_simplicity = [
+        row if case.kind in ("redundency", "circular") else []
+        for row, case in zip(again, found.cases, strict=True)
+    ]
+    evaluation = evaluate_prmbench(
+        found,
+        [scored(found, rows)],
+        redundancy={"s": scored(found, of_simplicity, "r")},
+        rules=[0.5],
+        draws=20,
+    )
+    assert evaluation.left_out == 0
+    assert all_scores(evaluation.scores[0].flags) == all_scores(score.flags)
     with pytest.raises(LabelError, match="redundancy scores are of 'x'"):
         evaluate_prmbench(found, [scored(found, rows)], redundancy={"x": redundancy["s"]})
 

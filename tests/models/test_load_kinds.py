@@ -257,3 +257,5 @@ def test_the_files_that_tell_checkpoints_apart(folder, copy):
     directory = copy("classifier")
     (directory / CALIBRATION).write_text("{}")
     assert CALIBRATION in identifying_files(directory)
+    (directory / "surefoot.json").unlink()  # a published one has no such file: its weights tell it
+    assert {"config.json", "model.safetensors"} <= set(identifying_files(directory))

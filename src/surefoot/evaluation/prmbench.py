@@ -129,8 +129,12 @@ def evaluate_prmbench(
         raise LabelError("give at least one trace that is no control, and one scorer or judge")
     if strangers := sorted(set(redundancy) - {s.name for s in systems if s.kind == "scores"}):
         raise LabelError(f"redundancy scores are of {strangers[0]!r}, which is no scorer under evaluation")
-    everyone = [*systems, *redundancy.values()]
-    common = set(recorded_by_all(everyone, tested)) if missing == "leave-out" else set(tested)
+    common = set(tested)
+    if missing == "leave-out":
+        common = set(recorded_by_all(systems, tested))
+        simple = [t for t in common if cases[t].kind in GROUPS["simplicity"]]
+        if redundancy and simple:  # redundancy is read for these classes only
+            common -= set(simple) - set(recorded_by_all(list(redundancy.values()), simple))
     kept = [t for t, case in enumerate(cases) if t in common or case.kind == CONTROL]
     used = [cases[t] for t in kept]
     board = FlagBoard(used, draws=draws, seed=seed, groups=GROUPS, f1_alone=F1_ALONE, control=CONTROL)

@@ -187,6 +187,7 @@ def score_once(
     Killed at any moment, it goes on. The model is not loaded where everything is there. Raises ``RunError``
     if the folder belongs to another model or other items, or ``name`` cannot name a folder.
     """
+    from surefoot.models.card import CALIBRATION
     from surefoot.models.families import identifying_files
     from surefoot.models.scorer import load_prm
     from surefoot.store import Run
@@ -198,6 +199,7 @@ def score_once(
     pieces = [items[start : start + _PIECE] for start in range(0, len(items), _PIECE)]
     config = {"model": checkpoint, "items": content_id(*items)}
     files = identifying_files(checkpoint)
+    files.pop(CALIBRATION, None)  # scores are the model's own: a map that is stored beside it changes none
     with Run.open(store / name, command="evaluate", config=config, inputs=files) as run:
         shards = run.shards("scores", StepScores)
         if missing := shards.missing(len(pieces)):

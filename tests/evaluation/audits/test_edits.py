@@ -118,6 +118,20 @@ def test_splitting_cuts_between_words_and_loses_none(trace):
         assert first[-1].isspace()
 
 
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [("Step 1: Let x be 4.", "4"), ("2. Add 3.5", "3"), ("step 12) done", None), ("3.5 + 1 = 4.5", "4")],
+)
+def test_the_number_that_only_counts_a_step_is_not_swapped(text, changed):
+    trace = Trace(problem_id="p", text=text, steps=(Step(start=0, end=len(text)),))
+    places = SwapNumber().places(trace)
+    assert bool(places) == (changed is not None)
+    for place in places:
+        after = SwapNumber().at(trace, place).trace.text
+        [at] = [k for k, (a, b) in enumerate(zip(text, after, strict=True)) if a != b]
+        assert (at, text[at]) == (text.rindex(changed), changed)
+
+
 @given(traces())
 def test_a_swapped_number_is_one_other_digit(trace):
     for place in SwapNumber().places(trace):

@@ -106,12 +106,14 @@ def run(
 ) -> tuple[list[Section], dict[str, Any]]:
     """Edits, probe and search for each scorer; ``lab`` says that the exact truth is known."""
     from surefoot.cli._shared import stages
+    from surefoot.errors import ScoreError
     from surefoot.evaluation.audits import audit_attack, audit_gaming, lab_right
     from surefoot.evaluation.audits.sections import attack_section, gaming_section
 
     truth: Truth | None = lab_right if lab else None
     edits, attacks = [], []
     probes: dict[str, ProbeResult] = {}
+    left_out: dict[str, str] = {}
     with stages() as progress:
         for subject in subjects:
             edits.append(
@@ -127,7 +129,9 @@ def run(
             )
             if lab:
                 probes[subject.name] = _probe(subject, cases)
-            if rounds:
+            if not rounds:
+                continue
+            try:
                 attacks.append(
                     audit_attack(
                         subject,
@@ -142,8 +146,11 @@ def run(
                         progress=lambda done, of, name=subject.name: progress(f"climb {name}", done, of),  # type: ignore[misc]
                     )
                 )
+            except ScoreError as error:  # the edits' results are worth having without the search
+                left_out[subject.name] = str(error)
+                typer.echo(f"no search against {subject.name}: {error}", err=True)
     sections = [gaming_section(edits, probes)] + ([attack_section(attacks)] if attacks else [])
-    return sections, {"gaming": edits, "probe": probes, "attack": attacks}
+    return sections, {"gaming": edits, "probe": probes, "attack": attacks, "attack_left_out": left_out}
 
 
 def _probe(subject: Subject, cases: Sequence[Case]) -> ProbeResult:

@@ -145,8 +145,12 @@ class LargeLoopOptions(LoopOptions):
         from surefoot.models.lora import Lora
 
         adapter = None
+        if self.lora is None and (self.lora_alpha is not None or self.lora_target):
+            raise ValueError(
+                "--lora-alpha and --lora-target need --lora: without it the whole model is trained"
+            )
         if self.lora is not None:
-            scale = self.lora_alpha or 2.0 * self.lora
+            scale = 2.0 * self.lora if self.lora_alpha is None else self.lora_alpha
             adapter = Lora(rank=self.lora, alpha=scale, targets=tuple(self.lora_target or ()))
         layout = "packed" if self.packed else "padded"
         return super()._settings() | {"lora": adapter, "layout": layout, "bf16": self.bf16}

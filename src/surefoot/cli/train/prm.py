@@ -57,10 +57,13 @@ def prm(
     from surefoot.cli._pieces import file_inputs
     from surefoot.cli._shared import checked_options, choice, labelled, read_all
     from surefoot.cli.train._run import of_traces, split, train_classifier
+    from surefoot.errors import RunError
     from surefoot.records import Problem, StepLabel, Trace, content_id
     from surefoot.training.targets import StepTargets, check_kinds
 
     choice("--loss", loss, "bce", "mse", "classes", "pairwise")
+    if linear and loss == "classes":
+        raise RunError("--linear is a head with one output; --loss classes has three")
     _check_files(loss, traces=traces, labels=labels, pairs=pairs)
     found = read_all(labels, StepLabel) if labels else []
     kinds = {label.kind for label in found}

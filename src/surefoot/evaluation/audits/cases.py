@@ -11,7 +11,8 @@ from surefoot.lab.world import State, check_steps, parse_problem
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepLabel, Trace
 
-_LINE = re.compile(r"\d [-+*] \d = \d|Now \d|Answer: \d", re.ASCII)
+_LINE = re.compile(r"(?<!\w)(?:(?:[^\n]*, no, )?\d [-+*] \d = \d|Now \d|Answer: \d)(?!\w)", re.ASCII)
+"""A line of the world inside other words; of a slip that is taken back, what it was corrected to."""
 
 
 @dataclass(frozen=True, kw_only=True)

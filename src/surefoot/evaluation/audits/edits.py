@@ -23,6 +23,8 @@ Kind = Literal["breaks", "style"]
 """breaks: the logic is broken, the score must fall; style: nothing is said that was not, it must not move."""
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?!\w)", re.ASCII)
+_ORDINAL = re.compile(r"\s*(?:step\s*)?\d+\s*[.:)](?!\d)", re.ASCII | re.IGNORECASE)
+"""The number of a step at its beginning, which says nothing: "Step 3:", "2." """
 _BETWEEN_WORDS = re.compile(r"(?<=\S)\s+(?=\S)")
 
 
@@ -207,16 +209,22 @@ class SwapNumber:
     kind: Kind = "breaks"
 
     def places(self, trace: Trace) -> Sequence[int]:
-        """Steps with a number."""
-        return [number for number, piece in enumerate(pieces(trace)) if _NUMBER.search(piece.text)]
+        """Steps with a number other than their own."""
+        return [number for number, piece in enumerate(pieces(trace)) if _numbers(piece.text)]
 
     def at(self, trace: Trace, place: int) -> Edited:
         """Compared with the step itself."""
         text = pieces(trace)[place].text
-        last = list(_NUMBER.finditer(text))[-1].end() - 1
+        last = _numbers(text)[-1].end() - 1
         shift = self.shift or 1 + int(content_id(self.name, trace.id, place), 16) % 9
         digit = (int(text[last]) + shift) % 10
         return _replaced(trace, self.name, place, f"{text[:last]}{digit}{text[last + 1 :]}")
+
+
+def _numbers(text: str) -> list[re.Match[str]]:
+    """Numbers of a step, without the one that only counts it."""
+    ordinal = _ORDINAL.match(text)
+    return list(_NUMBER.finditer(text, ordinal.end() if ordinal else 0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,11 +126,18 @@ def find_family(checkpoint: Checkpoint, *, name: str, family: str | None = None)
 
 
 def identifying_files(path: str | Path) -> dict[str, Path]:
-    """Files that tell this checkpoint from another and are small enough to read each time."""
+    """Files that tell this checkpoint from another.
+
+    Of one trained here small files are enough, for they hold the losses of its training; a published one is
+    told by its weights.
+    """
     directory = locate(path)
-    published = ("config.json", "tokenizer_config.json", "model.safetensors.index.json", CALIBRATION)
-    names = IDENTIFYING if is_own(directory) else published
-    return {name: directory / name for name in names if (directory / name).is_file()}
+    if is_own(directory):
+        names = set(IDENTIFYING)
+    else:
+        names = {"config.json", "tokenizer_config.json", CALIBRATION}
+        names |= {file.name for ending in ("safetensors", "bin") for file in directory.glob(f"*.{ending}")}
+    return {name: directory / name for name in sorted(names) if (directory / name).is_file()}
 
 
 def _by_name(directory: Path, name: str) -> Family | None:
