@@ -37,6 +37,10 @@ class SampleRequest:
     sampling: Sampling = field(default_factory=Sampling)
 
 
+STOP_UNKNOWN = "stop_unknown"
+"""``Completion.finish_reason`` where a server does not tell its end of sequence from a stop text."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Completion:
     """New text only: neither the prompt nor the prefix is repeated."""

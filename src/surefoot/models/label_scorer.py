@@ -19,7 +19,8 @@ class LabelScorer:
     policy, judge or model that the labeller used are the scorer's verifier tokens.
 
     ``score_traces`` runs the labeller in an event loop of its own: call it from a thread that has none, as
-    searches do. Raises ``ScoreError`` for a ``neutral`` outside [0, 1].
+    searches do, and give a labeller that asks a server a policy of its own, which the search does not use.
+    Raises ``ScoreError`` for a ``neutral`` outside [0, 1].
     """
 
     def __init__(

@@ -13,11 +13,8 @@ from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 from pydantic import BaseModel, Field, ValidationError
 
 from surefoot.errors import PolicyError
-from surefoot.protocols import Completion, SampleRequest, SampleResult
+from surefoot.protocols import STOP_UNKNOWN, Completion, SampleRequest, SampleResult
 from surefoot.records import Message, ToolCall, Usage, content_id
-
-STOP_UNKNOWN = "stop_unknown"
-"""Finish reason when a server ended a completion but does not say whether a stop text ended it."""
 
 ERROR_CHARACTERS = 500
 """How much of a server's own words goes into an error."""

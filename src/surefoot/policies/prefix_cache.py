@@ -56,7 +56,8 @@ class _Place:
 class PrefixCache:
     """At most ``max_tokens`` places for tokens; the least recently used sequences go first.
 
-    Batches are kept as they were, without a copy: a sequence is a row and some columns of one.
+    A batch is kept as it was, without a copy, when it ends; rows that leave it before are copied. A sequence
+    is a row of it and some columns.
     """
 
     def __init__(self, max_tokens: int) -> None:
@@ -97,9 +98,16 @@ class PrefixCache:
         """
         if not all(type(layer) is DynamicLayer for layer in cache.layers):
             return
-        block = _Block(layers=[(layer.keys, layer.values) for layer in cache.layers])
+        layers = [(layer.keys, layer.values) for layer in cache.layers]
+        if len(rows) < len(mask):  # what stays in the batch will come with it, later
+            chosen = torch.tensor(list(rows), device=mask.device)
+            layers = [(keys[chosen], values[chosen]) for keys, values in layers]
+            mask = mask[chosen]
+        block = _Block(layers=layers)
+        if block.tokens > self.max_tokens:  # it would only drive out what fits
+            return
         marks = mask.cpu()
-        for row, sequence in zip(rows, sequences, strict=True):
+        for row, sequence in enumerate(sequences):
             columns = marks[row].nonzero()[:, 0][: len(sequence)]
             ids = sequence[: len(columns)]
             if not ids or self._index.covers(ids):

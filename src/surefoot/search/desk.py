@@ -68,6 +68,10 @@ class Desk:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # each has now been counted as ended
+            if self._turn is not None and not self._searches:  # nobody waits for its answers any more
+                self._turn.cancel()
+                await asyncio.gather(self._turn, return_exceptions=True)
             for search in searches:
                 search.close()  # those that never started
         return [results[number] for number in range(len(searches))]
@@ -128,7 +132,12 @@ class Desk:
             raise ScoreError(
                 "this search asks for scores, and there is no scorer; give one, or vote by majority"
             )
-        return await asyncio.to_thread(self.scorer.score_traces, items)
+        work = asyncio.ensure_future(asyncio.to_thread(self.scorer.score_traces, items))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])  # a thread cannot be stopped, and another must not score beside it
+            raise
 
     async def _answer(
         self, queue: list[_Question], work: Callable[[Sequence[Any]], Awaitable[list[Any]]]

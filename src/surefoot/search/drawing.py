@@ -35,7 +35,7 @@ def draw_text(tree: SavedTree, *, width: int = 110) -> str:
         node = tree.nodes[place]
         mark = _MARK if place in chosen else " " * len(_MARK)
         start = f"{mark}{indent}{'└' if last else '├'} {_numbers(node, scored)}"
-        end = "" if node.finish is None else f"  [{node.finish}]"
+        end = "" if node.finish is None else f"  [{shorten(node.finish, 20)}]"
         room = max(20, width - len(start) - len(end))
         lines.append(f"{start}{shorten(node.text, room) or '(no more)'}{end}")
         below = children[place]

@@ -47,8 +47,11 @@ class DVTS:
             drawn = await space.extend([head for _, head in open_], self.expand)
             growing = []
             for (tree, head), children in zip(open_, drawn, strict=True):
-                last[tree] = children or [head]
-                growing += [tree] if children else []
+                if children:
+                    last[tree] = children
+                    growing.append(tree)
+                else:  # the policy failed: what had ended beside the head is still a solution
+                    last[tree] = [end for end in last[tree] if not _open(end)] or [head]
         ends = [end for group in last for end in group if not _open(end) or len(group) == 1]
         if self.rule != "majority":
             await space.score(ends)

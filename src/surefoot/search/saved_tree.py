@@ -26,9 +26,9 @@ class SavedNode(BaseModel):
     """Steps up to here."""
     text: str
     """The step; empty at the root, and where the policy wrote no more though it could have."""
-    score: float | None = None
+    score: float | None = Field(default=None, allow_inf_nan=False)
     """Score of this step alone; ``None`` = there is none."""
-    value: float | None = None
+    value: float | None = Field(default=None, allow_inf_nan=False)
     """Scores of the steps up to here, aggregated; ``None`` = there is none."""
     reason: str | None = None
     """Why there is no score, where one was asked for."""

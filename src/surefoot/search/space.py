@@ -11,10 +11,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from surefoot.answers import Grader, group_equal
-from surefoot.errors import ScoreError
+from surefoot.errors import PolicyError, ScoreError
 from surefoot.models.aggregate import Aggregator, aggregate
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import Completion, ProblemTrace, SampleRequest, SampleResult, Sampling, Segmenter
+from surefoot.protocols import (
+    STOP_UNKNOWN,
+    Completion,
+    ProblemTrace,
+    SampleRequest,
+    SampleResult,
+    Sampling,
+    Segmenter,
+)
 from surefoot.records import Problem, Step, StepScores, Trace, Usage, content_id
 from surefoot.search.desk import Desk
 from surefoot.segment import Marker
@@ -140,7 +148,8 @@ class Space:
 
         One list a prefix, one node a continuation, in the order drawn: a step that was drawn twice is there
         twice, as the same node. A finished prefix gives itself. A prefix of ``max_steps`` steps is written
-        to its end. An unanswered request gives fewer nodes, and is counted.
+        to its end. An unanswered request gives fewer nodes, and is counted. Raises
+        ``PolicyError`` for a server that does not tell the end of a step from the end of the solution.
         """
         wanted = [counts] * len(prefixes) if isinstance(counts, int) else list(counts)
         open_ = [k for k, (prefix, n) in enumerate(zip(prefixes, wanted, strict=True)) if _open(prefix) and n]
@@ -152,7 +161,7 @@ class Space:
             prefixes[k].data.drawn += wanted[k]  # at once: the same prefix may be there twice
         results = await self._desk.sample(requests) if requests else []
         for k, end, result in zip(open_, whole, results, strict=True):
-            self._note(result)
+            self._note(result, step=not end)
             found[k] = [self._insert(prefixes[k], drawn, end=end) for drawn in result.completions]
         return found
 
@@ -170,7 +179,7 @@ class Space:
             requests = [self._request(prefix, 1, greedy=True) for prefix in new]
             results = await self._desk.sample(requests) if requests else []
             for prefix, result in zip(new, results, strict=True):
-                self._note(result)
+                self._note(result, step=True)
                 for drawn in result.completions:
                     prefix.data.ahead = self._insert(prefix, drawn, end=False)
             ends = [end.data.ahead or end for end in ends]
@@ -267,8 +276,13 @@ class Space:
             sampling=sampling,
         )
 
-    def _note(self, result: SampleResult) -> None:
+    def _note(self, result: SampleResult, *, step: bool) -> None:
         self.usage += result.usage
+        if step and any(drawn.finish_reason == STOP_UNKNOWN for drawn in result.completions):
+            raise PolicyError(
+                f"policy {self._desk.policy.name!r}: the server does not say whether a step or the solution "
+                "ended, so that nothing can be searched step by step; vLLM and SGLang do say it"
+            )
         if result.error is not None:
             self.counts.failed += 1
             if result.error not in self.counts.errors:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _IN_PIECE = 4
 """Problems of a piece, in those that are searched at once: the next starts as soon as one has ended."""
-_UNSEEN = {"out", "token_budget", "time_budget", "concurrency", "timeout", "batch_size"}
+_UNSEEN = {"out", "token_budget", "time_budget", "concurrency", "timeout"}
 """Options that change no result."""
 
 
