@@ -97,6 +97,7 @@ def tree_methods(size: int) -> dict[str, Search]:
     expand = 2 if size < 8 else 4
     return {
         "beam": BeamSearch(width=size // expand, expand=expand),
+        "beam_aside": BeamSearch(width=size // expand, expand=expand, set_aside=True),
         "lookahead": BeamSearch(width=size // expand, expand=expand, lookahead=1),
         "dvts": DVTS(n=size, expand=expand),
         "rebase": Rebase(n=size),

@@ -196,3 +196,18 @@ def test_one_problem_in_one_call():
     result = asyncio.run(beam_search(QUESTION, policy, scorer, width=2, expand=2, steps=STEPS, grader=GRADER))
     [same] = searched(BeamSearch(width=2, expand=2), [QUESTION], policy, HashScorer())
     assert result == same
+
+
+def test_set_aside_goes_on_with_what_has_not_ended():
+    """Every solution drawn is a candidate, whatever its score; unfinished beams never lose a place to one."""
+
+    def rule(prefix):
+        return 0.9 if "answer" in prefix else 0.1
+
+    policy = ScriptedPolicy(random_solver(depth=4))
+    [usual] = searched(BeamSearch(width=2, expand=3), [QUESTION], policy, HashScorer(rule))
+    [aside] = searched(BeamSearch(width=2, expand=3, set_aside=True), [QUESTION], policy, HashScorer(rule))
+    assert all("answer" in candidate.text for candidate in aside.candidates)
+    assert {c.text for c in usual.candidates if "answer" in c.text} <= {c.text for c in aside.candidates}
+    assert len(aside.candidates) > len(usual.candidates)
+    assert aside.usage.tokens > usual.usage.tokens

@@ -9,7 +9,7 @@ from surefoot.protocols import Policy, StepScorer
 from surefoot.records import Problem
 from surefoot.search.method import run_search
 from surefoot.search.result import SearchResult, require_rule
-from surefoot.search.space import Prefix, Space, repeats
+from surefoot.search.space import Prefix, Space, is_open, repeats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,10 @@ class BeamSearch:
     same. Equal prefixes are one beam: what is kept is ``width`` different ones. A finished solution keeps its
     place while it is among the best, costs nothing more, and leaves its draws to no other beam; all that
     were in the beam when they ended are candidates, and so are the unfinished ones of the last round.
+
+    With ``set_aside`` every solution that ends is a candidate and leaves its place, and the search goes on
+    with the best of those that have not ended until all have, as search-and-learn (Hugging Face) does: more
+    candidates, for more tokens.
 
     With ``lookahead`` a prefix is judged by the score at the end of that many further steps, written
     greedily, as in the paper (what is scored contains them).
@@ -36,6 +40,7 @@ class BeamSearch:
     width: int = 4
     expand: int = 4
     lookahead: int = 0
+    set_aside: bool = False
     shun_repeats: bool = False
     rule: str = "weighted_vote"
     name: str = "beam"
@@ -49,30 +54,33 @@ class BeamSearch:
 
     async def explore(self, space: Space) -> list[Prefix]:
         """Finished solutions in the order in which they ended."""
-        [first] = await space.extend([space.root], self.width * self.expand)
-        beams = await self._best(space, first)
         finished: dict[Prefix, None] = {}
-        while open_ := [beam for beam in beams if beam.data.finish is None]:
-            drawn = await space.extend(open_, self.expand)
-            done = [beam for beam in beams if beam.data.finish is not None]
-            finished |= dict.fromkeys(done)
-            fresh = [child for children in drawn for child in children]
-            if not fresh:  # the policy no longer answers
+        kept: list[Prefix] = []
+        [drawn] = await space.extend([space.root], self.width * self.expand)
+        while True:
+            rivals = list(dict.fromkeys([*kept, *drawn]))
+            if self.set_aside:
+                finished |= dict.fromkeys(prefix for prefix in rivals if not is_open(prefix))
+                rivals = [prefix for prefix in rivals if is_open(prefix)]
+            beams = await self._best(space, rivals)
+            kept = [beam for beam in beams if not is_open(beam)]
+            finished |= dict.fromkeys(kept)
+            growing = [beam for beam in beams if is_open(beam)]
+            drawn = [child for children in await space.extend(growing, self.expand) for child in children]
+            if not drawn:  # all have ended, or the policy no longer answers
                 break
-            beams = await self._best(space, [*done, *fresh])
-        finished |= dict.fromkeys(beams)
+        solutions = list(finished | dict.fromkeys(beams))
         if self.rule != "majority":
-            await space.score(list(finished))
-        return list(finished)
+            await space.score(solutions)
+        return solutions
 
     async def _best(self, space: Space, prefixes: list[Prefix]) -> list[Prefix]:
-        """The ``width`` best of the distinct ones; the first of equals."""
-        distinct = list(dict.fromkeys(prefixes))
-        if len(distinct) <= self.width:
-            return distinct
-        values = dict(zip(distinct, await space.foresee(distinct, self.lookahead), strict=True))
-        distinct.sort(key=lambda prefix: (self.shun_repeats and repeats(prefix), -values[prefix]))
-        return distinct[: self.width]
+        """The ``width`` best; the first of equals."""
+        if len(prefixes) <= self.width:  # nothing to choose between
+            return prefixes
+        values = dict(zip(prefixes, await space.foresee(prefixes, self.lookahead), strict=True))
+        key = {prefix: (self.shun_repeats and repeats(prefix), -values[prefix]) for prefix in prefixes}
+        return sorted(prefixes, key=key.__getitem__)[: self.width]
 
 
 async def beam_search(

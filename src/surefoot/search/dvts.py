@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from surefoot.search.result import require_rule
-from surefoot.search.space import Prefix, Space, repeats
+from surefoot.search.space import Prefix, Space, is_open, repeats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class DVTS:
         growing = list(range(len(last)))
         while growing:
             heads = await self._best(space, [last[tree] for tree in growing])
-            open_ = [(tree, head) for tree, head in zip(growing, heads, strict=True) if _open(head)]
+            open_ = [(tree, head) for tree, head in zip(growing, heads, strict=True) if is_open(head)]
             drawn = await space.extend([head for _, head in open_], self.expand)
             growing = []
             for (tree, head), children in zip(open_, drawn, strict=True):
@@ -51,8 +51,8 @@ class DVTS:
                     last[tree] = children
                     growing.append(tree)
                 else:  # the policy failed: what had ended beside the head is still a solution
-                    last[tree] = [end for end in last[tree] if not _open(end)] or [head]
-        ends = [end for group in last for end in group if not _open(end) or len(group) == 1]
+                    last[tree] = [end for end in last[tree] if not is_open(end)] or [head]
+        ends = [end for group in last for end in group if not is_open(end) or len(group) == 1]
         if self.rule != "majority":
             await space.score(ends)
         return ends
@@ -68,7 +68,3 @@ class DVTS:
             )
             for group in groups
         ]
-
-
-def _open(prefix: Prefix) -> bool:
-    return prefix.data.finish is None

@@ -152,8 +152,10 @@ class Space:
         ``PolicyError`` for a server that does not tell the end of a step from the end of the solution.
         """
         wanted = [counts] * len(prefixes) if isinstance(counts, int) else list(counts)
-        open_ = [k for k, (prefix, n) in enumerate(zip(prefixes, wanted, strict=True)) if _open(prefix) and n]
-        found = [[] if _open(prefix) else [prefix] * n for prefix, n in zip(prefixes, wanted, strict=True)]
+        open_ = [
+            k for k, (prefix, n) in enumerate(zip(prefixes, wanted, strict=True)) if is_open(prefix) and n
+        ]
+        found = [[] if is_open(prefix) else [prefix] * n for prefix, n in zip(prefixes, wanted, strict=True)]
         whole = [to_end or prefixes[k].depth >= self.steps.max_steps for k in open_]
         requests = []
         for k, end in zip(open_, whole, strict=True):
@@ -174,7 +176,7 @@ class Space:
         """
         ends = list(prefixes)
         for _ in range(steps):
-            going = [end for end in dict.fromkeys(ends) if _open(end)]
+            going = [end for end in dict.fromkeys(ends) if is_open(end)]
             new = [prefix for prefix in going if prefix.data.ahead is None]
             requests = [self._request(prefix, 1, greedy=True) for prefix in new]
             results = await self._desk.sample(requests) if requests else []
@@ -339,7 +341,8 @@ def repeats(prefix: Prefix) -> bool:
     return any(node.text.split() == words for node in before.path())
 
 
-def _open(prefix: Prefix) -> bool:
+def is_open(prefix: Prefix) -> bool:
+    """Whether the solution goes on from here."""
     return prefix.data.finish is None
 
 

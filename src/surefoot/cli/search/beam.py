@@ -17,6 +17,12 @@ def beam(
     width: Annotated[int, typer.Option("--width", min=1, help="Prefixes kept after each round.")] = 4,
     expand: Annotated[int, typer.Option("--expand", min=1, help="Next steps drawn of each.")] = 4,
     lookahead: s.Lookahead = 0,
+    set_aside: Annotated[
+        bool,
+        typer.Option(
+            "--set-aside", help="Finished solutions leave their places; go on until all have ended."
+        ),
+    ] = False,
     shun_repeats: s.ShunRepeats = False,
     rule: s.Rule = "weighted_vote",
 ) -> None:
@@ -33,6 +39,11 @@ def beam(
 
     with checked_options():
         method = BeamSearch(
-            width=width, expand=expand, lookahead=lookahead, shun_repeats=shun_repeats, rule=rule
+            width=width,
+            expand=expand,
+            lookahead=lookahead,
+            set_aside=set_aside,
+            shun_repeats=shun_repeats,
+            rule=rule,
         )
     search_file("search beam", method, files, writes, scores)
