@@ -211,3 +211,28 @@ def test_set_aside_goes_on_with_what_has_not_ended():
     assert {c.text for c in usual.candidates if "answer" in c.text} <= {c.text for c in aside.candidates}
     assert len(aside.candidates) > len(usual.candidates)
     assert aside.usage.tokens > usual.usage.tokens
+
+
+def test_set_aside_draws_as_many_steps_each_round_however_few_beams_there_are():
+    class Counted:
+        name = "counted"
+
+        def __init__(self) -> None:
+            self.policy, self.drawn = ScriptedPolicy(full_tree(depth=3, kinds=1)), []
+
+        async def sample(self, requests):
+            self.drawn.append([request.n for request in requests])
+            return await self.policy.sample(requests)
+
+    # one kind of step, so that all draws are one beam
+    policy = Counted()
+    searched(BeamSearch(width=2, expand=3, set_aside=True), [QUESTION], policy, HashScorer())
+    assert policy.drawn == [[6]] * len(policy.drawn)
+    policy = Counted()
+    searched(BeamSearch(width=2, expand=3), [QUESTION], policy, HashScorer())
+    assert policy.drawn == [[6], *[[3]] * (len(policy.drawn) - 1)]
+    assert [BeamSearch(width=4, expand=4, set_aside=True)._draws(beams) for beams in (1, 3, 4)] == [
+        [16],
+        [6, 5, 5],
+        [4, 4, 4, 4],
+    ]

@@ -22,9 +22,10 @@ class BeamSearch:
     place while it is among the best, costs nothing more, and leaves its draws to no other beam; all that
     were in the beam when they ended are candidates, and so are the unfinished ones of the last round.
 
-    With ``set_aside`` every solution that ends is a candidate and leaves its place, and the search goes on
-    with the best of those that have not ended until all have, as search-and-learn (Hugging Face) does: more
-    candidates, for more tokens.
+    With ``set_aside`` every solution that ends is a candidate and leaves its place, the search goes on with
+    the best of those that have not ended until all have, and every round draws ``width`` × ``expand`` steps,
+    shared among the beams where there are fewer, as search-and-learn (Hugging Face) does: more candidates,
+    for more tokens.
 
     With ``lookahead`` a prefix is judged by the score at the end of that many further steps, written
     greedily, as in the paper (what is scored contains them).
@@ -66,13 +67,21 @@ class BeamSearch:
             kept = [beam for beam in beams if not is_open(beam)]
             finished |= dict.fromkeys(kept)
             growing = [beam for beam in beams if is_open(beam)]
-            drawn = [child for children in await space.extend(growing, self.expand) for child in children]
+            grown = await space.extend(growing, self._draws(len(growing)))
+            drawn = [child for children in grown for child in children]
             if not drawn:  # all have ended, or the policy no longer answers
                 break
         solutions = list(finished | dict.fromkeys(beams))
         if self.rule != "majority":
             await space.score(solutions)
         return solutions
+
+    def _draws(self, beams: int) -> list[int]:
+        """Next steps to draw of each beam."""
+        if not self.set_aside or not beams:
+            return [self.expand] * beams
+        each, more = divmod(self.width * self.expand, beams)
+        return [each + (place < more) for place in range(beams)]
 
     async def _best(self, space: Space, prefixes: list[Prefix]) -> list[Prefix]:
         """The ``width`` best; the first of equals."""

@@ -20,7 +20,8 @@ def beam(
     set_aside: Annotated[
         bool,
         typer.Option(
-            "--set-aside", help="Finished solutions leave their places; go on until all have ended."
+            "--set-aside",
+            help="Finished solutions leave their places to others; as many draws a round, until all have ended.",
         ),
     ] = False,
     shun_repeats: s.ShunRepeats = False,
