@@ -21,7 +21,7 @@ def beam(
         bool,
         typer.Option(
             "--set-aside",
-            help="Finished solutions leave their places to others; as many draws a round, until all have ended.",
+            help="Finished solutions leave their places; go on until all have ended.",
         ),
     ] = False,
     shun_repeats: s.ShunRepeats = False,
