@@ -183,13 +183,16 @@ def test_a_problem_given_twice_is_searched_once(search, files, tmp_path):
 def test_a_server_writes_the_steps(files, lab_items, tmp_path):
     def answer(body: Body) -> Reply:
         begun = body["prompt"].count("\n")
-        return Reply(
-            payload=completion(["so\n" if begun < 3 else f"the answer is {begun}"] * body.get("n", 1))
-        )
+        text = "so\n" if begun < 3 else f"the answer is {begun}"
+        return Reply(payload=completion([text] * body.get("n", 1), **says))
 
+    says: dict[str, None] = {}
     with serve(answer) as server:
         words = ["search", "beam", "--problems", files / "p.jsonl", "--prm", files / "prm", "--policy", "m"]
         words += ["--base-url", server.url, "--width=1", "--expand=2", "--separator", r"\n", *SHORT[:1]]
+        said = refused(*words, "--out", tmp_path / "vague.jsonl")
+        assert "does not say whether a step or the solution ended" in said
+        says["stop_reason"] = None  # as vLLM says that the sequence ended
         good(*words, "--out", tmp_path / "r.jsonl", "--extract=phrase,last_number", "--equality=exact")
     assert all(body["stop"] == ["\n"] for body in server.bodies)
     found = results(tmp_path / "r.jsonl")
