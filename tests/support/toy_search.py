@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import reduce
 
+from watched_policy import Watched
+
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Sampling
@@ -50,27 +52,6 @@ def full_tree(depth: int, kinds: int):
         return (text + f"The answer is {text.count('is 0')}")[len(request.prefix) :]
 
     return answer
-
-
-class Watched:
-    """A policy that keeps what it was asked, and what that cost."""
-
-    def __init__(self, policy):
-        self.policy, self.name, self.rounds, self.usage = policy, policy.name, [], Usage()
-
-    async def sample(self, requests):
-        self.rounds.append(list(requests))
-        results = await self.policy.sample(requests)
-        self.usage = reduce(Usage.__add__, (result.usage for result in results), self.usage)
-        return results
-
-    @property
-    def requests(self):
-        return [request for requests in self.rounds for request in requests]
-
-    @property
-    def drawn(self):
-        return sum(request.n for request in self.requests)
 
 
 class HashScorer:
