@@ -14,6 +14,10 @@ and ``accuracy_vs_majority``: that method at its largest size that costs no more
 best-of-16 by the PRM's lowest step, and less the majority of 16, in points; ``ratio`` is the quotient of the
 accuracies. ``tokens_at_equal_accuracy``: the tokens at which best-of-N is as accurate as that, divided by
 its tokens; ``tokens_at_equal_accuracy_of_weighted_vote`` the same of the vote weighted by the PRM's product.
+Compute-optimal search (``_search_optimal.py``) chooses among them by predicted difficulty, by plans that are
+fitted on the development problems; its probe is among its tokens. ``accuracy_of_optimal_vs_best_tree``: its
+accuracy less the best tree method's at equal tokens; ``accuracy_of_optimal_vs_best_of_16`` and
+``tokens_at_equal_accuracy_of_optimal`` as above.
 Their curves are read off between their sizes; where one never gets there, the tokens of its largest
 size stand for it, which is a lower bound and is said so.
 """
@@ -32,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from _search_optimal import PROBE, Trials, described, fit_plans, gather
 from numpy.typing import NDArray
 
 from surefoot import __version__
@@ -52,14 +57,17 @@ from surefoot.search import (
     BeamSearch,
     BestOfNSearch,
     ParticleFilter,
+    Probe,
     Rebase,
     Search,
     SearchResult,
     StepResampling,
     Steps,
+    predict_difficulties,
     run_search,
 )
-from surefoot.store import read_records, write_records
+from surefoot.search.optimal import Fit
+from surefoot.store import read_records, write_json, write_records
 
 Array = NDArray[np.float64]
 
@@ -120,17 +128,12 @@ class Bench:
         """Results of all problems, from disk if they are there."""
         file = self.out / f"{name}.jsonl"
         if not file.exists():
-            # each method begins with nothing in memory
-            self.scorer.clear()
-            policy = TransformersPolicy(
-                self.policy.model, self.policy.tokenizer, name=self.policy.name, remember=REMEMBER
-            )
             with AnswerChecker("exact") as checker:
                 found = asyncio.run(
                     run_search(
                         method,
                         self.problems,
-                        policy,
+                        self._afresh(),
                         self.scorer,
                         steps=STEPS,
                         aggregation=aggregation,
@@ -141,6 +144,34 @@ class Bench:
             write_records(file, found, record=SearchResult)
             print(f"  {file}: {np.mean([r.outcome is True for r in found]):.3f}", flush=True)
         return list(read_records(file, SearchResult))
+
+    def difficulties(self, probe: Probe, aggregation: Aggregator, seed: int) -> list[float | None]:
+        """Predicted difficulty of each problem, from disk if it is there."""
+        file = self.out / f"difficulties-{aggregation}.json"
+        if not file.exists():
+            with AnswerChecker("exact") as checker:
+                found = asyncio.run(
+                    predict_difficulties(
+                        probe,
+                        self.problems,
+                        self._afresh(),
+                        self.scorer,
+                        steps=STEPS,
+                        aggregation=aggregation,
+                        grader=Grader(checker=checker, styles=("phrase",)),
+                        seed=seed,
+                    )
+                )
+            write_json(file, {"difficulties": found})
+        found = json.loads(file.read_text())["difficulties"]
+        return [None if value is None else float(value) for value in found]
+
+    def _afresh(self) -> TransformersPolicy:
+        """The policy, with nothing in its memory or the scorer's: each method begins so."""
+        self.scorer.clear()
+        return TransformersPolicy(
+            self.policy.model, self.policy.tokenizer, name=self.policy.name, remember=REMEMBER
+        )
 
 
 def chosen(result: SearchResult, rule: str, how: Aggregator) -> bool:
@@ -177,9 +208,14 @@ def develop(bench: Bench) -> dict[str, Aggregator]:
 
 
 def measure(
-    bench: Bench, seed: int, ways: dict[str, Aggregator], sizes: Sequence[int]
+    bench: Bench,
+    seed: int,
+    ways: dict[str, Aggregator],
+    sizes: Sequence[int],
+    plans: dict[int, Fit],
+    planned: Aggregator,
 ) -> dict[str, dict[int, tuple[Array, Array]]]:
-    """Outcomes and tokens of every method and size for one seed."""
+    """Outcomes and tokens of every method and size for one seed; ``plans`` aggregate by ``planned``."""
     found: dict[str, dict[int, tuple[Array, Array]]] = {}
     for n in [n for n in SAMPLES if n <= 4 * max(sizes)]:
         results = bench.search(f"samples-{n}", BestOfNSearch(n=n, rule="best_of_n"), "min", seed)
@@ -188,10 +224,17 @@ def measure(
     for size in sizes:
         for name, method in tree_methods(size).items():
             results = bench.search(f"{name}-{size}", method, ways[name], seed)
-            right = np.array([result.outcome is True for result in results], dtype=float)
-            tokens = np.array([result.usage.tokens for result in results], dtype=float)
-            found.setdefault(name, {})[size] = (right, tokens)
+            found.setdefault(name, {})[size] = outcomes(results)
+    for n, fit in plans.items():
+        results = bench.search(f"optimal-{n}", fit.search, planned, seed)
+        found.setdefault("optimal", {})[n] = outcomes(results)
     return found
+
+
+def outcomes(results: Sequence[SearchResult]) -> tuple[Array, Array]:
+    """Whether each problem was solved, and its tokens."""
+    right = np.array([result.outcome is True for result in results], dtype=float)
+    return right, np.array([result.usage.tokens for result in results], dtype=float)
 
 
 def table(points: dict[str, dict[int, Point]]) -> None:
@@ -207,19 +250,33 @@ def table(points: dict[str, dict[int, Point]]) -> None:
 
 
 def figures(points: dict[str, dict[int, Point]], best: str) -> list[dict[str, object]]:
-    """The three figures of the best tree method."""
+    """The figures of the best tree method, and of compute-optimal search beside it."""
     rival = points["best_of_n"][DEVELOPED]
-    affordable = [p for p in points[best].values() if p.cost <= rival.cost]
-    if not affordable:
+    tree = largest_within(points, best, rival.cost)
+    if tree is None:
         raise SystemExit(f"no size of {best} costs as little as best-of-{DEVELOPED}: give smaller sizes")
-    tree = max(affordable, key=lambda point: point.cost)
     majority = points["majority"][DEVELOPED]
-    return [
+    found = [
         points_figure("accuracy_vs_best_of_16", tree, rival),
         points_figure("accuracy_vs_majority", tree, majority),
         tokens_figure("tokens_at_equal_accuracy", tree, points["best_of_n"]),
         tokens_figure("tokens_at_equal_accuracy_of_weighted_vote", tree, points["weighted_vote"]),
     ]
+    optimal = largest_within(points, "optimal", rival.cost)
+    if optimal is not None:
+        for point in points["optimal"].values():
+            gap = gap_figure("accuracy_of_optimal_vs_best_tree", point, points[best])
+            if point is optimal:
+                found.append(gap)
+        found.append(points_figure("accuracy_of_optimal_vs_best_of_16", optimal, rival))
+        found.append(tokens_figure("tokens_at_equal_accuracy_of_optimal", optimal, points["best_of_n"]))
+    return found
+
+
+def largest_within(points: dict[str, dict[int, Point]], name: str, cost: float) -> Point | None:
+    """The method's point that costs most among those of at most ``cost`` tokens."""
+    within = [point for point in points.get(name, {}).values() if point.cost <= cost]
+    return max(within, key=lambda point: point.cost, default=None)
 
 
 def points_figure(name: str, ours: Point, rival: Point) -> dict[str, object]:
@@ -231,6 +288,39 @@ def points_figure(name: str, ours: Point, rival: Point) -> dict[str, object]:
     print(f"{name}: {value:+.1f} points [{low:+.1f}, {high:+.1f}] at {costs}")
     ratio = ours.accuracy / rival.accuracy
     return {"name": name, "value": value, "unit": "points", "ratio": ratio, "low": low, "high": high}
+
+
+def gap_figure(name: str, ours: Point, sizes: dict[int, Point]) -> dict[str, object]:
+    """Difference in points from a method's curve at equal tokens; resampled over problems.
+
+    The curve is straight between its sizes in the logarithm of tokens, and flat beyond them.
+    """
+    curve = sorted(sizes.values(), key=lambda point: point.cost)
+    count, rng = len(ours.right[0]), np.random.default_rng(0)
+
+    def both(rows: NDArray[np.intp]) -> tuple[float, float]:
+        def mean(values: list[Array]) -> float:
+            return float(np.mean([one[rows].mean() for one in values]))
+
+        costs = np.log([mean(point.tokens) for point in curve])
+        theirs = np.interp(np.log(mean(ours.tokens)), costs, [mean(point.right) for point in curve])
+        return mean(ours.right), float(theirs)
+
+    mine, theirs = both(np.arange(count))
+    draws = [100 * float(np.subtract(*both(rng.integers(count, size=count)))) for _ in range(2000)]
+    low, high = (float(np.quantile(draws, level)) for level in (0.025, 0.975))
+    value = 100 * (mine - theirs)
+    print(
+        f"{name}: {value:+.1f} points [{low:+.1f}, {high:+.1f}] ({100 * mine:.1f} %, {ours.cost:.0f} tokens)"
+    )
+    return {
+        "name": name,
+        "value": value,
+        "unit": "points",
+        "ratio": mine / theirs,
+        "low": low,
+        "high": high,
+    }
 
 
 def tokens_figure(name: str, tree: Point, sizes: dict[int, Point]) -> dict[str, object]:
@@ -305,21 +395,32 @@ def main() -> None:
     made = generate_problems(count + development, seed=20_261)
     seeds: list[dict[str, dict[int, tuple[Array, Array]]]] = []
     ways: dict[str, Aggregator] = {}
+    plans: list[dict[int, Fit]] = []
+    trials: Trials | None = None
     for seed in range(options.seeds):
         run = options.runs / f"seed-{seed}"
         quickstart(run, seed, config)
-        if not ways:
-            ways = develop(Bench(run, folder(options.out / "development"), made[count:]))
-        seeds.append(
-            measure(Bench(run, folder(options.out / f"seed-{seed}"), made[:count]), seed, ways, sizes)
-        )
+        beside = options.out / ("development" if seed == 0 else f"development-{seed}")
+        trying = Bench(run, folder(beside), made[count:])
+        if trials is None:
+            ways = develop(trying)
+            trials = gather(trying, tree_methods, sizes, next(iter(ways.values())))
+        how = next(iter(ways.values()))
+        plans.append(fit_plans(trials, trying.difficulties(PROBE, how, seed)))
+        testing = Bench(run, folder(options.out / f"seed-{seed}"), made[:count])
+        seeds.append(measure(testing, seed, ways, sizes, plans[-1], how))
     points = {
         name: {
             size: Point(right=[s[name][size][0] for s in seeds], tokens=[s[name][size][1] for s in seeds])
             for size in seeds[0][name]
+            if all(size in s.get(name, {}) for s in seeds)  # a plan may not fit the cost for every PRM
         }
         for name in seeds[0]
     }
+    for seed, fits in enumerate(plans):
+        for n, plan in described(fits).items():
+            names = ", ".join(search["name"] for search in plan["searches"])
+            print(f"plan of seed {seed} at the cost of best-of-{n}: {names}, easiest first")
     table(points)
     best = next(iter(ways))
     print(f"best tree method on development problems: {best}, by {ways[best]}")
@@ -331,6 +432,7 @@ def main() -> None:
             "problems": count,
             "method": best,
             "aggregation": ways,
+            "plans": [described(fits) for fits in plans],
             "curves": {
                 name: {size: {"tokens": p.cost, "accuracy": p.accuracy} for size, p in sizes.items()}
                 for name, sizes in points.items()

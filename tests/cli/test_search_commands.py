@@ -16,7 +16,7 @@ from openai_server import Body, Reply, completion, serve
 
 from surefoot.cli.search._options import PolicyOptions, PrmOptions
 from surefoot.cli.search._plan import Plan, read_plan, search_of
-from surefoot.cli.search._remember import remembering_policy, remembering_scorer
+from surefoot.cli.search._remember import parse_size, remembering_policy, remembering_scorer
 from surefoot.errors import RunError
 from surefoot.models.calibrated import CalibratedPRM, fit_calibration, save_calibration
 from surefoot.models.card import CheckpointCard
@@ -31,6 +31,7 @@ from surefoot.search.saved_tree import SavedTree
 from surefoot.store import read_records, write_records
 
 SHORT = ("--max-tokens=12", "--step-tokens=6", "--max-steps=2", "--extract=last_number", "--equality=exact")
+MEMORY = 1_000_000
 METHODS = {
     "best-of-n": ("best_of_n", ["--n=3", "--batch=2", "--rule=weighted_vote"]),
     "majority": ("majority", ["--n=3"]),
@@ -225,6 +226,8 @@ def test_a_server_that_is_gone_ends_the_search_and_keeps_nothing_wrong(files, tm
         ("beam", ["--separator="], "'separator' is empty"),
         ("beam", ["--dialect=vllm"], "--dialect vllm is for a server"),
         ("beam", ["--template=x"], "{problem}"),
+        ("beam", ["--remember=2XB"], "--remember is '2XB'; give bytes as 500MB, 2GB or 1.5GiB"),
+        ("majority", ["--remember=-1"], "--remember is '-1'"),
     ],
 )
 def test_what_makes_no_search_is_refused(method, given, said, search, tmp_path, monkeypatch):
@@ -242,12 +245,12 @@ def test_only_majority_needs_no_reward_model(files):
 def test_models_in_this_process_remember_what_they_read(files, lab_base, lab_items):
     policy = PolicyOptions(policy=str(lab_base)).open()
     request = SampleRequest(prompt="Start with 5.\n", sampling=Sampling(max_tokens=4))
-    for one, tokens in ((policy, 1), (remembering_policy(policy), 0)):
+    for one, tokens in ((policy, 1), (remembering_policy(policy, MEMORY), 0)):
         asyncio.run(one.sample([request]))
         [again] = asyncio.run(one.sample([request]))
         assert (again.usage.prompt_tokens > 1) == bool(tokens)
         assert one.name == lab_base.name
-    scorer = remembering_scorer(PrmOptions(prm=str(files / "prm")).open("cpu"))
+    scorer = remembering_scorer(PrmOptions(prm=str(files / "prm")).open("cpu"), MEMORY)
     assert isinstance(scorer, IncrementalScorer)
     first = scorer.score_traces(lab_items)
     again = scorer.score_traces(lab_items)
@@ -259,12 +262,57 @@ def test_a_calibrated_model_remembers_too(files, lab_items, tmp_path):
     shutil.copytree(files / "prm", tmp_path / "prm")
     fitted = fit_calibration("isotonic", [0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1], split="test", trace_ids=["a"])
     save_calibration(tmp_path / "prm", fitted)
-    scorer = remembering_scorer(PrmOptions(prm=str(tmp_path / "prm"), calibrated=True).open("cpu"))
+    scorer = remembering_scorer(PrmOptions(prm=str(tmp_path / "prm"), calibrated=True).open("cpu"), MEMORY)
     assert isinstance(scorer, CalibratedPRM)
     assert isinstance(scorer.scorer, IncrementalScorer)
     plain = load_prm(tmp_path / "prm", calibrated=True).score_traces(lab_items)
     for record, expected in zip(scorer.score_traces(lab_items), plain, strict=True):
         assert record.scores == pytest.approx(expected.scores, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("512", 512),
+        ("2GB", 2 * 10**9),
+        ("1.5GiB", 3 * 2**29),
+        ("500 mb", 500 * 10**6),
+        ("1k", 1000),
+    ],
+)
+def test_sizes_are_bytes(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "2XB", "-1", "1e9", "2GBs", "١GB"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(RunError, match="--remember"):
+        parse_size(text)
+
+
+def test_memory_is_bounded_in_bytes(files, lab_base, lab_items):
+    policy = remembering_policy(PolicyOptions(policy=str(lab_base)).open(), 100_000)
+    # 2 layers x 2 heads of keys and values x (8 + 8) wide x 4 bytes = 256 a token
+    assert policy._known.max_tokens == 100_000 // 256
+    plain = PrmOptions(prm=str(files / "prm")).open("cpu")
+    scorer = remembering_scorer(plain, 12_000)
+    scorer.score_traces(lab_items)
+    pool = scorer._cache.pool
+    each = sum(rows.nbytes for rows in pool._rows.values()) / pool.capacity
+    assert each == 256 + 32 * 4  # and the last hidden state
+    assert 0 < scorer.cached_tokens * each <= 12_000
+    assert remembering_scorer(plain, 0) is plain
+    assert remembering_scorer(plain, 100) is plain  # no room for one token
+
+
+def test_without_memory_the_same_is_found_for_more_tokens(search, tmp_path):
+    good(*search("beam", "--out", tmp_path / "kept.jsonl"))
+    good(*search("beam", "--remember=0", "--out", tmp_path / "plain.jsonl"))
+    kept, plain = results(tmp_path / "kept.jsonl"), results(tmp_path / "plain.jsonl")
+    assert [r.answer for r in kept] == [r.answer for r in plain]
+    for part in ("prompt_tokens", "verifier_tokens"):
+        assert sum(getattr(r.usage, part) for r in kept) < sum(getattr(r.usage, part) for r in plain)
 
 
 def test_steps_are_written_as_asked():

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from transformers import PreTrainedModel
+
 from surefoot.models.encoding import EncodedTrace
 from surefoot.models.packing import Reading, read_trees
 from surefoot.models.scorer import Scorer, readable
 from surefoot.models.step_model import StepModel
 from surefoot.models.tree_attention import Slots, TokenPool
+from surefoot.policies.prefix_cache import bytes_a_token
 from surefoot.tree import PrefixIndex, Tokens
+
+
+def bytes_a_scored_token(trunk: PreTrainedModel) -> int | None:
+    """Memory that an :class:`IncrementalScorer` keeps for one token: keys and values of every layer, and the
+    last hidden state. ``None`` for a trunk without attention heads, of which nothing is kept."""
+    config = trunk.config
+    cached = bytes_a_token(config, trunk.dtype)
+    if cached is None:
+        return None
+    return cached + int(config.get_text_config().hidden_size) * trunk.dtype.itemsize
 
 
 class TokenCache:
@@ -58,8 +71,9 @@ class IncrementalScorer(Scorer):
     :class:`Scorer` up to rounding.
 
     ``max_tokens`` bounds what is kept between calls (:attr:`cached_tokens`); one token takes keys and values
-    of every layer, and the last hidden state. A trunk that cannot read trees is scored as by ``Scorer``, and
-    nothing is kept. Keep one scorer for one set of weights: after a change of the trunk call :meth:`clear`.
+    of every layer, and the last hidden state (:func:`bytes_a_scored_token`). A trunk that cannot read trees
+    is scored as by ``Scorer``, and nothing is kept. Keep one scorer for one set of weights: after a change of
+    the trunk call :meth:`clear`.
     """
 
     def __init__(

@@ -19,6 +19,33 @@ from surefoot.tree import PrefixIndex, Tokens
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
+def bytes_a_token(config: PreTrainedConfig, dtype: torch.dtype) -> int | None:
+    """Memory for the keys and values of one token: layers × key-value heads × (key + value width) × size.
+
+    Llama 2 7B in 16 bits takes 524,288 bytes, Qwen2.5 7B, whose 28 heads share 4 of keys and values, 57,344.
+    ``None`` for a model without attention heads, which has no keys and values to keep. Where layers differ,
+    the largest counts for all; where a cache keeps something smaller that keys and values are made of (latent
+    attention, DeepSeek), the number is an upper bound.
+    """
+    text = config.get_text_config()
+    heads = _largest(text, "num_attention_heads")
+    if heads is None:
+        return None
+    # what a configuration leaves out or sets to None has these meanings in transformers
+    shared = _largest(text, "num_key_value_heads") or heads
+    width = _largest(text, "head_dim") or int(text.hidden_size) // heads
+    keys, values = (_largest(text, name) or width for name in ("qk_head_dim", "v_head_dim"))
+    return int(text.num_hidden_layers) * shared * (keys + values) * dtype.itemsize
+
+
+def _largest(config: PreTrainedConfig, name: str) -> int | None:
+    """A number of the configuration, or the largest where it has one a layer."""
+    value = getattr(config, name, None)
+    if isinstance(value, list | tuple):
+        value = max(value, default=None)
+    return None if value is None else int(value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recalled:
     """What is known of some prompts: the cache to go on from, padded on the left."""

@@ -8,8 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import good, refused
+from hypothesis import given
+from hypothesis import strategies as st
 from toy_scorers import Toy, constant, exact, lab_material, length, outcome
 
+from surefoot.cli.audit._inputs import drawn
+from surefoot.cli.audit.clean import built
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.reward_model import RewardModel
@@ -51,9 +55,9 @@ def files(tmp_path_factory, lab_base) -> Path:
         folder / "pb.json",
         neutral="positive",
     )
-    given = [type(items[0])(problem=i.problem, trace=t) for i, t in zip(items, traces, strict=True)]
+    scored = [type(items[0])(problem=i.problem, trace=t) for i, t in zip(items, traces, strict=True)]
     for rule in (exact, outcome, constant, length):
-        write_records(folder / f"{rule.__name__}.jsonl", Toy(rule).score_traces(given))
+        write_records(folder / f"{rule.__name__}.jsonl", Toy(rule).score_traces(scored))
     card = CheckpointCard(kind="prm", label_source="test", base="tiny", encoding=Encoding(max_length=100))
     RewardModel.initialise(lab_base, card).save(folder / "prm")
     return folder
@@ -118,6 +122,27 @@ def test_clean_from_labels_from_processbench_and_built(files, tmp_path):
     good("audit", "clean", files / "prm", "--problems", files / "p.jsonl", "--build", *QUICK, "--out", out)
     [audit] = result(out, "clean")["clean"]
     assert audit["groups"]["rationalised"]["traces"] == 12
+
+
+def test_solutions_are_built_for_problems_drawn_from_the_whole_file(files):
+    chosen = [
+        {case.problem_id for case in built(str(files / "p.jsonl"), [], limit=4, seed=seed)}
+        for seed in (0, 0, 1)
+    ]
+    assert [len(ids) for ids in chosen] == [4, 4, 4]
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+@given(
+    rows=st.lists(st.integers(), unique=True, max_size=30),
+    limit=st.none() | st.integers(1, 40),
+    seed=st.integers(0, 99),
+)
+def test_a_limit_draws_rows_and_keeps_their_order(rows, limit, seed):
+    found = drawn(rows, limit, seed)
+    assert found == [row for row in rows if row in set(found)]
+    assert len(found) == (len(rows) if limit is None else min(limit, len(rows)))
+    assert found == drawn(rows, limit, seed)
 
 
 def test_over_optimisation_of_stored_scores_and_of_a_pool(files, tmp_path):
@@ -197,6 +222,11 @@ def test_equal_runs_leave_equal_files(files, tmp_path):
         ("over-optimisation -o x", "or --pool"),
         ("transfer {exact} --set {p} -o x", "DOMAIN=DIR"),
         ("outcome {p} {data} -o x", "n_steps"),
+        ("outcome {exact} --processbench b --labels lab -o x", "--labels: not used with --processbench"),
+        ("over-optimisation --pool b --limit 3 {data} -o x", "--problems, --traces, --limit: not used with"),
+        ("over-optimisation --pool b --device cuda -o x", "--device: not used with --pool"),
+        ("clean {prm} --build {data} -o x", "--traces: not used with --build"),
+        ("clean {prm} --build --processbench b --per-problem 1 -o x", "--processbench, --per-problem: not"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_sentence(files, words, message):

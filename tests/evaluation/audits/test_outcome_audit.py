@@ -91,3 +91,34 @@ def test_partial_scores_are_unscored_unless_asked_for():
     assert (left_out.unscored, partial.unscored) == (cut, 0)
     assert partial.controls["whole"].auc == audit(exact).controls["whole"].auc
     assert np.isnan(left_out.around_error["wrong answer"].by_offset[1].value)
+
+
+def test_controls_are_over_the_same_traces():
+    short = _first_step(CASES[0])
+    cases = [*CASES, short]
+    found = audit_outcome(subject(exact), cases, draws=20)
+    assert {control.traces for control in found.controls.values()} == {len(CASES)}
+    assert (found.not_in_controls, found.unscored) == (1, 0)
+    assert found.controls == audit_outcome(subject(exact), CASES, draws=20).controls
+    # stored scores have no altered texts, so the short one counts
+    stored = audit_outcome(subject(exact, stored=True), cases, draws=20)
+    assert (stored.controls["whole"].traces, stored.not_in_controls) == (len(cases), 0)
+    alone = audit_outcome(subject(exact), [short], draws=20)
+    assert (list(alone.controls), alone.without_controls) == (
+        ["whole"],
+        "no trace is a text of two steps or more",
+    )
+
+    def no_score_of_one_line(problem, trace):
+        return [None] if len(trace.steps) == 1 and trace.id != short.item.trace.id else exact(problem, trace)
+
+    blind = audit_outcome(subject(no_score_of_one_line), cases, draws=20)
+    assert {control.traces for control in blind.controls.values()} == {0}
+    assert blind.not_in_controls == len(cases)
+
+
+def _first_step(case: Case) -> Case:
+    trace = case.item.trace
+    step = trace.steps[0]
+    cut = trace.model_copy(update={"id": "short", "text": trace.text[: step.end], "steps": (step,)})
+    return Case(item=type(case.item)(problem=case.item.problem, trace=cut), good=case.good[:1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 import typer
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from surefoot.models.aggregate import Aggregator
     from surefoot.protocols import ProblemTrace
     from surefoot.records import StepScores
+
+T = TypeVar("T")
 
 Scorers = Annotated[
     list[str],
@@ -74,8 +76,10 @@ def read_cases(
 ) -> list[Case]:
     """Traces with what is known of their steps; without labels every step is unknown.
 
-    Raises ``RunError`` if it is not said where they come from.
+    Raises ``RunError`` if it is not said where they come from, or twice.
     """
+    if processbench:
+        refuse_idle("--processbench", problems=problems, traces=traces, labels=labels)
     if bool(processbench) == bool(problems and traces):
         raise RunError("give --problems and --traces (with --labels), or --processbench")
     if processbench:
@@ -112,12 +116,7 @@ def open_subjects(sources: list[str], *, aggregate: str | None, partial: bool, d
 
 def limited(cases: list[Case], limit: int | None, per_problem: int | None, seed: int) -> list[Case]:
     """Cases of ``limit`` problems drawn with ``seed``, the first ``per_problem`` of each; ``None`` = all."""
-    import numpy as np
-
-    names = list(dict.fromkeys(case.problem_id for case in cases))
-    if limit is not None and limit < len(names):
-        chosen = np.random.default_rng(seed).choice(len(names), limit, replace=False)
-        names = [names[at] for at in sorted(chosen)]
+    names = drawn(list(dict.fromkeys(case.problem_id for case in cases)), limit, seed)
     left = dict.fromkeys(names, per_problem if per_problem is not None else len(cases))
     kept = []
     for case in cases:
@@ -125,6 +124,23 @@ def limited(cases: list[Case], limit: int | None, per_problem: int | None, seed:
             left[case.problem_id] -= 1
             kept.append(case)
     return kept
+
+
+def drawn(rows: list[T], limit: int | None, seed: int) -> list[T]:
+    """``limit`` of the rows, drawn with ``seed``, in their order; ``None`` = all."""
+    import numpy as np
+
+    if limit is None or limit >= len(rows):
+        return rows
+    return [rows[at] for at in sorted(np.random.default_rng(seed).choice(len(rows), limit, replace=False))]
+
+
+def refuse_idle(beside: str, **given: object) -> None:
+    """Raise ``RunError`` for an option that does nothing beside another one: those that are not ``None``,
+    empty or ``False``."""
+    idle = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False, [])]
+    if idle:
+        raise RunError(f"{', '.join(idle)}: not used with {beside}; leave out one or the other")
 
 
 def recorded(cases: list[Case], subjects: list[Subject]) -> list[Case]:

@@ -53,6 +53,10 @@ def clean(
     settings = dict(locals())
     from surefoot.cli.audit._write import leave
 
+    if build:
+        i.refuse_idle(
+            "--build", traces=traces, labels=labels, processbench=processbench, per_problem=per_problem
+        )
     subjects = i.open_subjects(scorers, aggregate=aggregate, partial=partial, device=device)
     if build:
         cases = built(problems, subjects, limit=limit, seed=seed)
@@ -80,7 +84,10 @@ def run(
 
 
 def built(problems: str | None, subjects: Sequence[Subject], *, limit: int | None, seed: int) -> list[Case]:
-    """The three solutions of each lab problem. Raises ``RunError`` without problems or for stored scores."""
+    """The three solutions of each lab problem, or of ``limit`` drawn with ``seed``.
+
+    Raises ``RunError`` without problems or for stored scores.
+    """
     from surefoot.cli._shared import read_all
     from surefoot.errors import RunError
     from surefoot.evaluation.audits import rationalised_lab_cases
@@ -90,4 +97,4 @@ def built(problems: str | None, subjects: Sequence[Subject], *, limit: int | Non
         raise RunError("--build needs --problems, a file of problems of the lab")
     if stored := [subject.name for subject in subjects if subject.stored]:
         raise RunError(f"--build writes new solutions, and {stored[0]} is a file of stored scores")
-    return rationalised_lab_cases(read_all(problems, Problem)[:limit], seed=seed)
+    return rationalised_lab_cases(i.drawn(read_all(problems, Problem), limit, seed), seed=seed)

@@ -61,6 +61,9 @@ def over_optimisation(
     if bool(pool) == bool(scorers):
         raise RunError("give scorers with --problems and --traces, or --pool")
     if pool:
+        i.refuse_idle(
+            "--pool", problems=problems, traces=traces, limit=limit, device=device != "cpu" and device
+        )
         subjects, items = _from_pool(pool, aggregate)
     else:
         subjects = i.open_subjects(scorers or [], aggregate=aggregate, partial=False, device=device)

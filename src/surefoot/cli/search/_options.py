@@ -46,6 +46,14 @@ MaxSteps = Annotated[
     int, typer.Option("--max-steps", min=1, help="Steps after which the rest is written in one piece.")
 ]
 InFlight = Annotated[int, typer.Option("--in-flight", min=1, help="Problems searched at the same time.")]
+Remember = Annotated[
+    str,
+    typer.Option(
+        "--remember",
+        help="Memory for keys and values of what was read, for policy and reward model each, where they run "
+        "in this process: 500MB, 2GB, 1.5GiB; 0 = read all again.",
+    ),
+]
 Trees = Annotated[
     str | None, typer.Option("--trees", help="File for the trees, to draw (.jsonl, .jsonl.gz, .parquet).")
 ]
@@ -100,6 +108,7 @@ class PolicyOptions:
     timeout: o.Timeout = 120.0
     batch_size: o.BatchSize = 256
     device: o.Device = "cpu"
+    remember: Remember = "2GB"
 
     def steps(self) -> Steps:
         """How solutions are written. Raises ``ValueError``, or ``ValidationError`` (pydantic)."""
@@ -116,6 +125,12 @@ class PolicyOptions:
             sampling=Sampling(temperature=self.temperature, top_p=self.top_p, max_tokens=self.max_tokens),
             prompt=PromptFormat(template=self.template, chat=self.chat, system=self.system),
         )
+
+    def memory(self) -> int:
+        """Bytes that policy and reward model may keep each. Raises ``RunError``."""
+        from surefoot.cli.search._remember import parse_size
+
+        return parse_size(self.remember)
 
     def open(self) -> Policy:
         """The policy. Raises ``PolicyError``."""

@@ -6,32 +6,52 @@ not the command was stopped before it.
 
 from __future__ import annotations
 
-from surefoot.models.incremental import IncrementalScorer
+import re
+
+from surefoot.errors import RunError
+from surefoot.models.incremental import IncrementalScorer, bytes_a_scored_token
 from surefoot.models.scorer import CheckpointScorer, Scorer
+from surefoot.policies.prefix_cache import bytes_a_token
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy
 
-POLICY_TOKENS = 200_000
-"""Tokens whose keys and values a policy keeps at most."""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]i?)?B?", re.ASCII | re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def remembering_policy(policy: Policy) -> Policy:
-    """The same weights, with an empty memory; a server's model as it is."""
+def parse_size(text: str) -> int:
+    """Bytes: ``2GB`` (powers of 1000), ``1.5GiB`` (of 1024), ``0``. Raises ``RunError`` for anything else."""
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise RunError(f"--remember is {text!r}; give bytes as 500MB, 2GB or 1.5GiB, or 0 to keep nothing")
+    number, unit = found[1], (found[2] or "").lower()
+    return int(float(number) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit.removesuffix("i")])
+
+
+def remembering_policy(policy: Policy, size: int) -> Policy:
+    """The same weights, with an empty memory of ``size`` bytes; a server's model as it is."""
     if not isinstance(policy, TransformersPolicy):
         return policy
+    model = policy.model
     return TransformersPolicy(
-        policy.model,
+        model,
         policy.tokenizer,
         name=policy.name,
         batch_size=policy.batch_size,
-        remember=POLICY_TOKENS,
+        remember=_tokens(size, bytes_a_token(model.config, model.dtype)),
     )
 
 
-def remembering_scorer(scorer: CheckpointScorer) -> CheckpointScorer:
-    """The same weights, with an empty memory; a model that is no classifier of steps as it is."""
+def remembering_scorer(scorer: CheckpointScorer, size: int) -> CheckpointScorer:
+    """The same weights, with an empty memory of ``size`` bytes; a model that is no classifier of steps, or
+    has no memory for a single token, as it is."""
     if type(scorer) is Scorer:  # other kinds have ways of their own
-        return IncrementalScorer(scorer.model, name=scorer.name, batch_tokens=scorer.batch_tokens)
+        tokens = _tokens(size, bytes_a_scored_token(scorer.model.trunk))
+        if not tokens:
+            return scorer
+        return IncrementalScorer(
+            scorer.model, name=scorer.name, batch_tokens=scorer.batch_tokens, max_tokens=tokens
+        )
     below = getattr(scorer, "scorer", None)
     if type(below) is not Scorer:
         return scorer
@@ -39,4 +59,9 @@ def remembering_scorer(scorer: CheckpointScorer) -> CheckpointScorer:
 
     if not isinstance(scorer, CalibratedPRM):
         return scorer
-    return CalibratedPRM(remembering_scorer(below), scorer.calibration)
+    return CalibratedPRM(remembering_scorer(below, size), scorer.calibration)
+
+
+def _tokens(size: int, each: int | None) -> int:
+    """How many fit; none of a model that has no keys and values."""
+    return size // each if each else 0

@@ -48,6 +48,7 @@ def search_file(
     with checked_options():
         steps = policy.steps()
     how = prm.aggregation() if prm else None
+    memory = policy.memory()
     problems = _distinct(read_all(files.problems, Problem))
     inputs = file_inputs(problems=files.problems) | (identifying_files(prm.prm) if prm else {})
     config = _config(search, files, policy, prm)
@@ -75,8 +76,8 @@ def search_file(
                 run_search(
                     search,
                     piece,
-                    remembering_policy(writer),
-                    remembering_scorer(scorer) if scorer else None,
+                    remembering_policy(writer, memory),
+                    remembering_scorer(scorer, memory) if scorer else None,
                     steps=steps,
                     aggregation=how,
                     grader=judge,

@@ -85,6 +85,7 @@ def plan(
     measured = Probe(n=probe, measure=cast("Measure", measure))
     with checked_options():
         steps = writes.steps()
+    memory = writes.memory()
     rows = read_all(problems, Problem)
     tried = _trials(trials, rows)
     with grader(extract, equality) as judge:
@@ -92,8 +93,8 @@ def plan(
             predict_difficulties(
                 measured,
                 rows,
-                remembering_policy(writes.open()),
-                remembering_scorer(scores.open(writes.device)),
+                remembering_policy(writes.open(), memory),
+                remembering_scorer(scores.open(writes.device), memory),
                 steps=steps,
                 aggregation=scores.aggregation(),
                 grader=judge,

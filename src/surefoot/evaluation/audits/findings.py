@@ -61,7 +61,8 @@ def outcome_finding(audit: OutcomeAudit) -> str:
         )
         sentence += (
             f" It tells right answers from wrong ones with AUC {_number(whole)}; from the last step alone "
-            f"with {_number(last)}, with the steps before it shuffled {_number(shuffled)}."
+            f"with {_number(last)}, with the steps before it shuffled {_number(shuffled)} (the same "
+            f"{audit.controls['whole'].traces} traces)."
         )
     return sentence
 

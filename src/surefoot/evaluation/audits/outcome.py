@@ -54,7 +54,10 @@ class AroundError:
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """Trace scores of altered texts against the outcome of the unaltered traces."""
+    """Trace scores of altered texts against the outcome of the unaltered traces.
+
+    All controls of one audit are over the same traces: those that have a score in every one of them.
+    """
 
     auc: Interval
     """Share of (right answer, wrong answer) pairs in which the right one scores higher."""
@@ -76,9 +79,12 @@ class OutcomeAudit:
     around_error: dict[str, AroundError]
     """By outcome of traces with a wrong process: "right answer" (lucky), "wrong answer"."""
     controls: dict[str, Control]
-    """"whole", "last step only", "shuffled steps"; the first alone for stored scores."""
+    """"whole", "last step only", "shuffled steps"; the first alone where no altered text was scored."""
     without_controls: str | None
     """Why the altered texts were not scored."""
+    not_in_controls: int
+    """Traces with an outcome that the controls leave out: chats and traces of one step, whose altered texts
+    do not exist, and those without a score of each text."""
     no_outcome: int
     """Traces left out because their outcome is unknown."""
     unscored: int
@@ -101,7 +107,9 @@ def audit_outcome(
         name: [n for n, case in enumerate(judged) if case.outcome is wanted]
         for name, wanted in (("right answer", True), ("wrong answer", False))
     }
-    controls, usage = _controls(subject, judged, found, draws, seed)
+    without = _without_controls(subject, judged)
+    texts, usage = ({}, Usage()) if without else _altered(subject, judged, seed)
+    controls = _controls(judged, {"whole": found.traces} | texts, draws, seed)
     return OutcomeAudit(
         scorer=subject.name,
         rule=subject.rule,
@@ -112,7 +120,8 @@ def audit_outcome(
             name: _around_error(judged, found, rows, draws, seed) for name, rows in by_outcome.items()
         },
         controls=controls,
-        without_controls="stored scores: no new text can be scored" if subject.stored else None,
+        without_controls=without,
+        not_in_controls=len(judged) - controls["whole"].traces,
         no_outcome=len(cases) - len(judged),
         unscored=int(np.isnan(found.traces).sum()),
         usage=found.usage + usage,
@@ -187,43 +196,55 @@ def _around_error(
     )
 
 
-def _controls(
-    subject: Subject, cases: Sequence[Case], found: Readings, draws: int, seed: int
-) -> tuple[dict[str, Control], Usage]:
-    whole = _control(cases, found.traces, found.traces, draws, seed)
-    texts = [n for n, c in enumerate(cases) if c.item.trace.text is not None and len(c.item.trace.steps) > 1]
-    if subject.stored or not texts:
-        return {"whole": whole}, Usage()
-    chosen = [cases[n] for n in texts]
-    controls, usage = {"whole": whole}, Usage()
+def _alterable(case: Case) -> bool:
+    return case.item.trace.text is not None and len(case.item.trace.steps) > 1
+
+
+def _without_controls(subject: Subject, cases: Sequence[Case]) -> str | None:
+    if subject.stored:
+        return "stored scores: no new text can be scored"
+    return None if any(map(_alterable, cases)) else "no trace is a text of two steps or more"
+
+
+def _altered(subject: Subject, cases: Sequence[Case], seed: int) -> tuple[dict[str, FloatArray], Usage]:
+    """Trace scores of each control's texts, [cases], NaN where there is no such text; and the cost."""
+    rows = [n for n, case in enumerate(cases) if _alterable(case)]
+    traces = [cases[n].item.trace for n in rows]
     altered = {
-        "last step only": [last_step_only(case.item.trace) for case in chosen],
-        "shuffled steps": [
-            shuffled_steps(case.item.trace, edit_stream(seed, "shuffle", case.item.trace.id))
-            for case in chosen
-        ],
+        "last step only": [last_step_only(trace) for trace in traces],
+        "shuffled steps": [shuffled_steps(trace, edit_stream(seed, "shuffle", trace.id)) for trace in traces],
     }
-    for name, traces in altered.items():
-        items = [
-            ProblemTrace(problem=case.item.problem, trace=trace)
-            for case, trace in zip(chosen, traces, strict=True)
-        ]
-        reading = subject.read(items)
+    scores, usage = {}, Usage()
+    for name, texts in altered.items():
+        reading = subject.read(
+            [
+                ProblemTrace(problem=cases[n].item.problem, trace=text)
+                for n, text in zip(rows, texts, strict=True)
+            ]
+        )
         usage += reading.usage
-        controls[name] = _control(chosen, reading.traces, found.traces[texts], draws, seed)
-    return controls, usage
+        scores[name] = np.full(len(cases), math.nan)
+        scores[name][rows] = reading.traces
+    return scores, usage
 
 
-def _control(cases: Sequence[Case], scores: FloatArray, whole: FloatArray, draws: int, seed: int) -> Control:
-    outcome = [float(case.outcome is True) for case in cases]
-    problems = [case.problem_id for case in cases]
+def _controls(
+    cases: Sequence[Case], scores: dict[str, FloatArray], draws: int, seed: int
+) -> dict[str, Control]:
+    """Every control over the traces that have all scores, or they could not be compared."""
+    rows = np.flatnonzero(~np.isnan(list(scores.values())).any(axis=0)).tolist()
+    outcome = [float(cases[n].outcome is True) for n in rows]
+    problems = [cases[n].problem_id for n in rows]
 
     def correlation(first: FloatArray, second: Sequence[float] | FloatArray) -> Interval:
         return correlation_interval(first, second, problems, draws=draws, rng=np.random.default_rng(seed))
 
-    return Control(
-        auc=auc_interval(scores, outcome, problems, draws=draws, rng=np.random.default_rng(seed)),
-        correlation=correlation(scores, outcome),
-        with_whole=correlation(scores, whole),
-        traces=int((~np.isnan(scores)).sum()),
-    )
+    return {
+        name: Control(
+            auc=auc_interval(found[rows], outcome, problems, draws=draws, rng=np.random.default_rng(seed)),
+            correlation=correlation(found[rows], outcome),
+            with_whole=correlation(found[rows], scores["whole"][rows]),
+            traces=len(rows),
+        )
+        for name, found in scores.items()
+    }

@@ -217,14 +217,24 @@ def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
                 rows=around,
             ),
             Table(
-                caption="Scores of altered texts against the outcome of the unaltered traces",
+                caption="Scores of altered texts against the outcome of the unaltered traces, which are the "
+                "same for all texts",
                 headers=["scorer", "rule", "text", "AUC", "correlation", "with whole trace", "n"],
                 rows=controls,
             ),
             Table(
                 caption="What was left out",
-                headers=["scorer", "no outcome", "no trace score", "altered texts"],
-                rows=[[a.scorer, a.no_outcome, a.unscored, a.without_controls or "scored"] for a in audits],
+                headers=[
+                    "scorer",
+                    "no outcome",
+                    "no trace score",
+                    "not in altered texts' table",
+                    "altered texts",
+                ],
+                rows=[
+                    [a.scorer, a.no_outcome, a.unscored, a.not_in_controls, a.without_controls or "scored"]
+                    for a in audits
+                ],
             ),
         ],
         figures=[
