@@ -22,6 +22,7 @@ MAY_IMPORT_TORCH = (
     "surefoot.policies.transformers",
     "surefoot.models",
     "surefoot.training",
+    "surefoot.rl",
     "surefoot.lab.train",
 )
 """Modules, with all below them, that may import torch when they are loaded."""

@@ -51,6 +51,8 @@ class Completion:
     tokens: int
     """Tokens generated."""
     tool_calls: tuple[ToolCall, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    """The tokens as they were drawn, end of sequence included; empty where the policy does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -291,7 +291,25 @@ def test_vllm_answers_are_read_in_full():
         ("b", "stop", 2),
         ("c d", "length", 3),
     ]
+    assert [c.token_ids for c in result.completions] == [(4, 9), (4, 2), (4, 5, 6)]
     assert (result.usage, result.error) == (Usage(prompt_tokens=2, completion_tokens=7, calls=1), None)
+
+
+def test_token_ids_of_a_chat_are_those_of_its_choice():
+    payload = chat(["a", "b c"])
+    payload["prompt_token_ids"] = [5]
+    payload["choices"][0]["token_ids"] = [4, 2]
+    payload["choices"][1]["token_ids"] = [6, 7, 2]
+    request = SampleRequest(prompt="Hi", n=2)
+    (result,), server = sample(lambda _: Reply(payload=payload), request, mode="chat", dialect="vllm")
+    assert [(c.text, c.token_ids) for c in result.completions] == [("a", (4, 2)), ("b c", (6, 7, 2))]
+    assert server.bodies[0]["return_token_ids"] is True
+
+
+def test_a_server_that_gives_no_token_ids_is_not_asked_for_them_and_leaves_them_empty():
+    (result,), server = sample(one("a b"), SampleRequest(prompt="Hi"))
+    assert (result.completions[0].tokens, result.completions[0].token_ids) == (2, ())
+    assert "return_token_ids" not in server.bodies[0]
 
 
 def test_vllm_dialect_makes_greedy_samples_one_by_one_as_vllm_refuses_n_for_them():

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import urllib.request
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -62,6 +63,11 @@ def tokenized(**body: Any) -> list[int]:
     return list(ask(f"{URL.removesuffix('/v1')}/tokenize", {"model": model()["id"], **body})["tokens"])
 
 
+def detokenized(ids: Sequence[int]) -> str:
+    body = {"model": model()["id"], "tokens": list(ids)}
+    return str(ask(f"{URL.removesuffix('/v1')}/detokenize", body)["prompt"])
+
+
 # Samples and seeds
 
 
@@ -110,6 +116,19 @@ def test_tokens_are_those_of_each_choice_and_the_prompt_counts_once():
     )
     for completion in result.completions:
         assert completion.tokens == 16 if completion.finish_reason == "length" else completion.tokens <= 16
+
+
+@pytest.mark.parametrize("stop", [(), ("\n",), ("3",)])
+@pytest.mark.parametrize(("mode", "prompt"), [("completions", "1\n2\n"), ("chat", QUESTION)])
+def test_token_ids_are_the_text_and_no_token_after_a_stop_text(mode, prompt, stop):
+    sampling = Sampling(max_tokens=24, stop=stop)
+    (result,) = run(SampleRequest(prompt=prompt, n=4, sampling=sampling), mode=mode)
+    assert len(texts(result)) == 4
+    for completion in result.completions:
+        assert len(completion.token_ids) == completion.tokens
+        assert detokenized(completion.token_ids).lstrip().startswith(completion.text.strip())
+        if completion.text.endswith(stop):
+            assert stop[0] not in detokenized(completion.token_ids[:-1])
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "openai"])

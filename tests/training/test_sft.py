@@ -21,7 +21,8 @@ from surefoot.models.verifier_format import VerifierFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.training.config import TrainingConfig
 from surefoot.training.generative_data import build_sft_set, write_critiques
-from surefoot.training.sft import CritiqueLoss, train_verifier
+from surefoot.training.language import TokenLoss
+from surefoot.training.sft import train_verifier
 from surefoot.training.targets import Example
 
 FORM = VerifierFormat(
@@ -83,7 +84,7 @@ def by_hand(model, example: Example) -> float:
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_the_loss_is_the_critiques_alone(lab_base, examples, layout) -> None:
     model, _ = base(lab_base)
-    found = CritiqueLoss(model.eval(), TrainingConfig(layout=layout))(examples[:4])
+    found = TokenLoss(model.eval(), TrainingConfig(layout=layout))(examples[:4])
     assert found.item() == pytest.approx(sum(by_hand(model, one) for one in examples[:4]), rel=1e-5)
 
 
@@ -102,7 +103,7 @@ def test_logits_that_are_capped_are_taken_from_the_model(examples) -> None:
         attn_implementation="eager",
     )
     model = Gemma2ForCausalLM(config).eval()
-    found = CritiqueLoss(model, TrainingConfig())(examples[:3])
+    found = TokenLoss(model, TrainingConfig())(examples[:3])
     assert found.item() == pytest.approx(sum(by_hand(model, one) for one in examples[:3]), rel=1e-5)
 
 

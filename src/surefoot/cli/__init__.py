@@ -8,7 +8,22 @@ from typing import Annotated
 
 import typer
 
-from surefoot.cli import audit, convert, evaluate, label, quickstart, sample, score, search, select, train
+from surefoot.cli import (
+    audit,
+    convert,
+    evaluate,
+    expert_iteration,
+    imitate,
+    label,
+    quickstart,
+    rl,
+    sample,
+    score,
+    search,
+    select,
+    train,
+)
+from surefoot.cli._groups import grouped
 from surefoot.errors import SurefootError
 
 INTERRUPTED = 130
@@ -42,6 +57,9 @@ app.command("quickstart")(quickstart.quickstart)
 app.command("sample")(sample.sample)
 app.add_typer(label.app, name="label")
 app.add_typer(train.app, name="train")
+app.command("rl")(grouped(rl.rl))
+app.command("imitate")(grouped(imitate.imitate))
+app.command("expert-iteration")(grouped(expert_iteration.expert_iteration))
 app.command("score")(score.score)
 app.command("select")(select.select)
 app.add_typer(search.app, name="search")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from surefoot.answers import AnswerChecker, AnswerStyle, Grader
     from surefoot.models.verifier_format import VerifierFormat
     from surefoot.protocols import LabelledTrace, Policy, ProblemTrace
+    from surefoot.store import Run
 
 R = TypeVar("R", bound=Record)
 
@@ -202,3 +204,17 @@ def verifier_format(path: str | None) -> VerifierFormat:
         first = error.errors(include_url=False)[0]
         field = f"{first['loc'][0]}: " if first["loc"] else ""
         raise RunError(f"--format {path}: {field}{first['msg'].removeprefix('Value error, ')}") from error
+
+
+@contextmanager
+def one_writer(
+    out: Path, command: str, settings: Mapping[str, Any], inputs: Mapping[str, Path]
+) -> Iterator[Run | None]:
+    """The run directory, held by the first of several processes; ``None`` in the others."""
+    from surefoot.store import Run
+
+    if int(os.environ.get("RANK", "0")) > 0:
+        yield None
+        return
+    with Run.open(out, command=command, config=settings, inputs=inputs) as run:
+        yield run

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
+from surefoot.models.lora import has_adapter, save_adapter
 from surefoot.models.packing import read_states
 from surefoot.models.pretrained import load_pretrained
+
+Entropy = Literal["none", "detached", "gradient"]
+"""Whether entropies are wanted, and whether a gradient goes through them."""
 
 _LOGITS = 16_777_216
 """Logits (positions times vocabulary) held at a time: 64 MB in float32."""
@@ -29,6 +34,16 @@ def load_causal(
     return load_pretrained(AutoModelForCausalLM, path, dtype=dtype, trust_remote_code=trust_remote_code)
 
 
+def save_causal(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Write weights and tokenizer as transformers does; of an adapter its own weights, as peft does."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if has_adapter(model):
+        save_adapter(model, directory, model.state_dict())
+    else:
+        model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
 def target_logprobs(
     policy: PreTrainedModel, states_nh: torch.Tensor, targets_n: torch.Tensor, *, limit: int = _LOGITS
 ) -> torch.Tensor:
@@ -36,23 +51,51 @@ def target_logprobs(
 
     Each is the target's logit less the log-sum-exp of all, ``limit`` logits at a time.
     """
+    return token_statistics(policy, states_nh, targets_n, limit=limit)[0]
+
+
+def token_statistics(
+    policy: PreTrainedModel,
+    states_nh: torch.Tensor,
+    targets_n: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    entropy: Entropy = "none",
+    limit: int = _LOGITS,
+) -> torch.Tensor:
+    """Log-probabilities of ``targets_n`` and, if wanted, entropies: ``[1, N]`` or ``[2, N]``, float32.
+
+    Both in nats, of the distribution that ``policy`` has at ``temperature`` after hidden states ``[N, H]``.
+    """
     head = policy.get_output_embeddings()
     device, dtype = head.weight.device, head.weight.dtype
     states, targets = states_nh.to(device, dtype), targets_n.to(device)
 
     def piece(part_nh: torch.Tensor, wanted_n: torch.Tensor) -> torch.Tensor:
         logits = head(part_nh).float()
-        return logits.gather(1, wanted_n[:, None])[:, 0] - logits.logsumexp(1)
+        if temperature != 1:
+            logits = logits / temperature
+        total = logits.logsumexp(1)
+        found = [logits.gather(1, wanted_n[:, None])[:, 0] - total]
+        if entropy != "none":
+            with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
+                found.append(total - ((logits - total[:, None]).exp() * logits).sum(1))
+        return torch.stack(found)
 
     rows = max(1, limit // head.weight.shape[0])
     pieces = []
     for start in range(0, len(targets), rows):
         part = (states[start : start + rows], targets[start : start + rows])
-        if torch.is_grad_enabled():
+        # one piece fits into memory as it is; more are computed anew on the way back
+        if torch.is_grad_enabled() and len(targets) > rows:
             pieces.append(checkpoint(piece, *part, use_reentrant=False))
         else:
             pieces.append(piece(*part))
-    return torch.cat(pieces) if pieces else states.new_zeros(0, dtype=torch.float32)
+    return (
+        torch.cat(pieces, dim=1)
+        if pieces
+        else states.new_zeros((1 + (entropy != "none"), 0), dtype=torch.float32)
+    )
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ Training and scoring both build their tokens here, and nowhere else.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -59,6 +60,11 @@ class EncodedTrace:
     """Index of each step's first token: the one after the step before it where the two touch, so that the
     steps of a text tile it, else (a tool's message lies between) the first of its own. Beyond ``ids`` for a
     step that is cut off; empty where a family does not say."""
+    written: tuple[tuple[int, int], ...] = ()
+    """Tokens [first, end) that each step was written with: a token belongs to the step that it begins in, so
+    white space after a step's last word is the step's own. The opening that a chat template puts before an
+    assistant's message is nobody's. Beyond ``ids`` for a step that is cut off; empty where a family does not
+    say."""
 
     @property
     def truncated_steps(self) -> int:
@@ -94,6 +100,7 @@ def encode_traces(
                 ids=tuple(ids[: encoding.max_length]),
                 positions=tuple(positions),
                 starts=_first_tokens(offsets, where.spans, positions),
+                written=_written_tokens(offsets, where.written or where.spans),
             )
     return [encoded[number] for number in range(len(items))]
 
@@ -106,6 +113,8 @@ class _Located:
     spans: list[tuple[int, int]]
     rendered: bool
     """Whether a chat template wrote the text."""
+    written: list[tuple[int, int]] | None = None
+    """The steps' spans without what the template opens a message with, where that differs."""
 
 
 def _mark(where: _Located, marker: str) -> _Located:
@@ -148,11 +157,23 @@ def _first_tokens(
     return tuple(starts)
 
 
+def _written_tokens(
+    offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, int], ...]:
+    """Tokens that begin in each span; special tokens that have no characters are nobody's."""
+    filled = [at for at, (start, end) in enumerate(offsets) if end > start]
+    begins = [offsets[at][0] for at in filled]
+    places = [*filled, filled[-1] + 1 if filled else 0]
+    return tuple(
+        (places[bisect_left(begins, first)], places[bisect_left(begins, end)]) for first, end in spans
+    )
+
+
 def _locate_messages(tokenizer: PreTrainedTokenizerBase, item: ProblemTrace) -> _Located:
     """An agent's run: the chat template renders it, a step is everything its message adds."""
     messages = item.trace.messages
     whole = _render(tokenizer, messages, generation=False)
-    spans = []
+    spans, written = [], []
     for step in item.trace.steps:
         last = step.message or 0
         start = len(_render(tokenizer, messages[:last], generation=False)) if last else 0
@@ -162,7 +183,9 @@ def _locate_messages(tokenizer: PreTrainedTokenizerBase, item: ProblemTrace) -> 
                 f"trace {item.trace.id}: the chat template rewrites earlier messages, no step can be located"
             )
         spans.append((start, len(upto)))
-    return _Located(text=whole, spans=spans, rendered=True)
+        opened = _render(tokenizer, messages[:last], generation=True) if last else ""
+        written.append((len(opened) if upto.startswith(opened) and opened else start, len(upto)))
+    return _Located(text=whole, spans=spans, rendered=True, written=written)
 
 
 def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], *, generation: bool) -> str:

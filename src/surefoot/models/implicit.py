@@ -128,6 +128,33 @@ class ImplicitPRM:
         other = None
         if named is not None:
             other, _ = load_causal(named, dtype=dtype, trust_remote_code=trust_remote_code)
+        return cls.assemble(
+            policy,
+            tokenizer,
+            reference=other,
+            reference_name=None if named is None else str(named),
+            base=str(base),
+            beta=beta,
+            read=read,
+            encoding=encoding,
+            cache=cache,
+        )
+
+    @classmethod
+    def assemble(
+        cls,
+        policy: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        reference: PreTrainedModel | None,
+        reference_name: str | None,
+        base: str,
+        beta: float = 0.05,
+        read: Read = "step",
+        encoding: Encoding | None = None,
+        cache: Path | None = None,
+    ) -> ImplicitPRM:
+        """:meth:`initialise` from models that are loaded; the names are noted in the checkpoint."""
         encoding = encoding or Encoding()
         limit = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
         if limit and encoding.max_length > limit:
@@ -140,10 +167,10 @@ class ImplicitPRM:
             aggregation=aggregation,
             score_means=meaning,
             label_source="outcome",
-            base=str(base),
+            base=base,
         )
-        settings = ImplicitSettings(beta=beta, read=read, reference=None if named is None else str(named))
-        return cls(policy, tokenizer, card, settings, reference=other, cache=cache)
+        settings = ImplicitSettings(beta=beta, read=read, reference=reference_name)
+        return cls(policy, tokenizer, card, settings, reference=reference, cache=cache)
 
     @classmethod
     def load(

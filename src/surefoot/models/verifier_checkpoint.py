@@ -10,8 +10,8 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
 from surefoot.models.card import CARD, CheckpointCard, read_card
-from surefoot.models.causal import load_causal
-from surefoot.models.lora import base_of, has_adapter, load_adapter, save_adapter
+from surefoot.models.causal import load_causal, save_causal
+from surefoot.models.lora import base_of, load_adapter
 from surefoot.models.verifier_format import VerifierFormat
 from surefoot.store import write_json
 
@@ -33,12 +33,7 @@ class VerifierCheckpoint:
 
         ``surefoot.json`` comes last and atomically: a directory that has it is complete.
         """
-        directory.mkdir(parents=True, exist_ok=True)
-        if has_adapter(self.model):
-            save_adapter(self.model, directory, self.model.state_dict())
-        else:
-            self.model.save_pretrained(directory)
-        self.tokenizer.save_pretrained(directory)
+        save_causal(self.model, self.tokenizer, directory)
         write_json(directory / FORMAT, self.form.model_dump())
         write_json(directory / CARD, self.card.model_dump())
 

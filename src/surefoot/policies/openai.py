@@ -44,8 +44,10 @@ class OpenAIPolicy:
     only a total for a call. So the ``openai`` dialect makes one call a sample (``n`` is never sent): sample 0
     with the request's seed, the others with seeds derived from it by hashing. The ``vllm`` dialect makes one
     call with ``n`` and a hash of the seed (vLLM adds the sample's number to it), and counts
-    the ``token_ids`` that vLLM returns with each choice (vLLM 0.10.2 or newer). At temperature 0 vLLM
-    refuses ``n`` above 1, so greedy samples are one call each there too.
+    the ``token_ids`` that vLLM returns with each choice (vLLM 0.10.2 or newer). These are also given on, as
+    ``Completion.token_ids``: they end with the end of the sequence if it was drawn, else with the token that
+    completes a stop text. At temperature 0 vLLM refuses ``n`` above 1, so greedy samples are one call each
+    there too.
     Either way ``Usage.prompt_tokens`` counts the prompt once a request, and ``Usage.calls`` counts every
     call made, retries included. An answer without ``usage`` is an error, as its cost is unknown.
 
@@ -325,7 +327,8 @@ def _completion(choice: _Choice, mode: str, stop: tuple[str, ...], tokens: int) 
     if text is None:
         raise _AnswerError(f"malformed answer: choice {choice.index} has no text; is mode={mode!r} right?")
     text, reason = _restore_stop(choice, text, stop)
-    return Completion(text=text, finish_reason=reason, tokens=tokens, tool_calls=calls)
+    drawn = tuple(choice.token_ids or ())
+    return Completion(text=text, finish_reason=reason, tokens=tokens, tool_calls=calls, token_ids=drawn)
 
 
 def _restore_stop(choice: _Choice, text: str, stop: tuple[str, ...]) -> tuple[str, str]:

@@ -34,14 +34,18 @@ async def sample_traces(
     ]
     results = await policy.sample(requests)
     return [
-        _traces(policy.name, problem, result, seed, segmenter, grader)
+        build_traces(policy.name, problem, result, seed=seed, segmenter=segmenter, grader=grader)
         for problem, result in zip(problems, results, strict=True)
     ]
 
 
-def _traces(
-    policy: str, problem: Problem, result: SampleResult, seed: int, segmenter: Segmenter, grader: Grader
+def build_traces(
+    policy: str, problem: Problem, result: SampleResult, *, seed: int, segmenter: Segmenter, grader: Grader
 ) -> list[Trace]:
+    """The traces of one problem, in the order of the completions: cut into steps, with answer and outcome.
+
+    A request that failed before its first completion gives one trace with an empty text and the ``error``.
+    """
     texts = [completion.text for completion in result.completions]
     grades = grader.grade(texts, [problem.answer] * len(texts))
     traces = []

@@ -109,7 +109,7 @@ class TransformersPolicy:
         rows: list[_Row] = []
         errors: dict[int, str] = {}
         for number, request in enumerate(requests):
-            ids = self._encode(request)
+            ids = encode_request(self.tokenizer, request, policy=self.name)
             room = self._context - len(ids)
             if room <= 0:
                 errors[number] = (
@@ -132,15 +132,6 @@ class TransformersPolicy:
         for row in sorted(rows, key=lambda row: row.sample):
             finished[row.request_number].append(row)
         return [self._result(finished[n], read[n], errors.get(n)) for n in range(len(requests))]
-
-    def _encode(self, request: SampleRequest) -> tuple[int, ...]:
-        if isinstance(request.prompt, str):
-            return tuple(self.tokenizer(request.prompt + request.prefix)["input_ids"])
-        if not self.tokenizer.chat_template:
-            raise PolicyError(f"policy {self.name!r} has no chat template; use a prompt format without chat")
-        messages = template_messages(request.prompt)
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return tuple(self.tokenizer(text + request.prefix, add_special_tokens=False)["input_ids"])
 
     @torch.inference_mode()
     def _decode(self, rows: list[_Row], cancelled: threading.Event) -> list[tuple[_Row, int]]:
@@ -264,12 +255,29 @@ class TransformersPolicy:
                 text=self._text(row)[: row.cut],
                 finish_reason=row.finish_reason or "length",
                 tokens=len(row.tokens),
+                token_ids=tuple(row.tokens),
             )
             for row in rows
         )
         written = sum(len(row.tokens) for row in rows)
         usage = Usage(prompt_tokens=read, completion_tokens=written, calls=0 if error else 1)
         return SampleResult(completions=completions, usage=usage, error=error)
+
+
+def encode_request(
+    tokenizer: PreTrainedTokenizerFast, request: SampleRequest, *, policy: str
+) -> tuple[int, ...]:
+    """Tokens of a request's prompt and prefix, as the policy of that name reads them.
+
+    Raises ``PolicyError`` for messages where the tokenizer has no chat template.
+    """
+    if isinstance(request.prompt, str):
+        return tuple(tokenizer(request.prompt + request.prefix)["input_ids"])
+    if not tokenizer.chat_template:
+        raise PolicyError(f"policy {policy!r} has no chat template; use a prompt format without chat")
+    messages = template_messages(request.prompt)
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return tuple(tokenizer(text + request.prefix, add_special_tokens=False)["input_ids"])
 
 
 @dataclass

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from pydantic import BaseModel
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -14,36 +16,59 @@ from surefoot.training.config import TrainingLog
 from surefoot.training.workers import placed, whole
 
 Parameters = Mapping[str, torch.nn.Parameter]
+L = TypeVar("L", bound=BaseModel)
 
 
 def save_state(
-    path: Path, parameters: Parameters, optimiser: torch.optim.Optimizer, log: TrainingLog, *, write: bool
+    path: Path,
+    parameters: Parameters,
+    optimisers: Sequence[torch.optim.Optimizer],
+    log: BaseModel,
+    *,
+    write: bool,
 ) -> None:
-    """Trained weights, optimiser and log in one file. Every process calls it, one with ``write``."""
+    """Trained weights, their optimisers and the log in one file. Every process calls it, one with ``write``.
+
+    Each parameter belongs to one of ``optimisers``.
+    """
     tensors = {}
+    owners = _owners(optimisers)
     for name, parameter in parameters.items():
         tensors[f"parameter/{name}"] = whole(parameter.detach())
-        for key, value in optimiser.state[parameter].items():
+        for key, value in owners[parameter].state[parameter].items():
             tensors[f"{key}/{name}"] = whole(value)
     if write:
         _write(path, tensors, {"log": log.model_dump_json()})
 
 
-def load_state(path: Path, parameters: Parameters, optimiser: torch.optim.Optimizer) -> TrainingLog:
+def load_state(
+    path: Path, parameters: Parameters, optimisers: Sequence[torch.optim.Optimizer], log: type[L]
+) -> L:
     """Put the state of ``path`` back; returns its log, an empty one if there is no such file."""
     if not path.exists():
-        return TrainingLog()
+        return log()
+    owners = _owners(optimisers)
     with safe_open(path, framework="pt") as state, torch.no_grad():
-        log = TrainingLog.model_validate_json(state.metadata()["log"])
+        found = log.model_validate_json(state.metadata()["log"])
         known = set(state.keys())
         for name, parameter in parameters.items():
             parameter.copy_(placed(state.get_tensor(f"parameter/{name}"), parameter))
             moments = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in known]
             values = {key: state.get_tensor(f"{key}/{name}") for key in moments}
-            optimiser.state[parameter] = {
-                key: value if key == "step" else placed(value, parameter) for key, value in values.items()
-            }
-    return log
+            if values:
+                owners[parameter].state[parameter] = {
+                    key: value if key == "step" else placed(value, parameter) for key, value in values.items()
+                }
+    return found
+
+
+def _owners(optimisers: Sequence[torch.optim.Optimizer]) -> dict[torch.Tensor, torch.optim.Optimizer]:
+    return {
+        parameter: optimiser
+        for optimiser in optimisers
+        for group in optimiser.param_groups
+        for parameter in group["params"]
+    }
 
 
 def save_weights(path: Path, parameters: Parameters, *, write: bool) -> None:

@@ -65,7 +65,7 @@ def train(
         held_out = HeldOut(validation, neutral_is_good=model.card.neutral == "good")
     elif config.patience:
         raise TrainingError("'patience' counts evaluations on held-out traces: give 'validation'")
-    workers = open_workers(config, directory)
+    workers = open_workers(config.report_to, config, directory)
     checkpoint = directory / "checkpoint.safetensors"
     if config.head_epochs and not config.freeze_trunk and not checkpoint.exists():
         changes = {
@@ -123,7 +123,9 @@ def _optimise(plan: _Plan) -> TrainingLog:
         config.learning_rate * rate_share(update, len(batches), config.warmup)
         for update in range(len(batches))
     ]
-    log = load_state(plan.checkpoint, parameters, optimiser) if plan.checkpoint else TrainingLog()
+    log = TrainingLog()
+    if plan.checkpoint:
+        log = load_state(plan.checkpoint, parameters, [optimiser], TrainingLog)
     every = config.evaluate_every or math.ceil(len(batches) / config.epochs)
     for update in range(len(log.losses), len(batches)):
         if log.stopped:
@@ -139,7 +141,7 @@ def _optimise(plan: _Plan) -> TrainingLog:
         if plan.progress:
             plan.progress(done, len(batches), log.losses[-1])
         if plan.checkpoint and done % config.checkpoint_every == 0 and done < len(batches):
-            save_state(plan.checkpoint, parameters, optimiser, log, write=workers.rank == 0)
+            save_state(plan.checkpoint, parameters, [optimiser], log, write=workers.rank == 0)
             run.write_curves(log, rates)
     run.finish(log, rates)
     return log

@@ -1,7 +1,8 @@
 """The updates of training a language model as a whole, or its adapter, in one process.
 
-Shared by implicit reward models and generative verifiers. The order of batches depends on the seed alone, and
-a checkpoint holds weights, optimiser and position, so a killed run goes on with the losses it would have had.
+Shared by implicit reward models, generative verifiers and cloned policies. The order of batches depends on
+the seed alone, and a checkpoint holds weights, optimiser and position, so a killed run goes on with the
+losses it would have had.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def run_updates(
     optimiser = torch.optim.AdamW(
         parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay, betas=(0.9, 0.98)
     )
-    log = load_state(checkpoint, parameters, optimiser)
+    log = load_state(checkpoint, parameters, [optimiser], TrainingLog)
     batches = batch_order(examples, config)
     rates = [config.learning_rate * rate_share(n, len(batches), config.warmup) for n in range(len(batches))]
     for update in range(len(log.losses), len(batches)):
@@ -70,7 +71,7 @@ def run_updates(
         if progress:
             progress(update + 1, len(batches), log.losses[-1])
         if (update + 1) % config.checkpoint_every == 0 and update + 1 < len(batches):
-            save_state(checkpoint, parameters, optimiser, log, write=True)
+            save_state(checkpoint, parameters, [optimiser], log, write=True)
     model.eval()
     write_curves(directory / "curves.jsonl", log, rates)
     save()

@@ -8,18 +8,18 @@ over all, a whole tensor. One process needs no accelerate; several are started b
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from pydantic import BaseModel
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from surefoot.errors import TrainingError
-from surefoot.training.config import TrainingConfig
 
 
 class Workers(Protocol):
@@ -44,6 +44,9 @@ class Workers(Protocol):
 
     def total(self, value: float) -> float:
         """Sum over all processes."""
+
+    def largest(self, value: int) -> int:
+        """Largest of all processes' values."""
 
     def wait(self) -> None:
         """Until every process is here."""
@@ -78,6 +81,9 @@ class Alone:
     def total(self, value: float) -> float:
         return value
 
+    def largest(self, value: int) -> int:
+        return value
+
     def wait(self) -> None:
         return None
 
@@ -91,17 +97,17 @@ class Alone:
 class Accelerated:
     """Processes and trackers by ``accelerate.Accelerator``."""
 
-    def __init__(self, config: TrainingConfig, directory: Path) -> None:
+    def __init__(self, report_to: Sequence[str], settings: BaseModel, directory: Path) -> None:
         from accelerate import Accelerator
 
-        _check_trackers(config.report_to)
+        _check_trackers(report_to)
         self._accelerator = Accelerator(
-            log_with=list(config.report_to) or None, project_dir=str(directory / "tracking")
+            log_with=list(report_to) or None, project_dir=str(directory / "tracking")
         )
         self.count: int = self._accelerator.num_processes
         self.rank: int = self._accelerator.process_index
-        if config.report_to:
-            self._accelerator.init_trackers("surefoot", config=_flat(config))
+        if report_to:
+            self._accelerator.init_trackers("surefoot", config=_flat(settings))
 
     def prepare(
         self, model: nn.Module, optimiser: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -124,6 +130,9 @@ class Accelerated:
         single = torch.tensor(value, dtype=torch.float64, device=self._accelerator.device)
         return float(self._accelerator.reduce(single, reduction="sum"))
 
+    def largest(self, value: int) -> int:
+        return int(self._accelerator.gather(torch.tensor([value], device=self._accelerator.device)).max())
+
     def wait(self) -> None:
         self._accelerator.wait_for_everyone()
 
@@ -134,18 +143,20 @@ class Accelerated:
         self._accelerator.end_training()
 
 
-def open_workers(config: TrainingConfig, directory: Path) -> Workers:
+def open_workers(report_to: Sequence[str], settings: BaseModel, directory: Path) -> Workers:
     """This process alone, or with accelerate if it was launched with others or trackers are wanted.
+
+    ``settings`` is what the trackers note down of the run.
 
     Raises ``TrainingError`` if a package is absent that this needs.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1 or "ACCELERATE_USE_FSDP" in os.environ
-    if not launched and not config.report_to:
+    if not launched and not report_to:
         return Alone()
     if find_spec("accelerate") is None:
         why = "several processes need" if launched else "'report_to' needs"
         raise TrainingError(f"{why} the package accelerate; pip install 'surefoot[train]'")
-    return Accelerated(config, directory)
+    return Accelerated(report_to, settings, directory)
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -173,9 +184,9 @@ def _check_trackers(names: Iterable[str]) -> None:
             raise TrainingError(f"'report_to' has {name!r}, whose package is absent; pip install {name}")
 
 
-def _flat(config: TrainingConfig) -> dict[str, Any]:
+def _flat(settings: BaseModel) -> dict[str, Any]:
     """Settings as trackers take them: numbers and text."""
     return {
         name: value if isinstance(value, (int, float, str)) else str(value)
-        for name, value in config.model_dump().items()
+        for name, value in settings.model_dump().items()
     }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from surefoot.models.card import CheckpointCard
     from surefoot.models.reward_model import RewardModel
     from surefoot.protocols import LabelledTrace
-    from surefoot.store import Run
     from surefoot.training.config import TrainingConfig
     from surefoot.training.targets import Example, OutcomeTargets, StepTargets, TrainingItem
 
@@ -125,9 +122,9 @@ def in_run(
 
     Raises ``RunError`` if ``out`` holds a run of other settings or inputs.
     """
-    from surefoot.cli._shared import stages
+    from surefoot.cli._shared import one_writer, stages
 
-    with _one_writer(out, f"train {kind}", settings, inputs) as run, stages() as progress:
+    with one_writer(out, f"train {kind}", settings, inputs) as run, stages() as progress:
         if (out / "done" / "train.json").exists():
             typer.echo(f"{out} is finished already", err=True)
             return
@@ -146,17 +143,3 @@ def say_left_out(dropped: Mapping[str, int], first: Mapping[str, str] | None = N
     for reason, count in dropped.items():
         where = f", first in {first[reason]}" if first else ""
         typer.echo(f"left out: {count} {reason}{where}", err=True)
-
-
-@contextmanager
-def _one_writer(
-    out: Path, command: str, settings: Mapping[str, Any], inputs: Mapping[str, Path]
-) -> Iterator[Run | None]:
-    """The run directory, held by the first of several processes; ``None`` in the others."""
-    from surefoot.store import Run
-
-    if int(os.environ.get("RANK", "0")) > 0:
-        yield None
-        return
-    with Run.open(out, command=command, config=settings, inputs=inputs) as run:
-        yield run

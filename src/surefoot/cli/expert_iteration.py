@@ -1,0 +1,104 @@
+"""``surefoot expert-iteration``: a policy learns from its own good solutions."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from surefoot.cli._rounds import Data, RoundsOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from surefoot.protocols import StepScorer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertIterationOptions(RoundsOptions):
+    """How solutions are chosen."""
+
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Solutions a problem and round.")] = 8
+    keep_solutions: Annotated[
+        int,
+        typer.Option("--keep-solutions", min=1, help="Different good solutions learned a problem and round."),
+    ] = 4
+    prm: Annotated[
+        str | None,
+        typer.Option("--prm", "-m", help="Checkpoint directory or hub name: every step must score well."),
+    ] = None
+    family: Annotated[
+        str | None,
+        typer.Option("--family", help="Published family, where name and files do not tell, e.g. qwen-prm."),
+    ] = None
+    verifier: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--verifier",
+            help="In place of --prm: every step must be right by arithmetic, game24 or lab; repeat.",
+        ),
+    ] = None
+    threshold: Annotated[
+        float, typer.Option("--threshold", min=0, max=1, help="Lowest score that every step must reach.")
+    ] = 0.5
+    data: Data = "last"
+
+
+def expert_iteration(options: ExpertIterationOptions) -> None:
+    """Train a policy on its own good solutions, in rounds (expert iteration, STaR, ReST-EM).
+
+    In each round it writes solutions, and learns from different ones with the right answer. By the answer
+    alone, lucky answers after a wrong step are learned, too: `--prm` or `--verifier` keep out solutions with
+    a bad step. Problems need an answer. Start a killed command again and it goes on where it was.
+
+    Example: `surefoot expert-iteration --problems p.jsonl --policy lab --prm prm --threshold 0.5
+    --held-out test.jsonl --gold lab --max-tokens 96 --out iterated`
+    """
+    from surefoot.cli._pieces import file_inputs
+    from surefoot.cli._rounds import say_rounds
+    from surefoot.cli._shared import checked_options, read_all, stages
+    from surefoot.errors import RunError
+    from surefoot.records import Problem
+    from surefoot.rl.expert_iteration import ExpertIterationConfig, iterate
+    from surefoot.store import Run
+
+    if options.prm and options.verifier:
+        raise RunError("--prm and --verifier both judge steps; give one of them")
+    by_steps = bool(options.prm or options.verifier)
+    with checked_options():
+        mine = {name: getattr(options, name) for name in ("samples", "keep_solutions", "data")}
+        threshold = options.threshold if by_steps else None
+        config = ExpertIterationConfig.model_validate(options.settings() | mine | {"threshold": threshold})
+        options.asked()
+    problems = read_all(options.problems, Problem)
+    judge = {"prm": options.prm, "family": options.family, "verifier": options.verifier}
+    resolved = {"rounds": config.model_dump(mode="json"), **options.reading(), **judge}
+    inputs = file_inputs(problems=options.problems, held_out=options.held_out) | _files(options.prm)
+    with (
+        ExitStack() as stack,
+        options.exercise(problems) as exercise,
+        Run.open(options.out, command="expert-iteration", config=resolved, inputs=inputs) as run,
+        stages() as progress,
+    ):
+        scorer = _scorer(options, stack) if by_steps else None
+        rows = iterate(run, exercise, config, progress, scorer=scorer)
+    say_rounds(options.out, rows)
+
+
+def _files(prm: str | None) -> dict[str, Path]:
+    from surefoot.models.families import identifying_files
+
+    return dict(identifying_files(prm)) if prm else {}
+
+
+def _scorer(options: ExpertIterationOptions, stack: ExitStack) -> StepScorer:
+    if options.verifier:
+        from surefoot.cli._rounds import verifiers
+        from surefoot.models.label_scorer import LabelScorer
+
+        return LabelScorer(verifiers(stack, options.verifier), name="+".join(options.verifier))
+    from surefoot.models.scorer import load_prm
+
+    return load_prm(options.prm or "", device=options.device, family=options.family)

@@ -1,0 +1,146 @@
+"""The language model that is trained, and the chance that it gives to tokens that were drawn."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from surefoot.errors import CheckpointError
+from surefoot.models.causal import Entropy, require_plain_head, token_statistics
+from surefoot.models.lora import has_adapter
+from surefoot.models.reward_model import pad_batch
+from surefoot.rl.credit.rule import FloatArray
+from surefoot.rl.rollouts import Rollout
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenReading:
+    """Of the N response tokens of some rollouts, one rollout after the other; tensors [N] in nats."""
+
+    logprobs: torch.Tensor
+    entropies: torch.Tensor | None
+
+
+class Actor:
+    """Reads rollouts with a causal language model, at the temperature at which they were drawn."""
+
+    def __init__(self, model: PreTrainedModel, *, temperature: float = 1.0, bf16: bool = False) -> None:
+        self.model, self.temperature, self.bf16 = model, temperature, bf16
+        try:
+            require_plain_head(model)
+            self._plain = True
+        except CheckpointError:
+            self._plain = False  # scaled or capped: ask the model itself for all logits
+
+    def read(
+        self, rollouts: Sequence[Rollout], *, entropy: Entropy = "none", called: nn.Module | None = None
+    ) -> TokenReading:
+        """Log-probabilities with gradient, if gradients are on.
+
+        ``called`` stands in for the model where a wrapper (DDP) has to see the forward pass.
+        """
+        device = self.model.device
+        padded = pad_rollouts(rollouts, device)
+        places = padded.rows_n, padded.before_n
+        targets_n = padded.ids_bt[padded.rows_n, padded.before_n + 1]
+        inputs = {"input_ids": padded.ids_bt, "attention_mask": padded.mask_bt, "use_cache": False}
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            if self._plain and called is None:
+                states = self.model.base_model(**inputs).last_hidden_state[places]
+                found = token_statistics(
+                    self.model, states, targets_n, temperature=self.temperature, entropy=entropy
+                )
+                return TokenReading(logprobs=found[0], entropies=None if entropy == "none" else found[1])
+            logits = (called or self.model)(**inputs).logits[places].float() / self.temperature
+        logprobs = logits.log_softmax(-1)
+        with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
+            entropies = None if entropy == "none" else -(logprobs.exp() * logprobs).sum(-1)
+        return TokenReading(logprobs=logprobs.gather(1, targets_n[:, None])[:, 0], entropies=entropies)
+
+    @torch.no_grad()
+    def logprobs(self, rollouts: Sequence[Rollout], *, tokens_per_pass: int) -> list[FloatArray]:
+        """log π [T] of every rollout's tokens, in nats."""
+        found: dict[int, FloatArray] = {}
+        for part in passes(rollouts, tokens_per_pass):
+            chosen = [rollouts[index] for index in part]
+            read = self.read(chosen).logprobs.double().cpu().numpy()
+            cuts = np.cumsum([len(rollout.ids) for rollout in chosen])[:-1]
+            found |= dict(zip(part, np.split(read, cuts), strict=True))
+        return [found[index] for index in range(len(rollouts))]
+
+
+class Reference:
+    """The policy as it was before training: without its adapter, or a frozen copy where there is none.
+
+    Make it before the first update, and after the adapter was put in.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, temperature: float, bf16: bool) -> None:
+        self._adapted = has_adapter(model)
+        frozen = model if self._adapted else copy.deepcopy(model).eval().requires_grad_(False)
+        self._actor = Actor(frozen, temperature=temperature, bf16=bf16)
+
+    def logprobs(self, rollouts: Sequence[Rollout], *, tokens_per_pass: int) -> list[FloatArray]:
+        """log π_ref [T] of every rollout's tokens, in nats."""
+        if not self._adapted:
+            return self._actor.logprobs(rollouts, tokens_per_pass=tokens_per_pass)
+        self._actor.model.disable_adapters()
+        try:
+            return self._actor.logprobs(rollouts, tokens_per_pass=tokens_per_pass)
+        finally:
+            self._actor.model.enable_adapters()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedRollouts:
+    """B rollouts as one right-padded batch, and the places at which their N response tokens are predicted."""
+
+    ids_bt: torch.Tensor
+    mask_bt: torch.Tensor
+    rows_n: torch.Tensor
+    before_n: torch.Tensor
+    """Column of the token *before* each response token (:func:`response_places`)."""
+
+
+def pad_rollouts(rollouts: Sequence[Rollout], device: torch.device) -> PaddedRollouts:
+    """One batch of some rollouts, at least one."""
+    ids_bt, mask_bt = pad_batch([rollout.prompt_ids + rollout.ids for rollout in rollouts])
+    rows_n, before_n = response_places(rollouts)
+    return PaddedRollouts(
+        ids_bt=ids_bt.to(device),
+        mask_bt=mask_bt.to(device),
+        rows_n=rows_n.to(device),
+        before_n=before_n.to(device),
+    )
+
+
+def response_places(rollouts: Sequence[Rollout]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Row [N] and column [N] of the token *before* each response token, in right-padded rows."""
+    rows = [row for row, rollout in enumerate(rollouts) for _ in rollout.ids]
+    columns = [
+        len(rollout.prompt_ids) + place - 1 for rollout in rollouts for place in range(len(rollout.ids))
+    ]
+    return torch.tensor(rows), torch.tensor(columns)
+
+
+def passes(rollouts: Sequence[Rollout], tokens_per_pass: int) -> Iterator[list[int]]:
+    """Indices of rollouts that are read together: similar lengths, at most so many tokens with padding.
+
+    One that is longer alone has a pass of its own.
+    """
+    lengths = [len(rollout.prompt_ids) + len(rollout.ids) for rollout in rollouts]
+    part: list[int] = []
+    for index in sorted(range(len(rollouts)), key=lengths.__getitem__, reverse=True):
+        # the first of a part is its longest: too little memory shows at once
+        if part and (len(part) + 1) * lengths[part[0]] > tokens_per_pass:
+            yield part
+            part = []
+        part.append(index)
+    if part:
+        yield part

@@ -1,0 +1,203 @@
+"""The audit of a policy on held-out problems, with a truth that its reward does not see."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.answers import Grader
+from surefoot.errors import LabelError, PolicyError, ScoreError
+from surefoot.evaluation.intervals import Interval, bootstrap_mean, bootstrap_totals
+from surefoot.models.aggregate import Aggregator, aggregate
+from surefoot.policies.prompts import PromptFormat
+from surefoot.policies.traces import sample_traces
+from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling, Segmenter, StepScorer
+from surefoot.records import Problem, StepLabel, Trace, Usage
+from surefoot.rl.log import EvaluationRow, Shape
+
+Reduction = Aggregator | Literal["sum"]
+"""How step scores become the proxy: a trace's score, or the sum that a summed reward maximises."""
+
+_DRAWS = 2_000
+
+
+class PolicyAudit(NamedTuple):
+    """What was measured, and the traces on which it was."""
+
+    row: EvaluationRow
+    traces: list[Trace]
+    """One problem's after the other; samples that did not come are not among them."""
+
+
+async def audit_policy(
+    policy: Policy,
+    problems: Sequence[Problem],
+    *,
+    update: int,
+    samples: int,
+    n: int,
+    seed: int,
+    segmenter: Segmenter,
+    grader: Grader,
+    prompt: PromptFormat,
+    sampling: Sampling,
+    proxy: StepScorer | None = None,
+    gold: Labeller | None = None,
+    aggregation: Reduction = "min",
+) -> PolicyAudit:
+    """``n`` samples of each held-out problem: graded, scored by ``proxy``, right ones checked by ``gold``.
+
+    ``update`` and ``samples`` say how far training is. ``gold`` gives labels of kind correctness; a trace is
+    wrong if one of its steps is labelled -1. Equal seeds draw equal samples of an unchanged policy and equal
+    bootstrap draws. Raises ``PolicyError`` if no sample came, ``LabelError`` if no answer could be graded.
+    """
+    found = await sample_traces(
+        policy, problems, n=n, seed=seed, segmenter=segmenter, grader=grader, prompt=prompt, sampling=sampling
+    )
+    groups = [
+        [ProblemTrace(problem=problem, trace=trace) for trace in traces if trace.text or not trace.error]
+        for problem, traces in zip(problems, found, strict=True)
+    ]
+    items = [item for group in groups for item in group]
+    if not items:
+        errors = {trace.error for traces in found for trace in traces if trace.error}
+        raise PolicyError(f"no sample of {len(problems)} held-out problems came: {'; '.join(sorted(errors))}")
+    graded = [np.array([i.trace.outcome for i in g if i.trace.outcome is not None], float) for g in groups]
+    right = [group.mean() for group in graded if len(group)]
+    if not right:
+        raise LabelError("no held-out answer could be graded: give problems that have an 'answer'")
+    scored = await _scored(groups, proxy, aggregation, seed) if proxy else _Scored()
+    judged = await _judged(groups, gold, seed) if gold else _Judged()
+    row = EvaluationRow(
+        update=update,
+        samples=samples,
+        accuracy=bootstrap_mean(right, draws=_DRAWS, rng=np.random.default_rng(seed)),
+        proxy=scored.mean,
+        trace_error=judged.share,
+        problems=len(right),
+        shape=shape_of([item.trace for item in items]),
+        failed=n * len(problems) - len(items),
+        ungraded=len(items) - sum(map(len, graded)),
+        unscored=scored.unscored,
+        unjudged=judged.unjudged,
+        usage=sum((t.usage for traces in found for t in traces), Usage()) + scored.usage + judged.usage,
+    )
+    return PolicyAudit(row, [item.trace for item in items])
+
+
+def shape_of(traces: Sequence[Trace]) -> Shape:
+    """Lengths and idle steps of some traces.
+
+    Steps are compared word for word, white space aside. A step without a letter or digit is empty; it does
+    not count as repeated, too.
+    """
+    if not traces:
+        return Shape()
+    empty = repeated = 0
+    for trace in traces:
+        seen: set[str] = set()
+        for index in range(len(trace.steps)):
+            words = " ".join(trace.step_text(index).split())
+            blank = not any(character.isalnum() for character in words)
+            empty += blank
+            repeated += words in seen and not blank
+            seen.add(words)
+    steps = sum(len(trace.steps) for trace in traces)
+    return Shape(
+        traces=len(traces),
+        tokens=sum(trace.usage.completion_tokens for trace in traces) / len(traces),
+        steps=steps / len(traces),
+        finished=sum(trace.finish_reason != "length" for trace in traces) / len(traces),
+        empty=empty / steps if steps else None,
+        repeated=repeated / steps if steps else None,
+    )
+
+
+def reduce_scores(scores: Sequence[float | None], how: Reduction) -> float | None:
+    """One number for a trace; ``None`` if it has no step, or one without a score (unscored is not zero).
+
+    Raises ``ScoreError`` as :func:`surefoot.models.aggregate.aggregate` does, for ``product`` of negatives.
+    """
+    known = [score for score in scores if score is not None and not math.isnan(score)]
+    if not known or len(known) < len(scores):
+        return None
+    return math.fsum(known) if how == "sum" else aggregate(known, how)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scored:
+    mean: Interval | None = None
+    unscored: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+
+async def _scored(
+    groups: Sequence[Sequence[ProblemTrace]], proxy: StepScorer, how: Reduction, seed: int
+) -> _Scored:
+    """Mean over problems of the mean score of their traces."""
+    items = [item for group in groups for item in group]
+    records = await asyncio.to_thread(proxy.score_traces, items)
+    if len(records) != len(items):
+        raise ScoreError(f"the proxy gave {len(records)} records for {len(items)} traces")
+    values: dict[str, list[float]] = {}
+    for item, record in zip(items, records, strict=True):
+        score = reduce_scores(record.scores, how)
+        if score is not None:
+            values.setdefault(item.problem.id, []).append(score)
+    means = [float(np.mean(found)) for found in values.values()]
+    return _Scored(
+        mean=bootstrap_mean(means, draws=_DRAWS, rng=np.random.default_rng(seed)) if means else None,
+        unscored=len(items) - sum(map(len, values.values())),
+        usage=sum((record.usage for record in records), Usage()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    share: Interval | None = None
+    unjudged: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+
+async def _judged(groups: Sequence[Sequence[ProblemTrace]], gold: Labeller, seed: int) -> _Judged:
+    """Of the traces with a right answer, the share with a wrong step."""
+    right = [[item for item in group if item.trace.outcome] for group in groups]
+    labels = iter(await gold.label([item for group in right for item in group]))
+    counts = np.zeros((len(right), 2))
+    unjudged = 0
+    usage = Usage()
+    for problem, group in enumerate(right):
+        for item in group:
+            found = next(labels)
+            wrong = _has_wrong_step(item.trace, found)
+            unjudged += wrong is None
+            counts[problem] += (0, 0) if wrong is None else (wrong, 1)
+            usage += sum((label.evidence.usage for label in found), Usage())
+    share = None
+    if counts[:, 1].any():
+        [share] = bootstrap_totals([counts], _ratio, draws=_DRAWS, rng=np.random.default_rng(seed))
+    return _Judged(
+        share=share, unjudged=unjudged, usage=Usage(verifier_tokens=usage.tokens, calls=usage.calls)
+    )
+
+
+def _has_wrong_step(trace: Trace, labels: Sequence[StepLabel]) -> bool | None:
+    """``None`` = no step is known to be wrong, and of some nothing is known."""
+    known = {
+        label.step: label.value for label in labels if label.kind == "correctness" and label.value is not None
+    }
+    if -1 in known.values():
+        return True
+    return False if trace.steps and len(known) == len(trace.steps) else None
+
+
+def _ratio(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Wrong over judged [n, 1], from totals [n, 1, 2]; NaN in a draw without a judged trace."""
+    wrong, judged = totals[:, 0, :1], totals[:, 0, 1:]
+    return np.divide(wrong, judged, out=np.full_like(wrong, np.nan), where=judged > 0)

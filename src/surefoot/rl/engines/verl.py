@@ -1,0 +1,206 @@
+"""verl: step rewards as its reward function, and as rewards of single tokens.
+
+Written against verl 0.9.1, and the interface of its reward managers up to 0.8; verl is no dependency of this
+package. In the order of what they ask of verl:
+
+- :func:`step_score_function`: one number a response, for ``custom_reward_function``.
+- :class:`StepRewardManager`: a reward manager. Up to verl 0.8 the trainer calls it with a batch and takes the
+  rewards of all tokens [B, T] that it gives.
+- :func:`dense_agent_loop`: from 0.9 on, where a reward manager is asked for one number a response, which verl
+  puts at the last token; an agent loop made by this function puts the manager's token rewards there.
+
+Rewards at the ends of steps are told apart by estimators that discount or sum them token by token, verl's
+``gae`` and ``reinforce_plus_plus``. Its ``grpo`` and ``rloo`` add up each response first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+import torch
+
+from surefoot.errors import TrainingError
+from surefoot.records import Problem
+from surefoot.rl.advantage.estimator import Credited
+from surefoot.rl.advantage.tokens import total
+from surefoot.rl.credit.rule import FloatArray
+from surefoot.rl.engines.rewards import Response, StepRewards, token_rewards
+
+TOKEN_REWARDS: Final = "token_rewards"
+"""Key of ``reward_extra_info`` under which a manager leaves rewards [T], as JSON: verl averages numbers and
+passes text over."""
+
+
+def step_score_function(
+    rewards: StepRewards, *, problem: str = "question", unknown: float | None = None
+) -> Callable[..., dict[str, float]]:
+    """A function for verl's ``custom_reward_function`` (``path`` and ``name`` point to it).
+
+    Called with ``data_source``, ``solution_str``, ``ground_truth`` and ``extra_info``, it returns ``score``,
+    the rule's return of the whole response, and ``rewarded``, 0 where there was no reward and ``unknown`` was
+    put in its place.
+
+    Args:
+        rewards: scorer, segmenter and credit rule.
+        problem: key of ``extra_info`` with the problem's text as the scorer reads it.
+        unknown: score of a response without any reward, since verl knows no missing ones; with ``None`` it is
+            an error.
+
+    Raises:
+        TrainingError: when called, for a problem or a reward that is missing.
+    """
+
+    def compute_score(
+        data_source: str,  # noqa: ARG001 (verl's name)
+        solution_str: str,
+        ground_truth: object,
+        extra_info: Mapping[str, Any] | None = None,
+        **_: object,
+    ) -> dict[str, float]:
+        found = Response(problem=_problem(extra_info, problem, ground_truth), text=solution_str)
+        value = total(rewards.rewarded([found])[0])
+        return {"score": _known(value, unknown), "rewarded": float(value is not None)}
+
+    return compute_score
+
+
+class StepRewardManager(ABC):
+    """A reward manager of verl: rewards at the ends of steps. Subclass it, and name the subclass in verl's
+    configuration: ``reward.reward_manager.source=importlib``, with ``module.path`` and ``name``
+    (``reward_manager...`` up to 0.8).
+
+    verl makes it with ``tokenizer`` and arguments of its own, which do not matter here. Raises
+    ``TrainingError`` where a response holds turns that the policy did not write, and for a problem or a
+    reward that is missing.
+    """
+
+    problem: ClassVar[str] = "question"
+    """Key of ``extra_info`` with the problem's text as the scorer reads it."""
+    unknown: ClassVar[float | None] = None
+    """Reward, at its last token, of a response without any; ``None`` = an error."""
+
+    def __init__(self, tokenizer: Any, **_: object) -> None:
+        self.tokenizer = tokenizer
+        self._rewards = self.rewards()
+
+    @abstractmethod
+    def rewards(self) -> StepRewards:
+        """Scorer, segmenter and credit rule; called once in each of verl's reward workers."""
+
+    def __call__(self, data: Any, return_dict: bool = False) -> Any:
+        """verl up to 0.8: ``DataProto`` of B responses to rewards [B, T], 0 on padding.
+
+        With ``return_dict``: ``reward_tensor`` and ``reward_extra_info``, which has lists [B].
+        """
+        found = self._credited(data)
+        rewards_bt = torch.zeros_like(data.batch["responses"], dtype=torch.float32)
+        for row, credited in enumerate(found):
+            rewards_bt[row, : credited.tokens] = torch.from_numpy(self._dense(credited))
+        if not return_dict:
+            return rewards_bt
+        extra = [self._extra(credited) for credited in found]
+        return {
+            "reward_tensor": rewards_bt,
+            "reward_extra_info": {key: [one[key] for one in extra] for key in (extra[0] if extra else ())},
+        }
+
+    async def run_single(self, data: Any) -> dict[str, Any]:
+        """verl from 0.9 on (and its reward loop before): ``DataProto`` of one response to one number."""
+        (credited,) = await asyncio.to_thread(self._credited, data[-1:])
+        extra = self._extra(credited)
+        written = json.dumps(self._dense(credited).tolist())
+        return {"reward_score": extra["score"], "reward_extra_info": extra | {TOKEN_REWARDS: written}}
+
+    @classmethod
+    def assemble_rm_scores(cls, data: Any, scores: list[float]) -> Any:
+        """verl from 0.9 on, where a reward model shares the policy's devices: numbers at the last tokens."""
+        rewards_bt = torch.zeros_like(data.batch["responses"], dtype=torch.float32)
+        last = torch.tensor(_lengths(data), device=rewards_bt.device) - 1
+        rewards_bt[torch.arange(len(scores), device=rewards_bt.device), last] = rewards_bt.new_tensor(scores)
+        return rewards_bt
+
+    def _credited(self, data: Any) -> list[Credited]:
+        turns = data.non_tensor_batch.get("__num_turns__")
+        if turns is not None and max(turns) > 2:
+            raise TrainingError(
+                f"a conversation has {max(turns)} turns: its response holds text the policy did not write"
+            )
+        extra = data.non_tensor_batch.get("extra_info", [None] * len(data))
+        truths = data.non_tensor_batch["reward_model"]
+        return self._rewards.rewarded(
+            [
+                Response.decode(
+                    _problem(extra[row], self.problem, truths[row].get("ground_truth")),
+                    data.batch["responses"][row][:length].tolist(),
+                    self.tokenizer,
+                )
+                for row, length in enumerate(_lengths(data))
+            ]
+        )
+
+    def _dense(self, credited: Credited) -> FloatArray:
+        """Rewards [T]."""
+        dense = token_rewards(credited)
+        if total(credited) is None:
+            dense[-1] = _known(None, self.unknown)
+        return dense
+
+    def _extra(self, credited: Credited) -> dict[str, float]:
+        value = total(credited)
+        return {"score": _known(value, self.unknown), "rewarded": float(value is not None)}
+
+
+def dense_agent_loop(base: type) -> type:
+    """``base``, an agent loop of verl 0.9, with a :class:`StepRewardManager`'s rewards at their tokens.
+
+    verl writes the one number that it asked the manager for at the last token of the response; this writes
+    the rewards [T] that the manager left beside it. Name the class in the file of
+    ``actor_rollout_ref.rollout.agent.agent_loop_config_path``, and that name in
+    ``actor_rollout_ref.rollout.agent.default_agent_loop``.
+    """
+    from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
+
+    class DenseOutput(AgentLoopOutput):  # type: ignore[misc]
+        def as_dict(self) -> dict[str, Any]:
+            output: dict[str, Any] = super().as_dict()
+            written = self.extra_fields.get("reward_extra_info", {}).get(TOKEN_REWARDS)
+            if written is not None:
+                rewards_t = torch.tensor(json.loads(written), dtype=torch.float32)
+                if rewards_t.shape != output["responses"].shape:
+                    raise TrainingError(
+                        f"{len(rewards_t)} token rewards for a response of {len(output['responses'])} tokens"
+                    )
+                output["rm_scores"] = rewards_t
+            return output
+
+    class DenseAgentLoop(base):  # type: ignore[misc]
+        async def run(self, sampling_params: dict[str, Any], **others: Any) -> Any:
+            found = await super().run(sampling_params, **others)
+            return DenseOutput(**{name: getattr(found, name) for name in found.model_fields_set})
+
+    return DenseAgentLoop
+
+
+def _lengths(data: Any) -> list[int]:
+    """Tokens of each response [B], without padding."""
+    prompt = data.batch["prompts"].shape[1]
+    return [int(length) for length in data.batch["attention_mask"][:, prompt:].sum(dim=1)]
+
+
+def _problem(extra_info: Mapping[str, Any] | None, key: str, ground_truth: object) -> Problem:
+    if not extra_info or key not in extra_info:
+        raise TrainingError(f"'extra_info' has no {key!r}: put the problem's text there, or name its key")
+    answer = None if ground_truth is None else str(ground_truth)
+    return Problem(text=str(extra_info[key]), answer=answer)
+
+
+def _known(value: float | None, unknown: float | None) -> float:
+    if value is not None:
+        return value
+    if unknown is None:
+        raise TrainingError("a response has no reward (no step was scored): say what it gets with 'unknown'")
+    return unknown

@@ -1,0 +1,249 @@
+"""Alarms for the known ways in which a policy games its reward, and the rule that ends a run.
+
+Six alarms look at the training rollouts: policies rewarded step by step have been seen to repeat or empty
+their steps (Gao et al., arXiv 2410.15115) and to shrink to one (PURE, arXiv 2504.15275). Two look at the
+audit on held-out problems, whose truth the reward does not see: the proxy goes on rising after the truth has
+turned (Gao et al., arXiv 2210.10760).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from surefoot.rl.log import Alarm, AlarmName, EvaluationRow, UpdateRow
+
+Threshold = Annotated[float, Field(gt=0)]
+
+
+class Guards(BaseModel):
+    """When to sound an alarm, and which alarms end the run. ``None`` turns an alarm off.
+
+    "The start" is the first update that was measured: its rollouts are those of the untrained policy.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    length: Annotated[float, Field(gt=1)] | None = 2.0
+    """Mean tokens a rollout, as a multiple of the start's."""
+    cut: Annotated[float, Field(gt=0, le=1)] | None = 0.3
+    """Share of rollouts that end at ``max_tokens``."""
+    empty: Threshold | None = 0.1
+    """Rise of the share of empty steps above the start's."""
+    repeated: Threshold | None = 0.1
+    """Rise of the share of repeated steps above the start's."""
+    one_step: Annotated[float, Field(ge=1)] | None = 1.5
+    """Mean steps a rollout, if there were more at the start."""
+    entropy: Annotated[float, Field(gt=0, lt=1)] | None = 0.1
+    """Entropy a token, as a share of the start's. It falls in every run that learns."""
+    fall: Annotated[float, Field(gt=0, lt=1)] | None = 0.02
+    """Fall of the held-out accuracy below its best so far, in shares, that is at least this much and beyond
+    chance: alarm ``parted`` where the proxy rose meanwhile, ``gold`` where it did not or is unknown."""
+    patience: int = Field(default=3, ge=1)
+    """Updates in a row that an alarm on rollouts must hold; one that measured nothing is passed over."""
+    evaluation_patience: int = Field(default=2, ge=1)
+    """Evaluations in a row that ``parted`` and ``gold`` must hold."""
+    stop_on: tuple[AlarmName, ...] = ("parted",)
+    """Alarms that end the run."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in self.stop_on:
+            field = "fall" if name in ("parted", "gold") else name
+            if getattr(self, field) is None:
+                raise ValueError(f"'stop_on' names {name!r}, but '{field}' is off: give it a threshold")
+        return self
+
+
+def watch(history: Sequence[UpdateRow], evaluations: Sequence[EvaluationRow], guards: Guards) -> list[Alarm]:
+    """All alarms of a run so far, in the order in which they were raised; both logs in order of time.
+
+    Computed from the log alone, so a run that was killed and goes on has those of one that was not. An alarm
+    is listed once for each time it sounds; those with ``raised`` equal to the last update are new.
+    """
+    alarms = [alarm for check in _CHECKS for alarm in _of_updates(check, history, guards)]
+    alarms += _of_evaluations(evaluations, guards)
+    return sorted(alarms, key=lambda alarm: alarm.raised)
+
+
+def stop_reason(alarms: Sequence[Alarm], guards: Guards) -> str | None:
+    """Why the run ends, by the first alarm that ends it; ``None`` = it goes on."""
+    found = next((alarm for alarm in alarms if alarm.name in guards.stop_on), None)
+    return None if found is None else f"alarm {found.name!r} at update {found.raised}: {found.message}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Check:
+    """One quantity of the training rollouts against its value at the start."""
+
+    name: Literal["length", "cut", "empty", "repeated", "one_step", "entropy"]
+    quantity: Callable[[UpdateRow], float | None]
+    compare: Callable[[float, float], float | None]
+    """From the quantity now and at the start to what is held against the threshold."""
+    sign: Literal[-1, 1]
+    """+1: the alarm is for values at or above the threshold; -1: at or below."""
+    message: str
+    """With ``{now}`` and ``{start}``."""
+
+
+def _ratio(now: float, start: float) -> float | None:
+    return now / start if start > 0 else None
+
+
+_CHECKS = (
+    _Check(
+        name="length",
+        quantity=lambda row: row.shape.tokens,
+        compare=_ratio,
+        sign=1,
+        message="Rollouts are {now:.4g} tokens long on average, {start:.4g} at the start. If right answers "
+        "do not need it, the reward pays for length: take credit min-form, clip or delta rather than a sum, "
+        "the mean 'token' or 'constant' in the loss, or a KL penalty.",
+    ),
+    _Check(
+        name="cut",
+        quantity=lambda row: None if row.shape.finished is None else 1 - row.shape.finished,
+        compare=lambda now, _: now,
+        sign=1,
+        message="{now:.0%} of the rollouts are cut at max_tokens, {start:.0%} at the start; their reward "
+        "says little. Raise max_tokens; if rollouts grew, see to the alarm 'length'.",
+    ),
+    _Check(
+        name="empty",
+        quantity=lambda row: row.shape.empty,
+        compare=lambda now, start: now - start,
+        sign=1,
+        message="{now:.0%} of the steps hold no letter or digit, {start:.0%} at the start: the reward pays "
+        "for empty steps. Take credit min-form, clip or delta, and train the scorer on such steps as wrong.",
+    ),
+    _Check(
+        name="repeated",
+        quantity=lambda row: row.shape.repeated,
+        compare=lambda now, start: now - start,
+        sign=1,
+        message="{now:.0%} of the steps are in their solution already, {start:.0%} at the start: the reward "
+        "pays for repetition. Take credit min-form, clip or delta, or train the scorer on such steps.",
+    ),
+    _Check(
+        name="one_step",
+        quantity=lambda row: row.shape.steps,
+        compare=lambda now, start: now if start > now else None,
+        sign=-1,
+        message="Rollouts have {now:.3g} steps on average, {start:.3g} at the start: under min-form and clip "
+        "every further step is a risk. Give the outcome more weight, or take delta or process GRPO.",
+    ),
+    _Check(
+        name="entropy",
+        quantity=lambda row: row.entropy,
+        compare=_ratio,
+        sign=-1,
+        message="Entropy is {now:.3g} nats a token, {start:.3g} at the start: the samples of a problem are "
+        "nearly equal and teach little more. Lower the learning rate, raise clip_high, give entropy a bonus, "
+        "or add KL; if accuracy is high, the problems are used up: take harder ones.",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """What one row says of one alarm."""
+
+    update: int
+    measured: float
+    threshold: float
+    holds: bool
+    message: str
+
+
+def _of_updates(check: _Check, history: Sequence[UpdateRow], guards: Guards) -> Iterator[Alarm]:
+    threshold: float | None = getattr(guards, check.name)
+    known = [(row.update, value) for row in history if (value := check.quantity(row)) is not None]
+    if threshold is None or not known:
+        return
+    start = known[0][1]
+    if check.name == "one_step" and start <= threshold:
+        return
+    readings = []
+    for update, now in known:
+        measured = check.compare(now, start)
+        readings.append(
+            _Reading(
+                update=update,
+                measured=now if measured is None else measured,
+                threshold=threshold,
+                holds=measured is not None and check.sign * (measured - threshold) >= 0,
+                message=check.message.format(now=now, start=start),
+            )
+        )
+    yield from _episodes(check.name, readings, guards.patience)
+
+
+def _of_evaluations(evaluations: Sequence[EvaluationRow], guards: Guards) -> Iterator[Alarm]:
+    """``parted`` and ``gold``: each evaluation against the best one before it."""
+    if guards.fall is None or not evaluations:
+        return
+    names: tuple[Literal["parted", "gold"], ...] = ("parted", "gold")
+    readings: dict[str, list[_Reading]] = {name: [] for name in names}
+    best = evaluations[0]
+    for row in evaluations[1:]:
+        fall = best.accuracy.value - row.accuracy.value
+        threshold = max(guards.fall, _chance(best, row))
+        rose = row.proxy is not None and best.proxy is not None and row.proxy.value > best.proxy.value
+        for name, applies in zip(names, (rose, not rose), strict=True):
+            readings[name].append(
+                _Reading(
+                    update=row.update,
+                    measured=fall,
+                    threshold=threshold,
+                    holds=applies and fall >= threshold,
+                    message=_fallen(best, row),
+                )
+            )
+        if fall < 0:
+            best = row
+    for name in names:
+        yield from _episodes(name, readings[name], guards.evaluation_patience)
+
+
+def _chance(best: EvaluationRow, row: EvaluationRow) -> float:
+    """Fall that chance explains: the half-widths that face each other, added as independent errors are."""
+    return math.hypot(best.accuracy.value - best.accuracy.low, row.accuracy.high - row.accuracy.value)
+
+
+def _fallen(best: EvaluationRow, row: EvaluationRow) -> str:
+    fallen = (
+        f"Held-out accuracy is {row.accuracy.value:.1%}, {best.accuracy.value:.1%} at update {best.update}"
+    )
+    back = f"Go back to update {best.update}"
+    if row.proxy is None or best.proxy is None:
+        return f"{fallen}. {back}; lower the learning rate, or add KL; give a scorer to see if it is gamed."
+    proxies = f"the proxy {row.proxy.value:.3g}, {best.proxy.value:.3g} then"
+    if row.proxy.value > best.proxy.value:
+        return (
+            f"{fallen}, and {proxies}: the policy fools the scorer. {back}; take credit min-form, clip or "
+            "delta, mix the outcome in, or train the scorer on this policy's traces."
+        )
+    return f"{fallen}, and {proxies}: the updates do harm. {back}; lower the learning rate, or add KL."
+
+
+def _episodes(name: AlarmName, readings: Sequence[_Reading], patience: int) -> Iterator[Alarm]:
+    """An alarm for each unbroken run of at least ``patience`` readings that hold."""
+    for holds, found in groupby(readings, key=lambda reading: reading.holds):
+        episode = list(found)
+        if not holds or len(episode) < patience:
+            continue
+        raised = episode[patience - 1]
+        yield Alarm(
+            name=name,
+            update=episode[0].update,
+            raised=raised.update,
+            until=None if episode[-1] is readings[-1] else episode[-1].update,
+            measured=raised.measured,
+            threshold=raised.threshold,
+            message=raised.message,
+        )

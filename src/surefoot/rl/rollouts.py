@@ -1,0 +1,167 @@
+"""Rollouts: solutions of the policy with the very tokens that were drawn, and where their steps end."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from transformers import PreTrainedTokenizerFast
+
+from surefoot.answers import Grader
+from surefoot.policies.prompts import PromptFormat
+from surefoot.policies.traces import build_traces
+from surefoot.policies.transformers import encode_request
+from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, Sampling, Segmenter
+from surefoot.records import Problem, Step, Trace
+
+_CONTEXT_TOKENS = 4
+"""Decoded before new tokens, so that their leading white space survives."""
+_INCOMPLETE = "�"
+"""What part of a character decodes to."""
+_VISIBLE = re.compile(r"\S")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """One sample of the policy, as the trainer takes it."""
+
+    problem: Problem
+    trace: Trace
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    """Tokens of the response [T], as drawn; the end of sequence is one of them if it was drawn."""
+    ends: tuple[int, ...]
+    """Index into ``ids`` of each step's last token [K]. A token belongs to the step of its first visible
+    character, white space alone to that in which it begins. The last step ends with the response, so that the
+    decision to stop is part of it. A step in which no token begins (two short ones in one token) ends where
+    the step before it does."""
+
+    @property
+    def item(self) -> ProblemTrace:
+        """As scorers and labellers take it."""
+        return ProblemTrace(problem=self.problem, trace=self.trace)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the policy ended it, rather than the limit of tokens."""
+        return self.trace.finish_reason != "length"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """What one round brought: the samples of each problem, and what was lost."""
+
+    groups: list[list[Rollout]]
+    """In the order of the problems; a group may be empty."""
+    failed: int = 0
+    """Samples asked for that did not come."""
+    error: str | None = None
+    """What the policy said of the first that failed."""
+    tokenized_again: int = 0
+    """Rollouts whose tokens were made from their text, since the policy did not give those it drew."""
+
+
+async def roll_out(
+    policy: Policy,
+    problems: Sequence[Problem],
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    n: int,
+    seed: int,
+    segmenter: Segmenter,
+    grader: Grader,
+    prompt: PromptFormat,
+    sampling: Sampling,
+) -> Rollouts:
+    """``n`` samples of each problem. ``tokenizer`` is the trained model's, which a server must share."""
+    requests = [
+        SampleRequest(prompt=prompt.render(problem), n=n, seed=seed, sampling=sampling)
+        for problem in problems
+    ]
+    results = await policy.sample(requests)
+    groups: list[list[Rollout]] = []
+    failed = again = 0
+    error = None
+    for problem, request, result in zip(problems, requests, results, strict=True):
+        prompt_ids = encode_request(tokenizer, request, policy=policy.name)
+        traces = build_traces(policy.name, problem, result, seed=seed, segmenter=segmenter, grader=grader)
+        group = []
+        for trace, completion in zip(traces, result.completions, strict=False):
+            ids = completion.token_ids or _tokens(tokenizer, request, prompt_ids, completion)
+            if not ids:
+                continue
+            again += not completion.token_ids
+            ends = step_ends(token_starts(tokenizer, ids, completion.text, before=prompt_ids), trace.steps)
+            group.append(Rollout(problem=problem, trace=trace, prompt_ids=prompt_ids, ids=ids, ends=ends))
+        failed += n - len(group)
+        error = error or result.error
+        groups.append(group)
+    return Rollouts(groups=groups, failed=failed, error=error, tokenized_again=again)
+
+
+def step_ends(starts: Sequence[int], steps: Sequence[Step]) -> tuple[int, ...]:
+    """Last token of each step [K], given the character at which each token begins [T]."""
+    inner = [max(0, bisect_left(starts, step.end) - 1) for step in steps[:-1]]
+    return (*inner, len(starts) - 1)
+
+
+def token_starts(
+    tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], text: str, *, before: Sequence[int] = ()
+) -> list[int]:
+    """Character of ``text`` at which each drawn token begins [T]; ``before`` are the prompt's tokens.
+
+    White space before a token's first visible character is passed over: a step begins with such a character,
+    and the token " So" is the step's that begins with "So".
+
+    Tokenizing the text again need not give the tokens that were drawn, so these are decoded: one by one where
+    that gives the text, else (parts of characters, spaces that a lone token loses) after their neighbours. A
+    token that goes on with a character begins where the character does.
+    """
+    pieces = tokenizer.batch_decode([[token] for token in ids], skip_special_tokens=True)
+    if "".join(pieces)[: len(text)] == text:
+        ends = list(accumulate(map(len, pieces)))
+    else:
+        ends = list(_ends_in_context(tokenizer, ids, list(before[-_CONTEXT_TOKENS:])))
+    starts = [min(start, len(text)) for start in (0, *ends[:-1])]
+    visible = (_VISIBLE.search(text, start, end) for start, end in zip(starts, ends, strict=True))
+    return [found.start() if found else start for found, start in zip(visible, starts, strict=True)]
+
+
+def _ends_in_context(
+    tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], context: list[int]
+) -> Iterator[int]:
+    """Characters that are whole after each token, each decoded after those that complete the text before."""
+
+    def decode(tokens: list[int]) -> str:
+        return str(tokenizer.decode(tokens, skip_special_tokens=True))
+
+    done, held, known = 0, list[int](), len(decode(context))
+    for token in ids:
+        held.append(token)
+        piece = decode(context + held)[known:]
+        whole = piece.rstrip(_INCOMPLETE)
+        yield done + len(whole)
+        if whole and whole == piece:
+            done, context, held = done + len(piece), held[-_CONTEXT_TOKENS:], []
+            known = len(decode(context))
+
+
+def _tokens(
+    tokenizer: PreTrainedTokenizerFast,
+    request: SampleRequest,
+    prompt_ids: tuple[int, ...],
+    completion: Completion,
+) -> tuple[int, ...]:
+    """Tokens of a completion whose policy gave its text alone; the end of sequence is put back."""
+    whole = encode_request(
+        tokenizer, SampleRequest(prompt=request.prompt, prefix=completion.text), policy="the trained model"
+    )
+    ids = whole[len(prompt_ids) :]
+    if whole[: len(prompt_ids)] != prompt_ids:  # the text's beginning melts into the prompt's last token
+        ids = tuple(tokenizer(completion.text, add_special_tokens=False)["input_ids"])
+    end = tokenizer.eos_token_id
+    ended = completion.finish_reason == "stop" and not completion.text.endswith(request.sampling.stop)
+    return (*ids, end) if ended and end is not None else ids

@@ -1,0 +1,167 @@
+"""One round's steps of the optimiser, on rollouts whose tokens have advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from surefoot.rl.actor import Actor
+from surefoot.rl.config import RLConfig
+from surefoot.rl.credit.rule import FloatArray
+from surefoot.rl.learner import Learner
+from surefoot.rl.loss import TokenBatch, policy_loss, token_weights
+from surefoot.rl.rollouts import Rollout
+from surefoot.training.workers import Workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """A rollout, and what its tokens are worth."""
+
+    rollout: Rollout
+    advantages: FloatArray
+    """[T]"""
+    old_logprobs: FloatArray | None = None
+    """log π_old [T]; ``None`` where the policy has not changed since it drew them."""
+    reference_logprobs: FloatArray | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateStatistics:
+    """Means over the steps of a round; shares and nats are means over tokens."""
+
+    loss: float = 0.0
+    gradient_norm: float = 0.0
+    """Before clipping."""
+    clipped: float = 0.0
+    """Share of tokens whose gradient the clipped objective holds back."""
+    kl: float = 0.0
+    entropy: float = 0.0
+    """Before the round's first step; 0 where there was no step."""
+    steps: int = 0
+    """Steps of the optimiser; 0 where no token had an advantage and nothing else had a gradient."""
+
+
+class Updater:
+    """Trains the policy on advantages."""
+
+    def __init__(self, model: PreTrainedModel, config: RLConfig, team: Workers) -> None:
+        self.config, self.team = config, team
+        self.actor = Actor(model, temperature=config.temperature, bf16=config.bf16)
+        self._learner = Learner(
+            model,
+            team,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            clip=config.clip,
+            tokens_per_pass=config.tokens_per_pass,
+            what="the policy",
+        )
+        self.parameters, self.optimiser = self._learner.parameters, self._learner.optimiser
+
+    def update(self, lessons: Sequence[Lesson], number: int) -> UpdateStatistics:
+        """All steps of round ``number`` (from 0), or none where nothing has a gradient.
+
+        Raises ``TrainingError`` for numbers that are not finite.
+        """
+        objective = self.config.objective
+        always = objective.entropy > 0 or (objective.kl is not None and objective.kl.where == "loss")
+        something = any(lesson.advantages.any() for lesson in lessons) or (always and bool(lessons))
+        fewest = -self.team.largest(-len(lessons))
+        if not self.team.largest(something) or fewest < self.config.minibatches:
+            return UpdateStatistics()
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.rate(number)
+        found = [
+            self._step([lessons[index] for index in minibatch])
+            for minibatch in self._minibatches(len(lessons), number)
+        ]
+        return UpdateStatistics(
+            loss=float(np.mean([one.loss for one in found])),
+            gradient_norm=float(np.mean([one.gradient_norm for one in found])),
+            clipped=float(np.mean([one.clipped for one in found])),
+            kl=float(np.mean([one.kl for one in found])),
+            entropy=found[0].entropy,
+            steps=len(found),
+        )
+
+    def rate(self, number: int) -> float:
+        """Learning rate of round ``number`` (from 0)."""
+        return self.config.learning_rate * min(1.0, (number + 1) / max(1, self.config.warmup))
+
+    def _minibatches(self, count: int, number: int) -> Iterator[list[int]]:
+        """Every rollout once an epoch, in an order that depends on seed and round alone."""
+        rng = np.random.default_rng([self.config.seed, number, self.team.rank])
+        for _ in range(self.config.epochs):
+            order = rng.permutation(count)
+            yield from (part.tolist() for part in np.array_split(order, self.config.minibatches))
+
+    def _step(self, lessons: list[Lesson]) -> UpdateStatistics:
+        """One step of the optimiser."""
+        weights = self._weights(lessons)
+        sums: dict[tuple[int, ...], FloatArray] = {}  # by pass, so that one read twice counts once
+
+        def share(part: list[int]) -> torch.Tensor:
+            loss, sums[tuple(part)] = self._loss([lessons[at] for at in part], [weights[at] for at in part])
+            return loss
+
+        loss, norm = self._learner.step([lesson.rollout for lesson in lessons], share)
+        tokens, clipped, kl, entropy = (
+            self.team.total(float(one)) for one in np.sum(list(sums.values()), axis=0)
+        )
+        return UpdateStatistics(
+            loss=loss,
+            gradient_norm=norm,
+            clipped=clipped / tokens,
+            kl=kl / tokens,
+            entropy=entropy / tokens,
+            steps=1,
+        )
+
+    def _weights(self, lessons: Sequence[Lesson]) -> list[float]:
+        """Weight of each token of each lesson; those of all processes add up to about 1."""
+        mean = self.config.objective.mean
+        lengths = [len(lesson.rollout.ids) for lesson in lessons]
+        mine = float(sum(lengths) if mean == "token" else len(lengths))
+        everyone = self.team.total(mine)
+        if not lengths:
+            return []
+        own = token_weights(lengths, mean, longest=self.config.max_tokens)
+        return [weight * mine / everyone for weight in own]
+
+    def _loss(self, lessons: Sequence[Lesson], weights: Sequence[float]) -> tuple[torch.Tensor, FloatArray]:
+        """Loss of one pass, and sums over its tokens: their number, those clipped, KL, entropy."""
+        objective = self.config.objective
+        called = self._learner.called
+        read = self.actor.read(
+            [lesson.rollout for lesson in lessons],
+            entropy="gradient" if objective.entropy else "detached",
+            called=None if called is self.actor.model else called,
+        )
+        device = read.logprobs.device
+
+        def flat(arrays: Sequence[FloatArray | None]) -> torch.Tensor | None:
+            known = [array for array in arrays if array is not None]
+            if len(known) < len(arrays):
+                return None
+            return torch.from_numpy(np.concatenate(known)).to(device, torch.float32)
+
+        old = flat([lesson.old_logprobs for lesson in lessons])
+        spread = [weight for lesson, weight in zip(lessons, weights, strict=True) for _ in lesson.rollout.ids]
+        batch = TokenBatch(
+            logprobs=read.logprobs,
+            old_logprobs=read.logprobs.detach() if old is None else old,
+            advantages=torch.from_numpy(np.concatenate([lesson.advantages for lesson in lessons])).to(
+                device, torch.float32
+            ),
+            weights=torch.tensor(spread, device=device),
+            reference_logprobs=flat([lesson.reference_logprobs for lesson in lessons]),
+            entropies=read.entropies,
+        )
+        found = policy_loss(batch, objective)
+        entropy = 0.0 if read.entropies is None else float(read.entropies.detach().sum())
+        return found.loss, np.array([len(spread), found.clipped, found.kl, entropy])

@@ -1,0 +1,178 @@
+"""Step-level behaviour cloning: a language model learns chosen steps of traces, token by token.
+
+The problem and the other steps are read, and have no loss (:class:`Demonstration` says which steps count). So
+an expert's step can follow a policy's own, wrong ones (DAgger), and of a solution that goes wrong its good
+steps can be learned alone. The result is an ordinary checkpoint of transformers, or an adapter of peft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from surefoot.errors import TrainingError
+from surefoot.models.causal import save_causal
+from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
+from surefoot.models.lora import has_adapter
+from surefoot.policies.prompts import PromptFormat
+from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.records import Problem, Record, StepLabel, Trace
+from surefoot.training.config import TrainingConfig, TrainingLog
+from surefoot.training.language import context_of, fit_tokens
+from surefoot.training.targets import Example, ExampleSet, LeftOut
+from surefoot.training.updates import Progress, refuse_options
+
+
+class Demonstration(Record):
+    """A trace, and what of it is learned."""
+
+    trace: Trace
+    steps: tuple[int, ...]
+    """Numbers of the steps that are learned."""
+    end: bool
+    """Whether it is learned too that the solution ends after its last step. A chat trace's messages end by
+    their template, each with its step."""
+
+    @property
+    def decisions(self) -> int:
+        """What was demonstrated: steps, and the end."""
+        return len(self.steps) + self.end
+
+
+def demonstrate(trace: Trace, steps: Collection[int] | None = None) -> Demonstration:
+    """``trace`` with those of its steps (all without ``steps``) that are to be learned.
+
+    Its end is learned together with its last step, unless it was cut off by a limit of tokens.
+    """
+    chosen = range(len(trace.steps)) if steps is None else sorted(set(steps))
+    complete = trace.text is not None and trace.finish_reason != "length"
+    return Demonstration(trace=trace, steps=tuple(chosen), end=complete and len(trace.steps) - 1 in chosen)
+
+
+def good_steps(item: LabelledTrace, *, threshold: float = 0.5) -> frozenset[int]:
+    """Steps that all their labels call good: correctness +1, value ≥ ``threshold``, advantage > 0.
+
+    A neutral step is not good, and one without a label, or with unknown ones alone, neither.
+    """
+    found: dict[int, list[bool]] = {}
+    for label in item.labels:
+        if label.value is not None and label.step < len(item.trace.steps):
+            found.setdefault(label.step, []).append(_is_good(label, label.value, threshold))
+    return frozenset(step for step, verdicts in found.items() if all(verdicts))
+
+
+def build_cloning_examples(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: PromptFormat,
+    problems: Mapping[str, Problem],
+    shown: Sequence[Demonstration],
+    *,
+    max_length: int,
+) -> ExampleSet:
+    """Encode demonstrations; an example's ``positions`` are the tokens that are learned.
+
+    ``prompt`` is how the policy will be asked; ``problems`` go by their ids. A token belongs to the step that
+    it begins in. Demonstrations without a problem or a step, and steps beyond ``max_length`` tokens, are
+    dropped and counted. Raises ``TrainingError`` if nothing is left, saying why, and for a tokenizer without
+    an end-of-sequence token.
+    """
+    if tokenizer.eos_token_id is None:
+        raise TrainingError("the tokenizer has no end-of-sequence token, so no policy could learn to stop")
+    left = LeftOut()
+    usable = []
+    for one in shown:
+        if one.trace.problem_id not in problems:
+            left.add("traces without their problem", one.trace.id)
+        elif not one.trace.steps or not one.decisions:
+            left.add("traces without a step to learn", one.trace.id)
+        else:
+            usable.append(one)
+    encoding = Encoding(
+        template=prompt.template, chat=prompt.chat, system=prompt.system, max_length=max(8, max_length)
+    )
+    items = [ProblemTrace(problem=problems[one.trace.problem_id], trace=one.trace) for one in usable]
+    examples = []
+    for one, encoded in zip(usable, encode_traces(tokenizer, encoding, items), strict=True):
+        example = _example(one, encoded, tokenizer.eos_token_id, max_length, left)
+        if example:
+            examples.append(example)
+    if not examples:
+        raise TrainingError(f"nothing to learn: {left}")
+    return ExampleSet(examples=examples, dropped=left.counts, first=left.first)
+
+
+def clone_steps(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[Example],
+    config: TrainingConfig,
+    directory: Path,
+    *,
+    progress: Progress | None = None,
+) -> TrainingLog:
+    """Train ``model`` on the examples of :func:`build_cloning_examples`, and save it to ``directory``.
+
+    The loss is the mean over the learned tokens of an update. With ``config.lora`` an adapter is trained and
+    saved, whose base has to stay where it was loaded from. ``progress`` gets (updates done, updates in all,
+    loss). Goes on from ``directory/checkpoint.safetensors`` if there is one. One process.
+
+    Raises ``TrainingError`` where :func:`surefoot.training.language.fit_tokens` does, and for a model that is
+    an adapter already.
+    """
+    refuse_options(config, ("balance",), "cloned policies")
+    if has_adapter(model):
+        raise TrainingError(
+            "the policy is an adapter on its base already: merge it into the base (peft's merge_and_unload) "
+            "and start from the result"
+        )
+    return fit_tokens(
+        model,
+        examples,
+        config,
+        directory,
+        kind="cloned policies",
+        save=lambda: save_causal(model, tokenizer, directory),
+        progress=progress,
+    )
+
+
+def longest_example(model: PreTrainedModel, max_length: int | None = None) -> int:
+    """Tokens of the longest example that ``model`` can learn from, or ``max_length`` if that is less."""
+    return min(context_of(model), max_length or context_of(model))
+
+
+def _is_good(label: StepLabel, value: float, threshold: float) -> bool:
+    return value >= threshold if label.kind == "value" else value > 0
+
+
+def _example(
+    one: Demonstration, encoded: EncodedTrace, end: int, max_length: int, left: LeftOut
+) -> Example | None:
+    """Ids and learned positions; ``None`` (counted) if nothing of it fits."""
+    ids = list(encoded.ids[:max_length])
+    positions: list[int] = []
+    for step in one.steps:
+        first, after = encoded.written[step]
+        if after > len(ids):
+            left.add("steps beyond the longest example", one.trace.id)
+        else:
+            positions += range(max(1, first), after)  # nothing comes before a first token
+    if one.end:
+        whole = encoded.written[-1][1] <= len(ids) and not encoded.truncated_steps
+        if whole and ids[-1] != end:
+            ids.append(end)  # a tokenizer may have put it there itself
+        if whole and len(ids) <= max_length:
+            positions.append(len(ids) - 1)
+        else:
+            left.add("ends beyond the longest example", one.trace.id)
+    if not positions:
+        left.add("traces without a step that fits", one.trace.id)
+        return None
+    return Example(
+        trace_id=one.trace.id,
+        ids=tuple(ids[: positions[-1] + 1]),  # what comes after the last learned token is never read
+        positions=tuple(positions),
+        targets=(1.0,) * len(positions),
+    )

@@ -1,0 +1,142 @@
+"""``surefoot imitate`` and ``surefoot expert-iteration``: from files to policies that other commands load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from command_line import good, refused
+
+from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
+from surefoot.records import Trace
+from surefoot.rl.rounds import Gathered
+from surefoot.store import read_records, write_records
+
+READING = ("--extract", "phrase", "--equality", "exact", "--max-tokens", 72)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def same_times():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+        yield
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, lab_items) -> Path:
+    folder = tmp_path_factory.mktemp("imitate")
+    write_records(folder / "p.jsonl", [item.problem for item in lab_items])
+    write_records(folder / "t.jsonl", [item.trace for item in lab_items])
+    exact = asyncio.run(ExactLabeller().label(lab_items))
+    write_records(folder / "l.jsonl", [label for row in exact for label in row])
+    known = [item.problem for item in lab_items]
+    held_out = generate_problems(
+        4, seed=9, difficulty=Difficulty(min_operations=2, max_operations=3), exclude=known
+    )
+    write_records(folder / "test.jsonl", held_out)
+    return folder
+
+
+def imitate(files: Path, lab_base: Path, out: Path, *more: object):
+    words = (
+        "imitate",
+        "--problems",
+        files / "p.jsonl",
+        "--policy",
+        lab_base,
+        "--out",
+        out,
+        "--batch-size",
+        4,
+    )
+    return good(*words, *READING, *more)
+
+
+def curves(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "curves.jsonl").read_text().splitlines()]
+
+
+def test_traces_are_cloned_into_a_policy_that_samples(files, lab_base, lab_items, tmp_path) -> None:
+    out = tmp_path / "run"
+    more = ("--traces", files / "t.jsonl", "--epochs", 40, "--learning-rate", 5e-3)
+    ended = imitate(files, lab_base, out, *more)
+    assert "6 traces left out: wrong outcome" in ended.err
+    right = [item for item in lab_items if item.trace.outcome]
+    assert curves(out)[1]["decisions"] == sum(len(item.trace.steps) + 1 for item in right)
+    assert f"policy: {out / 'round-1'}" in ended.err
+    samples = tmp_path / "s.jsonl"
+    words = ("--policy", out / "round-1", "--n", 1, "--temperature", 0, "--out", samples)
+    good("sample", files / "p.jsonl", *words, *READING)
+    written = {trace.problem_id: trace.text for trace in read_records(samples, Trace)}
+    assert sum(written[item.problem.id] == item.trace.text for item in right) >= 5
+    again = imitate(files, lab_base, out, *more)
+    assert again.err.splitlines()[-2:] == ended.err.splitlines()[-2:]
+    assert "learning_rate" in refused(
+        *("imitate", "--problems", files / "p.jsonl", "--policy", lab_base, "--out", out),
+        *("--batch-size", 4, "--traces", files / "t.jsonl", "--epochs", 40, *READING),
+    )
+
+
+def test_of_labelled_traces_the_good_steps_alone_are_cloned(files, lab_base, lab_items, tmp_path) -> None:
+    imitate(files, lab_base, tmp_path, "--traces", files / "t.jsonl", "--labels", files / "l.jsonl")
+    labels = asyncio.run(ExactLabeller().label(lab_items))
+    steps = sum(label.value == 1 for row in labels for label in row)
+    ends = sum(row[-1].value == 1 for row in labels)
+    assert curves(tmp_path)[1]["decisions"] == steps + ends
+
+
+def test_an_expert_is_followed_after_its_traces_were_cloned(files, lab_base, tmp_path) -> None:
+    ended = imitate(
+        *(files, lab_base, tmp_path, "--traces", files / "t.jsonl", "--expert", "lab-exact", "--rounds", 2),
+        *("--after", "all", "--stop", r"\n", "--held-out", files / "test.jsonl", "--gold", "lab"),
+    )
+    rows = curves(tmp_path)
+    assert [row["round"] for row in rows] == [0, 1, 2, 3]
+    assert [row["drawn"] for row in rows] == [0, 0, 12, 12]
+    assert "round 3: 12 solutions written" in ended.err
+    assert ended.err.count("accuracy") == 4
+    shown = [
+        one
+        for record in read_records(tmp_path / "shards" / "gathered-2" / "000000.jsonl", Gathered)
+        for one in record.shown
+    ]
+    assert {one.trace.policy for one in shown} >= {"lab-exact"}
+
+
+def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
+    problems = generate_problems(6, seed=3, difficulty=Difficulty(min_operations=6, max_operations=6))
+    write_records(tmp_path / "p.jsonl", problems)
+    out = tmp_path / "run"
+    words = (
+        "expert-iteration",
+        "--problems",
+        tmp_path / "p.jsonl",
+        "--rounds",
+        1,
+        "--samples",
+        4,
+        "--out",
+        out,
+    )
+    ended = good(*words, "--verifier", "lab", *READING)
+    [_, row] = curves(out)
+    assert row["learned"] + sum(row["dropped"].values()) == row["drawn"] == 24
+    assert "left out:" in ended.err
+    assert (out / "round-1" / "model.safetensors").is_file()
+    assert "nothing to learn" in refused(*words[:-1], tmp_path / "none", "--verifier", "arithmetic", *READING)
+
+
+def test_commands_that_make_no_sense_are_refused(files, tmp_path) -> None:
+    base = ("--problems", files / "p.jsonl", "--out", tmp_path / "x")
+    assert "nobody to imitate" in refused("imitate", *base)
+    assert "--labels are of --traces" in refused(
+        "imitate", *base, "--labels", files / "l.jsonl", "--expert", "lab-exact"
+    )
+    assert "--after is 'never'" in refused("imitate", *base, "--expert", "lab-exact", "--after", "never")
+    assert "--match" in refused("imitate", *base, "--expert", "lab-exact", "--match", "some")
+    assert "give one of them" in refused("expert-iteration", *base, "--prm", "x", "--verifier", "lab")
+    assert "raise the temperature" in refused("expert-iteration", *base, "--temperature", 0)
+    held = ("--held-out", files / "p.jsonl", "--traces", files / "t.jsonl")
+    assert "both held out and trained on" in refused("imitate", *base, *held)

@@ -1,0 +1,206 @@
+"""Reading rollouts: padding, temperature and passes change nothing, and what is read is what drew them."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from made_rollouts import made, of_item
+from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
+
+from surefoot.policies.transformers import TransformersPolicy
+from surefoot.protocols import SampleRequest, Sampling
+from surefoot.rl.actor import Actor, Reference, pad_rollouts, passes, response_places
+
+UNEVEN = [
+    made([1, 7, 9], [4, 5, 2]),
+    made([1], [8]),
+    made([1, 7, 9, 11, 12, 13], [20, 21, 22, 23, 24, 6, 2]),
+    made([1, 7], [4, 4, 4, 4]),
+]
+
+
+@pytest.fixture(scope="module", params=["lab_base", "gpt2_base"])
+def model(request):
+    return AutoModelForCausalLM.from_pretrained(request.getfixturevalue(request.param)).eval()
+
+
+@pytest.fixture(scope="module")
+def lab(lab_base):
+    return AutoModelForCausalLM.from_pretrained(lab_base).eval(), AutoTokenizer.from_pretrained(lab_base)
+
+
+def straight(model, rollouts, temperature) -> tuple[torch.Tensor, torch.Tensor]:
+    """By the definition: one rollout at a time, whole logits, float64 from there on."""
+    logprobs, entropies = [], []
+    for rollout in rollouts:
+        ids = torch.tensor([rollout.prompt_ids + rollout.ids])
+        logits = model(input_ids=ids, use_cache=False).logits[0, len(rollout.prompt_ids) - 1 : -1]
+        logp = (logits.double() / temperature).log_softmax(-1)
+        logprobs.append(logp.gather(1, torch.tensor(rollout.ids)[:, None])[:, 0])
+        entropies.append(-(logp.exp() * logp).sum(-1))
+    return torch.cat(logprobs), torch.cat(entropies)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_padded_batch_gives_what_each_rollout_alone_gives(model, temperature, wrapped):
+    with torch.no_grad():
+        read = Actor(model, temperature=temperature).read(
+            UNEVEN, entropy="detached", called=model if wrapped else None
+        )
+        logprobs, entropies = straight(model, UNEVEN, temperature)
+    torch.testing.assert_close(read.logprobs.double(), logprobs, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(read.entropies.double(), entropies, atol=1e-4, rtol=1e-4)
+
+
+def test_logits_that_are_capped_after_the_head_are_read_from_the_model():
+    torch.manual_seed(0)
+    model = Gemma2ForCausalLM(
+        Gemma2Config(
+            vocab_size=32,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            initializer_range=1.0,
+            final_logit_softcapping=1.0,
+        )
+    ).eval()
+    with torch.no_grad():
+        read = Actor(model).read(UNEVEN, entropy="detached")
+        logprobs, entropies = straight(model, UNEVEN, 1.0)
+    torch.testing.assert_close(read.logprobs.double(), logprobs, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(read.entropies.double(), entropies, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_gradients_are_those_of_the_definition(model, wrapped):
+    found, expected = copy.deepcopy(model), copy.deepcopy(model)
+    read = Actor(found, temperature=0.7).read(UNEVEN, entropy="gradient", called=found if wrapped else None)
+    (read.logprobs.sum() + 0.5 * read.entropies.sum()).backward()
+    logprobs, entropies = straight(expected, UNEVEN, 0.7)
+    (logprobs.sum() + 0.5 * entropies.sum()).backward()
+    for mine, other in zip(found.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, atol=2e-3, rtol=2e-3)
+
+
+def test_an_entropy_that_is_only_watched_has_no_gradient(lab):
+    read = Actor(lab[0]).read(UNEVEN, entropy="detached")
+    alone = Actor(lab[0]).read(UNEVEN)
+    assert alone.entropies is None
+    watched, expected = (
+        torch.autograd.grad(total, lab[0].lm_head.weight)[0]
+        for total in (read.logprobs.sum() + read.entropies.sum(), alone.logprobs.sum())
+    )
+    assert expected.abs().max() > 0.1
+    torch.testing.assert_close(watched, expected)
+
+
+def test_places_are_those_of_the_token_before():
+    padded = pad_rollouts(UNEVEN, torch.device("cpu"))
+    rows, before = response_places(UNEVEN)
+    assert torch.equal(padded.rows_n, rows)
+    assert torch.equal(padded.before_n, before)
+    drawn = padded.ids_bt[rows, before + 1].tolist()
+    assert drawn == [token for rollout in UNEVEN for token in rollout.ids]
+    assert padded.mask_bt.sum(1).tolist() == [6, 2, 13, 6]
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 30)), max_size=30), st.integers(1, 120))
+def test_passes_hold_every_rollout_once_and_keep_the_bound(sizes, bound):
+    rollouts = [made([1] * prompt, [2] * response) for prompt, response in sizes]
+    found = list(passes(rollouts, bound))
+    assert sorted(index for part in found for index in part) == list(range(len(rollouts)))
+    lengths = [sum(size) for size in sizes]
+    for part in found:
+        assert len(part) == 1 or len(part) * max(lengths[index] for index in part) <= bound
+    longest = [max(lengths[index] for index in part) for part in found]
+    assert longest == sorted(longest, reverse=True)
+
+
+@pytest.mark.parametrize("tokens_per_pass", [1, 20, 10_000])
+def test_log_probabilities_come_in_the_order_of_the_rollouts(lab, tokens_per_pass):
+    found = Actor(lab[0]).logprobs(UNEVEN, tokens_per_pass=tokens_per_pass)
+    assert [len(one) for one in found] == [len(rollout.ids) for rollout in UNEVEN]
+    assert {one.dtype for one in found} == {np.dtype(np.float64)}
+    with torch.no_grad():
+        expected = straight(lab[0], UNEVEN, 1.0)[0].numpy()
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
+
+
+def test_the_reference_stays_when_the_policy_moves(lab):
+    model = copy.deepcopy(lab[0])
+    reference = Reference(model, temperature=1.0, bf16=False)
+    before = reference.logprobs(UNEVEN, tokens_per_pass=100)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1
+    after = reference.logprobs(UNEVEN, tokens_per_pass=100)
+    moved = Actor(model).logprobs(UNEVEN, tokens_per_pass=100)
+    for one, other, mine in zip(before, after, moved, strict=True):
+        assert np.array_equal(one, other)
+        assert np.abs(one - mine).max() > 1e-3
+
+
+def test_tokens_are_drawn_with_the_chances_that_are_read(lab):
+    """Pairs of first tokens of 4000 samples against the product of their two chances, by chi square."""
+    model, tokenizer = lab
+    temperature, count, prompt = 0.6, 4000, "Start with 7. Add 3.\n"
+    policy = TransformersPolicy(model, tokenizer, name="tiny", batch_size=4000)
+    request = SampleRequest(
+        prompt=prompt, n=count, seed=3, sampling=Sampling(temperature=temperature, max_tokens=2)
+    )
+    (result,) = asyncio.run(policy.sample([request]))
+    seen = Counter(completion.token_ids for completion in result.completions)
+    end = tokenizer.eos_token_id
+    vocabulary = range(len(tokenizer))
+    pairs = [(end,), *((a, b) for a in vocabulary if a != end for b in vocabulary)]
+    prompt_ids = tokenizer(prompt)["input_ids"]
+    read = Actor(model, temperature=temperature).logprobs(
+        [made(prompt_ids, pair) for pair in pairs], tokens_per_pass=16_384
+    )
+    expected = count * np.exp([one.sum() for one in read])
+    assert expected.sum() == pytest.approx(count, rel=1e-4)
+    assert set(seen) <= set(pairs)
+    common = expected >= 5
+    found = np.array([seen[pair] for pair in pairs], dtype=float)
+    cells = (
+        np.append(found[common], found[~common].sum()),
+        np.append(expected[common], expected[~common].sum()),
+    )
+    chi = float(((cells[0] - cells[1]) ** 2 / cells[1]).sum())
+    freedom = len(cells[0]) - 1
+    assert freedom > 30
+    assert chi < freedom + 4 * np.sqrt(2 * freedom)
+    wrong = Actor(model).logprobs([made(prompt_ids, pair) for pair in pairs], tokens_per_pass=16_384)
+    other = count * np.exp([one.sum() for one in wrong])  # of temperature 1: the test would notice
+    assert ((found - other) ** 2 / other)[common].sum() > freedom + 20 * np.sqrt(2 * freedom)
+
+
+def test_what_a_policy_drew_is_read_as_it_decoded_it(lab, lab_items):
+    """Greedy tokens are the likeliest at every place, whatever they are batched with."""
+    model, tokenizer = lab
+    policy = TransformersPolicy(model, tokenizer, name="tiny")
+    requests = [
+        SampleRequest(prompt=item.problem.text + "\n", sampling=Sampling(temperature=0, max_tokens=15))
+        for item in lab_items[:5]
+    ]
+    results = asyncio.run(policy.sample(requests))
+    rollouts = [
+        made(of_item(tokenizer, item).prompt_ids, result.completions[0].token_ids)
+        for item, result in zip(lab_items, results, strict=False)
+    ]
+    with torch.no_grad():
+        padded = pad_rollouts(rollouts, torch.device("cpu"))
+        logits = model(input_ids=padded.ids_bt, attention_mask=padded.mask_bt).logits
+    best = logits[padded.rows_n, padded.before_n].argmax(-1).tolist()
+    assert best == [token for rollout in rollouts for token in rollout.ids]

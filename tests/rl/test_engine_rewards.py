@@ -1,0 +1,105 @@
+"""Step rewards for other engines: returns, and rewards at tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from step_rewards import Every, TextScorer, step_score
+
+from surefoot.answers import AnswerChecker, Grader
+from surefoot.errors import TrainingError
+from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.records import Problem
+from surefoot.rl.advantage.tokens import token_returns, total
+from surefoot.rl.credit import ClipDelta, Credit, Effective, Implicit, MinForm, Mixed, Outcome, Summed
+from surefoot.rl.engines.rewards import Response, StepRewards, token_rewards
+from surefoot.segment import Line
+
+EXACT = Grader(checker=AnswerChecker("exact"))
+PROBLEM = Problem(text="Start with 3. Add 4.", answer="7")
+RULES = [
+    Summed(),
+    MinForm(),
+    MinForm(form="strict"),
+    ClipDelta(),
+    Mixed(of=MinForm(form="strict"), process=0.5),
+    Mixed(of=Summed(), outcome=2.0),
+]
+
+
+def rewards(credit: Credit, characters: int = 3) -> StepRewards:
+    return StepRewards(credit=credit, segmenter=Every(characters), scorer=TextScorer(), grader=EXACT)
+
+
+@given(
+    text=st.text(alphabet="0123456789+-= \n?", max_size=40),
+    characters=st.integers(1, 7),
+    rule=st.sampled_from(RULES),
+)
+def test_later_sums_of_token_rewards_are_the_returns(text, characters, rule):
+    tokenizer = build_tokenizer()
+    response = Response.decode(
+        PROBLEM, [*tokenizer(text)["input_ids"][1:], tokenizer.eos_token_id], tokenizer
+    )
+    (credited,) = rewards(rule, characters).rewarded([response])
+    (known,) = rewards(rule, characters).rewarded([Response(problem=PROBLEM, text=response.text)])
+    dense = token_rewards(credited)
+    returns = token_returns(credited)
+    assert dense.shape == (len(response.starts),)
+    np.testing.assert_allclose(dense[::-1].cumsum()[::-1], returns, atol=1e-12)
+    assert {int(at) for at in np.flatnonzero(dense)} <= {at for one in credited.streams for at in one.at}
+    # the whole response is worth the same where the tokens are not known
+    assert total(known) == pytest.approx(total(credited))
+    assert total(credited) is None or total(credited) == pytest.approx(returns[0])
+
+
+def test_the_total_is_the_rules_return():
+    text = "12+34=46"
+    scores = [step_score("12+"), step_score("34="), step_score("46")]
+    response = Response(problem=PROBLEM, text=text)
+
+    def of(rule: Credit) -> float | None:
+        return total(rewards(rule).rewarded([response])[0])
+
+    assert of(Summed()) == pytest.approx(sum(scores))
+    assert of(MinForm(form="strict", signed=False)) == pytest.approx(min(scores))
+    assert of(MinForm(temperature=1e-3)) == pytest.approx(2 * min(scores) - 1)
+    assert of(ClipDelta(clip=False)) == pytest.approx(scores[0])
+
+
+def test_what_is_not_known_is_no_reward():
+    some, none, empty = "123?56", "???", " \n"
+    responses = [Response(problem=PROBLEM, text=text) for text in (some, none, empty)]
+    found = [total(one) for one in rewards(Summed()).rewarded(responses)]
+    assert found == [pytest.approx(step_score("123")), None, None]
+    # nobody scored it, yet its answer is wrong
+    outcome = StepRewards(credit=Outcome(), segmenter=Line(), grader=EXACT)
+    assert [total(one) for one in outcome.rewarded(responses)] == [0.0, 0.0, 0.0]
+    assert total(outcome.rewarded([Response(problem=PROBLEM, text="Answer: 7")])[0]) == 1.0
+
+
+def test_an_empty_response_keeps_its_place():
+    tokenizer = build_tokenizer()
+    texts = ["12", "", "345"]
+    responses = [
+        Response.decode(PROBLEM, [*tokenizer(text)["input_ids"][1:], tokenizer.eos_token_id], tokenizer)
+        for text in texts
+    ]
+    scored = rewards(Summed()).scored(responses)
+    assert [one.tokens for one in scored] == [len(one.starts) for one in responses]
+    assert [one.scores for one in scored] == [(step_score("12"),), (None,), (step_score("345"),)]
+    assert [one.ends for one in scored] == [(one.tokens - 1,) for one in scored]
+
+
+def test_refusals():
+    with pytest.raises(TrainingError, match="learns beside the policy"):
+        StepRewards(credit=Mixed(of=Implicit()), segmenter=Line(), scorer=TextScorer())
+    with pytest.raises(TrainingError, match="give a 'scorer'"):
+        StepRewards(credit=MinForm(), segmenter=Line())
+    unanswered = Response(problem=Problem(text="open"), text="7")
+    with pytest.raises(TrainingError, match="without an answer, first 'open'"):
+        rewards(Mixed(of=Summed())).rewarded([unanswered])
+    with pytest.raises(TrainingError, match="advantages of single steps"):
+        rewards(Effective(start=0.5)).rewarded([Response(problem=PROBLEM, text="12+")])

@@ -1,0 +1,325 @@
+"""TRL: step rewards as its reward function, and as advantages at tokens (with the real trainer)."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from step_rewards import Every, OnlyStep, TextScorer, piece_starts, step_score
+
+from surefoot.answers import AnswerChecker, Grader
+from surefoot.errors import TrainingError
+from surefoot.lab.world import generate_problems
+from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Plain
+from surefoot.rl.credit import Effective, MinForm, Mixed, Summed
+from surefoot.rl.engines import trl as engine
+from surefoot.rl.engines.rewards import Response, StepRewards
+from surefoot.rl.engines.trl import step_reward_function
+from surefoot.segment import Line
+
+EXACT = Grader(checker=AnswerChecker("exact"))
+needs_trl = pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed (extra 'trl')")
+# TRL and its base class warn of their own future
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+
+def test_one_number_a_completion():
+    reward = step_reward_function(
+        TextScorer(), credit=MinForm(form="strict", signed=False), segmenter=Every(3), name="worst_step"
+    )
+    chats = [
+        [{"role": "assistant", "content": "12+34=46"}],
+        [{"role": "assistant", "content": "???"}],
+    ]
+    prompts = [[{"role": "system", "content": "s"}, {"role": "user", "content": "p"}]] * 2
+    worst = min(step_score(part) for part in ("12+", "34=", "46"))
+    assert reward.__name__ == "worst_step"
+    assert reward(prompts=prompts, completions=chats, completion_ids=[[1], [2]], trainer_state=None) == [
+        pytest.approx(worst),
+        None,
+    ]
+    assert reward(prompts=["p", "p"], completions=["12+34=46", "???"]) == [pytest.approx(worst), None]
+
+
+def test_columns_of_the_data_set():
+    credit = Mixed(of=Summed(), outcome=10.0)
+    reward = step_reward_function(
+        TextScorer(), credit=credit, segmenter=Every(9), grader=EXACT, problem="question", answer="gold"
+    )
+    found = reward(prompts=["a", "b"], completions=["8", "8"], question=["q", "r"], gold=[8, 9])
+    assert found == [pytest.approx(step_score("8") + 10), pytest.approx(step_score("8"))]
+    with pytest.raises(TrainingError, match="no column 'question'"):
+        reward(prompts=["a"], completions=["8"], gold=[8])
+    with pytest.raises(TrainingError, match="without an answer"):
+        reward(prompts=["a"], completions=["8"], question=["q"])
+
+
+def test_what_is_not_one_text_is_refused():
+    reward = step_reward_function(TextScorer(), credit=Summed(), segmenter=Line())
+    for message in ({"content": "", "tool_calls": []}, {"content": "7", "reasoning_content": "so"}):
+        with pytest.raises(TrainingError, match="not one assistant message"):
+            reward(prompts=["p"], completions=[[message]])
+    with pytest.raises(TrainingError, match="no user message"):
+        reward(prompts=[[{"role": "system", "content": "s"}]], completions=["7"])
+    with pytest.raises(TrainingError, match="advantages of single steps"):
+        step_reward_function(TextScorer(), credit=Effective(start=0.5), segmenter=Line(), grader=EXACT)(
+            prompts=["p"], completions=["7"], answer=["7"]
+        )
+
+
+def test_only_the_trainer_needs_trl():
+    assert engine.step_reward_function is step_reward_function
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = engine.Nothing
+
+
+# --- with TRL
+
+
+def make(base: Path, out: Path, *, kind=None, rows=None, **settings):
+    """A trainer on the tiny model: ``kind`` is TRL's own or one of ours; 2 prompts a round, 4 samples."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    arguments = {
+        key: settings.pop(key)
+        for key in ("rewards", "advantage", "reward_funcs", "problem", "eval_dataset")
+        if key in settings
+    }
+    tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
+    problems = generate_problems(8, seed=4)
+    rows = rows or [{"prompt": one.text + "\n", "text": one.text, "answer": one.answer} for one in problems]
+    if isinstance(rows[0]["prompt"], list):
+        tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
+    options = {
+        "output_dir": str(out),
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_steps": 2,
+        "max_completion_length": 20,
+        "learning_rate": 1e-2,
+        "beta": 0.0,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "seed": 3,
+    }
+    return (kind or GRPOTrainer)(
+        model=AutoModelForCausalLM.from_pretrained(base, dtype="float32"),
+        args=GRPOConfig(**(options | settings)),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        **arguments,
+    )
+
+
+def watching():
+    """Our trainer, which notes what its loss gets and gives, and the same loss written by hand."""
+    from surefoot.rl.engines.trl import StepGRPOTrainer
+
+    class Watching(StepGRPOTrainer):
+        def compute_loss(self, model, inputs, **rest):
+            loss = super().compute_loss(model, inputs, **rest)
+            parameters = [one for one in model.parameters() if one.requires_grad]
+            theirs = torch.autograd.grad(loss, parameters, retain_graph=True)
+            logprobs = by_hand(model, inputs)
+            old = inputs.get("old_per_token_logps", logprobs.detach())
+            ratio = (logprobs - old).exp()
+            clipped = ratio.clamp(0.8, 1.2)
+            gains = torch.minimum(ratio * inputs["advantages"], clipped * inputs["advantages"])
+            mask = inputs["completion_mask"]
+            hand = -(gains * mask).sum() / (mask.sum() if self.args.steps_per_generation == 1 else 1)
+            ours = torch.autograd.grad(hand, parameters, retain_graph=True)
+            at_tokens = torch.autograd.grad(hand, logprobs)[0]
+            self.seen = [
+                *getattr(self, "seen", []),
+                (inputs, loss.item(), theirs, hand.item(), ours, at_tokens),
+            ]
+            return loss
+
+    return Watching
+
+
+def by_hand(model, inputs):
+    """log π [B, T] of the completions' tokens, one row at a time and without padding."""
+    rows = []
+    for row in range(len(inputs["completion_ids"])):
+        prompt = inputs["prompt_ids"][row][inputs["prompt_mask"][row].bool()]
+        ids = inputs["completion_ids"][row][inputs["completion_mask"][row].bool()]
+        logits = model(input_ids=torch.cat([prompt, ids])[None]).logits[0, len(prompt) - 1 : -1]
+        mine = logits.log_softmax(-1).gather(1, ids[:, None])[:, 0]
+        rows.append(torch.nn.functional.pad(mine, (0, inputs["completion_ids"].shape[1] - len(ids))))
+    return torch.stack(rows)
+
+
+@needs_trl
+def test_equal_advantages_train_as_trls_own(lab_base, tmp_path):
+    """One step a completion and GRPO's estimator: two gradient steps, each twice, in two passes, as TRL's."""
+    from surefoot.rl.engines.trl import StepGRPOTrainer
+
+    settings = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_iterations": 2}
+    settings |= {"max_steps": 4, "max_grad_norm": 0.5, "optim": "sgd", "learning_rate": 0.3}
+    whole = {"credit": Summed(), "segmenter": Every(10_000)}
+    theirs = make(lab_base, tmp_path, reward_funcs=step_reward_function(TextScorer(), **whole), **settings)
+    ours = make(
+        lab_base,
+        tmp_path,
+        kind=StepGRPOTrainer,
+        rewards=StepRewards(scorer=TextScorer(), **whole),
+        advantage=Group(std="sample", epsilon=1e-4),  # TRL's
+        **settings,
+    )
+    before = [one.detach().clone() for one in ours.model.parameters()]
+    for trainer in (theirs, ours):
+        torch.manual_seed(1)  # the same completions
+        trainer.train()
+    moved = 0.0
+    for start, a, b in zip(before, theirs.model.parameters(), ours.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        moved += float((b - start).abs().sum())
+    assert moved > 1.0
+    logged = [
+        [row["reward"] for row in trainer.state.log_history if "reward" in row] for trainer in (theirs, ours)
+    ]
+    assert logged[0] == pytest.approx(logged[1], nan_ok=True)
+
+
+@needs_trl
+@pytest.mark.parametrize(
+    ("credit", "estimator"),
+    [
+        (Summed(), LeaveOneOut()),
+        (MinForm(), Group()),
+        (MinForm(form="strict"), Plain()),
+        (Effective(start=0.5), LeaveOneOut()),
+    ],
+)
+def test_each_token_gets_its_own_advantage(lab_base, tmp_path, credit, estimator):
+    rewards = StepRewards(credit=credit, segmenter=Every(4), scorer=TextScorer(), grader=EXACT)
+    trainer = make(lab_base, tmp_path, kind=watching(), rewards=rewards, advantage=estimator, problem="text")
+    trainer.train()
+    assert len(trainer.seen) == 2
+    padded = 0
+    for inputs, loss, theirs, hand, ours, _ in trainer.seen:
+        mask, advantages = inputs["completion_mask"].bool(), inputs["advantages"]
+        assert advantages.shape == mask.shape
+        padded += int((~mask).sum())
+        assert not advantages[~mask].any()
+        check_returns(trainer.processing_class, inputs, credit, estimator)
+        assert loss == pytest.approx(hand, abs=1e-5)
+        for a, b in zip(theirs, ours, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+        assert any(float(one.abs().max()) > 1e-4 for one in theirs)
+    assert padded, "no completion was shorter than another"
+    assert "unscored_steps" in trainer.state.log_history[0]
+
+
+def check_returns(tokenizer, inputs, credit, estimator):
+    """Within a completion, advantages change from step to step as the rule says, at the right token."""
+    for row, mask in zip(range(len(inputs["advantages"])), inputs["completion_mask"].bool(), strict=True):
+        ids = inputs["completion_ids"][row][mask].tolist()
+        pieces = [tokenizer.decode([one], skip_special_tokens=True) for one in ids]
+        text = "".join(pieces)
+        advantages = inputs["advantages"][row][mask].numpy()
+        step_of = np.minimum(np.array(piece_starts(pieces)) // 4, max(0, (len(text) - 1) // 4))
+        if not text.strip() or "?" in text:
+            continue
+        for step in set(step_of.tolist()):
+            assert np.ptp(advantages[step_of == step]) == pytest.approx(0.0, abs=1e-6)
+        scores = np.array([step_score(text[at : at + 4]) for at in range(0, len(text), 4)])
+        signed = 2 * scores - 1
+        if isinstance(estimator, Plain):  # strict min-form
+            expected = np.minimum.accumulate(signed[::-1])[::-1]
+            np.testing.assert_allclose(advantages, expected[step_of], atol=1e-6)
+        elif isinstance(credit, Effective):  # no outcome is right here: what is left is the value's change
+            expected = credit.alpha * np.diff(scores, prepend=0.5)
+            np.testing.assert_allclose(advantages, expected[step_of], atol=1e-5)
+        elif isinstance(credit, Summed):  # what the baseline takes off each step is the same for all steps
+            drops = -np.diff(advantages)[np.diff(step_of) == 1]
+            rewards = scores[:-1]
+            if len(drops) == len(rewards) and len(drops) > 1:
+                np.testing.assert_allclose(drops - drops[0], rewards - rewards[0], atol=1e-5)
+
+
+@needs_trl
+def test_a_reward_for_one_step_moves_the_tokens_up_to_it_alone(lab_base, tmp_path):
+    rewards = StepRewards(credit=OnlyStep(1), segmenter=Every(4))
+    trainer = make(lab_base, tmp_path, kind=watching(), rewards=rewards, advantage=Plain(), max_steps=1)
+    trainer.train()
+    ((inputs, _, _, _, _, gradients),) = trainer.seen
+    tokenizer = trainer.processing_class
+    inside = 0
+    for row, mask in enumerate(inputs["completion_mask"].bool()):
+        ids = inputs["completion_ids"][row][mask].tolist()
+        response = Response.decode(generate_problems(1, seed=0)[0], ids, tokenizer)
+        (scored,) = rewards.scored([response])
+        end = scored.ends[min(1, len(scored.ends) - 1)]
+        expected = (np.arange(len(mask)) <= end).astype(float)
+        np.testing.assert_array_equal(inputs["advantages"][row].numpy(), expected)
+        np.testing.assert_array_equal(gradients[row].numpy() != 0, expected != 0)
+        inside += end < len(ids) - 1
+    assert inside, "no completion goes on after its second step"
+
+
+@needs_trl
+def test_chats_evaluation_and_the_table(lab_base, tmp_path):
+    from datasets import Dataset
+
+    from surefoot.rl.engines.trl import StepGRPOTrainer
+
+    rows = [
+        {"prompt": [{"role": "user", "content": one.text}], "answer": one.answer}
+        for one in generate_problems(4, seed=9)
+    ]
+    rewards = StepRewards(credit=Mixed(of=MinForm()), segmenter=Every(5), scorer=TextScorer(), grader=EXACT)
+    trainer = make(
+        lab_base,
+        tmp_path,
+        kind=StepGRPOTrainer,
+        rows=rows,
+        rewards=rewards,
+        advantage=LeaveOneOut(),
+        eval_dataset=Dataset.from_list(rows),
+        num_generations_eval=1,
+        max_steps=1,
+    )
+    trainer.train()
+    assert np.isfinite(trainer.evaluate()["eval_loss"])
+    assert {len(values) for values in (trainer._logs["advantages"], trainer._logs["completion"])} == {8}
+
+
+@needs_trl
+def test_what_does_not_go_with_advantages_at_tokens(lab_base, tmp_path, monkeypatch):
+    from trl import GRPOTrainer
+
+    from surefoot.rl.engines.trl import StepGRPOTrainer
+
+    rewards = StepRewards(credit=Summed(), segmenter=Line(), scorer=TextScorer())
+
+    def refused(match, advantage=Plain(), **others):  # noqa: B008 (frozen)
+        with pytest.raises(TrainingError, match=match):
+            StepGRPOTrainer("a model", rewards=rewards, advantage=advantage, **others)
+
+    refused("needs a critic", advantage=Gae())
+    refused("give 'rewards'", reward_funcs=[len])
+    refused("'tools'", tools=[len])
+    refused("'rollout_func'", rollout_func=len)
+
+    class Liger:
+        use_liger_kernel = True
+
+    refused("use_liger_kernel", args=Liger())
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", lambda self, model, inputs: inputs["advantages"])
+    refused("one advantage a completion")

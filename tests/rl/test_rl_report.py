@@ -1,0 +1,160 @@
+"""The page of a run and the page of several: nothing of the model's text is obeyed, and all is shown."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from rl_logs import evaluation_row, update_row
+
+from surefoot.records import Problem, Step, Trace
+from surefoot.rl.figures import mean_accuracy, truth_figure
+from surefoot.rl.guards import Guards, stop_reason, watch
+from surefoot.rl.log import RLLog, SampleRow, UpdateRow
+from surefoot.rl.report import compare_runs, findings, write_report
+
+EVIL = "<script>alert('x')</script>\n"
+
+
+def gamed_log():
+    log = RLLog(
+        updates=[update_row(n, repeated=0.02 * n) for n in range(1, 31)],
+        evaluations=[
+            evaluation_row(10 * n, accuracy, proxy, error=0.2)
+            for n, (accuracy, proxy) in enumerate(((0.4, 0.5), (0.6, 0.7), (0.3, 0.8), (0.2, 0.9)))
+        ],
+    )
+    log.alarms = watch(log.updates, log.evaluations, Guards())
+    log.stopped = stop_reason(log.alarms, Guards())
+    return log
+
+
+def keep(folder, update, text):
+    problem = Problem(text=f"<b>{update}</b> & more")
+    half = len(text) // 2
+    trace = Trace(
+        problem_id=problem.id,
+        text=text,
+        steps=(Step(start=0, end=half), Step(start=half, end=len(text))),
+        outcome=False,
+    )
+    row = SampleRow(update=update, problem=problem, trace=trace, scores=(0.25, None), advantages=(0.5, -0.75))
+    folder.mkdir(exist_ok=True)
+    (folder / f"{update:06d}.jsonl").write_bytes(row.model_dump_json().encode() + b"\n")
+
+
+class Page(HTMLParser):
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.ids, self.text = [], [], ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def written(path):
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def test_the_page_of_a_gamed_run(tmp_path):
+    log = gamed_log()
+    assert [alarm.name for alarm in log.alarms] == ["repeated", "parted"]
+    path = tmp_path / "report.html"
+    for again in (path, tmp_path / "again"):
+        write_report(log, again, settings={"credit": {"rule": "summed"}, "path": "<here>"})
+    assert path.read_bytes() == (tmp_path / "again").read_bytes()
+    page = written(path)
+    for alarm in log.alarms:
+        assert alarm.message in page.text
+    assert "Ended early: alarm 'parted' at update 30" in page.text
+    assert page.tags.count("figure") == 5
+    assert '{"rule": "summed"}' in page.text
+    assert len(page.ids) == len(set(page.ids))
+    assert "0.2 [0.15, 0.25]" in page.text  # the last accuracy, with its interval
+
+
+def test_the_text_of_a_model_is_shown_and_not_obeyed(tmp_path):
+    for update in (1, 2, 3, 4, 5, 6, 7):
+        keep(tmp_path / "samples", update, f"{EVIL * 2}Step {update}\n")
+    path = tmp_path / "report.html"
+    write_report(gamed_log(), path, samples=tmp_path / "samples")
+    html = path.read_text()
+    page = Page(html)
+    assert "script" not in page.tags
+    assert "b" not in page.tags
+    assert "<script>alert('x')</script>↵" in page.text
+    assert "<b>4</b> & more" in page.text
+    assert [n for n in range(1, 8) if f"A rollout of update {n}: wrong" in page.text] == [1, 4, 7]
+    assert "0.25" in page.text
+    assert "-0.75" in page.text
+    assert not re.search(r'(?:src|href)="(?!#)', html)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        RLLog(),
+        RLLog(evaluations=[evaluation_row(0, 0.5)]),
+        RLLog(updates=[UpdateRow(update=1, samples=0)]),
+        RLLog(updates=[update_row(1)], evaluations=[evaluation_row(0, 0.5, 0.5)]),
+    ],
+)
+def test_a_run_that_has_hardly_begun_has_a_page(tmp_path, log):
+    write_report(log, tmp_path / "report.html", samples=tmp_path / "none")
+    assert "None." in written(tmp_path / "report.html").text  # alarms
+
+
+def test_findings():
+    told = " ".join(findings(gamed_log()))
+    assert "30 updates on 240 rollouts." in told
+    assert "40.0% [35.0%, 45.0%] at the start, 20.0% [15.0%, 25.0%] at the end" in told
+    assert "best 60.0% [55.0%, 65.0%], after update 10" in told
+    assert "from 0.5 to 0.9" in told
+
+
+def test_the_parting_is_marked_where_it_began():
+    figure = truth_figure(gamed_log())
+    marked = {line.get_label(): line for line in figure.axes[0].lines}
+    assert list(marked["they part"].get_xdata()) == [160, 160]  # update 20, 8 rollouts each
+    assert list(marked["best gold"].get_xdata()) == [80]
+
+
+def test_runs_side_by_side(tmp_path):
+    path = tmp_path / "runs.html"
+    slow = RLLog(evaluations=[evaluation_row(n, 0.2 + 0.01 * n) for n in (0, 10, 20, 30, 40)])
+    fast = RLLog(evaluations=[evaluation_row(n, 0.2 + 0.04 * n, error=0.1) for n in (0, 10, 20)])
+    compare_runs({"outcome <only>": [slow], "dense": [fast, fast]}, path)
+    page = written(path)
+    assert "outcome <only>" in page.text
+    assert "Samples to an accuracy of 60.0%" in page.text
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", path.read_text())
+    rows = [cells[at : at + 7] for at in range(0, len(cells), 7)]
+    assert [row[0] for row in rows] == [
+        "outcome &lt;only&gt;", "dense, run 1", "dense, run 2", "dense, mean of 2"
+    ]  # fmt: skip
+    assert [float(row[4]) for row in rows] == pytest.approx([320, 80, 80, 80])  # four times fewer
+    assert rows[0][3] == "0.6 [0.55, 0.65]"
+    assert rows[1][5] == "0.1 [0.05, 0.15]"
+
+
+def test_an_accuracy_that_is_never_reached(tmp_path):
+    path = tmp_path / "runs.html"
+    compare_runs({"a": [RLLog(evaluations=[evaluation_row(0, 0.2)])]}, path, accuracy=0.9)
+    assert "n/a" in written(path).text
+    with pytest.raises(ValueError, match="at least one log"):
+        compare_runs({}, path)
+    with pytest.raises(ValueError, match="an evaluation"):
+        compare_runs({"a": [RLLog()]}, path)
+
+
+def test_mean_accuracy_is_over_shared_evaluations():
+    first = RLLog(evaluations=[evaluation_row(n, 0.2) for n in (0, 1, 2)])
+    second = RLLog(evaluations=[evaluation_row(n, 0.6) for n in (0, 2, 3)])
+    assert mean_accuracy([first, second]) == {0: pytest.approx(0.4), 16: pytest.approx(0.4)}
