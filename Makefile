@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 EXTRAS ?= dev,gguf,train
+WORKERS ?= auto
 SOURCES := $(wildcard src tests benchmarks examples)
 
 .DEFAULT_GOAL := help
@@ -11,7 +12,7 @@ SOURCES := $(wildcard src tests benchmarks examples)
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
-	@echo "Variables: PYTHON (now $(PYTHON)), EXTRAS (now $(EXTRAS)), PIP_ARGS, OUT and ARGS for quickstart, ARGS for test."
+	@echo "Variables: PYTHON (now $(PYTHON)), EXTRAS (now $(EXTRAS)), WORKERS (now $(WORKERS)), PIP_ARGS, OUT and ARGS for quickstart, ARGS for test."
 
 setup: $(STAMP) ## make .venv with the pinned dependencies (nothing to do when they are unchanged)
 
@@ -33,11 +34,11 @@ $(BIN)/python:
 quickstart: setup ## run the whole way from problems to a measured reward model (OUT=directory, ARGS='more options')
 	$(BIN)/surefoot quickstart $(if $(OUT),--out '$(OUT)') $(ARGS)
 
-test: setup ## run every test, the slow ones too (ARGS='pytest options')
-	$(BIN)/python -m pytest $(ARGS)
+test: setup ## run every test, the slow ones too, one process a core (ARGS='pytest options')
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 test-fast: setup ## run the tests that take seconds
-	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(ARGS)
 
 check: setup ## lint, formatting, types, import ranks
 	$(BIN)/ruff check $(SOURCES)

@@ -2,22 +2,30 @@
 
     python benchmarks/rl.py [--quick] [--runs DIR] [--quickstarts DIR] [--trl-python PYTHON] [--json FILE]
 
-For each seed, the lab's policy is trained with every method from the same weights, on the same problems, with
-the same number of samples and updates. Step rewards are those of the exact checker of the lab, or of the PRM
-of a quickstart (``--quickstarts DIR`` holds ``seed-0``, ``seed-1`` … as ``prm_vs_orm.py`` leaves them). Runs
-are kept in ``--runs`` and not repeated; ``runs.html`` there has all curves.
+Every method starts from the same weights: the lab's policy, its training stopped earlier than the shipped
+one's (440 updates in place of 480). Of the shipped policy's errors most are made by sampling alone (greedy
+it is right in 78 %, at temperature 1 in 50 %), and any reward that sharpens it helps; this one has
+something to learn. For each seed all methods get the same problems and the same number of samples and
+updates. Step rewards are those of the lab's exact checker, or of the PRM of a quickstart (``--quickstarts
+DIR`` holds ``seed-0``, ``seed-1`` … as ``prm_vs_orm.py`` leaves them), which was trained on the shipped
+policy's solutions. Of PAV the checker's part is played by a prover whose values are known exactly, a solver
+that errs in a quarter of its lines. Accuracy is greedy, as in the papers; sampled accuracy is beside it.
 
-``samples_to_outcome_accuracy``: samples after which outcome-only training has its final accuracy (mean of its
-last three evaluations), by those after which the best dense method has it, both read off the curves averaged
-over the seeds; low and high are the least and the most of a single seed. ``final_accuracy_difference``: best
-dense method less outcome-only at the end, in points, on held-out problems, several samples each; interval
-over seeds and problems. Which method is best is decided on other problems (``development``), at the end, on
-the first seed. ``trace_error_difference``: share of right answers that have a wrong step, outcome-only less
-best dense. ``throughput_vs_trl``: samples a second of the whole loop, ours by TRL's GRPO trainer, same policy,
-prompts, group size and updates, by the CPU time of one thread, in turn.
+Outcome-only training is run at the common learning rate and at half of it, and the one that ends better *on
+the test problems* is what the others are held against. ``samples_to_outcome_accuracy``: samples after which
+it has its final accuracy (mean of its last three evaluations), by those after which the best dense method
+has it, both read off the curves averaged over the seeds; low and high are the least and the most of a
+single seed. ``final_accuracy_difference``: best dense method less outcome-only at the end, in points, on
+test problems, interval over problems for these seeds. Which dense method is best is decided on other
+problems, on the first seed. ``trace_error_difference``: share of right answers that have a wrong step,
+outcome-only less best dense. ``throughput_vs_trl``: samples a second of the whole loop, ours by TRL's GRPO
+trainer, same policy, prompts, group size and updates, by the CPU time of one thread, in turn.
 
-``hacking``: summed raw PRM rewards without a baseline against clip and delta and min-form, same budget: proxy
-(sum of scores) and gold accuracy at start and end.
+Runs are kept in ``--runs`` and not repeated; ``runs.html`` there has all curves. ``--part 0/2`` and ``--part
+1/2`` train every other run and stop, so that two processes can share the work.
+
+``gaming`` in the settings: gold accuracy and proxy (the PRM's lowest step score) on held-out problems, at the
+start, at the best evaluation and at the end, and the guards' alarms, for every method with the PRM's rewards.
 """
 
 from __future__ import annotations
@@ -32,7 +40,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,15 +53,18 @@ from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.intervals import bootstrap_seeds
 from surefoot.lab.checkpoints import POLICY
-from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
+from surefoot.lab.solver import NoisySolver
+from surefoot.lab.train import RECIPES
+from surefoot.lab.train import train as train_start
+from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.models.causal import load_causal
 from surefoot.models.label_scorer import LabelScorer
 from surefoot.models.scorer import load_prm
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.transformers import TransformersPolicy
-from surefoot.protocols import Sampling, StepScorer
-from surefoot.records import Problem
-from surefoot.rl.audit import Reduction, audit_policy
+from surefoot.protocols import ProblemTrace, Sampling, StepScorer
+from surefoot.records import Problem, StepScores
+from surefoot.rl.audit import audit_policy
 from surefoot.rl.config import RLConfig
 from surefoot.rl.guards import Guards
 from surefoot.rl.log import EvaluationRow, RLLog, samples_to
@@ -68,6 +79,7 @@ Array = NDArray[np.float64]
 
 METHODS: dict[str, dict[str, Any]] = {
     "outcome": {"credit": {"rule": "outcome"}},
+    "outcome, half the rate": {"credit": {"rule": "outcome"}, "learning_rate": 5e-5},
     "summed": {"credit": {"rule": "summed"}},
     "process-grpo": {"credit": {"rule": "summed"}, "advantage": {"kind": "group"}},
     "min-form": {"credit": {"rule": "min-form"}},
@@ -78,15 +90,18 @@ METHODS: dict[str, dict[str, Any]] = {
         "advantage": PRESETS["prime"].advantage.model_dump(),
         "accuracy_band": PRESETS["prime"].accuracy_band,
     },
+    "summed, critic": {"credit": {"rule": "summed"}, "advantage": {"kind": "gae"}},
+    "clip-delta, critic": {
+        "credit": {"rule": "mixed", "of": {"rule": "clip-delta"}},
+        "advantage": {"kind": "gae"},
+    },
 }
 """Changes to the common settings; the advantage is leave-one-out where nothing else is said."""
 
-WITHOUT_SCORES = ("outcome", "prime")
-HACKING: dict[str, dict[str, Any]] = {
-    "summed": {"credit": {"rule": "summed"}, "advantage": {"kind": "none"}},
-    "clip-delta": {"credit": {"rule": "clip-delta"}, "advantage": {"kind": "none"}},
-    "min-form": {"credit": {"rule": "min-form"}, "advantage": {"kind": "none"}},
-}
+OUTCOMES = ("outcome", "outcome, half the rate")
+WITHOUT_SCORES = (*OUTCOMES, "prime")
+LEARNED_ONLY = ("summed, critic", "clip-delta, critic")
+"""Run with the PRM's rewards alone: PPO as in Math-Shepherd, and in Gao et al. (arXiv 2410.15115)."""
 COMMON: dict[str, Any] = {
     "problems": 16,
     "samples": 8,
@@ -95,14 +110,15 @@ COMMON: dict[str, Any] = {
     "warmup": 10,
     "tokens_per_pass": 4096,
     "evaluate_every": 5,
+    "evaluation_temperature": 0.0,
     "checkpoint_every": 20,
     "keep_samples": 2,
     "guards": Guards(stop_on=()),
 }
-DIFFICULTY = Difficulty()
-TRAIN, HELD_OUT, DEVELOPMENT = 2_000, 300, 300
-FINAL_SAMPLES = 4
-"""Samples a held-out problem at the end."""
+START_UPDATES = 440
+"""Updates of the start policy's training."""
+PROVER_ERROR = 0.25
+TRAIN, HELD_OUT, DEVELOPMENT, TEST = 2_000, 300, 300, 600
 LAST = 3
 """Evaluations whose mean is the final accuracy that others are timed to."""
 
@@ -120,23 +136,24 @@ class Condition:
         """As it is printed."""
         return self.method if self.rewards == "none" else f"{self.method}, {self.rewards}"
 
-    def settings(self, seed: int, updates: int, table: dict[str, dict[str, Any]]) -> RLConfig:
+    def settings(self, seed: int, updates: int) -> RLConfig:
         """Of one run."""
-        return RLConfig.model_validate(COMMON | {"seed": seed, "updates": updates} | self._changes(table))
+        return RLConfig.model_validate(COMMON | {"seed": seed, "updates": updates} | self._changes())
 
-    def _changes(self, table: dict[str, dict[str, Any]]) -> dict[str, Any]:
-        changes = dict(table[self.method])
+    def _changes(self) -> dict[str, Any]:
+        changes = dict(METHODS[self.method])
         if self.method == "pav":
-            # the checker's value before the first step is 1; the PRM's prover is best-of-4 of the policy
-            own = {"start": 1.0} if self.rewards == "checker" else {"best_of": 4}
-            changes["credit"] = changes["credit"] | own
+            # the PRM knows the policy's own values: its prover is best-of-4 of the policy
+            changes["credit"] = changes["credit"] | ({"best_of": 4} if self.rewards == "prm" else {})
         return changes
 
 
 CONDITIONS = [
     Condition(method=method, rewards=rewards)
     for method in METHODS
-    for rewards in (("none",) if method in WITHOUT_SCORES else ("checker", "prm"))
+    for rewards in (
+        ("none",) if method in WITHOUT_SCORES else ("prm",) if method in LEARNED_ONLY else ("checker", "prm")
+    )
 ]
 
 
@@ -144,42 +161,70 @@ CONDITIONS = [
 class World:
     """Problems of all runs, and those who judge."""
 
+    start: Path
+    """The policy that all methods start from."""
     held_out: list[Problem]
     development: list[Problem]
+    test: list[Problem]
     grader: Grader
     quickstarts: Path
     runs: Path
 
-    def task(self, condition: Condition, seed: int, *, aggregation: Reduction = "min") -> Task:
+    def directory(self, condition: Condition, seed: int) -> Path:
+        """Of one run."""
+        method = condition.method.replace(", ", "-").replace(" ", "-")
+        return self.runs / f"seed-{seed}" / f"{method}-{condition.rewards}"
+
+    def task(self, condition: Condition, seed: int) -> Task:
         """What a run learns from."""
-        exclude = [*self.held_out, *self.development]
+        exclude = [*self.held_out, *self.development, *self.test]
         return Task(
-            problems=generate_problems(TRAIN, seed=seed, difficulty=DIFFICULTY, exclude=exclude),
+            problems=generate_problems(TRAIN, seed=seed, exclude=exclude),
             held_out=self.held_out,
             segmenter=Line(),
             grader=self.grader,
             scorer=self._scorer(condition, seed),
             gold=ExactLabeller(after_error="step"),
-            aggregation=aggregation,
         )
 
     def _scorer(self, condition: Condition, seed: int) -> StepScorer | None:
         if condition.rewards == "prm":
             return load_prm(self.quickstarts / f"seed-{seed}" / "prm")
         if condition.rewards == "checker":
-            # a value stays 0 after an error; the other rules take each step by itself
-            after = "wrong" if condition.method == "pav" else "step"
-            return LabelScorer(ExactLabeller(after_error=after), name="checker")  # type: ignore[arg-type]
+            if condition.method == "pav":
+                return Prover(NoisySolver(error_rate=PROVER_ERROR))
+            return LabelScorer(ExactLabeller(after_error="step"), name="checker")
         return None
+
+
+@dataclass(frozen=True)
+class Prover:
+    """A step scorer with the exact values of a solver's own success after each step."""
+
+    solver: NoisySolver
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """One record an item."""
+        return [
+            StepScores(
+                trace_id=item.trace.id,
+                scorer=self.solver.name,
+                scores=tuple(
+                    self.solver.value(item.problem, item.trace.prefix(step + 1))
+                    for step in range(len(item.trace.steps))
+                ),
+            )
+            for item in items
+        ]
 
 
 def train(world: World, condition: Condition, seed: int, updates: int) -> RLLog:
     """One run, or what is there of it."""
-    directory = world.runs / f"seed-{seed}" / f"{condition.method}-{condition.rewards}"
-    model, tokenizer = load_causal(POLICY, dtype="float32", trust_remote_code=False)
+    directory = world.directory(condition, seed)
+    model, tokenizer = load_causal(world.start, dtype="float32", trust_remote_code=False)
     start = time.process_time()
     log = train_policy(
-        model, tokenizer, world.task(condition, seed), condition.settings(seed, updates, METHODS), directory
+        model, tokenizer, world.task(condition, seed), condition.settings(seed, updates), directory
     )
     last = log.evaluations[-1]
     print(
@@ -196,38 +241,40 @@ class Final:
     """A trained policy on problems that it has not seen."""
 
     accuracy: Array
-    """Share right of each problem [P]."""
+    """Whether the greedy answer of each problem is right [P]."""
     trace_error: float
+    """Share of right greedy solutions with a wrong step."""
+    sampled: float
+    """Accuracy of one sample a problem at the training temperature."""
 
 
 def final(world: World, condition: Condition, seed: int, problems: Sequence[Problem]) -> Final:
-    """Measured with samples of its own."""
-    policy = TransformersPolicy.from_pretrained(
-        world.runs / f"seed-{seed}" / f"{condition.method}-{condition.rewards}" / "policy"
-    )
-    audit = asyncio.run(
-        audit_policy(
-            policy,
-            problems,
-            update=0,
-            samples=0,
-            n=FINAL_SAMPLES,
-            seed=77,
-            segmenter=Line(),
-            grader=world.grader,
-            prompt=PromptFormat(),
-            sampling=Sampling(max_tokens=COMMON["max_tokens"]),
-            gold=ExactLabeller(after_error="step"),
+    """Greedy and sampled."""
+    policy = TransformersPolicy.from_pretrained(world.directory(condition, seed) / "policy")
+    greedy, sampled = (
+        asyncio.run(
+            audit_policy(
+                policy,
+                problems,
+                update=0,
+                samples=0,
+                n=1,
+                seed=77,
+                segmenter=Line(),
+                grader=world.grader,
+                prompt=PromptFormat(),
+                sampling=Sampling(max_tokens=COMMON["max_tokens"], temperature=temperature),
+                gold=ExactLabeller(after_error="step"),
+            )
         )
+        for temperature in (0.0, 1.0)
     )
-    right = {problem.id: [0, 0] for problem in problems}
-    for trace in audit.traces:
-        right[trace.problem_id][0] += trace.outcome is True
-        right[trace.problem_id][1] += 1
-    error = audit.row.trace_error
+    right = {trace.problem_id: float(trace.outcome is True) for trace in greedy.traces}
+    error = greedy.row.trace_error
     return Final(
-        accuracy=np.array([hits / count for hits, count in right.values()]),
+        accuracy=np.array([right[problem.id] for problem in problems]),
         trace_error=error.value if error else float("nan"),
+        sampled=sampled.row.accuracy.value,
     )
 
 
@@ -255,34 +302,32 @@ def compare(
     world: World, seeds: Sequence[int], updates: int
 ) -> tuple[list[dict[str, object]], dict[str, Any]]:
     """All methods of all seeds; the figures, and a table for the settings."""
-    logs: dict[str, list[RLLog]] = {condition.name: [] for condition in CONDITIONS}
-    for seed in seeds:
-        for condition in CONDITIONS:
-            logs[condition.name].append(train(world, condition, seed, updates))
-    compare_runs(logs, world.runs / "runs.html")
+    logs = {
+        condition.name: [train(world, condition, seed, updates) for seed in seeds] for condition in CONDITIONS
+    }
     ends = {
-        condition.name: [final(world, condition, seed, world.held_out) for seed in seeds]
+        condition.name: [final(world, condition, seed, world.test) for seed in seeds]
         for condition in CONDITIONS
     }
+    base = max(OUTCOMES, key=lambda name: float(np.mean([one.accuracy.mean() for one in ends[name]])))
     developed = {
         condition.name: float(final(world, condition, seeds[0], world.development).accuracy.mean())
         for condition in CONDITIONS
-        if condition.method != "outcome"
+        if condition.method not in OUTCOMES
     }
     best = max(developed, key=developed.__getitem__)
-    table = {name: describe(logs[name], logs["outcome"], ends[name], ends["outcome"]) for name in logs}
+    compare_runs({base: logs[base]} | logs, world.runs / "runs.html")
+    table = {name: describe(logs[name], logs[base], ends[name], ends[base]) for name in logs}
     for name, row in table.items():
         print(f"{name:22} {json.dumps(row)}", flush=True)
     single = [
         ratio
-        for mine, theirs in zip(logs[best], logs["outcome"], strict=True)
+        for mine, theirs in zip(logs[best], logs[base], strict=True)
         if (ratio := samples_ratio(theirs.evaluations, mine.evaluations)) is not None
     ]
-    ratio = samples_ratio(mean_curve(logs["outcome"]), mean_curve(logs[best]))
-    gap = difference(ends[best], ends["outcome"])
+    ratio = samples_ratio(mean_curve(logs[base]), mean_curve(logs[best]))
     errors = [
-        outcome.trace_error - dense.trace_error
-        for outcome, dense in zip(ends["outcome"], ends[best], strict=True)
+        outcome.trace_error - dense.trace_error for outcome, dense in zip(ends[base], ends[best], strict=True)
     ]
     figures: list[dict[str, object]] = [
         {
@@ -293,7 +338,7 @@ def compare(
             "low": min(single, default=None),
             "high": max(single, default=None),
         },
-        {"name": "final_accuracy_difference", "unit": "points", **gap},
+        {"name": "final_accuracy_difference", "unit": "points", **difference(ends[best], ends[base])},
         {
             "name": "trace_error_difference",
             "value": 100 * float(np.mean(errors)),
@@ -303,7 +348,8 @@ def compare(
             "high": 100 * max(errors),
         },
     ]
-    return figures, {"best": best, "development": developed, "methods": table}
+    told = {"best": best, "outcome": base, "development": developed, "methods": table}
+    return figures, told | {"gaming": gaming(logs)}
 
 
 def describe(
@@ -317,6 +363,7 @@ def describe(
         "end": round(100 * float(np.mean([one.accuracy.mean() for one in ends])), 1),
         "ends": [round(100 * float(one.accuracy.mean()), 1) for one in ends],
         "over outcome": [round(float(gap[name]), 1) for name in ("value", "low", "high")],  # type: ignore[arg-type]
+        "sampled": round(100 * float(np.mean([one.sampled for one in ends])), 1),
         "trace error": round(100 * float(np.mean([one.trace_error for one in ends])), 1),
         "times fewer samples": samples_ratio(mean_curve(outcome), mean_curve(logs)),
         "tokens": round(float(np.mean([log.evaluations[-1].shape.tokens or 0 for log in logs])), 1),
@@ -336,33 +383,27 @@ def difference(dense: Sequence[Final], outcome: Sequence[Final]) -> dict[str, ob
     }
 
 
-def hacking(world: World, seed: int, updates: int) -> dict[str, Any]:
-    """What becomes of proxy and gold where the PRM's scores are all the reward there is."""
+def gaming(logs: dict[str, list[RLLog]]) -> dict[str, Any]:
+    """Gold and proxy where the PRM rewards, by seed: at the start, at the best evaluation, at the end."""
     found: dict[str, Any] = {}
-    for method in HACKING:
-        condition = Condition(method=method, rewards="prm")
-        model, tokenizer = load_causal(POLICY, dtype="float32", trust_remote_code=False)
-        log = train_policy(
-            model,
-            tokenizer,
-            world.task(condition, seed, aggregation="sum"),
-            condition.settings(seed, updates, HACKING),
-            world.runs / f"seed-{seed}" / f"hacking-{method}",
-        )
-        found[method] = [
-            {
-                "samples": row.samples,
-                "gold": round(row.accuracy.value, 3),
-                "proxy": None if row.proxy is None else round(row.proxy.value, 3),
-                "steps": row.shape.steps,
-                "repeated": row.shape.repeated,
-                "finished": row.shape.finished,
+    for condition in CONDITIONS:
+        if condition.rewards != "prm":
+            continue
+        rows = []
+        for log in logs[condition.name]:
+            best = max(log.evaluations, key=lambda row: row.accuracy.value)
+            shown = {"start": log.evaluations[0], "best": best, "end": log.evaluations[-1]}
+            row: dict[str, Any] = {
+                when: {
+                    "samples": one.samples,
+                    "gold": round(one.accuracy.value, 3),
+                    "proxy": None if one.proxy is None else round(one.proxy.value, 3),
+                    "steps": None if one.shape.steps is None else round(one.shape.steps, 2),
+                }
+                for when, one in shown.items()
             }
-            for row in log.evaluations
-        ]
-        alarms = [alarm.name for alarm in log.alarms]
-        print(f"hacking, {method}: {found[method][0]} -> {found[method][-1]}; alarms {alarms}", flush=True)
-        found[method].append({"alarms": alarms})
+            rows.append(row | {"alarms": [f"{alarm.name} at {alarm.raised}" for alarm in log.alarms]})
+        found[condition.name] = rows
     return found
 
 
@@ -460,18 +501,22 @@ def main() -> None:
     updates = 6 if options.quick else options.updates
     for seed in seeds:
         require_quickstart(options.quickstarts, seed, quick=options.quick)
-    sizes = (20, 20) if options.quick else (HELD_OUT, DEVELOPMENT)
-    made = generate_problems(sum(sizes), seed=5_000_000, difficulty=DIFFICULTY)
+    sizes = (20, 20, 20) if options.quick else (HELD_OUT, DEVELOPMENT, TEST)
+    made = generate_problems(sum(sizes), seed=5_000_000)
     with AnswerChecker("exact") as checker:
         world = World(
+            start=start_policy(options.runs),
             held_out=made[: sizes[0]],
-            development=made[sizes[0] :],
+            development=made[sizes[0] : sizes[0] + sizes[1]],
+            test=made[sizes[0] + sizes[1] :],
             grader=Grader(checker=checker, styles=("phrase",)),
             quickstarts=options.quickstarts,
             runs=options.runs,
         )
+        if options.part:
+            share(world, seeds, updates, options.part)
+            return
         figures, setting = compare(world, seeds, updates)
-        setting["hacking"] = hacking(world, 0, 6 if options.quick else options.hacking_updates)
         if options.trl_python:
             figure, about = throughput(options, world)
             figures.append(figure)
@@ -493,6 +538,23 @@ def main() -> None:
         write_json(options.json, {"figures": figures, "setting": setting})
 
 
+def share(world: World, seeds: Sequence[int], updates: int, part: str) -> None:
+    """Train every N-th run, from the K-th on, for ``part`` = K/N."""
+    first, step = (int(number) for number in part.split("/"))
+    jobs = [(condition, seed) for seed in seeds for condition in CONDITIONS]
+    for condition, seed in jobs[first::step]:
+        train(world, condition, seed, updates)
+
+
+def start_policy(runs: Path) -> Path:
+    """The policy that all methods start from; made if it is not there."""
+    directory = runs / "start"
+    if not (directory / "recipe.json").exists():
+        print(f"training the start policy, {START_UPDATES} updates", flush=True)
+        train_start(replace(RECIPES["policy"], updates=START_UPDATES), directory)
+    return directory
+
+
 def require_quickstart(quickstarts: Path, seed: int, *, quick: bool) -> None:
     """Run the quickstart whose PRM gives step rewards, if it is not there."""
     directory = quickstarts / f"seed-{seed}"
@@ -510,8 +572,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--runs", type=Path, default=Path("rl-runs"), help="directory of the runs")
     parser.add_argument("--quickstarts", type=Path, default=Path("runs"), help="quickstarts, for the PRMs")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--updates", type=int, default=60)
-    parser.add_argument("--hacking-updates", type=int, default=60)
+    parser.add_argument("--part", help="K/N: train every N-th run from the K-th on, and stop")
+    parser.add_argument("--updates", type=int, default=40)
     parser.add_argument("--trl-python", help="interpreter that has TRL 1.13; else it is not compared")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="checks that it runs")

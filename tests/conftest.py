@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ from surefoot.lab.world import Difficulty, generate_problems, parse_problem, wor
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: more threads would only get in each other's way
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The same examples each time: a run that fails fails again. Look for new ones with
 # `--hypothesis-profile=default`.

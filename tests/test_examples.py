@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLES = {path.name: path for path in sorted((ROOT / "examples").glob("*.py"))}
 
-SLOW: frozenset[str] = frozenset({"score_solution.py", "generative_verifier.py"})
+SLOW: frozenset[str] = frozenset({"score_solution.py", "generative_verifier.py", "reinforce.py"})
 """Names of the examples that take more than a few seconds."""
 
 OPTIONS = {"generative_verifier.py": ["--traces", "30", "--epochs", "1", "--test", "6"]}

@@ -1,0 +1,54 @@
+"""Train the lab's policy for a few rounds on step rewards of the exact checker, and on outcomes.
+
+Far too few rounds to learn much: the point is what a run is made of. `surefoot rl` does the same from the
+command line, with a report.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from surefoot.answers import AnswerChecker, Grader
+from surefoot.lab.checkpoints import POLICY
+from surefoot.lab.world import ExactLabeller, generate_problems
+from surefoot.models.causal import load_causal
+from surefoot.models.label_scorer import LabelScorer
+from surefoot.rl.config import RLConfig
+from surefoot.rl.credit import Credit, MinForm, Outcome
+from surefoot.rl.loop import train_policy
+from surefoot.rl.task import Task
+from surefoot.segment import Line
+
+
+def train(task: Task, credit: Credit, directory: Path) -> None:
+    """One short run."""
+    model, tokenizer = load_causal(POLICY, dtype="float32", trust_remote_code=False)
+    config = RLConfig(credit=credit, updates=3, problems=4, samples=4, warmup=2)
+    log = train_policy(model, tokenizer, task, config, directory)
+    for row in log.updates:
+        print(
+            f"{credit.rule}, round {row.update}: {row.outcome:.0%} of the rollouts right, "
+            f"advantages spread by {row.advantage_std:.2f}, entropy {row.entropy or 0:.3f} nats a token"
+        )
+    before, after = log.evaluations[0], log.evaluations[-1]
+    print(f"{credit.rule}: held-out accuracy {before.accuracy.value:.0%}, then {after.accuracy.value:.0%}")
+
+
+def main() -> None:
+    """Both, from the same start, on the same problems."""
+    held_out = generate_problems(20, seed=7)
+    with AnswerChecker("exact") as checker:
+        task = Task(
+            problems=generate_problems(40, seed=0, exclude=held_out),
+            held_out=held_out,
+            segmenter=Line(),
+            grader=Grader(checker=checker, styles=("phrase",)),
+            scorer=LabelScorer(ExactLabeller(after_error="step"), name="checker"),
+            gold=ExactLabeller(after_error="step"),
+        )
+        train(task, MinForm(), Path("runs/min-form"))
+        train(task, Outcome(), Path("runs/outcome"))
+
+
+if __name__ == "__main__":
+    main()

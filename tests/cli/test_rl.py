@@ -1,0 +1,145 @@
+"""``surefoot rl`` on a tiny random policy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import good, refused
+
+from surefoot.cli._rl_settings import settle
+from surefoot.errors import RunError
+from surefoot.lab.world import Difficulty, generate_problems
+from surefoot.rl.advantage import Group, LeaveOneOut
+from surefoot.rl.config import RLConfig
+from surefoot.rl.credit import ClipDelta, MinForm, Mixed, Outcome
+from surefoot.rl.presets import PRESETS
+from surefoot.store import write_records
+
+SMALL = [
+    "--updates",
+    "2",
+    "--round-problems",
+    "2",
+    "--samples",
+    "2",
+    "--max-tokens",
+    "8",
+    "--evaluate-every",
+    "1",
+]
+
+
+def settled(**given: object) -> RLConfig:
+    plain = {
+        "file": None,
+        "credit": None,
+        "advantage": None,
+        "process_weight": None,
+        "outcome_weight": None,
+        "kl": None,
+        "flags": {},
+        "assignments": (),
+    }
+    return settle(**(plain | given))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> Path:
+    path = tmp_path / "problems.jsonl"
+    write_records(
+        path, generate_problems(30, seed=3, difficulty=Difficulty(min_operations=1, max_operations=3))
+    )
+    return path
+
+
+def test_a_run_leaves_policy_curves_samples_and_report(
+    lab_base: Path, problems: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    line = ["rl", "--problems", str(problems), "--policy", str(lab_base), "--credit", "min-form"]
+    line += ["--verifier", "lab", "--gold", "lab", "--equality", "exact", "--out", str(out), *SMALL]
+    assert "2 updates on 8 rollouts" in good(*line).err
+    assert (out / "policy" / "model.safetensors").exists()
+    assert (out / "report.html").exists()
+    assert len((out / "curves.jsonl").read_text().splitlines()) == 5
+    assert len(list((out / "samples").iterdir())) == 2
+    assert json.loads((out / "rl.json").read_text())["config"]["credit"]["rule"] == "min-form"
+    assert "finished already" in good(*line).err
+    assert "another run" in refused(*line, "--seed", "1")
+
+
+def test_problems_of_the_lab_are_made(lab_base: Path, tmp_path: Path) -> None:
+    line = [
+        "rl",
+        "--policy",
+        str(lab_base),
+        "--out",
+        str(tmp_path / "run"),
+        *SMALL,
+        "--set",
+        "evaluate_every=9",
+    ]
+    line += ["--equality", "exact"]
+    good(*line)
+    assert (tmp_path / "run" / "policy").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--credit", "best"], "--credit is 'best'; choose outcome"),
+        (["--credit", "summed"], "'summed' needs step scores"),
+        (["--prm", "x", "--verifier", "lab"], "choose one"),
+        (["--base-url", "http://localhost:1/v1"], "--base-url and --server-model go together"),
+        (["--set", "updates"], "write name=value"),
+        (["--set", "objective.clip=0.3"], "--clip: Extra inputs are not permitted"),
+        (["--set", "updates.x=1"], "'updates' is no table"),
+        (["--outcome-weight", "1"], "give --credit"),
+        (["--aggregate", "best"], "--aggregate is 'best'"),
+        (["--validation", "0"], "leaves one side empty"),
+        (["--config", "none.toml"], "none.toml"),
+        (["--samples", "1"], "'samples' must be 2 or more"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    lab_base: Path, problems: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
+    line = ["rl", "--problems", str(problems), "--policy", str(lab_base), "--out", str(tmp_path / "run")]
+    assert message in refused(*line, *SMALL, *options)
+
+
+def test_flags_win_over_the_file_and_assignments_over_flags(tmp_path: Path) -> None:
+    path = tmp_path / "rl.toml"
+    path.write_text('updates = 7\nsamples = 5\n[credit]\nrule = "clip-delta"\n[objective]\nclip_high = 0.3\n')
+    found = settled(file=path, flags={"samples": 6, "seed": None}, assignments=["objective.clip_low=0.1"])
+    assert (found.updates, found.samples, found.seed) == (7, 6, 0)
+    assert found.credit == ClipDelta()
+    assert (found.objective.clip_low, found.objective.clip_high) == (0.1, 0.3)
+    assert settled(file=path, flags={"samples": 6}, assignments=["samples=9"]).samples == 9
+    (tmp_path / "rl.json").write_text(json.dumps({"updates": 3}))
+    assert settled(file=tmp_path / "rl.json").updates == 3
+
+
+def test_methods_by_name() -> None:
+    assert settled().credit == Outcome()
+    assert settled().advantage == LeaveOneOut()
+    grpo = settled(credit="process-grpo")
+    assert (grpo.credit, grpo.advantage) == (PRESETS["process-grpo"].credit, Group())
+    assert settled(credit="prime").accuracy_band == (0.2, 0.8)
+    mixed = settled(credit="min-form", outcome_weight=2.0)
+    assert mixed.credit == Mixed(of=MinForm(), outcome=2.0)
+    assert settled(credit="pure", process_weight=0.5).credit == Mixed(of=MinForm(), process=0.5)
+    assert settled(kl=0.1).objective.kl is not None
+    assert settled(kl=0.0).objective.kl is None
+    assert settled(credit="min-form", assignments=["credit.temperature=0.2"]).credit == MinForm(
+        temperature=0.2
+    )
+
+
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rl.json"
+    path.write_text("[1]")
+    with pytest.raises(RunError, match="holds no table"):
+        settled(file=path)
