@@ -90,18 +90,11 @@ METHODS: dict[str, dict[str, Any]] = {
         "advantage": PRESETS["prime"].advantage.model_dump(),
         "accuracy_band": PRESETS["prime"].accuracy_band,
     },
-    "summed, critic": {"credit": {"rule": "summed"}, "advantage": {"kind": "gae"}},
-    "clip-delta, critic": {
-        "credit": {"rule": "mixed", "of": {"rule": "clip-delta"}},
-        "advantage": {"kind": "gae"},
-    },
 }
 """Changes to the common settings; the advantage is leave-one-out where nothing else is said."""
 
 OUTCOMES = ("outcome", "outcome, half the rate")
 WITHOUT_SCORES = (*OUTCOMES, "prime")
-LEARNED_ONLY = ("summed, critic", "clip-delta, critic")
-"""Run with the PRM's rewards alone: PPO as in Math-Shepherd, and in Gao et al. (arXiv 2410.15115)."""
 COMMON: dict[str, Any] = {
     "problems": 16,
     "samples": 8,
@@ -151,9 +144,7 @@ class Condition:
 CONDITIONS = [
     Condition(method=method, rewards=rewards)
     for method in METHODS
-    for rewards in (
-        ("none",) if method in WITHOUT_SCORES else ("prm",) if method in LEARNED_ONLY else ("checker", "prm")
-    )
+    for rewards in (("none",) if method in WITHOUT_SCORES else ("checker", "prm"))
 ]
 
 

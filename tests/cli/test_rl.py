@@ -11,8 +11,9 @@ from command_line import good, refused
 from surefoot.cli._rl_settings import settle
 from surefoot.errors import RunError
 from surefoot.lab.world import Difficulty, generate_problems
+from surefoot.models.lora import Lora
 from surefoot.rl.advantage import Group, LeaveOneOut
-from surefoot.rl.config import RLConfig
+from surefoot.rl.config import KL, RLConfig
 from surefoot.rl.credit import ClipDelta, MinForm, Mixed, Outcome
 from surefoot.rl.presets import PRESETS
 from surefoot.store import write_records
@@ -68,6 +69,8 @@ def test_a_run_leaves_policy_curves_samples_and_report(
     assert json.loads((out / "rl.json").read_text())["config"]["credit"]["rule"] == "min-form"
     assert "finished already" in good(*line).err
     assert "another run" in refused(*line, "--seed", "1")
+    assert "finished already" in good(*line, "--set", "tokens_per_pass=64").err
+    assert "finished with 2 updates: train on from --policy" in refused(*line, "--updates", "3")
 
 
 def test_problems_of_the_lab_are_made(lab_base: Path, tmp_path: Path) -> None:
@@ -94,13 +97,15 @@ def test_problems_of_the_lab_are_made(lab_base: Path, tmp_path: Path) -> None:
         (["--prm", "x", "--verifier", "lab"], "choose one"),
         (["--base-url", "http://localhost:1/v1"], "--base-url and --server-model go together"),
         (["--set", "updates"], "write name=value"),
-        (["--set", "objective.clip=0.3"], "--clip: Extra inputs are not permitted"),
+        (["--set", "objective.clip=0.3"], "setting objective.clip: Extra inputs are not permitted"),
         (["--set", "updates.x=1"], "'updates' is no table"),
         (["--outcome-weight", "1"], "give --credit"),
         (["--aggregate", "best"], "--aggregate is 'best'"),
         (["--validation", "0"], "leaves one side empty"),
         (["--config", "none.toml"], "none.toml"),
         (["--samples", "1"], "'samples' must be 2 or more"),
+        (["--system", "be brief"], "a system message needs"),
+        (["--round-problems", "99"], "is 99 a round, and there are"),
     ],
 )
 def test_what_does_not_fit_is_named(
@@ -120,6 +125,19 @@ def test_flags_win_over_the_file_and_assignments_over_flags(tmp_path: Path) -> N
     assert settled(file=path, flags={"samples": 6}, assignments=["samples=9"]).samples == 9
     (tmp_path / "rl.json").write_text(json.dumps({"updates": 3}))
     assert settled(file=tmp_path / "rl.json").updates == 3
+
+
+def test_flags_change_what_they_name_alone(tmp_path: Path) -> None:
+    path = tmp_path / "rl.toml"
+    path.write_text('[objective.kl]\ncoefficient = 1.0\nestimator = "k2"\n[lora]\nrank = 2\nalpha = 7.0\n')
+    found = settled(file=path, kl=0.1, flags={"lora": {"rank": 4}})
+    assert found.objective.kl == KL(coefficient=0.1, estimator="k2")
+    assert found.lora == Lora(rank=4, alpha=7.0)
+    path.write_text('credit = "pure"\nobjective = 3\n')
+    with pytest.raises(RunError, match="'credit' of --config is no table"):
+        settled(file=path, outcome_weight=1.0)
+    with pytest.raises(RunError, match="'objective' of --config is no table"):
+        settled(file=path, kl=0.1)
 
 
 def test_methods_by_name() -> None:

@@ -137,6 +137,22 @@ def test_log_probabilities_come_in_the_order_of_the_rollouts(lab, tokens_per_pas
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_shared_prompts_that_are_read_once_change_nothing(model, temperature):
+    prompt = (1, 7, 9, 11, 12, 13)
+    rollouts = [made(prompt, [4 + place * number % 9 for place in range(2 + number)]) for number in range(9)]
+    rollouts += [made(prompt[:4], [8, 2]), rollouts[3]]
+    alone = Actor(model, temperature=temperature)
+    found = alone.logprobs(rollouts, tokens_per_pass=48)
+    with torch.no_grad():
+        expected = straight(model, rollouts, temperature)[0].numpy()
+        padded = alone.read(rollouts).logprobs.double().numpy()
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
+    np.testing.assert_allclose(np.concatenate(found), padded, atol=1e-4)
+    kept = Reference(model, temperature=temperature, bf16=False).logprobs(rollouts, tokens_per_pass=48)
+    np.testing.assert_allclose(np.concatenate(kept), expected, atol=1e-4)
+
+
 def test_the_reference_stays_when_the_policy_moves(lab):
     model = copy.deepcopy(lab[0])
     reference = Reference(model, temperature=1.0, bf16=False)

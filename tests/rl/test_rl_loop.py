@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from surefoot.answers import AnswerChecker, Grader
+from surefoot.answers import AnswerChecker, Grade, Grader
 from surefoot.errors import TrainingError
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.models.causal import load_causal
 from surefoot.models.label_scorer import LabelScorer
-from surefoot.models.lora import Lora
+from surefoot.models.lora import Lora, add_adapter
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores
@@ -58,6 +59,32 @@ class LikesSevens:
             )
             for item in items
         ]
+
+
+class Silent:
+    """Gives no step a score."""
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        return [
+            StepScores(
+                trace_id=item.trace.id,
+                scorer="silent",
+                scores=(None,) * len(item.trace.steps),
+                unscored_reason="of a test",
+            )
+            for item in items
+        ]
+
+
+@dataclass
+class Rising:
+    """Calls the first so many answers wrong, and all others right."""
+
+    wrong: int
+
+    def grade(self, texts: Sequence[str], _golds: Sequence[str | None]) -> list[Grade]:
+        self.wrong -= len(texts)
+        return [Grade(answer="7", outcome=self.wrong < 0)] * len(texts)
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +258,78 @@ def test_a_guard_ends_the_run(lab_base: Path, task: Task, tmp_path: Path) -> Non
     assert "cut" in (log.stopped or "")
 
 
+def test_a_run_that_is_ended_is_evaluated_at_its_end(lab_base: Path, task: Task, tmp_path: Path) -> None:
+    guards = Guards(cut=0.01, patience=2, stop_on=("cut",))
+    config = settings(updates=9, max_tokens=2, guards=guards, evaluate_every=9)
+    log, _ = run(lab_base, task, config, tmp_path)
+    assert [row.update for row in log.evaluations] == [0, 2]
+
+
+def test_the_policy_of_the_best_evaluation_is_kept(lab_base: Path, task: Task, tmp_path: Path) -> None:
+    rising = Task(**{**vars(task), "grader": Rising(wrong=len(task.held_out))})
+    log, weights = run(lab_base, rising, settings(samples=8), tmp_path)
+    assert log.best is log.evaluations[1]  # after two updates of three; the third is no better
+    best = TransformersPolicy.from_pretrained(tmp_path / "best").model.state_dict()
+    _, expected = run(lab_base, task, settings(samples=8, updates=2), tmp_path / "two")
+    assert all(torch.equal(expected[name], tensor) for name, tensor in best.items())
+    assert any(not torch.equal(weights[name], tensor) for name, tensor in best.items())
+
+
+def test_fewer_rollouts_than_minibatches_are_learned_from(lab_base: Path, task: Task, tmp_path: Path) -> None:
+    config = settings(updates=1, minibatches=50, objective=Objective(entropy=0.01))
+    log, _ = run(lab_base, task, config, tmp_path)
+    assert log.updates[0].loss is not None
+
+
+def test_rollouts_without_a_reward_are_counted(lab_base: Path, task: Task, tmp_path: Path) -> None:
+    log, _ = run(lab_base, Task(**{**vars(task), "scorer": Silent()}), settings(updates=1), tmp_path)
+    assert (log.updates[0].dropped, log.updates[0].reward) == (6, None)
+
+
+def test_no_problem_comes_twice_in_a_round(lab_base: Path, task: Task, tmp_path: Path) -> None:
+    run(lab_base, task, settings(updates=3, problems=4, keep_samples=4, samples=2), tmp_path)
+    for number in (1, 2, 3):
+        rows = read_samples(tmp_path / "samples" / f"{number:06d}.jsonl")
+        assert len({row.problem.id for row in rows}) == 4
+    with pytest.raises(TrainingError, match="is 7 a round, and there are 6"):
+        task.check(settings(problems=7))
+
+
+def test_a_finished_run_of_other_settings_is_not_taken_for_this_one(
+    lab_base: Path, task: Task, tmp_path: Path
+) -> None:
+    log, _ = run(lab_base, task, settings(updates=1), tmp_path)
+    assert run(lab_base, task, settings(updates=1, tokens_per_pass=64), tmp_path)[0] == log
+    with pytest.raises(TrainingError, match=r"other settings \(updates, learning_rate\)"):
+        run(lab_base, task, settings(updates=2, learning_rate=1e-3), tmp_path)
+
+
+def test_weights_in_which_small_steps_vanish_are_not_trained(
+    lab_base: Path, task: Task, tmp_path: Path
+) -> None:
+    short, tokenizer = load_causal(lab_base, dtype="bfloat16", trust_remote_code=False)
+    with pytest.raises(TrainingError, match=r"the policy are bfloat16.*'bf16'"):
+        train_policy(short, tokenizer, task, settings(), tmp_path / "whole")
+    train_policy(short, tokenizer, task, settings(lora=Lora(rank=2), updates=1), tmp_path / "adapter")
+    types = {parameter.requires_grad: parameter.dtype for parameter in short.parameters()}
+    assert types == {True: torch.float32, False: torch.bfloat16}
+
+
+def test_a_policy_with_an_adapter_is_refused(lab_base: Path, task: Task, tmp_path: Path) -> None:
+    model, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)
+    add_adapter(model, Lora(rank=2), seed=0)
+    with pytest.raises(TrainingError, match="carries an adapter: merge it"):
+        train_policy(model, tokenizer, task, settings(), tmp_path)
+
+
+def test_sharded_models_are_refused(
+    lab_base: Path, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(TrainingError, match="FSDP is not supported"):
+        run(lab_base, task, settings(), tmp_path)
+
+
 def test_groups_outside_the_band_are_left_out_and_counted(lab_base: Path, task: Task, tmp_path: Path) -> None:
     log, _ = run(lab_base, task, settings(updates=1, accuracy_band=(0.4, 0.6)), tmp_path)
     assert log.updates[0].filtered == 6  # a random policy is never right
@@ -263,6 +362,10 @@ def test_what_is_missing_is_named(task: Task, tmp_path: Path, lab_base: Path) ->
         ({"accuracy_band": (0.8, 0.2)}, "the lower first"),
         ({"objective": {"kl": {"estimator": "k1"}}}, "no gradient on average"),
         ({"objective": {"kl": {"where": "reward"}}}, "a KL reward is 'k1'"),
+        (
+            {"objective": {"kl": {"where": "reward", "estimator": "k1"}}, "advantage": {"kind": "group"}},
+            "'coefficient' of a KL reward drops out",
+        ),
         ({"credit": {"rule": "best"}}, "does not match any of the expected tags"),
     ],
 )

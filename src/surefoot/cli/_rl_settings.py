@@ -27,9 +27,11 @@ def settle(
 ) -> RLConfig:
     """Later ones win: the file, the method by name, flags (those that are not ``None``), assignments.
 
-    Raises ``RunError`` for a file or assignment that cannot be read, ``ValidationError`` (pydantic) for
-    settings that do not go together.
+    Raises ``RunError`` for a file or assignment that cannot be read, for a setting that is refused, which it
+    names, and for settings that do not go together.
     """
+    from pydantic import ValidationError
+
     from surefoot.rl.config import RLConfig
 
     found = read_settings(file) if file else {}
@@ -40,11 +42,25 @@ def settle(
     if advantage:
         found["advantage"] = {"kind": advantage}
     if kl is not None:
-        found.setdefault("objective", {})["kl"] = {"coefficient": kl} if kl else None
-    found |= {name: value for name, value in flags.items() if value is not None}
+        objective = _table(found, "objective")
+        if kl:
+            _table(objective, "kl")["coefficient"] = kl
+        else:
+            objective["kl"] = None
+    for name, value in flags.items():
+        if isinstance(value, dict):
+            _table(found, name).update(value)  # what the file says beside it stays
+        elif value is not None:
+            found[name] = value
     for assignment in assignments:
         _assign(found, assignment)
-    return RLConfig.model_validate(found)
+    try:
+        return RLConfig.model_validate(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        said = first["msg"].removeprefix("Value error, ")
+        raise RunError(f"setting {name}: {said}" if name else said) from error
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -82,9 +98,21 @@ def _mixed(credit: dict[str, Any] | None, process: float | None, outcome: float 
         raise RunError(
             "--process-weight and --outcome-weight mix a credit rule with the outcome: give --credit"
         )
+    if not isinstance(credit, dict) or "rule" not in credit:
+        raise RunError("'credit' of --config is no table with a 'rule'")
     mixed = credit if credit["rule"] == "mixed" else {"rule": "mixed", "of": credit}
     weights = {"process": process, "outcome": outcome}
     return mixed | {name: weight for name, weight in weights.items() if weight is not None}
+
+
+def _table(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    """The table of that name, made if it is not there."""
+    if settings.get(name) is None:
+        settings[name] = {}
+    table = settings[name]
+    if not isinstance(table, dict):
+        raise RunError(f"{name!r} of --config is no table")
+    return table
 
 
 def _assign(settings: dict[str, Any], assignment: str) -> None:

@@ -128,7 +128,8 @@ class RLOptions:
     extract: o.Extract = "boxed,hash,phrase,last_number"
     equality: o.Equality = "math"
     dtype: Annotated[
-        str, typer.Option("--dtype", help="Of the policy's weights: float32, bfloat16, auto.")
+        str,
+        typer.Option("--dtype", help="Of the policy's weights: float32; with --lora also bfloat16, auto."),
     ] = "float32"
     device: o.Device = "cpu"
     base_url: Annotated[
@@ -159,24 +160,25 @@ def rl(options: RLOptions) -> None:
     """
     from surefoot.cli._pieces import file_inputs
     from surefoot.cli._rl_settings import settle
-    from surefoot.cli._shared import checked_options, one_writer, stages
+    from surefoot.cli._shared import one_writer, stages
     from surefoot.lab.checkpoints import POLICY
     from surefoot.models.causal import load_causal
+    from surefoot.models.families import identifying_files
     from surefoot.rl.loop import train_policy
 
-    with checked_options():
-        config = settle(
-            file=options.config,
-            credit=options.credit,
-            advantage=options.advantage,
-            process_weight=options.process_weight,
-            outcome_weight=options.outcome_weight,
-            kl=options.kl,
-            flags=_flags(options),
-            assignments=options.assignments or (),
-        )
+    config = settle(
+        file=options.config,
+        credit=options.credit,
+        advantage=options.advantage,
+        process_weight=options.process_weight,
+        outcome_weight=options.outcome_weight,
+        kl=options.kl,
+        flags=_flags(options),
+        assignments=options.assignments or (),
+    )
     files = {"problems": options.problems, "held_out": options.held_out}
     inputs = file_inputs(**{name: path for name, path in files.items() if path != "lab"})
+    inputs |= identifying_files(options.prm) if options.prm else {}
     with (
         _task(options, config.seed) as task,
         one_writer(options.out, "rl", _resolved(options, config), inputs) as run,
@@ -184,7 +186,7 @@ def rl(options: RLOptions) -> None:
     ):
         task.check(config)
         if run is not None and run.done("rl"):
-            typer.echo(f"{options.out} is finished already", err=True)
+            _say_finished(options.out, run.result("rl"), config.updates)
             return
         start = POLICY if options.policy == "lab" else options.policy
         model, tokenizer = load_causal(start, dtype=options.dtype, trust_remote_code=False)
@@ -202,7 +204,7 @@ def rl(options: RLOptions) -> None:
             settings = config.model_dump(mode="json")
             write_report(log, options.out / "report.html", samples=options.out / "samples", settings=settings)
             run.finish("rl", {"updates": len(log.updates), "stopped": log.stopped})
-    _say(options.out, log)
+            _say(options.out, log)
 
 
 def _flags(options: RLOptions) -> dict[str, Any]:
@@ -220,19 +222,23 @@ def _resolved(options: RLOptions, config: RLConfig) -> dict[str, Any]:
         "validation policy prm family calibrated verifier gold aggregate chat system template segment "
         "extract equality dtype base_url server_model"
     )
-    return {"rl": config.model_dump(mode="json")} | {name: getattr(options, name) for name in names.split()}
+    decisive = config.decisive
+    del decisive["updates"]  # a run that is not finished may be made longer or shorter
+    return {"rl": decisive} | {name: getattr(options, name) for name in names.split()}
 
 
 @contextmanager
 def _task(options: RLOptions, seed: int) -> Iterator[Task]:
     """What is learned, with the grader and the verifiers open."""
-    from surefoot.cli._shared import choice, grader
+    from surefoot.cli._shared import checked_options, choice, grader
     from surefoot.models.aggregate import AGGREGATORS
     from surefoot.policies.prompts import PromptFormat
     from surefoot.rl.task import Task
     from surefoot.segment import segmenter
 
     choice("--aggregate", options.aggregate, *AGGREGATORS, "sum")
+    with checked_options():
+        prompt = PromptFormat(template=options.template, chat=options.chat, system=options.system)
     train, held_out = _problems(options, seed)
     with ExitStack() as stack:
         yield Task(
@@ -240,7 +246,7 @@ def _task(options: RLOptions, seed: int) -> Iterator[Task]:
             held_out=held_out,
             segmenter=segmenter(options.segment),
             grader=stack.enter_context(grader(options.extract, options.equality)),
-            prompt=PromptFormat(template=options.template, chat=options.chat, system=options.system),
+            prompt=prompt,
             scorer=_scorer(options, stack),
             gold=verifiers(stack, options.gold) if options.gold else None,
             aggregation=options.aggregate,  # type: ignore[arg-type]
@@ -261,7 +267,10 @@ def _problems(options: RLOptions, seed: int) -> tuple[list[Problem], list[Proble
     found = read_all(options.problems, Problem)
     if given:
         known = {problem.id for problem in given}
-        return [problem for problem in found if problem.id not in known], given
+        left = [problem for problem in found if problem.id not in known]
+        if len(left) < len(found):
+            typer.echo(f"{len(found) - len(left)} problems are held out, and not trained on", err=True)
+        return left, given
     share = options.validation * 2**64
     held_out = [problem for problem in found if int(content_id("held out", problem.id), 16) < share]
     if not held_out or len(held_out) == len(found):
@@ -307,6 +316,18 @@ def _server(options: RLOptions) -> Server | None:
     return Server(
         policy=policy, publisher=ServerWeights(model=options.server_model, base_url=options.base_url)
     )
+
+
+def _say_finished(out: Path, result: dict[str, Any], updates: int) -> None:
+    """Raises ``RunError`` if more updates are wanted than there were: the checkpoint is gone."""
+    from surefoot.errors import RunError
+
+    if not result["stopped"] and result["updates"] < updates:
+        raise RunError(
+            f"{out} is finished with {result['updates']} updates: train on from --policy {out / 'policy'}, "
+            "with another --out"
+        )
+    typer.echo(f"{out} is finished already", err=True)
 
 
 def _say(out: Path, log: RLLog) -> None:

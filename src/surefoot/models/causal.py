@@ -45,13 +45,18 @@ def save_causal(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dire
 
 
 def target_logprobs(
-    policy: PreTrainedModel, states_nh: torch.Tensor, targets_n: torch.Tensor, *, limit: int = _LOGITS
+    policy: PreTrainedModel,
+    states_nh: torch.Tensor,
+    targets_n: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    limit: int = _LOGITS,
 ) -> torch.Tensor:
     """Natural logarithms ``[N]``, float32, of the chance of ``targets_n`` after hidden states ``[N, H]``.
 
     Each is the target's logit less the log-sum-exp of all, ``limit`` logits at a time.
     """
-    return token_statistics(policy, states_nh, targets_n, limit=limit)[0]
+    return token_statistics(policy, states_nh, targets_n, temperature=temperature, limit=limit)[0]
 
 
 def token_statistics(
@@ -100,20 +105,26 @@ def token_statistics(
 
 @torch.no_grad()
 def read_logprobs(
-    policy: PreTrainedModel, sequences: Sequence[tuple[int, ...]], first: Sequence[int]
+    policy: PreTrainedModel,
+    sequences: Sequence[tuple[int, ...]],
+    first: Sequence[int],
+    *,
+    temperature: float = 1.0,
+    batch_tokens: int = 16_384,
 ) -> tuple[list[torch.Tensor], list[int]]:
     """Log-probability of every token from ``first[k]`` (at least 1) on in ``sequences[k]``, on the CPU.
 
-    Common beginnings are read once (:func:`surefoot.models.packing.read_states`). Also gives the tokens that
-    each sequence cost: the sum is what went through the trunk.
+    Common beginnings are read once, ``batch_tokens`` at a time
+    (:func:`surefoot.models.packing.read_states`). Also gives the tokens that each sequence cost: the sum is
+    what went through the trunk.
     """
     positions = [range(start - 1, len(ids) - 1) for ids, start in zip(sequences, first, strict=True)]
     found: dict[int, torch.Tensor] = {}
     cost = [0] * len(sequences)
-    for reading in read_states(policy.base_model, sequences, positions):
+    for reading in read_states(policy.base_model, sequences, positions, batch_tokens=batch_tokens):
         for number, states in reading.states.items():
             targets = torch.tensor(sequences[number][first[number] :], dtype=torch.long)
-            found[number] = target_logprobs(policy, states, targets).cpu()
+            found[number] = target_logprobs(policy, states, targets, temperature=temperature).cpu()
             cost[number] = reading.new[number]
     return [found[number] for number in range(len(sequences))], cost
 

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from surefoot.errors import CheckpointError
-from surefoot.models.causal import Entropy, require_plain_head, token_statistics
+from surefoot.models.causal import Entropy, read_logprobs, require_plain_head, token_statistics
 from surefoot.models.lora import has_adapter
 from surefoot.models.reward_model import pad_batch
 from surefoot.rl.credit.rule import FloatArray
@@ -65,7 +65,15 @@ class Actor:
 
     @torch.no_grad()
     def logprobs(self, rollouts: Sequence[Rollout], *, tokens_per_pass: int) -> list[FloatArray]:
-        """log π [T] of every rollout's tokens, in nats."""
+        """log π [T] of every rollout's tokens, in nats. Prompts that rollouts share are read once."""
+        if self._plain:
+            sequences = [rollout.prompt_ids + rollout.ids for rollout in rollouts]
+            first = [len(rollout.prompt_ids) for rollout in rollouts]
+            with torch.autocast(self.model.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+                known, _ = read_logprobs(
+                    self.model, sequences, first, temperature=self.temperature, batch_tokens=tokens_per_pass
+                )
+            return [one.double().numpy() for one in known]
         found: dict[int, FloatArray] = {}
         for part in passes(rollouts, tokens_per_pass):
             chosen = [rollouts[index] for index in part]
@@ -85,6 +93,10 @@ class Reference:
         self._adapted = has_adapter(model)
         frozen = model if self._adapted else copy.deepcopy(model).eval().requires_grad_(False)
         self._actor = Actor(frozen, temperature=temperature, bf16=bf16)
+
+    def to(self, device: torch.device) -> None:
+        """Follow the policy to its device."""
+        self._actor.model.to(device)
 
     def logprobs(self, rollouts: Sequence[Rollout], *, tokens_per_pass: int) -> list[FloatArray]:
         """log π_ref [T] of every rollout's tokens, in nats."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.models.lora import Lora
-from surefoot.rl.advantage import Advantage, LeaveOneOut
+from surefoot.rl.advantage import Advantage, Group, LeaveOneOut
 from surefoot.rl.credit import Credit, Outcome
 from surefoot.rl.guards import Guards
 from surefoot.rl.learner_config import CriticConfig, OnlinePRMConfig
 
 Mean = Literal["token", "sequence", "constant"]
+
+_BESIDE = {"tokens_per_pass", "gradient_checkpointing", "checkpoint_every", "keep_samples", "report_to"}
+"""Settings of memory, and of what is kept and shown: they change results by rounding at most."""
 
 
 class KL(BaseModel):
@@ -100,7 +103,7 @@ class RLConfig(BaseModel):
     """0 = greedy; ``None`` = that of training, at which much of a gain can be mere sharpening."""
     checkpoint_every: int = Field(default=10, ge=1)
     keep_samples: int = Field(default=4, ge=0)
-    """Rollouts of each round written to ``samples.jsonl`` for reading, with scores and advantages."""
+    """Rollouts of each round written to ``samples/`` for reading, with scores and advantages."""
     report_to: tuple[str, ...] = ()
     """Trackers that get the curves too: tensorboard, wandb, trackio ... (those of accelerate)."""
 
@@ -112,4 +115,15 @@ class RLConfig(BaseModel):
             )
         if self.accuracy_band and not 0 <= self.accuracy_band[0] <= self.accuracy_band[1] <= 1:
             raise ValueError(f"'accuracy_band' is {self.accuracy_band}; give two shares, the lower first")
+        kl, advantage = self.objective.kl, self.advantage
+        if kl and kl.where == "reward" and isinstance(advantage, Group) and advantage.scale:
+            raise ValueError(
+                "'group' divides rewards by their deviation, and 'coefficient' of a KL reward drops out: put "
+                "the KL into the 'loss', or turn 'scale' off"
+            )
         return self
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """The settings that decide what a run comes to, as JSON; a run goes on with others changed."""
+        return self.model_dump(mode="json", exclude=_BESIDE)

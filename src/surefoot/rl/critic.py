@@ -41,7 +41,7 @@ class Critic:
     ) -> None:
         if has_adapter(policy):
             raise TrainingError("the policy carries an adapter; make the critic before it is added")
-        trunk = copy.deepcopy(policy.base_model).eval().requires_grad_(True)
+        trunk = copy.deepcopy(policy.base_model).float().eval().requires_grad_(True)
         if gradient_checkpointing:
             recompute_activations(trunk)
         self.model, self.config, self.bf16 = ValueModel(trunk), config, bf16

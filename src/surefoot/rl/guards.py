@@ -219,7 +219,9 @@ def _fallen(best: EvaluationRow, row: EvaluationRow) -> str:
     fallen = (
         f"Held-out accuracy is {row.accuracy.value:.1%}, {best.accuracy.value:.1%} at update {best.update}"
     )
-    back = f"Go back to update {best.update}"
+    back = (
+        f"Go back to update {best.update} (folder 'best')" if best.update else "Go back to the first policy"
+    )
     if row.proxy is None or best.proxy is None:
         return f"{fallen}. {back}; lower the learning rate, or add KL; give a scorer to see if it is gamed."
     proxies = f"the proxy {row.proxy.value:.3g}, {best.proxy.value:.3g} then"

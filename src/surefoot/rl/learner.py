@@ -35,6 +35,7 @@ class Learner:
         what: str,
     ) -> None:
         self.model, self.team, self.clip, self.tokens_per_pass = model, team, clip, tokens_per_pass
+        _require_precision(model, what)
         optimiser = partial(torch.optim.AdamW, lr=learning_rate, weight_decay=weight_decay, betas=(0.9, 0.99))
         self.called, self.optimiser = team.prepare(model, optimiser)
         self.parameters = {
@@ -61,8 +62,8 @@ class Learner:
             for place in range(count):
                 last = place == count - 1
                 with self.team.waiting(self.called, last=last):
-                    # a process with fewer passes reads something of no weight, to stay in step with others
-                    share = loss(parts[place]) if place < len(parts) else 0 * loss([0])
+                    # a process with fewer passes reads one again, of no weight, to stay in step with others
+                    share = loss(parts[place]) if place < len(parts) else 0 * loss(parts[0])
                     self.team.backward(self.called, share, last=last)
                 total += share.item()
         total = self.team.total(total)
@@ -75,6 +76,20 @@ class Learner:
     def _require_finite(self, value: float, of: str) -> None:
         if not math.isfinite(value):
             raise TrainingError(f"the {of} of {self._what} is {value}; lower its 'learning_rate' or 'clip'")
+
+
+def _require_precision(model: nn.Module, what: str) -> None:
+    """AdamW's steps have the size of the learning rate, and bfloat16 weights of 0.01 lie 6e-5 apart."""
+    short = {
+        str(parameter.dtype).removeprefix("torch.")
+        for parameter in model.parameters()
+        if parameter.requires_grad and parameter.dtype in (torch.bfloat16, torch.float16)
+    }
+    if short:
+        raise TrainingError(
+            f"the weights of {what} are {short.pop()}, in which small steps vanish: load it in float32 and "
+            "set 'bf16' to compute in bfloat16, or train an adapter ('lora')"
+        )
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,15 +25,15 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from surefoot.errors import TrainingError
+from surefoot.models.causal import save_causal
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Sampling
 from surefoot.records import Problem
 from surefoot.rl.actor import Reference
 from surefoot.rl.advantage import Gae
-from surefoot.rl.advantage.tokens import total
 from surefoot.rl.assess import Assessment, Judges, assess, within_band
-from surefoot.rl.audit import audit_policy, reduce_scores, shape_of
+from surefoot.rl.audit import audit_policy
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit.rule import FloatArray
 from surefoot.rl.critic import Critic
@@ -39,9 +41,10 @@ from surefoot.rl.guards import stop_reason, watch
 from surefoot.rl.log import RLLog, Seconds, UpdateRow, scalars
 from surefoot.rl.online_prm import OnlinePRM
 from surefoot.rl.rollouts import Rollout, Rollouts, roll_out
+from surefoot.rl.rows import make_row
 from surefoot.rl.samples import write_samples
 from surefoot.rl.task import Server, Task
-from surefoot.rl.update import Lesson, Updater, UpdateStatistics
+from surefoot.rl.update import Lesson, Updater
 from surefoot.store import write_json
 from surefoot.training.checkpoint import load_state, save_state
 from surefoot.training.updates import recompute_activations
@@ -68,21 +71,26 @@ def train_policy(
 ) -> RLLog:
     """Train ``model`` (a causal language model) and save it to ``directory/policy``; returns the log.
 
-    Writes ``curves.jsonl`` (a row a round and a row an evaluation), ``samples/`` (rollouts for reading) and,
-    at the end, ``rl.json`` with the whole log, of which :func:`surefoot.rl.report.write_report` makes a page;
-    trackers get the rows too. Rollouts come from the model itself, or from ``server``. Goes on from
-    ``directory/checkpoint.safetensors`` if there is one; a run that is finished gives its log and trains no
-    more.
+    Writes ``curves.jsonl`` (a row a round and a row an evaluation), ``samples/`` (rollouts for reading),
+    ``best`` (the policy of the best evaluation after the start) and, at the end, ``rl.json`` with the whole
+    log, of which :func:`surefoot.rl.report.write_report` makes a page; trackers get the rows too, those of
+    evaluations under names with ``evaluation_``. Rollouts come from the model itself, or from ``server``.
+    Goes on from ``directory/checkpoint.safetensors`` if there is one; a run that is finished gives its log
+    and trains no more.
 
-    Started in several processes (``accelerate launch``), each takes its share of a round's problems; the
-    estimator's means over the batch (whitening) are then those of its share.
+    Started in several processes (``accelerate launch``), each takes its share of a round's problems; what is
+    taken over the batch (whitening, the scale of ``implicit``) is then of its share. A round in which some
+    process has nothing to learn from is learned from by none.
 
     Raises ``TrainingError`` for a judge that the credit rule needs and the task lacks, for problems without a
-    reference answer, and for a loss or gradient that is not finite.
+    reference answer or fewer than a round has, for a policy that carries an adapter or weights in a short
+    type, for a directory with a finished run of other settings, and for a loss or gradient that is not
+    finite.
     """
     task.check(config)
     if (directory / DONE).exists():
-        return RLLog.model_validate(json.loads((directory / DONE).read_text("utf-8"))["log"])
+        return _finished(directory / DONE, config)
+    _refuse_sharding()
     team = open_workers(config.report_to, config, directory)
     if config.problems % team.count:
         raise TrainingError(
@@ -101,6 +109,26 @@ def train_policy(
             progress(number + 1, config.updates, row)
     loop.finish(log)
     return log
+
+
+def _refuse_sharding() -> None:
+    for name in ("FSDP", "DEEPSPEED"):
+        if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true"):
+            raise TrainingError(
+                f"{name} is not supported: every process draws samples from a whole model; launch without it"
+            )
+
+
+def _finished(path: Path, config: RLConfig) -> RLLog:
+    """The log of a run that came to its end. Raises ``TrainingError`` if that was another one."""
+    found = json.loads(path.read_text("utf-8"))
+    before, wanted = RLConfig.model_validate(found["config"]).decisive, config.decisive
+    if changed := [name for name, value in wanted.items() if before[name] != value]:
+        raise TrainingError(
+            f"{path.parent} holds a finished run of other settings ({', '.join(changed)}): give another "
+            "directory, and its 'policy' to train on from there"
+        )
+    return RLLog.model_validate(found["log"])
 
 
 class _Loop:
@@ -125,6 +153,11 @@ class _Loop:
             "gradient_checkpointing": config.gradient_checkpointing,
             "team": team,
         }
+        if has_adapter(model):
+            raise TrainingError(
+                "the policy carries an adapter: merge it into its base (peft: merge_and_unload), save that "
+                "and start from it"
+            )
         online = critic = None
         if "log_ratios" in config.credit.needs:
             online = OnlinePRM.from_policy(
@@ -133,15 +166,20 @@ class _Loop:
         if config.advantage.needs_values:
             critic = Critic(model, config.critic, **shared)
         self.judges = Judges(scorer=task.scorer, online_prm=online, critic=critic)
-        if config.lora and not has_adapter(model):
+        if config.lora:
             add_adapter(model, config.lora, seed=config.seed)
+            for parameter in model.parameters():
+                if parameter.requires_grad:  # small, and steps of 1e-6 vanish in a shorter type
+                    parameter.data = parameter.data.float()
         if config.gradient_checkpointing:
             recompute_activations(model)
         model.eval()
         self.reference = None
         if config.objective.kl:
             self.reference = Reference(model, temperature=config.temperature, bf16=config.bf16)
-        self.updater = Updater(model, config, team)
+        self.updater = Updater(model, config, team)  # which may move the policy to its process's device
+        if self.reference:
+            self.reference.to(model.device)
         self.policy = server.policy if server else TransformersPolicy(model, tokenizer, name="policy")
         self.seconds: dict[str, float] = {}
 
@@ -152,7 +190,7 @@ class _Loop:
         self.seconds = {}
         with self._timed("generation"):
             rollouts = self._roll_out(number)
-        if not any(rollouts.groups):
+        if not self.team.largest(int(any(rollouts.groups))):
             raise TrainingError(f"no rollout of round {number + 1} came: {rollouts.error}")
         groups = within_band(rollouts.groups, self.config.accuracy_band)
         with self._timed("scoring"):
@@ -161,16 +199,31 @@ class _Loop:
             statistics = self.updater.update(lessons, number)
             self._teach_judges(number, assessment)
             self._publish()
-        row = self._row(number, log, rollouts, assessment, statistics)
+        row = make_row(
+            rollouts,
+            assessment,
+            statistics,
+            update=number + 1,
+            samples=(number + 1) * self.config.problems * self.config.samples,
+            learning_rate=self.updater.rate(number),
+            kl=self.reference is not None,
+            aggregation=self.task.aggregation,
+            seconds=Seconds(**self.seconds),
+            team=self.team,
+        )
         log.updates.append(row)
         self._keep(number, assessment)
         done = number + 1
-        if done % self.config.evaluate_every == 0 or done == self.config.updates:
+        due = done % self.config.evaluate_every == 0 or done == self.config.updates
+        if due:
             self.evaluate(done, log)
         log.alarms = watch(log.updates, log.evaluations, self.config.guards)
         log.stopped = stop_reason(log.alarms, self.config.guards)
-        if self.team.largest(log.stopped is not None) and not log.stopped:
-            log.stopped = "another process raised an alarm"
+        if self.team.largest(int(log.stopped is not None)):
+            log.stopped = log.stopped or "the first process raised an alarm"
+            if not due:
+                self.evaluate(done, log)  # of the policy that is left
+                log.alarms = watch(log.updates, log.evaluations, self.config.guards)
         self.team.report(scalars(row), done)
         if done % self.config.checkpoint_every == 0 or log.stopped:
             self.save(log)
@@ -193,14 +246,15 @@ class _Loop:
         )
 
     def _problems(self, number: int) -> list[Problem]:
-        """Those of round ``number``: each once, in a new order every time through."""
-        size, total = self.config.problems, len(self.task.problems)
-        chosen = []
-        for place in range(number * size, (number + 1) * size):
-            turn, at = divmod(place, total)
-            order = np.random.default_rng([self.config.seed, turn]).permutation(total)
-            chosen.append(self.task.problems[int(order[at])])
-        return chosen
+        """Those of round ``number``: different ones, in a new order every time through.
+
+        What is left of a turn and fills no round is passed over: a problem that comes twice in a round would
+        bring the same samples twice.
+        """
+        size, everything = self.config.problems, len(self.task.problems)
+        turn, at = divmod(number, everything // size)
+        order = np.random.default_rng([self.config.seed, turn]).permutation(everything)
+        return [self.task.problems[int(index)] for index in order[at * size : (at + 1) * size]]
 
     def _assess(self, groups: list[list[Rollout]]) -> tuple[list[Lesson], Assessment]:
         flat, most = [rollout for group in groups for rollout in group], self.config.tokens_per_pass
@@ -235,7 +289,7 @@ class _Loop:
         """Judges that learn beside the policy do so after their word was used."""
         if self.judges.online_prm:
             judged = [one for one in assessment.flat if one.rollout.trace.outcome is not None]
-            if judged:
+            if self._everyone_has(judged):
                 self.judges.online_prm.learn(
                     [one.rollout for one in judged], [float(one.rollout.trace.outcome or 0) for one in judged]
                 )
@@ -248,50 +302,12 @@ class _Loop:
                 for one, target in zip(assessment.flat, targets, strict=True)
                 if target is not None and one.credited.values is not None
             ]
-            if taught:
+            if self._everyone_has(taught):
                 self.judges.critic.learn(*map(list, zip(*taught, strict=True)), seed=number)
 
-    def _row(
-        self,
-        number: int,
-        log: RLLog,
-        rollouts: Rollouts,
-        assessment: Assessment,
-        statistics: UpdateStatistics,
-    ) -> UpdateRow:
-        """What this round looked like; with several processes, this one's share of it."""
-        every = [rollout for group in rollouts.groups for rollout in group]
-        judged = [rollout.trace.outcome for rollout in every if rollout.trace.outcome is not None]
-        learned = assessment.flat
-        proxies = [
-            score
-            for one in learned
-            if (score := reduce_scores(one.scored.scores, self.task.aggregation)) is not None
-        ]
-        rewards = [reward for one in learned if (reward := total(one.credited)) is not None]
-        worth = np.concatenate([one.advantages for one in learned]) if learned else np.zeros(0)
-        drawn = log.updates[-1].samples if log.updates else 0
-        return UpdateRow(
-            update=number + 1,
-            samples=drawn + self.config.problems * self.config.samples,
-            outcome=float(np.mean(judged)) if judged else None,
-            proxy=float(np.mean(proxies)) if proxies else None,
-            reward=float(np.mean(rewards)) if rewards else None,
-            advantage_mean=float(worth.mean()) if learned else None,
-            advantage_std=float(worth.std()) if learned else None,
-            loss=statistics.loss if statistics.steps else None,
-            kl=statistics.kl if statistics.steps and self.reference else None,
-            clipped=statistics.clipped if statistics.steps else None,
-            entropy=statistics.entropy if statistics.steps else None,
-            gradient_norm=statistics.gradient_norm if statistics.steps else None,
-            learning_rate=self.updater.rate(number),
-            shape=shape_of([rollout.trace for rollout in every]),
-            failed=rollouts.failed,
-            filtered=len(every) - len(learned),
-            unscored_steps=assessment.unscored_steps,
-            seconds=Seconds(**self.seconds),
-            usage=sum((rollout.trace.usage for rollout in every), assessment.usage),
-        )
+    def _everyone_has(self, some: Sequence[object]) -> bool:
+        """Whether no process is without: a step of an optimiser takes all of them."""
+        return -self.team.largest(-len(some)) > 0
 
     def _keep(self, number: int, assessment: Assessment) -> None:
         if self.config.keep_samples and self.team.rank == 0:
@@ -346,9 +362,7 @@ class _Loop:
         """The trained policy; the checkpoint, which is some times larger, goes."""
         self.save(log)
         if self.team.rank == 0:
-            target = self.directory / "policy"
-            self.model.save_pretrained(target)
-            self.tokenizer.save_pretrained(target)
+            self._save_policy("policy")
             if self.judges.online_prm:
                 self.judges.online_prm.save(self.directory / "online_prm")
             settings = self.config.model_dump(mode="json")
@@ -380,7 +394,21 @@ class _Loop:
                 )
             )
             log.evaluations.append(audit.row)
+            if done and log.best is audit.row:
+                self._save_policy("best")  # where an alarm says to go back to
+            self.team.report(
+                {f"evaluation_{name}": value for name, value in scalars(audit.row).items()}, done
+            )
         self.team.wait()
+
+    def _save_policy(self, name: str) -> None:
+        """Whole or as before, whenever the process is killed."""
+        target = self.directory / name
+        new = target.with_name(f"{name}.new")
+        shutil.rmtree(new, ignore_errors=True)
+        save_causal(self.model, self.tokenizer, new)
+        shutil.rmtree(target, ignore_errors=True)
+        new.rename(target)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

@@ -100,9 +100,10 @@ class OnlinePRM:
         if has_adapter(policy):
             raise TrainingError("the policy carries an adapter; make the reward model before it is added")
         prm = ImplicitPRM.assemble(
-            copy.deepcopy(policy),
+            copy.deepcopy(policy).float(),
             tokenizer,
-            reference=copy.deepcopy(policy) if reference is None else reference,
+            # in the same type: rounding would be a reward, which is scaled up to 1 where nothing was learned
+            reference=copy.deepcopy(policy).float() if reference is None else reference,
             reference_name=name,
             base=name,
             beta=config.beta,

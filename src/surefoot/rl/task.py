@@ -48,6 +48,11 @@ class Task:
                 f"credit {config.credit.rule!r} needs outcomes, and {len(unknown)} problems have no "
                 f"'answer', first {unknown[0]}"
             )
+        if len(self.problems) < config.problems:
+            raise TrainingError(
+                f"'problems' is {config.problems} a round, and there are {len(self.problems)}: lower it, or "
+                "give more problems"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

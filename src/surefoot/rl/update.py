@@ -72,13 +72,13 @@ class Updater:
         always = objective.entropy > 0 or (objective.kl is not None and objective.kl.where == "loss")
         something = any(lesson.advantages.any() for lesson in lessons) or (always and bool(lessons))
         fewest = -self.team.largest(-len(lessons))
-        if not self.team.largest(something) or fewest < self.config.minibatches:
+        if not self.team.largest(int(something)) or not fewest:
             return UpdateStatistics()
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate(number)
         found = [
             self._step([lessons[index] for index in minibatch])
-            for minibatch in self._minibatches(len(lessons), number)
+            for minibatch in self._minibatches(len(lessons), number, min(self.config.minibatches, fewest))
         ]
         return UpdateStatistics(
             loss=float(np.mean([one.loss for one in found])),
@@ -93,12 +93,12 @@ class Updater:
         """Learning rate of round ``number`` (from 0)."""
         return self.config.learning_rate * min(1.0, (number + 1) / max(1, self.config.warmup))
 
-    def _minibatches(self, count: int, number: int) -> Iterator[list[int]]:
+    def _minibatches(self, count: int, number: int, parts: int) -> Iterator[list[int]]:
         """Every rollout once an epoch, in an order that depends on seed and round alone."""
         rng = np.random.default_rng([self.config.seed, number, self.team.rank])
         for _ in range(self.config.epochs):
             order = rng.permutation(count)
-            yield from (part.tolist() for part in np.array_split(order, self.config.minibatches))
+            yield from (part.tolist() for part in np.array_split(order, parts))
 
     def _step(self, lessons: list[Lesson]) -> UpdateStatistics:
         """One step of the optimiser."""

@@ -1,0 +1,138 @@
+"""Two processes learn as one does, and neither waits for ever for the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+pytest.importorskip("accelerate")
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from surefoot.answers import Grade
+from surefoot.lab.world import Difficulty, generate_problems
+from surefoot.models.causal import load_causal
+from surefoot.records import StepScores
+from surefoot.rl.config import RLConfig
+from surefoot.rl.loop import train_policy
+from surefoot.rl.task import Task
+from surefoot.segment import Line
+base, out, changes = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+
+class Sevens:
+    def score_traces(self, items):
+        return [
+            StepScores(trace_id=item.trace.id, scorer="sevens", scores=tuple(
+                min(1.0, item.trace.step_text(step).count("7") / 4) for step in range(len(item.trace.steps))))
+            for item in items
+        ]
+
+class Judge:
+    # of one in two problems all solutions are right, of the others those of an even length
+    def grade(self, texts, golds):
+        known = [int(gold) % 2 for gold in golds]
+        return [
+            Grade(answer="7", outcome=bool(odd) or len(text) % 2 == 0)
+            for odd, text in zip(known, texts, strict=True)
+        ]
+
+easy = Difficulty(min_operations=1, max_operations=2)
+held_out = generate_problems(3, seed=99, difficulty=easy)
+task = Task(
+    problems=generate_problems(8, seed=1, difficulty=easy, exclude=held_out), held_out=held_out,
+    segmenter=Line(), grader=Judge(), scorer=Sevens(), aggregation="mean",
+)
+common = {
+    "updates": 4, "problems": 4, "samples": 3, "max_tokens": 12, "learning_rate": 0.001, "warmup": 0,
+    "evaluate_every": 2, "guards": {"stop_on": []}, "advantage": {"kind": "leave-one-out"},
+}
+model, tokenizer = load_causal(base, dtype="float32", trust_remote_code=False)
+train_policy(model, tokenizer, task, RLConfig.model_validate(common | changes), out)
+"""
+
+SETTINGS = {
+    "several steps and a reference": {
+        "credit": {"rule": "summed"},
+        "epochs": 2,
+        "tokens_per_pass": 64,
+        "objective": {"kl": {"coefficient": 0.1}, "entropy": 0.01},
+    },
+    "critic": {
+        "credit": {"rule": "summed"},
+        "advantage": {"kind": "gae"},
+        "critic": {"minibatches": 1},
+    },
+    "online reward model": {"credit": {"rule": "mixed", "of": {"rule": "implicit", "normalize": False}}},
+}
+
+
+def run(base: Path, out: Path, settings: dict, *, processes: int) -> dict:
+    """The log of a run."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    command = [sys.executable, "-c", PROGRAM, str(base), str(out), json.dumps(settings)]
+    plain = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    running = [
+        subprocess.Popen(
+            command,
+            env=plain
+            | (
+                address | {"WORLD_SIZE": str(processes), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                if processes > 1
+                else {}
+            ),
+        )
+        for rank in range(processes)
+    ]
+    try:
+        assert [one.wait(timeout=600) for one in running] == [0] * processes
+    finally:
+        for one in running:
+            one.kill()
+    return json.loads((out / "rl.json").read_text())["log"]
+
+
+def numbers(row: dict) -> dict:
+    """What is known of means."""
+    names = "outcome reward proxy loss kl entropy clipped advantage_mean advantage_std"
+    return {name: row[name] for name in names.split() if row[name] is not None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_two_processes_give_the_updates_of_one(lab_base, tmp_path, settings):
+    one = run(lab_base, tmp_path / "one", settings, processes=1)
+    two = run(lab_base, tmp_path / "two", settings, processes=2)
+    for mine, theirs in zip(two["updates"], one["updates"], strict=True):
+        for name in ("samples", "filtered", "dropped", "unscored_steps", "usage"):
+            assert mine[name] == theirs[name], name
+        assert numbers(mine) == pytest.approx(numbers(theirs), rel=1e-3, abs=1e-5)
+        assert mine["gradient_norm"] == pytest.approx(theirs["gradient_norm"], rel=2e-2)
+        assert mine["shape"] == pytest.approx(theirs["shape"])
+    assert [row["accuracy"] for row in two["evaluations"]] == [row["accuracy"] for row in one["evaluations"]]
+    weights = load_file(tmp_path / "one" / "policy" / "model.safetensors")
+    for name, tensor in load_file(tmp_path / "two" / "policy" / "model.safetensors").items():
+        assert (tensor - weights[name]).abs().max() < 5e-4, name
+
+
+@pytest.mark.slow
+def test_a_process_that_has_nothing_to_learn_from_is_not_waited_for(lab_base, tmp_path):
+    # two problems a round, one a process; where all of one's solutions are right, it is left out
+    settings = {
+        "credit": {"rule": "mixed", "of": {"rule": "implicit"}},
+        "accuracy_band": [0.0, 0.9],
+        "problems": 2,
+    }
+    log = run(lab_base, tmp_path, settings, processes=2)
+    filtered = [row["filtered"] for row in log["updates"]]
+    assert 3 in filtered, "no round in which one process alone has nothing"
+    assert all(row["loss"] is None for row in log["updates"] if row["filtered"])
