@@ -17,9 +17,9 @@ it has its final accuracy (mean of its last three evaluations), by those after w
 has it, both read off the curves averaged over the seeds; low and high are the least and the most of a
 single seed. ``final_accuracy_difference``: best dense method less outcome-only at the end, in points, on
 test problems, interval over problems for these seeds. Which dense method is best is decided on other
-problems, on the first seed. ``trace_error_difference``: share of right answers that have a wrong step,
-outcome-only less best dense. ``throughput_vs_trl``: samples a second of the whole loop, ours by TRL's GRPO
-trainer, same policy, prompts, group size and updates, by the CPU time of one thread, in turn.
+problems. ``trace_error_difference``: share of right answers that have a wrong step, outcome-only less best
+dense. ``throughput_vs_trl``: samples a second of the whole loop, ours by TRL's GRPO trainer, same policy,
+prompts, group size and updates, by the CPU time of one thread, in turn.
 
 Runs are kept in ``--runs`` and not repeated; ``runs.html`` there has all curves. ``--part 0/2`` and ``--part
 1/2`` train every other run and stop, so that two processes can share the work.
@@ -302,7 +302,9 @@ def compare(
     }
     base = max(OUTCOMES, key=lambda name: float(np.mean([one.accuracy.mean() for one in ends[name]])))
     developed = {
-        condition.name: float(final(world, condition, seeds[0], world.development).accuracy.mean())
+        condition.name: float(
+            np.mean([final(world, condition, seed, world.development).accuracy.mean() for seed in seeds])
+        )
         for condition in CONDITIONS
         if condition.method not in OUTCOMES
     }

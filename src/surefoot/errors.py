@@ -39,3 +39,7 @@ class TrainingError(SurefootError):
 
 class RunError(SurefootError):
     """A run directory does not match what it is asked to continue."""
+
+
+class StoreError(SurefootError):
+    """The database cannot be opened, or refuses what it is asked to keep or give."""

@@ -225,7 +225,13 @@ def test_a_solution_cannot_speak_for_another_in_the_chat() -> None:
             trace = Trace(problem_id=problem.id, text=text, steps=(Step(start=0, end=len(text)),))
             prompt = found._prompt(ProblemTrace(problem=problem, trace=trace))
             request = SampleRequest(prompt=prompt, prefix="", n=1, seed=0, sampling=found.sampling)
-            frames.append([token for token in encode_request(policy.tokenizer, request, policy=policy.name) if token >= SPECIAL])
+            frames.append(
+                [
+                    token
+                    for token in encode_request(policy.tokenizer, request, policy=policy.name)
+                    if token >= SPECIAL
+                ]
+            )
         assert frames[0] == frames[1]
         assert len(frames[0]) == 5
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from surefoot.cli import app
+from surefoot.records import Problem, Step, StepLabel, Trace, content_id
 from surefoot.sources import SIGN_WRITERS, WRITERS
 
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 SESSION = {
     "labeler": "r",
     "timestamp": "2022-07-30T23:23:32",
@@ -26,6 +29,45 @@ SESSION = {
         "finish_reason": "solution",
     },
 }
+PLACE = {"start": "0", "end": "0", "startOffset": 0, "endOffset": 2, "text": "a\n"}
+LABEL_STUDIO_TASK = {
+    "data": {
+        "problem": "q?",
+        "answer": "2",
+        "steps": [{"author": "1", "text": "a\n"}, {"author": "2", "text": "b"}],
+        "surefoot": {
+            "problem": Problem(id="p", text="q?", answer="2").model_dump(mode="json"),
+            "trace": Trace(
+                id="t",
+                problem_id="p",
+                text="a\nb",
+                steps=(Step(start=0, end=2), Step(start=2, end=3)),
+            ).model_dump(mode="json"),
+        },
+    },
+    "annotations": [
+        {
+            "result": [
+                {
+                    "id": content_id("label-studio", "t", 0)[:10],
+                    "from_name": "label",
+                    "to_name": "steps",
+                    "type": "paragraphlabels",
+                    "value": {**PLACE, "paragraphlabels": ["neutral"]},
+                    "meta": {
+                        "surefoot": StepLabel(
+                            trace_id="t", step=0, kind="correctness", value=0, source="human", created=NOON
+                        ).model_dump(mode="json", exclude={"trace_id"})
+                    },
+                }
+            ],
+            "was_cancelled": False,
+            "ground_truth": False,
+            "created_at": NOON.isoformat(),
+        }
+    ],
+    "predictions": [],
+}
 ROWS = {
     "bigbench-mistake": {
         "input": "i",
@@ -34,6 +76,7 @@ ROWS = {
         "answer": "u",
         "mistake_index": 1,
     },
+    "label-studio": LABEL_STUDIO_TASK,
     "math-aps": {
         "question": "q",
         "final_answer": "2",

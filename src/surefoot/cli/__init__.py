@@ -21,6 +21,7 @@ from surefoot.cli import (
     score,
     search,
     select,
+    serve,
     train,
 )
 from surefoot.cli._groups import grouped
@@ -66,6 +67,7 @@ app.add_typer(search.app, name="search")
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(audit.app, name="audit")
 app.command("convert")(convert.convert)
+app.add_typer(serve.app, name="serve")
 
 
 def main() -> None:

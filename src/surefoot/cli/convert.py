@@ -18,9 +18,9 @@ def convert(
         str,
         typer.Option(
             "--from",
-            help="bigbench-mistake, gsm8k, gsm8k-solutions, math500, math-aps, math-shepherd, prm800k, "
-            "prm800k-steps, prmbench, prmbench-controls, processbench, stepwise, or records (problems, "
-            "traces and labels as this package writes them).",
+            help="bigbench-mistake, gsm8k, gsm8k-solutions, label-studio, math500, math-aps, math-shepherd, "
+            "prm800k, prm800k-steps, prmbench, prmbench-controls, processbench, stepwise, or records "
+            "(problems, traces and labels as this package writes them).",
         ),
     ],
     out: Annotated[
@@ -30,8 +30,8 @@ def convert(
         str,
         typer.Option(
             "--to",
-            help="records, bigbench-mistake, math-aps, math-shepherd, prm800k, prm800k-steps, prmbench, "
-            "processbench or stepwise.",
+            help="records, bigbench-mistake, label-studio, math-aps, math-shepherd, prm800k, prm800k-steps, "
+            "prmbench, processbench or stepwise.",
         ),
     ] = "records",
     neutral: Annotated[

@@ -97,8 +97,8 @@ class OpenAIPolicy:
         self._model = model
         self._base_url = base_url
         self._api_key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
-        self._mode = mode
-        self._dialect = dialect
+        self._mode: Literal["chat", "completions"] = mode
+        self._dialect: Literal["openai", "vllm"] = dialect
         self._concurrency = concurrency
         self._max_retries = max_retries
         self._timeout_s = timeout_s
@@ -109,6 +109,20 @@ class OpenAIPolicy:
     def name(self) -> str:
         """The model's name on the server."""
         return self._model
+
+    def with_extra_body(self, extra_body: Mapping[str, Any]) -> OpenAIPolicy:
+        """The same policy, which also puts ``extra_body`` into every request; its calls are counted apart."""
+        return OpenAIPolicy(
+            model=self._model,
+            base_url=self._base_url,
+            api_key=self._api_key,
+            mode=self._mode,
+            dialect=self._dialect,
+            concurrency=self._concurrency,
+            max_retries=self._max_retries,
+            timeout_s=self._timeout_s,
+            extra_body={**self._extra_body, **extra_body},
+        )
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """Answer all requests, in their order, failures included.

@@ -15,6 +15,7 @@ from surefoot.sources._rows import ReadReport
 from surefoot.sources._signs import Neutral, WriteReport
 from surefoot.sources.bigbench_mistake import read_bigbench_mistake, write_bigbench_mistake
 from surefoot.sources.gsm8k import read_gsm8k, read_gsm8k_solutions
+from surefoot.sources.label_studio import read_label_studio, write_label_studio
 from surefoot.sources.math500 import read_math500
 from surefoot.sources.math_aps import read_math_aps, write_math_aps
 from surefoot.sources.math_shepherd import read_math_shepherd, write_math_shepherd
@@ -34,6 +35,7 @@ __all__ = [
     "read_bigbench_mistake",
     "read_gsm8k",
     "read_gsm8k_solutions",
+    "read_label_studio",
     "read_math500",
     "read_math_aps",
     "read_math_shepherd",
@@ -45,6 +47,7 @@ __all__ = [
     "read_source",
     "read_stepwise",
     "write_bigbench_mistake",
+    "write_label_studio",
     "write_math_aps",
     "write_math_shepherd",
     "write_prm800k",
@@ -61,6 +64,7 @@ SOURCES: Mapping[str, Reader] = MappingProxyType(
         "bigbench-mistake": read_bigbench_mistake,
         "gsm8k": read_gsm8k,
         "gsm8k-solutions": read_gsm8k_solutions,
+        "label-studio": read_label_studio,
         "math500": read_math500,
         "math-aps": read_math_aps,
         "math-shepherd": read_math_shepherd,
@@ -88,6 +92,7 @@ SIGN_WRITERS: Mapping[str, Callable[..., WriteReport]] = MappingProxyType(
 WRITERS: Mapping[str, Callable[..., WriteReport]] = MappingProxyType(
     {
         **SIGN_WRITERS,
+        "label-studio": write_label_studio,
         "math-aps": write_math_aps,
         "prm800k": write_prm800k,
         "prm800k-steps": write_prm800k_steps,
