@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-EXTRAS ?= dev,gguf,train
+EXTRAS ?= dev,gguf,train,server,postgres
 WORKERS ?= auto
 SOURCES := $(wildcard src tests benchmarks examples)
 

@@ -14,7 +14,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "surefoot"
 
-HEAVY = ("torch", "transformers", "sklearn", "matplotlib", "openai", "pyarrow")
+HEAVY = (
+    "torch", "transformers", "sklearn", "matplotlib", "openai", "pyarrow", "fastapi", "sqlalchemy", "alembic"
+)  # fmt: skip
 """Packages that take long to load, so that neither ``import surefoot`` nor ``--help`` may load them."""
 
 MAY_IMPORT_TORCH = (

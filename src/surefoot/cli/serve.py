@@ -1,0 +1,363 @@
+"""``surefoot serve``: the gateway, the pages, and who may use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from surefoot.cli import _options as o
+from surefoot.cli._groups import grouped
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from surefoot.server.gateway import GatewaySettings
+    from surefoot.server.settings import Limits, ServerSettings
+
+app = typer.Typer(help="Serve the gateway and the pages.", invoke_without_command=True)
+keys_app = typer.Typer(help="API keys of the server.", no_args_is_help=True)
+users_app = typer.Typer(help="Accounts of the pages.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
+app.add_typer(users_app, name="users")
+
+Prm = Annotated[
+    str | None,
+    typer.Option("--prm", "-m", help="Checkpoint directory or hub name of a reward model of steps."),
+]
+DatabaseOption = Annotated[
+    str,
+    typer.Option(
+        "--database", help="SQLite file, or URL (postgresql://user@host/name), of accounts, items and labels."
+    ),
+]
+KeyFileOption = Annotated[Path, typer.Option("--keys", help="File of hashed keys.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """Where it listens, and who may ask."""
+
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; keys are needed beyond loopback.")
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 = any that is free.")] = 8000
+    keys: Annotated[
+        Path | None, typer.Option("--keys", help="File of hashed keys, see `serve keys add`.")
+    ] = None
+    open_health: Annotated[
+        bool, typer.Option("--open-health", help="Answer /health and /ready without a key.")
+    ] = False
+    database: DatabaseOption = "surefoot.db"
+    pages: Annotated[
+        bool, typer.Option("--pages/--no-pages", help="Serve the pages, too, at the address itself.")
+    ] = True
+    secure_cookies: Annotated[
+        bool, typer.Option("--secure-cookies", help="Cookies over HTTPS only: behind a proxy that speaks it.")
+    ] = False
+    runs: Annotated[
+        Path | None, typer.Option("--runs", help="Directory whose runs and saved trees the pages show.")
+    ] = None
+    log: Annotated[
+        Path | None, typer.Option("--log", help="JSON Lines file for what was answered, with all candidates.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """The policy."""
+
+    policy: o.PolicyName = "lab"
+    base_url: o.BaseUrl = None
+    dialect: o.Dialect = "openai"
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="Pass messages on as they are, through the policy's chat template."),
+    ] = False
+    template: o.Template = "{problem}\n"
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0, max=2, help="For requests that name none.")
+    ] = 0.8
+    top_p: Annotated[float, typer.Option("--top-p", min=0, max=1, help="For requests that name none.")] = 1.0
+    separator: Annotated[
+        str, typer.Option("--separator", help=r"Text that ends a step; \n is a line break, \t a tab.")
+    ] = r"\n"
+    step_tokens: Annotated[
+        int, typer.Option("--step-tokens", min=1, help="Longest step; it is cut there.")
+    ] = 256
+    max_steps: Annotated[
+        int, typer.Option("--max-steps", min=1, help="Steps after which the rest is written in one piece.")
+    ] = 40
+    extract: o.Extract = "boxed,hash,phrase,last_number"
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, help="Requests in flight at the policy's server.")
+    ] = 64
+    timeout: o.Timeout = 120.0
+    batch_size: o.BatchSize = 256
+    device: o.Device = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verifying:
+    """The reward model, and what is made of its scores."""
+
+    prm: Prm = None
+    family: Annotated[
+        str | None,
+        typer.Option("--family", help="Published family, where name and files do not tell, e.g. qwen-prm."),
+    ] = None
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Put scores through the checkpoint's calibration.json.")
+    ] = False
+    strategy: Annotated[
+        str,
+        typer.Option("--strategy", help="What the model name `surefoot` stands for: best-of-16, beam-4x4, …"),
+    ] = "plain"
+    threshold: Annotated[
+        float, typer.Option("--threshold", min=0, max=1, help="A step below this is bad.")
+    ] = 0.5
+    retries: Annotated[
+        int,
+        typer.Option("--retries", min=0, max=100, help="Draws after the first, of a step that is rejected."),
+    ] = 3
+    abstain_below: Annotated[
+        float | None,
+        typer.Option("--abstain-below", min=0, max=1, help="Withhold answers whose score is below this."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Limits."""
+
+    running: Annotated[int, typer.Option("--running", min=1, help="Requests worked on at the same time.")] = (
+        256
+    )
+    waiting: Annotated[
+        int, typer.Option("--waiting", min=0, help="Requests that may wait; the next is answered 429.")
+    ] = 256
+    request_timeout: Annotated[
+        float,
+        typer.Option("--request-timeout", min=0.001, help="Seconds from a request's arrival to its answer."),
+    ] = 300.0
+    grace: Annotated[
+        float,
+        typer.Option("--grace", min=0, help="Seconds that running requests have when the server stops."),
+    ] = 30.0
+    max_body: Annotated[int, typer.Option("--max-body", min=1, help="Largest body, in bytes.")] = 2_000_000
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, help="Longest solution that a client may ask for.")
+    ] = 8192
+    default_tokens: Annotated[
+        int, typer.Option("--default-tokens", min=1, help="Longest solution of a client that does not say.")
+    ] = 2048
+    max_n: Annotated[int, typer.Option("--max-n", min=1, help="Choices of one request.")] = 16
+    max_candidates: Annotated[
+        int, typer.Option("--max-candidates", min=1, help="Solutions that one request draws at once.")
+    ] = 128
+    max_items: Annotated[
+        int, typer.Option("--max-items", min=1, help="Solutions of one scoring request.")
+    ] = 256
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", min=0.001, help="Requests a minute of a key that has no rate of its own."),
+    ] = None
+
+    def limits(self) -> Limits:
+        """The limits. Raises ``ValidationError`` (pydantic)."""
+        from surefoot.server.settings import Limits
+
+        return Limits(
+            max_body_bytes=self.max_body,
+            max_tokens=self.max_tokens,
+            default_tokens=self.default_tokens,
+            max_n=self.max_n,
+            max_candidates=self.max_candidates,
+            max_items=self.max_items,
+            running=self.running,
+            waiting=self.waiting,
+            timeout_s=self.request_timeout,
+            grace_s=self.grace,
+            rate_per_minute=self.rate,
+        )
+
+
+def serve(
+    context: typer.Context, listening: Listening, writing: Writing, verifying: Verifying, bounds: Bounds
+) -> None:
+    """Serve an OpenAI-compatible gateway that verifies as it generates, and the pages for labels and traces.
+
+    The pages are at the address itself; make an account first with `surefoot serve users add`.
+
+    Example: `surefoot serve --prm prm --strategy best-of-16`
+
+    Example: `surefoot serve --host 0.0.0.0 --keys keys.jsonl --policy my-model --base-url http://gpu:8001/v1
+    --dialect vllm --chat --prm Qwen/Qwen2.5-Math-PRM-7B --log answers.jsonl`
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from surefoot.cli._shared import checked_options, open_policy
+    from surefoot.server.app import create_app
+    from surefoot.server.gateway import Gateway, JsonLinesLog
+    from surefoot.server.run import server_of
+
+    with checked_options():
+        limits = bounds.limits()
+        server = _server_settings(listening, limits)
+        settings = _gateway_settings(writing, verifying)
+    policy = open_policy(
+        writing.policy,
+        base_url=writing.base_url,
+        dialect=writing.dialect,
+        chat=writing.chat,
+        concurrency=writing.concurrency,
+        batch_size=writing.batch_size,
+        device=writing.device,
+        timeout=writing.timeout,
+    )
+    scorer = None
+    if verifying.prm is not None:
+        from surefoot.models.scorer import load_prm
+
+        scorer = load_prm(
+            verifying.prm, family=verifying.family, calibrated=verifying.calibrated, device=writing.device
+        )
+    log = JsonLinesLog(listening.log) if listening.log is not None else None
+    gateway = Gateway(policy, scorer, settings=settings, limits=limits, log=log)
+    with _pages(listening) as pages:
+        running = server_of(create_app(server, gateway=gateway, pages=pages), server, log_level="info")
+        running.run()
+
+
+@contextmanager
+def _pages(listening: Listening) -> Iterator[FastAPI | None]:
+    """The pages over their database, which is closed at the end."""
+    if not listening.pages:
+        yield None
+        return
+    from surefoot.server.inspect import InspectSettings, install_inspection
+    from surefoot.server.pages import PageSettings, create_pages_app
+    from surefoot.store.database import open_database
+
+    with open_database(listening.database) as db:
+        # over plain HTTP, as on loopback, a browser would not send a secure cookie back
+        app = create_pages_app(db, PageSettings(secure=listening.secure_cookies))
+        install_inspection(app, InspectSettings(runs=listening.runs))
+        yield app
+
+
+def _server_settings(listening: Listening, limits: Limits) -> ServerSettings:
+    from surefoot.server.settings import ServerSettings
+
+    return ServerSettings(
+        host=listening.host,
+        port=listening.port,
+        keys=listening.keys,
+        open_health=listening.open_health,
+        limits=limits,
+    )
+
+
+def _gateway_settings(writing: Writing, verifying: Verifying) -> GatewaySettings:
+    from surefoot.server.gateway import GatewaySettings
+
+    return GatewaySettings(
+        strategy=verifying.strategy,
+        chat=writing.chat,
+        template=writing.template,
+        temperature=writing.temperature,
+        top_p=writing.top_p,
+        separator=writing.separator.replace(r"\n", "\n").replace(r"\t", "\t"),
+        step_tokens=writing.step_tokens,
+        max_steps=writing.max_steps,
+        threshold=verifying.threshold,
+        retries=verifying.retries,
+        abstain_below=verifying.abstain_below,
+        extract=cast("Any", tuple(writing.extract.split(","))),
+        overlap=writing.base_url is not None,
+    )
+
+
+@keys_app.command("add")
+def add(
+    name: Annotated[str, typer.Argument(help="Who gets it.")],
+    keys: KeyFileOption = Path("keys.jsonl"),
+    role: Annotated[str, typer.Option("--role", help="client or admin.")] = "client",
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.001, help="Requests a minute; else the server's.")
+    ] = None,
+) -> None:
+    """Make a key, print it once, and keep its hash.
+
+    Example: `surefoot serve keys add alice --keys keys.jsonl`
+    """
+    from surefoot.cli._shared import checked_options, choice
+    from surefoot.server.auth import add_key
+
+    choice("--role", role, "client", "admin")
+    with checked_options():
+        key = add_key(keys, name, role=cast("Any", role), rate_per_minute=rate)
+    typer.echo(key)
+    typer.echo(f"kept in {keys} as a hash; the key itself is shown only now", err=True)
+
+
+@keys_app.command("list")
+def list_keys(keys: KeyFileOption = Path("keys.jsonl")) -> None:
+    """List keys: id, role, rate, when made, and whose.
+
+    Example: `surefoot serve keys list --keys keys.jsonl`
+    """
+    from surefoot.server.auth import read_keys
+
+    for key in read_keys(keys):
+        rate = "-" if key.rate_per_minute is None else f"{key.rate_per_minute:g}"
+        typer.echo("\t".join((key.id, key.role, rate, key.created.isoformat(), key.name)))
+
+
+@keys_app.command("remove")
+def remove(
+    key_id: Annotated[str, typer.Argument(help="Id of the key, as listed.")],
+    keys: KeyFileOption = Path("keys.jsonl"),
+) -> None:
+    """Take a key back; a running server minds it with the next request.
+
+    Example: `surefoot serve keys remove 0123456789ab --keys keys.jsonl`
+    """
+    from surefoot.server.auth import remove_key
+
+    remove_key(keys, key_id)
+
+
+@users_app.command("add")
+def add_user(
+    name: Annotated[str, typer.Argument(help="Name to sign in with.")],
+    database: DatabaseOption = "surefoot.db",
+    role: Annotated[
+        list[str] | None,
+        typer.Option("--role", help="admin, annotator, viewer or client; may be repeated; else annotator."),
+    ] = None,
+) -> None:
+    """Make an account, and print its password once.
+
+    Example: `surefoot serve users add ada --role admin`
+    """
+    import secrets
+
+    from surefoot.cli._shared import choice
+    from surefoot.store.database import open_database
+
+    roles = role or ["annotator"]
+    for one in roles:
+        choice("--role", one, "admin", "annotator", "viewer", "client")
+    password = secrets.token_urlsafe(15)
+    with open_database(database) as db:
+        db.users.create(name, password=password, roles=cast("Any", tuple(roles)))
+    typer.echo(password)
+    typer.echo(f"{name}: {', '.join(roles)}; the password is shown only now", err=True)
+
+
+app.callback()(grouped(serve))

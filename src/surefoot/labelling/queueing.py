@@ -1,0 +1,134 @@
+"""Active learning: which solutions a human should label next, as priorities (highest first).
+
+Three rules. ``convincing_wrong``: wrong final answer but a high solution score, what PRM800K's phase 2 put
+first (Lightman et al., arXiv 2305.20050, section 2.4 and appendix D). ``uncertainty``: how open it is where
+the first error lies. ``disagreement``: how much several scorers differ about that place (query by committee;
+Houlsby et al., arXiv 1112.5745).
+
+The last two look at the place of the first error because that is what a label of a whole solution settles.
+With scores p_1 … p_T read as "step t is right, given that all before are", it is at t with probability
+p_1 … p_(t-1) (1 - p_t), and nowhere with p_1 … p_T.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from surefoot.errors import LabelError
+
+Scores = tuple[float | None, ...]
+
+Rule = Literal["convincing-wrong", "uncertainty", "disagreement"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueCandidate:
+    """One item that may be labelled: a solution, or alternatives of a step with a score each."""
+
+    item_id: int
+    outcomes: tuple[bool | None, ...]
+    """Whether the final answer is right, a trace each; ``None`` = not judged."""
+    scores: tuple[Mapping[str, Scores], ...]
+    """Per trace: step scores in [0, 1] by scorer's name; a scorer may be absent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Priorities:
+    """Priorities by item, and what could not be ranked."""
+
+    values: Mapping[int, float]
+    left_out: Mapping[str, int]
+    """Number of items without a priority, by reason; they come last, in the order they were added."""
+
+
+def priorities(rule: Rule, candidates: Sequence[QueueCandidate], *, scorer: str | None = None) -> Priorities:
+    """Priorities of all candidates; an item of several traces has that of its most urgent one.
+
+    ``scorer`` names whose scores count for the first two rules; ``None`` = the mean over those that scored
+    every step. Raises ``LabelError`` for an unknown rule or a score outside [0, 1].
+    """
+    if rule not in _RULES:
+        raise LabelError(f"unknown queue rule {rule!r}; use one of {', '.join(_RULES)}")
+    values: dict[int, float] = {}
+    left_out: dict[str, int] = {}
+    for candidate in candidates:
+        found, reason = [], _NOT_SCORED
+        for outcome, by_scorer in zip(candidate.outcomes, candidate.scores, strict=True):
+            whole = _whole(by_scorer, None if rule == "disagreement" else scorer)
+            if not whole:
+                continue
+            if rule == "disagreement" and len(whole) < 2:
+                reason = "fewer than two scorers"
+                continue
+            found.append(_RULES[rule](outcome, whole))
+        if found:
+            values[candidate.item_id] = max(found)
+        else:
+            left_out[reason] = left_out.get(reason, 0) + 1
+    return Priorities(values=values, left_out=left_out)
+
+
+def convincing_wrong(outcome: bool | None, scores: Sequence[Sequence[float]]) -> float:
+    """Solution score, the product of step scores, plus 1 if the answer is wrong; mean over scorers.
+
+    So every wrong answer comes before all others, the most convincing first, and then the most convincing
+    of what remains (arXiv 2305.20050, section 4.2, fills its last fifth so).
+    """
+    score = math.fsum(math.prod(row) for row in scores) / len(scores)
+    return score + 1 if outcome is False else score
+
+
+def uncertainty(outcome: bool | None, scores: Sequence[Sequence[float]]) -> float:
+    """Entropy in bits of the place of the first error, of the mean distribution over scorers."""
+    del outcome
+    return _entropy(_mean([first_error(row) for row in scores]))
+
+
+def disagreement(outcome: bool | None, scores: Sequence[Sequence[float]]) -> float:
+    """Jensen-Shannon divergence in bits of the scorers' first errors: H(mean) - mean H, at least 0."""
+    del outcome
+    places = [first_error(row) for row in scores]
+    spread = math.fsum(_entropy(place) for place in places) / len(places)
+    return max(0.0, _entropy(_mean(places)) - spread)
+
+
+def first_error(scores: Sequence[float]) -> list[float]:
+    """Chances that the first error is at step 0 … T-1, and, last, that there is none; they sum to 1."""
+    chances, alive = [], 1.0
+    for score in scores:
+        chances.append(alive * (1 - score))
+        alive *= score
+    return [*chances, alive]
+
+
+_RULES: dict[Rule, Callable[[bool | None, Sequence[Sequence[float]]], float]] = {
+    "convincing-wrong": convincing_wrong,
+    "uncertainty": uncertainty,
+    "disagreement": disagreement,
+}
+_NOT_SCORED = "no complete scores"
+
+
+def _whole(by_scorer: Mapping[str, Scores], scorer: str | None) -> list[list[float]]:
+    """Rows of the scorers that scored every step: unscored is not zero."""
+    rows = []
+    for name, row in by_scorer.items():
+        if scorer not in (None, name) or not row:
+            continue
+        known = [score for score in row if score is not None and not math.isnan(score)]
+        if any(not 0 <= score <= 1 for score in known):
+            raise LabelError(f"scorer {name!r} gave a score outside [0, 1]; calibrate it first")
+        if len(known) == len(row):
+            rows.append(known)
+    return rows
+
+
+def _mean(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+
+def _entropy(chances: Sequence[float]) -> float:
+    return -math.fsum(chance * math.log2(chance) for chance in chances if chance > 0)

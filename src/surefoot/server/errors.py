@@ -1,0 +1,144 @@
+"""Errors as the OpenAI interface tells them: ``{"error": {"message", "type", "param", "code"}}``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+
+from surefoot.errors import SurefootError
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+_SHOWN = 300
+"""Characters of what a client sent that go into a message."""
+
+
+class ApiError(SurefootError):
+    """An answer other than the one asked for. ``message`` names the field and the fix."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, printable(message), param, code
+        self.retry_after_s = retry_after_s
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The answer's body."""
+        kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The answer's headers."""
+        found = {}
+        if self.retry_after_s is not None:
+            found["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
+        if self.status == 401:
+            found["WWW-Authenticate"] = "Bearer"
+        return found
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    model_config = ConfigDict(frozen=True)
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(BaseModel):
+    """Body of every answer that is no success."""
+
+    model_config = ConfigDict(frozen=True)
+
+    error: ErrorDetail
+
+
+_MEANINGS = {
+    400: "The request makes no sense.",
+    401: "No key, or an unknown one.",
+    403: "The key's role does not allow this.",
+    404: "There is no such model.",
+    413: "The body is too large.",
+    429: "Too many requests; try again after Retry-After seconds.",
+    500: "The answer could not be written down, or something unforeseen.",
+    502: "The policy or the model behind it failed.",
+    503: "The server is stopping, or not ready.",
+    504: "No answer in time.",
+}
+
+
+def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Error answers of a route, for its OpenAPI description."""
+    return {status: {"model": ErrorBody, "description": _MEANINGS[status]} for status in statuses}
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of ``app`` in the OpenAI form."""
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unforeseen)
+
+
+def response_of(error: ApiError) -> Response:
+    """The answer for an error."""
+    return JSONResponse(error.body, status_code=error.status, headers=error.headers)
+
+
+def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
+    """The first error that pydantic found, without what the client sent."""
+    first = errors[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    said = str(first["msg"]).removeprefix("Value error, ")
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    where = printable(where)[:_SHOWN]
+    return ApiError(400, f"{where + ': ' if where else ''}{said}{more}", param=where or None)
+
+
+def printable(text: str) -> str:
+    """``text`` without characters that UTF-8 cannot hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+async def _api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)  # noqa: S101 - for the type checker
+    return response_of(error)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - for the type checker
+    return response_of(invalid(error.errors()))
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - for the type checker
+    answer = response_of(ApiError(error.status_code, str(error.detail)))
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _unforeseen(_: Request, error: Exception) -> Response:
+    return response_of(ApiError(500, f"unforeseen error: {type(error).__name__}"))

@@ -1,0 +1,240 @@
+"""What the generating interfaces answer: OpenAI's bodies, with a field ``surefoot`` of what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from surefoot.records import Usage
+from surefoot.search.result import SearchCounts, SearchResult
+from surefoot.server.gateway.generating import Choice, Generation
+
+
+class Told(BaseModel):
+    """Base of what is answered."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class TokenUsage(Told):
+    """Tokens. Prompt and completion are the policy's, over all candidates; the verifier's are apart."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    verifier_tokens: int
+    calls: int
+    """Requests made of policy and verifier."""
+
+    @classmethod
+    def of(cls, usage: Usage) -> TokenUsage:
+        """From the account of a search."""
+        return cls(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            total_tokens=usage.prompt_tokens + usage.completion_tokens,
+            verifier_tokens=usage.verifier_tokens,
+            calls=usage.calls,
+        )
+
+
+class ToldStep(Told):
+    """A step as a span of the candidate's text, in characters."""
+
+    start: int
+    end: int
+    score: float | None
+
+
+class ToldCandidate(Told):
+    """A solution that was found."""
+
+    text: str
+    answer: str | None
+    """Final answer, as extracted."""
+    value: float | None
+    """Aggregated score."""
+    weight: int
+    """How often it was found."""
+    chosen: bool
+    finish_reason: str | None
+    steps: list[ToldStep]
+    unscored_reason: str | None = None
+
+
+class ToldSearch(Told):
+    """How one choice came about."""
+
+    index: int
+    seed: int
+    rule: str
+    chosen: int | None
+    """Index of the chosen one of all candidates that were found."""
+    value: float | None
+    """Its aggregated score."""
+    abstained: bool
+    usage: TokenUsage
+    counts: SearchCounts
+    error: str | None
+    candidates: list[ToldCandidate]
+
+
+class Extension(Told):
+    """Field ``surefoot`` of an answer."""
+
+    strategy: str
+    seed: int
+    """Sent again, with the same request, it gives the same answer."""
+    policy: str
+    scorer: str | None
+    searches: list[ToldSearch]
+    """One a choice."""
+
+
+class ToldFunction(Told):
+    """Function and arguments of a tool call."""
+
+    name: str
+    arguments: str
+
+
+class ToldToolCall(Told):
+    """A tool call; ``index`` is there in streams only."""
+
+    index: int | None = Field(default=None, exclude_if=lambda value: value is None)
+    id: str
+    type: Literal["function"] = "function"
+    function: ToldFunction
+
+
+class ToldMessage(Told):
+    """The assistant's message; ``refusal`` says why an answer was withheld."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    refusal: str | None = None
+    tool_calls: list[ToldToolCall] | None = Field(default=None, exclude_if=lambda value: value is None)
+
+
+class ChatChoice(Told):
+    """One answer."""
+
+    index: int
+    message: ToldMessage
+    logprobs: None = None
+    finish_reason: str
+
+
+class ChatAnswer(Told):
+    """Answer of ``/v1/chat/completions``."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: TokenUsage
+    surefoot: Extension
+
+
+class TextChoice(Told):
+    """One answer."""
+
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: str
+
+
+class CompletionAnswer(Told):
+    """Answer of ``/v1/completions``."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: TokenUsage
+    surefoot: Extension
+
+
+def chat_choice(index: int, choice: Choice) -> ChatChoice:
+    """A choice as a whole message."""
+    message = ToldMessage(
+        content=None if choice.withheld or (choice.tool_calls and not choice.text) else choice.text,
+        refusal=choice.withheld,
+        tool_calls=told_calls(choice) or None,
+    )
+    return ChatChoice(index=index, message=message, finish_reason=choice.finish_reason)
+
+
+def text_choice(index: int, choice: Choice) -> TextChoice:
+    """A choice as a text; one that was withheld has none."""
+    reason = "content_filter" if choice.withheld else choice.finish_reason
+    return TextChoice(index=index, text="" if choice.withheld else choice.text, finish_reason=reason)
+
+
+def told_calls(choice: Choice, *, numbered: bool = False) -> list[ToldToolCall]:
+    """A choice's tool calls."""
+    return [
+        ToldToolCall(
+            index=number if numbered else None,
+            id=call.id or f"call_{number}",
+            function=ToldFunction(name=call.name, arguments=call.arguments),
+        )
+        for number, call in enumerate(choice.tool_calls)
+    ]
+
+
+def extension(generation: Generation, candidates: Literal["all", "chosen", "none"]) -> Extension:
+    """What was found, with all candidates, the chosen ones or none."""
+    return Extension(
+        strategy=generation.strategy,
+        seed=generation.seed,
+        policy=generation.policy,
+        scorer=generation.scorer,
+        searches=[_told(number, choice, candidates) for number, choice in enumerate(generation.choices)],
+    )
+
+
+def _told(index: int, choice: Choice, candidates: Literal["all", "chosen", "none"]) -> ToldSearch:
+    result = choice.result
+    shown: Sequence[int] = range(len(result.candidates))
+    if candidates != "all":
+        shown = [result.chosen] if candidates == "chosen" and result.chosen is not None else []
+    if choice.withheld and candidates != "all":
+        shown = []
+    return ToldSearch(
+        index=index,
+        seed=result.seed,
+        rule=result.rule,
+        chosen=result.chosen,
+        value=choice.value,
+        abstained=choice.abstained,
+        usage=TokenUsage.of(result.usage),
+        counts=result.counts,
+        error=result.error,
+        candidates=[_candidate(result, number) for number in shown],
+    )
+
+
+def _candidate(result: SearchResult, number: int) -> ToldCandidate:
+    trace = result.candidates[number]
+    record = result.scores[number] if result.scores else None
+    scores = record.scores if record else (None,) * len(trace.steps)
+    text = trace.text if trace.text is not None else (trace.messages[-1].content or "")
+    return ToldCandidate(
+        text=text,
+        answer=trace.answer,
+        value=result.values[number],
+        weight=result.weights[number],
+        chosen=number == result.chosen,
+        finish_reason=trace.finish_reason,
+        steps=[
+            ToldStep(start=step.start, end=step.end, score=score)
+            for step, score in zip(trace.steps, scores, strict=True)
+        ],
+        unscored_reason=record.unscored_reason if record else None,
+    )

@@ -1,0 +1,163 @@
+"""``/v1/chat/completions`` and ``/v1/completions``."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from surefoot.server.errors import declared
+from surefoot.server.gateway.admission import Ticket
+from surefoot.server.gateway.answers import (
+    ChatAnswer,
+    CompletionAnswer,
+    TokenUsage,
+    chat_choice,
+    extension,
+    text_choice,
+)
+from surefoot.server.gateway.attending import Emit, EventStream, attend
+from surefoot.server.gateway.chunks import ChatChunks, Chunks, TextChunks
+from surefoot.server.gateway.gateway import Gateway
+from surefoot.server.gateway.generating import Generation, Task
+from surefoot.server.gateway.log import GatewayEntry
+from surefoot.server.gateway.schemas import ChatRequest, CompletionRequest, Drawing, Options
+
+_ERRORS = declared(400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
+_STREAM = {
+    "description": "The answer; with `stream`, server-sent events.",
+    "content": {"text/event-stream": {}},
+}
+
+
+def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
+    """The generating interfaces."""
+    router = APIRouter(route_class=route_class, tags=["generate"])
+    responses: dict[int | str, dict[str, Any]] = {200: _STREAM, **_ERRORS}
+
+    @router.post("/v1/chat/completions", response_model=ChatAnswer, responses=responses)
+    async def chat_completions(request: Request, body: ChatRequest) -> Response:
+        """Answer a conversation, by the strategy that the model's name or `surefoot.strategy` says."""
+        order = _Order.of(request, body, "chat", "chatcmpl", gateway.planner.chat(body))
+        return await _answer(gateway, order)
+
+    @router.post("/v1/completions", response_model=CompletionAnswer, responses=responses)
+    async def completions(request: Request, body: CompletionRequest) -> Response:
+        """Continue a prompt, by the strategy that the model's name or `surefoot.strategy` says."""
+        order = _Order.of(request, body, "completions", "cmpl", gateway.planner.completion(body))
+        return await _answer(gateway, order)
+
+    return router
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Order:
+    """A request that is understood, and what its answer is called."""
+
+    request: Request
+    body: Drawing
+    endpoint: Literal["chat", "completions"]
+    task: Task
+    id: str
+    created: int
+    began: float
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        body: Drawing,
+        endpoint: Literal["chat", "completions"],
+        prefix: str,
+        task: Task,
+    ) -> _Order:
+        return cls(
+            request=request,
+            body=body,
+            endpoint=endpoint,
+            task=task,
+            id=f"{prefix}-{uuid.uuid4().hex}",
+            created=int(time.time()),
+            began=time.monotonic(),
+        )
+
+    @property
+    def options(self) -> Options:
+        return self.body.surefoot or Options()
+
+    def entry(self, generation: Generation) -> GatewayEntry:
+        return GatewayEntry(
+            id=self.id,
+            endpoint=self.endpoint,
+            owner=self.request.state.owner,
+            strategy=generation.strategy,
+            problem=self.task.problem,
+            results=tuple(choice.result for choice in generation.choices),
+            abstained=tuple(choice.abstained for choice in generation.choices),
+            usage=generation.usage,
+            seconds=time.monotonic() - self.began,
+        )
+
+    def whole(self, generation: Generation) -> BaseModel:
+        fields: dict[str, Any] = {
+            "id": self.id,
+            "created": self.created,
+            "model": self.body.model,
+            "usage": TokenUsage.of(generation.usage),
+            "surefoot": extension(generation, self.options.candidates),
+        }
+        numbered = list(enumerate(generation.choices))
+        if self.endpoint == "chat":
+            return ChatAnswer(choices=[chat_choice(*pair) for pair in numbered], **fields)
+        return CompletionAnswer(choices=[text_choice(*pair) for pair in numbered], **fields)
+
+    def chunks(self, emit: Emit) -> Chunks:
+        kind = ChatChunks if self.endpoint == "chat" else TextChunks
+        return kind(
+            emit,
+            id=self.id,
+            created=self.created,
+            model=self.body.model,
+            candidates=self.options.candidates,
+            usage=bool(self.body.stream_options and self.body.stream_options.include_usage),
+        )
+
+
+async def _answer(gateway: Gateway, order: _Order) -> Response:
+    ticket = gateway.admission.ticket()
+    if order.body.stream:
+        return EventStream(
+            _streamed(gateway, order, ticket),
+            jobs=gateway.jobs,
+            keep_alive_s=gateway.limits.keep_alive_s,
+            left=gateway.metrics.left.inc,
+            ended=ticket.close,
+        )
+
+    async def work() -> Generation:
+        generation = await gateway.generate(ticket, order.task)
+        await gateway.record(order.entry(generation))
+        return generation
+
+    try:
+        generation = await attend(order.request.receive, gateway.jobs, work(), gateway.metrics.left.inc)
+    finally:
+        ticket.close()
+    return Response(order.whole(generation).model_dump_json(), media_type="application/json")
+
+
+def _streamed(gateway: Gateway, order: _Order, ticket: Ticket) -> Callable[[Emit], Coroutine[Any, Any, None]]:
+    async def work(emit: Emit) -> None:
+        chunks = order.chunks(emit)
+        chunks.begin(order.task.n)
+        generation = await gateway.generate(ticket, order.task, chunks.accepted)
+        await gateway.record(order.entry(generation))
+        chunks.end(generation)
+
+    return work

@@ -1,0 +1,147 @@
+"""The gateway itself: one policy, perhaps one scorer, and all that clients share of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from surefoot.answers import AnswerChecker, Grader
+from surefoot.models.aggregate import Aggregator
+from surefoot.protocols import Policy, ProblemTrace, StepScorer
+from surefoot.records import StepScores, Usage
+from surefoot.search.desk import Desk
+from surefoot.search.result import SearchResult
+from surefoot.server.errors import ApiError
+from surefoot.server.gateway.admission import Admission, Ticket
+from surefoot.server.gateway.attending import Jobs
+from surefoot.server.gateway.generating import Accepted, Generation, Generator, Task
+from surefoot.server.gateway.log import GatewayEntry, GatewayLog, NoLog
+from surefoot.server.gateway.metrics import Metrics
+from surefoot.server.gateway.monitor import Monitor
+from surefoot.server.gateway.planning import DEFAULT, Planner
+from surefoot.server.gateway.schemas import Options
+from surefoot.server.gateway.settings import GatewaySettings
+from surefoot.server.gateway.sharing import SharedPolicy, SharedScorer
+from surefoot.server.settings import Limits
+
+T = TypeVar("T")
+_LOG = logging.getLogger("surefoot.server")
+
+
+class Gateway:
+    """Answers for many clients with one policy and one scorer, in common batches.
+
+    Make one an application; it serves one event loop. ``log`` keeps what was answered, ``monitor`` says
+    whether the model is still the one that was tested. Raises :class:`surefoot.server.errors.ApiError` if the
+    default strategy makes no sense.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        scorer: StepScorer | None = None,
+        *,
+        settings: GatewaySettings | None = None,
+        limits: Limits | None = None,
+        log: GatewayLog | None = None,
+        monitor: Monitor | None = None,
+    ) -> None:
+        self.settings, self.limits = settings or GatewaySettings(), limits or Limits()
+        self.log: GatewayLog = log or NoLog()
+        self.monitor = monitor or Monitor()
+        self.admission = Admission(running=self.limits.running, waiting=self.limits.waiting)
+        self.metrics = Metrics(self.admission, self.monitor)
+        self.jobs = Jobs()
+        self.policy = SharedPolicy(
+            policy,
+            overlap=self.settings.overlap,
+            gather_s=self.settings.gather_s,
+            seen=self.metrics.batches.observe,
+        )
+        self.scorer = SharedScorer(scorer, failed=self.metrics.scorer_failures.inc) if scorer else None
+        self.desk = Desk(policy=self.policy, scorer=self.scorer, overlap=True)
+        self._checker = AnswerChecker("math")
+        self.grader = Grader(checker=self._checker, styles=self.settings.extract)
+        self.generator = Generator(
+            desk=self.desk, policy=self.policy, grader=self.grader, spent=self.metrics.spent
+        )
+        card = getattr(scorer, "card", None)
+        named: Aggregator | None = getattr(card, "aggregation", None)
+        self.aggregation: Aggregator = self.settings.aggregation or named or "min"
+        self.planner = Planner(
+            policy=policy.name,
+            scorer=self.scorer.name if self.scorer else None,
+            settings=self.settings,
+            limits=self.limits,
+            aggregation=self.aggregation,
+        )
+        self.planner.strategy(DEFAULT, Options())  # refused now rather than with the first request
+
+    async def in_turn(self, ticket: Ticket, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What ``work`` gives, once there is a place. Raises :class:`ApiError` 504 if it takes too long."""
+        try:
+            async with asyncio.timeout(self.limits.timeout_s), ticket:
+                return await work()
+        except TimeoutError as error:
+            message = f"no answer within {self.limits.timeout_s:g} s"
+            raise ApiError(504, message, code="timeout") from error
+
+    async def generate(self, ticket: Ticket, task: Task, accepted: Accepted | None = None) -> Generation:
+        """Answers to a task, counted and watched. Raises :class:`ApiError`."""
+        generation = await self.in_turn(ticket, lambda: self.generator.generate(task, accepted))
+        self.metrics.generated.labels(task.strategy.name).inc(len(generation.choices))
+        for choice in generation.choices:
+            self._watch(task, choice.result, abstained=choice.abstained)
+        return generation
+
+    async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Step scores, in a batch with those of other clients. Raises :class:`ApiError` without a scorer."""
+        if self.scorer is None:
+            raise ApiError(400, "this server has no reward model", code="no_scorer")
+        records = await self.desk.score(items)
+        self.metrics.spent(sum((record.usage for record in records), Usage()))
+        return records
+
+    async def record(self, entry: GatewayEntry) -> None:
+        """Write an entry down. Raises :class:`ApiError` 500 if that fails."""
+        try:
+            await self.log.write(entry)
+        except Exception as error:
+            self.metrics.log_failures.inc()
+            _LOG.exception("an answer could not be written down")
+            raise ApiError(500, "the answer could not be written down", code="log_failed") from error
+
+    async def stop(self, grace_s: float | None = None) -> int:
+        """Let nobody in, give what runs ``grace_s`` seconds, then hand it back; how much that was."""
+        self.admission.draining = True
+        until = time.monotonic() + (self.limits.grace_s if grace_s is None else grace_s)
+        while (self.admission.running or self.admission.waiting) and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        return self.jobs.stop()
+
+    async def close(self) -> None:
+        """Free what is held. Call it once, at the end."""
+        self.admission.draining = True
+        await asyncio.to_thread(self._checker.close)
+        await self.log.close()
+
+    def _watch(self, task: Task, result: SearchResult, *, abstained: bool) -> None:
+        if task.strategy.search is None:
+            return
+        self.monitor.count("abstained", abstained)
+        if result.chosen is None:
+            return
+        self.monitor.count("unparsed", result.answer is None)
+        if not result.scores:
+            return
+        scores = result.scores[result.chosen].scores
+        self.monitor.scores(scores)
+        self.monitor.count("unscored", None in scores)
+        threshold = task.strategy.threshold
+        if threshold is not None:
+            accepted = sum(score is None or score >= threshold for score in scores)
+            self.monitor.count("accepted", True, accepted)
+            self.monitor.count("accepted", False, max(0, result.counts.drawn - accepted))

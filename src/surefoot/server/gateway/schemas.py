@@ -1,0 +1,155 @@
+"""What clients may send to the generating interfaces."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from surefoot.models.aggregate import Aggregator
+
+
+class Sent(BaseModel):
+    """Base of what clients send: types are not converted, and fields that nobody knows are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
+
+
+class Options(BaseModel):
+    """Field ``surefoot`` of a request: what the OpenAI interface has no word for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    strategy: str | None = Field(default=None, max_length=100)
+    """Takes precedence over the model's name."""
+    problem: str | None = Field(default=None, min_length=1)
+    """What the reward model is told that the problem is; else the last message of the user, or the prompt."""
+    threshold: float | None = Field(default=None, ge=0, le=1)
+    retries: int | None = Field(default=None, ge=0, le=100)
+    abstain_below: float | None = Field(default=None, ge=0, le=1)
+    aggregation: Aggregator | None = None
+    separator: str | None = Field(default=None, min_length=1, max_length=20)
+    step_tokens: int | None = Field(default=None, ge=1)
+    max_steps: int | None = Field(default=None, ge=1, le=1000)
+    candidates: Literal["all", "chosen", "none"] = "all"
+    """Which solutions the answer shows beside the chosen text."""
+
+
+class StreamOptions(Sent):
+    """What a stream holds besides text."""
+
+    include_usage: bool = False
+
+
+class TextPart(Sent):
+    """A piece of a message; only text is read here."""
+
+    type: Literal["text"]
+    text: str
+
+
+class SentFunction(Sent):
+    """Function and arguments of a tool call."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class SentToolCall(Sent):
+    """A tool call that the assistant made earlier."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: SentFunction
+
+
+class ChatMessage(Sent):
+    """A message of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    tool_calls: list[SentToolCall] | None = None
+    tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as one text."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+StopText = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Drawing(Sent):
+    """What both generating interfaces share."""
+
+    model: str = Field(max_length=300)
+    """The policy's name, a strategy, ``surefoot`` (the server's default), or ``POLICY/STRATEGY``."""
+    n: int | None = Field(default=None, ge=1)
+    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    surefoot: Options | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Stop texts."""
+        if isinstance(self.stop, str):
+            return (self.stop,)
+        return tuple(self.stop or ())
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in self.unsupported():
+            raise ValueError(f"{name!r} is not supported here; leave it out")
+        return self
+
+    def unsupported(self) -> list[str]:
+        """Fields that are set to something which would change the answer, and cannot be minded."""
+        return [
+            name for name in ("frequency_penalty", "presence_penalty", "logit_bias") if getattr(self, name)
+        ]
+
+
+class ChatRequest(Drawing):
+    """Body of ``/v1/chat/completions``."""
+
+    messages: list[ChatMessage] = Field(min_length=1, max_length=1000)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    tools: list[dict[str, Any]] | None = Field(default=None, max_length=128)
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
+
+    def unsupported(self) -> list[str]:
+        """As :meth:`Drawing.unsupported`."""
+        found = [name for name in ("logprobs", "top_logprobs") if getattr(self, name)]
+        if (self.response_format or {}).get("type", "text") != "text":
+            found.append("response_format")
+        return [*super().unsupported(), *found]
+
+
+class CompletionRequest(Drawing):
+    """Body of ``/v1/completions``."""
+
+    prompt: str
+    logprobs: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+
+    def unsupported(self) -> list[str]:
+        """As :meth:`Drawing.unsupported`; for ``best_of`` there are strategies."""
+        found = [name for name in ("logprobs", "echo", "suffix") if getattr(self, name)]
+        return [*super().unsupported(), *found, *(["best_of"] if (self.best_of or 1) > 1 else [])]

@@ -1,0 +1,197 @@
+"""One policy and one scorer for all clients: what is asked for at the same time goes out together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from surefoot.errors import PolicyError
+from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer
+from surefoot.records import StepScores
+
+_LOG = logging.getLogger("surefoot.server")
+
+
+@runtime_checkable
+class TakesExtraBody(Protocol):
+    """A policy that passes fields of a request on, such as ``tools``; see ``OpenAIPolicy``."""
+
+    def with_extra_body(self, extra_body: Mapping[str, Any]) -> Policy:
+        """The same policy, which puts these fields into every request."""
+        ...
+
+
+class SharedPolicy:
+    """A :class:`surefoot.protocols.Policy` that asks ``policy`` in batches, one after the other.
+
+    All that waits when a batch has ended is the next one, at most ``max_samples`` samples (one question may
+    be larger); the first question waits ``gather_s`` seconds for others. Where ``policy`` raises for a batch,
+    it is asked question by question, so that only the one to blame fails. A batch that nobody waits for any
+    more is cancelled. With ``overlap`` questions are passed on as they come. ``seen`` is told the samples of
+    each batch.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        overlap: bool,
+        gather_s: float = 0.002,
+        max_samples: int = 1024,
+        seen: Callable[[int], None] | None = None,
+    ) -> None:
+        self.policy, self.overlap, self.gather_s, self.max_samples = policy, overlap, gather_s, max_samples
+        self._seen = seen
+        self._queue: list[_Question] = []
+        self._pump: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the policy."""
+        return self.policy.name
+
+    async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+        """Answers in order. Raises ``PolicyError`` where the policy raises for these requests."""
+        if self.overlap:
+            if self._seen:
+                self._seen(_samples(requests))
+            return await self._checked(requests)
+        question = _Question(requests=requests, answer=asyncio.get_running_loop().create_future())
+        self._queue.append(question)
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._work())
+        try:
+            return await question.answer
+        except asyncio.CancelledError:
+            if question in self._queue:
+                self._queue.remove(question)
+            if question.batch is not None:
+                question.batch.leave()
+            raise
+
+    async def _work(self) -> None:
+        try:
+            await asyncio.sleep(self.gather_s)
+            while self._queue:
+                questions = self._take()
+                batch = _Batch(task=asyncio.create_task(self._ask(questions)), waiting=len(questions))
+                for question in questions:
+                    question.batch = batch
+                await asyncio.wait([batch.task])
+        finally:
+            self._pump = None
+
+    def _take(self) -> list[_Question]:
+        taken: list[_Question] = []
+        samples = 0
+        while self._queue:
+            more = _samples(self._queue[0].requests)
+            if taken and samples + more > self.max_samples:
+                break
+            taken.append(self._queue.pop(0))
+            samples += more
+        if self._seen:
+            self._seen(samples)
+        return taken
+
+    async def _ask(self, questions: Sequence[_Question]) -> None:
+        try:
+            found = await self._checked([request for question in questions for request in question.requests])
+        except Exception as error:
+            if len(questions) > 1:
+                for question in questions:
+                    if not question.answer.done():
+                        await self._ask([question])
+            elif not questions[0].answer.done():
+                questions[0].answer.set_exception(error)
+            return
+        answers = iter(found)
+        for question in questions:
+            own = [next(answers) for _ in question.requests]
+            if not question.answer.done():
+                question.answer.set_result(own)
+
+    async def _checked(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+        """Raises ``PolicyError``; what else the policy raises goes into the log of the process."""
+        try:
+            found = await self.policy.sample(requests)
+        except PolicyError:
+            raise
+        except Exception as error:
+            _LOG.exception("policy %s raised", self.name)
+            raise PolicyError(f"it raised {type(error).__name__}") from error
+        if len(found) != len(requests):
+            raise PolicyError(f"it gave {len(found)} answers to {len(requests)} requests")
+        return found
+
+
+@dataclass(kw_only=True)
+class _Batch:
+    task: asyncio.Task[None]
+    waiting: int
+
+    def leave(self) -> None:
+        self.waiting -= 1
+        if not self.waiting:
+            self.task.cancel()
+
+
+@dataclass(kw_only=True, eq=False)
+class _Question:
+    requests: Sequence[SampleRequest]
+    answer: asyncio.Future[list[SampleResult]]
+    batch: _Batch | None = None
+
+
+def _samples(requests: Sequence[SampleRequest]) -> int:
+    return sum(request.n for request in requests)
+
+
+class SharedScorer:
+    """A :class:`surefoot.protocols.StepScorer` that is asked by one thread at a time, and never raises.
+
+    Where ``scorer`` raises for a batch, it is asked trace by trace; the one to blame has no scores, and the
+    reason. ``failed`` is told of each.
+    """
+
+    def __init__(self, scorer: StepScorer, *, failed: Callable[[], None] | None = None) -> None:
+        self.scorer, self._failed = scorer, failed
+        self.lock = threading.Lock()
+        self.name: str = getattr(scorer, "name", type(scorer).__name__)
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """One record an item."""
+        with self.lock:
+            return self._score(items)
+
+    def _score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        try:
+            records = self.scorer.score_traces(items)
+            _require_fit(items, records)
+            return records
+        except Exception as error:
+            if len(items) > 1:
+                return [record for item in items for record in self._score([item])]
+            _LOG.warning("the reward model raised", exc_info=error)
+            if self._failed:
+                self._failed()
+            return [
+                StepScores(
+                    trace_id=item.trace.id,
+                    scorer=self.name,
+                    scores=(None,) * len(item.trace.steps),
+                    unscored_reason=f"scorer: {type(error).__name__}: {str(error)[:300]}",
+                )
+                for item in items
+            ]
+
+
+def _require_fit(items: Sequence[ProblemTrace], records: Sequence[StepScores]) -> None:
+    if [record.trace_id for record in records] != [item.trace.id for item in items] or any(
+        len(record.scores) != len(item.trace.steps) for item, record in zip(items, records, strict=True)
+    ):
+        raise RuntimeError("the scorer's records do not fit the traces in number, order or length")

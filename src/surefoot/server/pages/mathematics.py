@@ -1,0 +1,154 @@
+"""LaTeX in text as MathML, made on the server: nothing is loaded from a network.
+
+``latex2mathml`` reads the LaTeX; its own writer does not escape what stands in ``\\text{…}`` and lets
+``\\href`` and ``\\style`` through, so only its element tree is used, and written here: known elements and
+harmless attributes, everything else escaped or left out. What it cannot read is shown as its source.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from html import unescape
+from typing import Final
+from xml.etree.ElementTree import Element
+
+from latex2mathml.converter import convert_to_element
+from markupsafe import Markup, escape
+
+MAX_FORMULA: Final = 2_000
+"""Characters of one formula; a longer one is shown as its source."""
+_MAX_DEPTH: Final = 40
+_MAX_FORMULAS: Final = 400
+
+# \[…\], \(…\), $$…$$, $…$; a lone dollar follows pandoc: no space inside the marks, no digit after the last.
+# Bounded, so that many openings without an end take no time squared.
+_FORMULA = re.compile(
+    r"\\\[(?P<bracket>.{1,2000}?)\\\]"
+    r"|\\\((?P<paren>.{1,2000}?)\\\)"
+    r"|(?<![\\$])\$\$(?P<double>[^$]+?)\$\$"
+    r"|(?<![\\$])\$(?P<single>(?=\S)(?:[^$\\]|\\.)*?(?<!\s))\$(?!\d)",
+    re.DOTALL,
+)
+_ELEMENTS: Final = frozenset(
+    [
+        "math",
+        "menclose",
+        "mfrac",
+        "mi",
+        "mmultiscripts",
+        "mn",
+        "mo",
+        "mover",
+        "mpadded",
+        "mphantom",
+        "mroot",
+        "mrow",
+        "mspace",
+        "msqrt",
+        "mstyle",
+        "msub",
+        "msubsup",
+        "msup",
+        "mtable",
+        "mtd",
+        "mtext",
+        "mtr",
+        "munder",
+        "munderover",
+    ]
+)
+_ATTRIBUTES: Final = frozenset(
+    [
+        "accent",
+        "accentunder",
+        "columnalign",
+        "columnlines",
+        "columnspacing",
+        "depth",
+        "display",
+        "displaystyle",
+        "fence",
+        "form",
+        "height",
+        "linethickness",
+        "lspace",
+        "mathvariant",
+        "maxsize",
+        "minsize",
+        "movablelimits",
+        "notation",
+        "rowlines",
+        "rowspacing",
+        "rspace",
+        "scriptlevel",
+        "separator",
+        "stretchy",
+        "symmetric",
+        "voffset",
+        "width",
+    ]
+)
+_VALUE = re.compile(r"[\w .,%+-]{1,60}", re.ASCII)
+
+
+def mathematics(text: str) -> Markup:
+    """``text`` escaped, with its formulas as MathML beside their source (hidden until it is asked for)."""
+    parts: list[Markup] = []
+    end = 0
+    for number, match in enumerate(_FORMULA.finditer(text)):
+        if number >= _MAX_FORMULAS:
+            break
+        parts.append(escape(text[end : match.start()]))
+        kind = str(match.lastgroup)
+        drawn = formula(match[kind], display=kind in ("bracket", "double"))
+        source = escape(match[0])
+        if drawn is None:
+            parts.append(Markup('<code class="tex">{}</code>').format(source))
+        else:
+            parts.append(
+                Markup('<span class="formula">{}<code class="tex source">{}</code></span>').format(
+                    drawn, source
+                )
+            )
+        end = match.end()
+    parts.append(escape(text[end:]))
+    return Markup("").join(parts)
+
+
+@lru_cache(maxsize=4096)
+def formula(latex: str, *, display: bool = False) -> Markup | None:
+    """MathML of one formula; ``None`` if it is too long, too deep, or not understood."""
+    if len(latex) > MAX_FORMULA or _depth(latex) > _MAX_DEPTH:
+        return None
+    try:
+        tree = convert_to_element(latex, display="block" if display else "inline")
+        return Markup(_written(tree))  # noqa: S704 - _written escapes every text and attribute
+    except (Exception, RecursionError):  # the reader raises many kinds, and a page must come whatever it is
+        return None
+
+
+def _written(element: Element) -> str:
+    name = element.tag.rpartition("}")[2]
+    inner = _text(element.text) + "".join(_written(child) + _text(child.tail) for child in element)
+    if name not in _ELEMENTS:
+        return inner
+    kept = "".join(
+        f' {key}="{escape(value)}"'
+        for key, value in element.attrib.items()
+        if key in _ATTRIBUTES and _VALUE.fullmatch(value)
+    )
+    return f"<{name}{kept}>{inner}</{name}>"
+
+
+def _text(text: str | None) -> str:
+    """Text of an element: the reader writes operators as character references, which are resolved first."""
+    return str(escape(unescape(text))) if text else ""
+
+
+def _depth(latex: str) -> int:
+    depth = deepest = 0
+    for character in latex:
+        depth += (character == "{") - (character == "}")
+        deepest = max(deepest, depth)
+    return max(deepest, latex.count(r"\left"), latex.count(r"\begin"))

@@ -1,0 +1,156 @@
+// Keys, the clock, and labels sent without leaving the page. Everything works without this file, too.
+(() => {
+  "use strict";
+  const live = document.getElementById("live");
+  const work = () => document.getElementById("work");
+  const say = (text) => { live.textContent = ""; setTimeout(() => { live.textContent = text; }, 30); };
+  const visible = (node) => node.getClientRects().length > 0 && !node.disabled;
+
+  // The clock runs while the page can be seen.
+  let spent = 0, since = performance.now();
+  const elapsed = () => spent + (document.hidden ? 0 : performance.now() - since);
+  const restart = () => { spent = 0; since = performance.now(); };
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) spent += performance.now() - since;
+    else since = performance.now();
+  });
+
+  // LaTeX source instead of mathematics.
+  const showSource = (on) => {
+    document.documentElement.classList.toggle("show-source", on);
+    document.getElementById("source")?.setAttribute("aria-pressed", String(on));
+  };
+  const sourceOn = () => document.documentElement.classList.contains("show-source");
+
+  // Alternatives: one is the present one, and keys go to it.
+  let present = 0;
+  const alternatives = () => [...document.querySelectorAll("[data-alternative]:not([disabled])")];
+  const goTo = (number, focus = true) => {
+    const all = alternatives();
+    if (!all.length) return;
+    present = Math.max(0, Math.min(number, all.length - 1));
+    all.forEach((one, index) => one.classList.toggle("current", index === present));
+    if (focus) all[present].focus();
+  };
+  const keyForAlternative = (key) => {
+    const all = alternatives();
+    if (!all.length) return false;
+    if (key === "ArrowRight" || key === "ArrowLeft") {
+      goTo(present + (key === "ArrowRight" ? 1 : -1));
+      return true;
+    }
+    const one = all[present];
+    if (key === "g") {
+      one.querySelector('input[name="chosen"]').checked = true;
+      say(`Going on with alternative ${present + 1}`);
+      return true;
+    }
+    const sign = [...one.querySelectorAll("[data-sign]")].find((n) => n.dataset.sign.split(" ").includes(key));
+    if (!sign) return false;
+    sign.checked = true;
+    const rated = (box) => box.querySelector("[data-sign]:checked");
+    const next = all.findIndex((box, index) => index > present && !rated(box));
+    if (next >= 0) goTo(next);
+    say(all.every(rated) ? "All alternatives are rated. Enter finishes." : `Alternative ${present + 1}`);
+    return true;
+  };
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    const target = event.target;
+    const writing = target.matches('textarea, select, input:not([type="radio"]):not([type="checkbox"])');
+    if (event.key === "Escape" && writing) { target.blur(); return; }
+    if (writing || (event.key === "Enter" && target.closest("a, button, summary"))) return;
+    if (event.repeat) return;
+    if (keyForAlternative(event.key)) { event.preventDefault(); return; }
+    const node = [...document.querySelectorAll("[data-keys]")].find(
+      (one) => one.dataset.keys.split(" ").includes(event.key) && visible(one));
+    if (!node) return;
+    event.preventDefault();
+    if (node.matches("details")) {
+      node.open = !node.open;
+      if (node.open) node.querySelector("textarea, select, input")?.focus();
+    } else if (node.matches("textarea, input")) node.focus();
+    else node.click();
+  });
+
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("#source")) {
+      showSource(!sourceOn());
+      try { localStorage.setItem("surefoot-source", sourceOn() ? "1" : ""); } catch { /* storage may be off */ }
+    }
+    const box = event.target.closest("[data-alternative]");
+    if (box) goTo(alternatives().indexOf(box), false);
+  });
+
+  const pause = (ms) => new Promise((wake) => setTimeout(wake, ms));
+  const complain = (text) => {
+    document.getElementById("complaint")?.remove();
+    const note = document.createElement("p");
+    note.id = "complaint";
+    note.className = "error";
+    note.setAttribute("role", "alert");
+    note.textContent = text;
+    (work()?.querySelector(".dock") ?? work() ?? document.body).prepend(note);
+  };
+
+  // The same form is sent again when the network fails: its key keeps the label from being made twice.
+  const send = async (to, body) => {
+    for (let attempt = 0; ; attempt += 1) {
+      try {
+        return await fetch(to, { method: "POST", body, headers: { Accept: "text/html" } });
+      } catch (error) {
+        if (attempt >= 3) throw error;
+        await pause(400 * 2 ** attempt);
+      }
+    }
+  };
+
+  let sending = false;
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    const clock = form.querySelector('input[name="milliseconds"]');
+    if (form.matches("[data-clock]") && clock) clock.value = Math.round(elapsed());
+    if (!form.matches("[data-swap]")) return;
+    event.preventDefault();
+    if (sending) return;
+    sending = true;
+    work().setAttribute("aria-busy", "true");
+    const to = event.submitter?.hasAttribute("formaction") ? event.submitter.formAction : form.action;
+    try {
+      const answer = await send(to, new URLSearchParams(new FormData(form, event.submitter)));
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const next = page.getElementById("work");
+      if (answer.ok && next) {
+        work().replaceWith(next);
+        history.replaceState(null, "", answer.url);
+        document.title = page.title;
+        begin();
+        say(next.dataset.announce ?? "");
+      } else if (answer.ok) location.assign(answer.url);
+      else complain(page.getElementById("error")?.textContent ?? `Not taken: status ${answer.status}.`);
+    } catch {
+      complain("Not sent: the server cannot be reached. Nothing is lost; press the key again.");
+    } finally {
+      sending = false;
+      work()?.removeAttribute("aria-busy");
+    }
+  });
+
+  const begin = () => {
+    restart();
+    const source = document.getElementById("source");
+    if (source) source.hidden = false;
+    showSource(sourceOn());
+    present = 0;
+    if (alternatives().length) goTo(0);
+    const current = document.getElementById("current");
+    if (current) {
+      current.focus({ preventScroll: true });
+      current.scrollIntoView({ block: "nearest" });
+    }
+  };
+  try { if (localStorage.getItem("surefoot-source")) showSource(true); } catch { /* storage may be off */ }
+  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  begin();
+})();

@@ -1,0 +1,102 @@
+"""The gateway's record and counters. On both databases."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from test_database import HOSTILE
+
+from surefoot.errors import StoreError
+from surefoot.records import Problem, Step, StepScores, Trace, Usage
+from surefoot.store.database import (
+    Database,
+    GatewayCandidate,
+    GatewayLog,
+    GatewayRecord,
+    NotFoundError,
+)
+
+
+def record(clock, name: str = "r1", **more) -> GatewayRecord:
+    problem = Problem(text=HOSTILE + "\x00")
+    traces = [
+        Trace(problem_id=problem.id, text=HOSTILE + "\x00", steps=(Step(start=0, end=2),), sample=n)
+        for n in range(2)
+    ]
+    values = {
+        "request_id": name,
+        "created": clock.at,
+        "endpoint": "/v1/chat/completions",
+        "model": "m",
+        "strategy": "best-of-2",
+        "status": 200,
+        "latency_ms": 12.5,
+        "usage": Usage(prompt_tokens=3, completion_tokens=5, verifier_tokens=7),
+        "problem": problem,
+        "candidates": tuple(
+            GatewayCandidate(
+                trace=trace,
+                chosen=n == 1,
+                score=n / 4,
+                scores=StepScores(trace_id=trace.id, scorer="s", scores=(n / 4,)),
+                reason=HOSTILE,
+            )
+            for n, trace in enumerate(traces)
+        ),
+        "request": {"n": 2, HOSTILE: [HOSTILE]},
+        **more,
+    }
+    return GatewayRecord(**values)
+
+
+def test_a_request_comes_back_whole(db: Database, clock) -> None:
+    log: GatewayLog = db.gateway
+    given = record(clock, HOSTILE)
+    log.write(given)
+    log.write(given.model_copy(update={"status": 500}))
+    assert db.gateway.get(HOSTILE) == given
+    (row,) = db.gateway.find()
+    assert (row.request_id, row.candidates, row.tokens, row.failed) == (HOSTILE, 2, 15, False)
+    with pytest.raises(NotFoundError):
+        db.gateway.get("r2")
+
+
+def test_requests_are_found_in_pages(db: Database, clock) -> None:
+    names = [f"r{n}" for n in range(6)]
+    given = []
+    for n, name in enumerate(names):
+        clock.forward(n % 2)
+        more = {"error": "PolicyError: gone", "status": 502} if n == 3 else {}
+        given.append(record(clock, name, key_id=n % 2, project_id=n % 3, candidates=(), **more))
+    db.gateway.write_all(given)
+    found: list[str] = []
+    page = db.gateway.find(limit=4)
+    while page:
+        found += [row.request_id for row in page]
+        page = db.gateway.find(limit=4, before=(page[-1].created, page[-1].request_id))
+    assert found == names[::-1]
+    assert [row.request_id for row in db.gateway.find(failed=True)] == ["r3"]
+    assert [row.request_id for row in db.gateway.find(key_id=1, project_id=2)] == ["r5"]
+    assert len(db.gateway.find(since=clock.at)) == 1
+    assert len(db.gateway.find(until=clock.at, strategy="best-of-2", model="m")) == 5
+    assert db.gateway.find(strategy="other") == []
+
+
+def test_a_batch_is_kept_whole_or_not_at_all(db: Database, clock) -> None:
+    with pytest.raises(StoreError, match="model"):
+        db.gateway.write_all([record(clock), record(clock, "r2", model="\x00")])
+    assert db.gateway.find() == []
+    with pytest.raises(StoreError, match="time zone"):
+        db.gateway.write(record(clock, created=clock.at.replace(tzinfo=None)))
+
+
+def test_counters_add_up_by_the_hour(db: Database, clock) -> None:
+    db.gateway.count({"accepted": 2, HOSTILE: 0.5})
+    db.gateway.count({"accepted": 1}, at=clock.at + timedelta(minutes=59))
+    db.gateway.count({"accepted": 1}, at=clock.at + timedelta(minutes=60))
+    hour = clock.at.replace(minute=0, second=0, microsecond=0)
+    rows = {(one.hour, one.name): one.value for one in db.gateway.counters()}
+    later = hour + timedelta(hours=1)
+    assert rows == {(hour, "accepted"): 3, (hour, HOSTILE): 0.5, (later, "accepted"): 1}
+    assert len(db.gateway.counters(since=later)) == 1

@@ -1,0 +1,178 @@
+"""A small project in a database, people with passwords, and a browser without a script."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from surefoot.records import Message, Problem, Step, StepScores, ToolCall, Trace
+from surefoot.server.pages import PageSettings, create_pages_app
+from surefoot.store.database import Database, Protocol, open_database
+
+PASSWORD = "correct horse battery"
+SCRIPT = "<script>document.title='owned'</script>"
+
+
+def text_trace(problem: Problem, *steps: str, **fields: Any) -> Trace:
+    """A trace whose text is the steps joined by line ends, which belong to the step before."""
+    lines = [f"{step}\n" for step in steps[:-1]] + [steps[-1]]
+    spans, at = [], 0
+    for line in lines:
+        spans.append(Step(start=at, end=at + len(line)))
+        at += len(line)
+    return Trace(problem_id=problem.id, text="".join(lines), steps=tuple(spans), **fields)
+
+
+def agent_trace(problem: Problem) -> Trace:
+    """An agent run with a tool call, its result and an answer."""
+    first, last = "I shall look it up.", "The capital is Paris."
+    return Trace(
+        problem_id=problem.id,
+        messages=(
+            Message(role="user", content=problem.text),
+            Message(
+                role="assistant",
+                content=first,
+                tool_calls=(ToolCall(id="1", name="search", arguments='{"query": "capital of France"}'),),
+            ),
+            Message(role="tool", content="Paris is the capital of France.", tool_call_id="1"),
+            Message(role="assistant", content=last),
+        ),
+        steps=(Step(start=0, end=len(first), message=1), Step(start=0, end=len(last), message=3)),
+        outcome=True,
+    )
+
+
+@dataclass(kw_only=True)
+class Room:
+    """The database with its people (``admin``, ``ann``, ``ben``, ``eve``) and one project."""
+
+    db: Database
+    app: Any
+    project: int
+    ids: dict[str, int]
+
+    def browser(self, name: str | None = None) -> Browser:
+        """A browser of its own; signed in if a name is given."""
+        found = Browser(TestClient(self.app, base_url="http://testserver"))
+        if name is not None:
+            answer = found.sign_in(name)
+            assert answer.status_code == 303, answer.text
+        return found
+
+
+class Browser:
+    """Sends forms as a browser without a script does: with every hidden field of the page."""
+
+    def __init__(self, client: TestClient) -> None:
+        self.client = client
+        self.client.follow_redirects = False
+
+    def get(self, path: str, **kwargs: Any) -> Any:
+        return self.client.get(path, **kwargs)
+
+    def json(self, path: str) -> Any:
+        answer = self.get(path, headers={"Accept": "application/json"})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def follow(self, path: str) -> Any:
+        return self.client.get(path, follow_redirects=True)
+
+    def fields(self, path: str, action: str | None = None) -> dict[str, str]:
+        """Hidden fields of the first form on a page whose action ends in ``action``."""
+        page = self.follow(path).text
+        forms = re.findall(r"<form.*?</form>", page, re.DOTALL)
+        wanted = action or path
+        form = next(one for one in forms if re.search(rf'action="[^"]*{re.escape(wanted)}"', one))
+        return {
+            match["name"]: match["value"]
+            for match in re.finditer(
+                r'<input type="hidden" name="(?P<name>[^"]+)" value="(?P<value>[^"]*)"', form
+            )
+        }
+
+    def send(self, path: str, action: str | None = None, *, page: str | None = None, **fields: Any) -> Any:
+        """Fill in the form for ``action`` on ``page`` and send it."""
+        to = action or path
+        filled = {**self.fields(page or path, to), **fields}
+        return self.client.post(to, data=filled)
+
+    def sign_in(self, name: str, password: str = PASSWORD, **fields: Any) -> Any:
+        return self.send("/sign-in", name=name, password=password, **fields)
+
+
+def open_room(
+    folder: Path,
+    *,
+    protocol: Protocol | None = None,
+    settings: PageSettings | None = None,
+    wrong: bool = True,
+) -> Room:
+    """A project with three solutions of two problems, its members, and one user who is none (``eve``)."""
+    db = open_database(folder / "labels.db", password_cost=4)
+    ids = {
+        name: db.users.create(name, PASSWORD, roles=(role,)).id
+        for name, role in (
+            ("admin", "admin"),
+            ("ann", "annotator"),
+            ("ben", "annotator"),
+            ("eve", "annotator"),
+        )
+    }
+    project = db.projects.create("Fractions", protocol=protocol or Protocol(annotators=2, show_answer=True))
+    db.projects.set_member(project.id, ids["admin"], "admin")
+    for name in ("ann", "ben"):
+        db.projects.set_member(project.id, ids[name], "annotator")
+    if wrong:
+        add_solutions(db, project.id)
+    app = create_pages_app(db, settings, rng=random.Random(0))
+    return Room(db=db, app=app, project=project.id, ids=ids)
+
+
+def solutions() -> tuple[list[Problem], list[Trace]]:
+    """Two problems and three solutions; the second holds a script, the third is an agent's run."""
+    half = Problem(text=r"What is $\frac{1}{2} + \frac{1}{4}$?", answer=r"$\frac{3}{4}$")
+    capital = Problem(text="What is the capital of France?", answer="Paris")
+    traces = [
+        text_trace(
+            half,
+            r"Write $\frac{1}{2} = \frac{2}{4}$.",
+            r"So the sum is \(\frac{2}{4} + \frac{1}{4} = \frac{3}{4}\).",
+            r"The answer is $\boxed{\frac{3}{4}}$.",
+            outcome=True,
+            policy="one",
+        ),
+        text_trace(
+            half,
+            f"Add the parts {SCRIPT} one by one.",
+            r"$1 + 1 = 2$ and $2 + 4 = 6$, so it is $\frac{2}{6}$.",
+            "The answer is 1/3.",
+            outcome=False,
+            policy="two",
+        ),
+        agent_trace(capital),
+    ]
+    return [half, capital], traces
+
+
+def add_solutions(db: Database, project: int) -> list[int]:
+    """Put ``solutions`` and the scores of two scorers into a project; its items."""
+    problems, traces = solutions()
+    db.traces.add_problems(project, problems)
+    db.traces.add_traces(project, traces)
+    rows = {
+        "first": [(0.9, 0.8, 0.9), (0.7, 0.9, 0.8), (0.5, 0.5)],
+        "second": [(0.9, 0.9, 0.9), (0.1, 0.9, 0.2), (0.5, 0.5)],
+    }
+    for scorer, scores in rows.items():
+        db.traces.add_scores(
+            project,
+            [StepScores(trace_id=t.id, scorer=scorer, scores=s) for t, s in zip(traces, scores, strict=True)],
+        )
+    return db.items.add_solutions(project, [trace.id for trace in traces])

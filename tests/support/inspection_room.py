@@ -1,0 +1,184 @@
+"""A project to look at: labels of every source, runs and trees on disk, requests of the gateway."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from annotation_room import SCRIPT, Browser, Room, open_room, text_trace
+
+from surefoot.records import Evidence, Problem, StepLabel, StepScores, Trace
+from surefoot.search.saved_tree import SavedNode, SavedTree
+from surefoot.server.inspect import InspectSettings, install_inspection
+from surefoot.server.pages import PageSettings
+from surefoot.store import write_records
+from surefoot.store.database import Database, GatewayCandidate, GatewayRecord
+
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
+
+@dataclass(kw_only=True)
+class Inspection:
+    """The room, a viewer of its project, a second project, and what was put in."""
+
+    room: Room
+    viewer: Browser
+    other: int
+    """Project of which the viewer is no member."""
+    traces: list[Trace]
+    foreign: Trace
+    """A trace of the other project alone."""
+    runs: Path
+
+    @property
+    def db(self) -> Database:
+        return self.room.db
+
+    @property
+    def base(self) -> str:
+        return f"/projects/{self.room.project}"
+
+
+def open_inspection(folder: Path, *, settings: PageSettings | None = None, page: int = 50) -> Inspection:
+    """A server with pages to look at. ``vic`` is a viewer of the project, ``tom`` of the whole server."""
+    runs = folder / "runs"
+    runs.mkdir()
+    room = open_room(folder, settings=settings)
+    install_inspection(room.app, InspectSettings(runs=runs, page=page))
+    db = room.db
+    vic = db.users.create("vic", "correct horse battery", roles=("annotator",)).id
+    db.users.create("tom", "correct horse battery", roles=("viewer",))
+    db.projects.set_member(room.project, vic, "viewer")
+    other = db.projects.create("Other").id
+    problem = Problem(text="of another project")
+    foreign = text_trace(problem, "theirs", policy="three")
+    db.traces.add_problems(other, [problem])
+    db.traces.add_traces(other, [foreign])
+    traces = sorted((row.trace for row in db.traces.find(room.project)), key=lambda one: one.policy or "z")
+    return Inspection(
+        room=room, viewer=room.browser("vic"), other=other, traces=traces, foreign=foreign, runs=runs
+    )
+
+
+def add_labels(found: Inspection) -> None:
+    """To the second solution: two people who disagree, trials and a judge."""
+    trace = found.traces[1].id
+
+    def label(step: int, value: float | None, source: str, **more: Any) -> StepLabel:
+        fields = {"kind": "correctness", "evidence": Evidence(), "created": NOON}
+        return StepLabel(trace_id=trace, step=step, value=value, source=source, **{**fields, **more})
+
+    trials = Evidence(successes=0, trials=8, interval=(0.0, 0.32))
+    judge = Evidence(rater="judge-1", message=f"because {SCRIPT}")
+    found.db.labels.import_labels(
+        found.room.project,
+        [
+            label(0, 1, "human", evidence=Evidence(rater="rater-a")),
+            label(1, -1, "human", evidence=Evidence(rater="rater-a")),
+            label(1, 1, "human", evidence=Evidence(rater="rater-b")),
+            label(2, 0.0, "monte-carlo", kind="value", evidence=trials),
+            label(1, -1, "judge", evidence=judge),
+            label(2, None, "judge", reason="cannot tell", evidence=Evidence(rater="judge-1")),
+        ],
+    )
+
+
+def add_candidates(found: Inspection) -> Problem:
+    """A problem with four candidates: the majority is wrong, the best-scored right."""
+    problem = Problem(text="7 * 6?", answer="42")
+    answers = (("41", False, 0.5), ("42", True, 0.95), ("41", False, 0.1), (None, None, 0.2))
+    traces = [
+        text_trace(problem, "so", f"{answer}", answer=answer, outcome=outcome, sample=sample)
+        for sample, (answer, outcome, _) in enumerate(answers)
+    ]
+    found.db.traces.add_problems(found.room.project, [problem])
+    found.db.traces.add_traces(found.room.project, traces)
+    scores = [
+        StepScores(trace_id=trace.id, scorer="first", scores=(0.9, score))
+        for trace, (_, _, score) in zip(traces, answers, strict=True)
+    ]
+    found.db.traces.add_scores(found.room.project, scores)
+    return problem
+
+
+def add_run(folder: Path, *, losses: int = 3) -> None:
+    """An RL run that one alarm stopped."""
+    folder.mkdir(parents=True)
+    rows: list[dict[str, Any]] = [
+        {"kind": "update", "update": number, "loss": 1 / number, "gradient_norm": 1.0}
+        for number in range(1, losses + 1)
+    ]
+    rows += [
+        {
+            "kind": "evaluation",
+            "update": at,
+            "accuracy_value": 0.2 * at,
+            "accuracy_low": 0.1 * at,
+            "accuracy_high": 0.3 * at,
+        }
+        for at in (0, 3)
+    ]
+    (folder / "curves.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    alarm = {"name": "length", "update": 2, "message": f"solutions grow {SCRIPT}"}
+    log = {"alarms": [alarm], "stopped": "guard 'length'"}
+    (folder / "rl.json").write_text(json.dumps({"config": {"seed": 0}, "log": log}))
+
+
+def example_tree(**fields: Any) -> SavedTree:
+    """Two first steps, one of which goes on to two ends."""
+    nodes = (
+        SavedNode(id=0, parent=None, depth=0, text=""),
+        SavedNode(id=1, parent=0, depth=1, text=f"first {SCRIPT}", score=0.9, value=0.9, seen=2, tokens=5),
+        SavedNode(id=2, parent=0, depth=1, text="second", score=0.2, value=0.2, seen=1, tokens=4),
+        SavedNode(
+            id=3, parent=1, depth=2, text="good end", score=0.8, value=0.8, seen=1, tokens=3, finish="stop"
+        ),
+        SavedNode(
+            id=4, parent=1, depth=2, text="bad end", reason="too long", seen=1, tokens=3, finish="length"
+        ),
+    )
+    about = {
+        "problem_id": "p",
+        "problem": "Which?",
+        "method": "beam",
+        "seed": 0,
+        "answer": "4",
+        "outcome": True,
+    }
+    return SavedTree(**{**about, "nodes": nodes, "chosen": (1, 3), **fields})
+
+
+def add_trees(path: Path, *trees: SavedTree) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_records(path, trees, record=SavedTree)
+
+
+def add_request(db: Database, request_id: str = "req-1", **fields: Any) -> None:
+    """One request with a chosen and a rejected candidate."""
+    problem = Problem(text=f"Ask {SCRIPT}")
+    good, bad = text_trace(problem, "yes"), text_trace(problem, "no", SCRIPT)
+    candidates = (
+        GatewayCandidate(
+            trace=bad,
+            chosen=False,
+            score=0.1,
+            scores=StepScores(trace_id=bad.id, scorer="prm", scores=(0.1, 0.7)),
+            reason="step 1 below 0.5",
+        ),
+        GatewayCandidate(trace=good, chosen=True, score=0.9),
+    )
+    about = {
+        "request_id": request_id,
+        "created": NOON,
+        "endpoint": "/v1/chat/completions",
+        "model": "m",
+        "strategy": "best-of-2",
+        "status": 200,
+        "latency_ms": 12.5,
+        "problem": problem,
+        "candidates": candidates,
+    }
+    db.gateway.write(GatewayRecord(**{**about, **fields}))
