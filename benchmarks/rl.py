@@ -90,11 +90,15 @@ METHODS: dict[str, dict[str, Any]] = {
         "advantage": PRESETS["prime"].advantage.model_dump(),
         "accuracy_band": PRESETS["prime"].accuracy_band,
     },
+    "summed + outcome": {"credit": {"rule": "mixed", "of": {"rule": "summed"}}},
+    "min-form + outcome": {"credit": {"rule": "mixed", "of": {"rule": "min-form"}}},
 }
 """Changes to the common settings; the advantage is leave-one-out where nothing else is said."""
 
 OUTCOMES = ("outcome", "outcome, half the rate")
 WITHOUT_SCORES = (*OUTCOMES, "prime")
+LEARNED_ONLY = ("summed + outcome", "min-form + outcome")
+"""Run with the PRM's rewards alone: what outcomes do against gaming (Gao et al., arXiv 2410.15115; PURE)."""
 COMMON: dict[str, Any] = {
     "problems": 16,
     "samples": 8,
@@ -144,7 +148,9 @@ class Condition:
 CONDITIONS = [
     Condition(method=method, rewards=rewards)
     for method in METHODS
-    for rewards in (("none",) if method in WITHOUT_SCORES else ("checker", "prm"))
+    for rewards in (
+        ("none",) if method in WITHOUT_SCORES else ("prm",) if method in LEARNED_ONLY else ("checker", "prm")
+    )
 ]
 
 
