@@ -559,9 +559,12 @@ def require_quickstart(quickstarts: Path, seed: int, *, quick: bool) -> None:
     directory = quickstarts / f"seed-{seed}"
     if (directory / "done" / "train-prm.json").exists():
         return
-    small = ["--train-problems", "60", "--rollouts", "2", "--test-problems", "20", "--test-samples", "4"]
     command = [sys.executable, "-m", "surefoot", "quickstart", "--seed", str(seed), "--out", str(directory)]
-    subprocess.run([*command, *(small if quick else [])], check=True)
+    if quick:
+        sizes = quickstarts / "quickstart.json"
+        write_json(sizes, {"train_problems": 60, "rollouts": 2, "test_problems": 20, "test_samples": 4})
+        command += ["--config", str(sizes)]
+    subprocess.run(command, check=True)
 
 
 def _options() -> argparse.Namespace:
