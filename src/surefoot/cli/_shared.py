@@ -92,6 +92,13 @@ def read_all(path: str, record: type[R]) -> list[R]:
     return records
 
 
+def is_held_out(problem_id: str, share: float) -> bool:
+    """Whether a problem is among about ``share`` of all problems, chosen by their ids alone."""
+    from surefoot.records import content_id
+
+    return int(content_id("held out", problem_id), 16) < share * 2**64
+
+
 def pair(problems: list[Problem], traces: list[Trace]) -> list[ProblemTrace]:
     """Traces with their problems; traces without steps or problem are left out, counted on standard error."""
     from surefoot.protocols import ProblemTrace

@@ -255,10 +255,10 @@ def _task(options: RLOptions, seed: int) -> Iterator[Task]:
 
 def _problems(options: RLOptions, seed: int) -> tuple[list[Problem], list[Problem]]:
     """Problems to train on, and held-out ones."""
-    from surefoot.cli._shared import read_all
+    from surefoot.cli._shared import is_held_out, read_all
     from surefoot.errors import RunError
     from surefoot.lab.world import generate_problems
-    from surefoot.records import Problem, content_id
+    from surefoot.records import Problem
 
     given = read_all(options.held_out, Problem) if options.held_out else []
     if options.problems == "lab":
@@ -271,8 +271,7 @@ def _problems(options: RLOptions, seed: int) -> tuple[list[Problem], list[Proble
         if len(left) < len(found):
             typer.echo(f"{len(found) - len(left)} problems are held out, and not trained on", err=True)
         return left, given
-    share = options.validation * 2**64
-    held_out = [problem for problem in found if int(content_id("held out", problem.id), 16) < share]
+    held_out = [problem for problem in found if is_held_out(problem.id, options.validation)]
     if not held_out or len(held_out) == len(found):
         raise RunError(f"--validation {options.validation:g} of {len(found)} problems leaves one side empty")
     kept = {problem.id for problem in held_out}

@@ -38,11 +38,11 @@ def create_app(
 ) -> FastAPI:
     """The application.
 
-    ``routers`` ask for sign-in themselves, and so does ``pages``, which answers what nothing else here does;
-    the gateway's own routes ask for a key of ``keys``,
-    by default of the file in ``settings``. Its limits are those of ``gateway.limits`` and ``settings.limits``
-    alike, so give both the same. The gateway is closed with the application. Raises ``OSError`` or
-    ``RecordError`` for a file of keys that cannot be read.
+    ``routers`` ask for sign-in themselves, and so does ``pages``, which answers what nothing else here
+    does; the gateway's own routes ask for a key of ``keys``, by default of the file in ``settings``. Its
+    limits are those of ``gateway.limits`` and ``settings.limits`` alike, so give both the same. The
+    gateway is closed with the application. Raises ``OSError`` or ``RecordError`` for a file of keys that
+    cannot be read.
     """
     if keys is None and settings.keys is not None:
         keys = KeyFile(settings.keys)

@@ -47,11 +47,11 @@ def split(items: list[LabelledTrace], share: float) -> tuple[list[LabelledTrace]
 
     Raises ``RunError`` if a share is wanted but no problem falls into it, or every one.
     """
+    from surefoot.cli._shared import is_held_out
     from surefoot.errors import RunError
-    from surefoot.records import content_id
 
     def held(item: LabelledTrace) -> bool:
-        return int(content_id("held out", item.problem.id), 16) < share * 2**64
+        return is_held_out(item.problem.id, share)
 
     kept, held_out = [item for item in items if not held(item)], [item for item in items if held(item)]
     if share and not (kept and held_out):
