@@ -20,8 +20,8 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, SampleResult, Sampling
 from surefoot.records import Problem, ToolCall, Usage
 from surefoot.search import BeamSearch, BestOfNSearch, Steps, run_search
-from surefoot.server.gateway import GatewayEntry, GatewaySettings, JsonLinesLog
-from surefoot.store import read_records
+from surefoot.server.gateway import GatewaySettings
+from surefoot.store.database import open_database
 
 PROBLEM = generate_problems(1, seed=5)[0]
 
@@ -32,11 +32,13 @@ def asked(text="hello", **more):
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A gateway to the noisy solver and the exact checker, with a log."""
-    path = tmp_path_factory.mktemp("log") / "answers.jsonl"
+    """A gateway to the noisy solver and the exact checker, with a record."""
     policy = Watched(NoisySolver(error_rate=0.3))
-    with served(policy, LabelScorer(ExactLabeller(), name="exact"), log=JsonLinesLog(path)) as found:
-        found.log, found.policy = path, policy
+    with (
+        open_database(tmp_path_factory.mktemp("record") / "store.db") as db,
+        served(policy, LabelScorer(ExactLabeller(), name="exact"), db=db) as found,
+    ):
+        found.db, found.policy = db, policy
         with OpenAI(base_url=found.url, api_key="none", max_retries=0) as client:
             found.client = client
             yield found
@@ -99,7 +101,7 @@ def test_answer_and_usage_are_those_of_the_search(lab, name, search):
     assert usage.calls == expected.usage.calls
 
 
-def test_what_was_answered_is_in_the_log_with_all_candidates(lab):
+def test_what_was_answered_is_in_the_record_with_all_candidates(lab):
     answer = lab.client.chat.completions.create(
         model="weighted-vote-3",
         n=2,
@@ -108,16 +110,56 @@ def test_what_was_answered_is_in_the_log_with_all_candidates(lab):
         **asked(PROBLEM.text),
     )
     assert [search["candidates"] for search in answer.surefoot["searches"]] == [[], []]
-    entry = list(read_records(lab.log, GatewayEntry))[-1]
-    assert entry.id == answer.id
-    assert entry.owner == "anonymous"
-    assert entry.problem.text == PROBLEM.text
-    assert [result.candidates[result.chosen].text for result in entry.results] == [
+    record = lab.db.gateway.get(answer.id)
+    assert (record.endpoint, record.model, record.strategy) == (
+        "/v1/chat/completions",
+        "weighted-vote-3",
+        "weighted-vote-3",
+    )
+    assert (record.status, record.key_id, record.scorer) == (200, None, "exact")
+    assert record.problem.text == PROBLEM.text
+    assert record.request["n"] == 2
+    assert "messages" not in record.request
+    assert [one.trace.text for one in record.candidates if one.chosen] == [
         choice.message.content for choice in answer.choices
     ]
-    assert all(sum(result.weights) == 3 for result in entry.results)
-    assert entry.usage.completion_tokens == answer.usage.completion_tokens
-    assert entry.results[0].seed == 1 != entry.results[1].seed
+    for choice in (0, 1):
+        found = [one for one in record.candidates if one.choice == choice]
+        assert sum(one.weight for one in found) == 3
+        assert all(len(one.scores.scores) == len(one.trace.steps) for one in found)
+        assert all((one.reason is None) == one.chosen for one in found)
+    assert record.usage.completion_tokens == answer.usage.completion_tokens
+    assert record.tally["answered"] == 1
+    assert record.tally["abstained_of"] == 2
+
+
+def test_what_failed_or_was_withheld_is_in_the_record(tmp_path):
+    def broken(request, sample):
+        if "break" in str(request.prompt):
+            raise RuntimeError("a secret of the policy")
+        return lines(request, sample)
+
+    with (
+        open_database(tmp_path / "store.db") as db,
+        served(ScriptedPolicy(broken), LineScorer(), db=db) as found,
+        OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
+    ):
+        ask = client.chat.completions.create
+        withheld = ask(model="best-of-2", extra_body={"surefoot": {"abstain_below": 1.0}}, **asked())
+        for stream in (False, True):
+            with pytest.raises(openai.APIError):
+                list(ask(model="best-of-2", stream=stream, **asked("break it")))
+        found.loop.call_soon_threadsafe(lambda: None)
+    with open_database(tmp_path / "store.db") as db:
+        failed = db.gateway.find(failed=True)
+        assert [row.status for row in failed] == [500, 500] or [row.status for row in failed] == [502, 502]
+        assert all(row.candidates == 0 for row in failed)
+        record = db.gateway.get(withheld.id)
+        assert not any(one.chosen for one in record.candidates)
+        assert [one.reason for one in record.candidates if "not chosen" not in one.reason] == [
+            withheld.choices[0].message.refusal
+        ]
+        assert {one.name: one.value for one in db.gateway.counters()}["failed"] == 2
 
 
 def test_best_of_n_takes_the_good_one_and_plain_the_first(scripted):

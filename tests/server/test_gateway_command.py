@@ -12,12 +12,13 @@ import pytest
 from gateway_server import ask
 
 from surefoot.lab.world import generate_problems
+from surefoot.store.database import open_database
 
 
 @pytest.mark.slow
 def test_serve_answers_and_ends_at_a_signal(tmp_path):
-    log = tmp_path / "log.jsonl"
-    words = ["serve", "--port", "0", "--policy", "lab", "--strategy", "majority-3", "--log", str(log)]
+    store = tmp_path / "store.db"
+    words = ["serve", "--port", "0", "--policy", "lab", "--strategy", "majority-3", "--database", str(store)]
     command = [sys.executable, "-m", "surefoot", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -45,4 +46,5 @@ def test_serve_answers_and_ends_at_a_signal(tmp_path):
             process.wait(30)
         finally:
             process.kill()
-    assert [json.loads(line)["strategy"] for line in log.read_text().splitlines()] == ["majority-3"] * 2
+    with open_database(store) as db:
+        assert [row.strategy for row in db.gateway.find()] == ["majority-3"] * 2

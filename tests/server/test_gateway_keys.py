@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import stat
+import sqlite3
+from contextlib import closing
 
 import openai
 import pytest
 from command_line import good, refused
 from gateway_server import ask, served
 from openai import OpenAI
-from pydantic import ValidationError
 
-from surefoot.errors import RecordError
-from surefoot.server.auth import Door, KeyFile, TokenBucket, add_key, make_key, read_keys, remove_key
+from surefoot.server.app import create_app
+from surefoot.server.auth import Door, TokenBucket
 from surefoot.server.errors import ApiError
 from surefoot.server.settings import ServerSettings, is_loopback
+from surefoot.store.database import open_database
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -26,14 +27,26 @@ def status(url, key=None, data=None):
     return got
 
 
+@pytest.fixture
+def db(tmp_path):
+    with open_database(tmp_path / "store.db") as found:
+        yield found
+
+
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory):
-    path = tmp_path_factory.mktemp("keys") / "keys.jsonl"
-    keys = {"client": add_key(path, "alice"), "admin": add_key(path, "root", role="admin")}
-    keys["slow"] = add_key(path, "slow", rate_per_minute=2)
-    with served(keys=path) as found:
-        found.keys, found.path = keys, path
-        yield found
+    with open_database(tmp_path_factory.mktemp("keys") / "store.db") as db:
+        keys = {role: db.keys.create(role, role)[0] for role in ("client", "admin", "viewer", "annotator")}
+        keys["slow"], _ = db.keys.create("slow", "client", rate_limit=2)
+        project = db.projects.create("p").id
+        keys["narrow"], _ = db.keys.create("narrow", "admin", project_id=project)
+        with served(db=db, require_key=True) as found:
+            found.keys, found.db, found.project = keys, db, project
+            yield found
+
+
+def enter(db, key, need="client", host="127.0.0.1:8000", **more):
+    return asyncio.run(Door(db, **more).enter(key and f"Bearer {key}", host, need))
 
 
 def test_nothing_answers_without_a_key_or_with_a_wrong_one(locked):
@@ -44,8 +57,10 @@ def test_nothing_answers_without_a_key_or_with_a_wrong_one(locked):
         right[:-1],
         right[:-1] + "é",
         right + "x",
-        "sf_000000000000_" + "a" * 43,
-        right[:16] + "A" * 43,
+        "sf-00000000-" + "a" * 43,
+        right[:12] + "A" * 43,
+        "sf--",
+        "sf-%-x",
     ]
     paths = ["/v1/models", "/health", "/ready", "/metrics", "/openapi.json", "/v1/models/scripted"]
     for key in wrong:
@@ -70,10 +85,23 @@ def test_nothing_answers_without_a_key_or_with_a_wrong_one(locked):
 
 
 def test_roles(locked):
-    assert status(f"{locked.root}/v1/models", locked.keys["client"]) == 200
-    assert status(f"{locked.root}/metrics", locked.keys["client"]) == 403
-    assert status(f"{locked.root}/metrics", locked.keys["admin"]) == 200
-    assert status(f"{locked.root}/v1/models", locked.keys["admin"]) == 200
+    for key, models, metrics in (
+        ("client", 200, 403),
+        ("admin", 200, 200),
+        ("narrow", 200, 403),  # an administrator of one project is none of the server
+        ("viewer", 403, 403),
+        ("annotator", 403, 403),
+    ):
+        assert status(f"{locked.root}/v1/models", locked.keys[key]) == models
+        assert status(f"{locked.root}/metrics", locked.keys[key]) == metrics
+
+
+def test_whose_key_it_was_is_in_the_record(locked):
+    with OpenAI(base_url=locked.url, api_key=locked.keys["narrow"], max_retries=0) as client:
+        answer = client.chat.completions.create(model="scripted", messages=MESSAGES)
+    record = locked.db.gateway.get(answer.id)
+    assert locked.db.keys.get(record.key_id).name == "narrow"
+    assert record.project_id == locked.project
 
 
 def test_a_key_has_its_rate(locked):
@@ -87,50 +115,67 @@ def test_a_key_has_its_rate(locked):
 
 
 def test_a_key_that_is_taken_back_stops_working_at_once(locked):
-    key = add_key(locked.path, "guest")
+    key, row = locked.db.keys.create("guest", "client")
     assert status(f"{locked.root}/v1/models", key) == 200
-    remove_key(locked.path, key.split("_")[1])
+    locked.db.keys.revoke(row.id)
     assert status(f"{locked.root}/v1/models", key) == 401
 
 
-def test_a_file_that_breaks_while_the_server_runs_locks_nobody_out(tmp_path):
-    path = tmp_path / "keys.jsonl"
-    key = add_key(path, "alice")
-    store = KeyFile(path)
-    door = Door(store)
-    path.write_text("{")
-    assert asyncio.run(door.enter(f"Bearer {key}", "client")) == "alice"
-    path.unlink()
-    with pytest.raises(ApiError):
-        asyncio.run(door.enter(f"Bearer {key}", "client"))
-    with pytest.raises(OSError, match="keys"):
-        KeyFile(path)
+def test_a_database_that_is_gone_opens_nothing_and_says_so(tmp_path):
+    key = "sf-00000000-" + "a" * 43
+    with open_database(tmp_path / "store.db") as db:
+        with closing(sqlite3.connect(tmp_path / "store.db")) as behind_its_back:
+            behind_its_back.execute("DROP TABLE api_keys")
+        with pytest.raises(ApiError) as caught:
+            enter(db, key)
+    assert caught.value.status == 503
 
 
-def test_what_is_kept_opens_nothing(tmp_path):
-    path = tmp_path / "keys.jsonl"
-    key = add_key(path, "alice")
-    text = path.read_text()
-    assert key.split("_", 2)[2] not in text
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    digest = read_keys(path)[0].digest
-    with pytest.raises(ApiError):
-        asyncio.run(Door(KeyFile(path)).enter(f"Bearer {digest}", "client"))
-    assert make_key("a")[0] != make_key("a")[0]
+def test_on_loopback_a_known_key_only_says_whose_the_request_is(db):
+    key, row = db.keys.create("alice", "client")
+    assert enter(db, key, required=False).id == row.id
+    assert enter(db, "anything", required=False) is None
+    assert enter(None, None, required=False) is None
+    with pytest.raises(ApiError) as caught:
+        enter(db, None)
+    assert caught.value.status == 401
+    with pytest.raises(ValueError, match="db"):
+        create_app(ServerSettings(host="::"))
 
 
-def test_beyond_loopback_a_server_needs_keys(tmp_path):
+def test_without_keys_only_this_machines_names_are_answered(db):
+    for host in ("127.0.0.1", "localhost:8000", "[::1]:8000", "[::1]", "127.0.0.9:1"):
+        assert enter(None, None, host=host, required=False) is None
+    key, _ = db.keys.create("alice", "client")
+    for host in (
+        "evil.example",
+        "evil.example:8000",
+        "localhost.evil.example",
+        "192.168.0.7",
+        "",
+        None,
+        "[::2]:1",
+    ):
+        with pytest.raises(ApiError) as caught:
+            enter(db, None, host=host, required=False)
+        assert (caught.value.status, caught.value.code) == (403, "not_local")
+        assert enter(db, key, host=host, required=False).name == "alice"
+    with served() as found:
+        assert ask(f"{found.root}/v1/models", headers={"Host": "evil.example"})[0] == 403
+        assert ask(f"{found.root}/v1/models")[0] == 200
+
+
+def test_beyond_loopback_keys_are_asked_for():
     for host in (
         "0.0.0.0",  # noqa: S104
         "::",
         "192.168.0.7",
         "example.org",
     ):
-        with pytest.raises(ValidationError, match="keys"):
-            ServerSettings(host=host)
-        assert ServerSettings(host=host, keys=tmp_path / "k").host == host
+        assert ServerSettings(host=host).asks_for_keys
+    assert not ServerSettings().asks_for_keys
+    assert ServerSettings(require_key=True).asks_for_keys
     assert all(is_loopback(host) for host in ("127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"))
-    assert "reachable" in refused("serve", "--host", "0.0.0.0")  # noqa: S104
 
 
 def test_a_bucket_fills_at_its_rate():
@@ -147,16 +192,17 @@ def test_a_bucket_fills_at_its_rate():
 
 
 def test_keys_from_the_command_line(tmp_path):
-    path = tmp_path / "keys.jsonl"
-    made = good("serve", "keys", "add", "alice", "--keys", path, "--role", "admin", "--rate", 5)
-    key = made.out.strip()
-    assert asyncio.run(Door(KeyFile(path)).enter(f"bearer {key}", "admin")) == "alice"
-    listed = good("serve", "keys", "list", "--keys", path).out.split("\t")
-    assert listed[1:3] == ["admin", "5"]
-    assert "client" in refused("serve", "keys", "add", "bob", "--keys", path, "--role", "king")
-    good("serve", "keys", "remove", listed[0], "--keys", path)
-    assert read_keys(path) == []
-    assert "no key" in refused("serve", "keys", "remove", listed[0], "--keys", path)
-    path.write_text("{}\n")
-    with pytest.raises(RecordError, match="line 1"):
-        read_keys(path)
+    path = tmp_path / "store.db"
+    here = ("--database", path)
+    key = good("serve", "keys", "add", "alice", "--role", "admin", "--rate", 5, *here).out.strip()
+    number, role, rate, *_, revoked, name = good("serve", "keys", "list", *here).out.rstrip().split("\t")
+    assert (role, rate, revoked, name) == ("admin", "5", "-", "alice")
+    with open_database(path) as db:
+        assert enter(db, key, "admin").name == "alice"
+    assert "client" in refused("serve", "keys", "add", "bob", "--role", "king", *here)
+    assert "project" in refused("serve", "keys", "add", "bob", "--project", 7, *here)
+    assert "no such user" in refused("serve", "keys", "add", "bob", "--user", "nobody", *here)
+    good("serve", "keys", "revoke", number, *here)
+    with open_database(path) as db, pytest.raises(ApiError):
+        enter(db, key, "admin")
+    assert "no key" in refused("serve", "keys", "revoke", 77, *here)

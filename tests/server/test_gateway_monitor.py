@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.server.gateway import Monitor, MonitorSettings
-from surefoot.server.gateway.monitor import kolmogorov_smirnov, stability_index
+from surefoot.server.gateway import Monitor, MonitorSettings, resumed
+from surefoot.server.gateway.monitor import Observations, kolmogorov_smirnov, stability_index
+from surefoot.store.database import open_database
 
 VALUES = st.lists(st.floats(0, 1).map(lambda value: round(value, 2)), min_size=1, max_size=40)
 
@@ -39,15 +41,27 @@ def test_the_index_of_two_bins_by_hand():
     assert stability_index(reference, recent, 2) == pytest.approx(expected)
 
 
+def scored(monitor, values):
+    seen = Observations()
+    seen.score(values)
+    monitor.add(seen)
+
+
+def counted(monitor, *event):
+    seen = Observations()
+    seen.count(*event)
+    monitor.add(seen)
+
+
 def test_drift_is_an_alarm_and_chance_is_none():
     generator = np.random.default_rng(0)
     alarms = 0
     for _ in range(50):
         monitor = Monitor(MonitorSettings(reference=500, window=300))
-        monitor.scores(list(generator.beta(5, 2, 900)))
+        scored(monitor, list(generator.beta(5, 2, 900)))
         alarms += monitor.drift().alarm
     assert alarms == 0
-    monitor.scores(list(generator.beta(2, 5, 300)))
+    scored(monitor, list(generator.beta(2, 5, 300)))
     drift = monitor.drift()
     assert drift.alarm
     assert drift.psi > 1
@@ -56,25 +70,25 @@ def test_drift_is_an_alarm_and_chance_is_none():
 
 def test_nothing_is_said_of_too_little():
     monitor = Monitor(MonitorSettings(reference=20, window=20, least=10))
-    monitor.scores([0.5] * 20 + [0.1] * 9 + [None, math.nan])
+    scored(monitor, [0.5] * 20 + [0.1] * 9 + [None, math.nan])
     assert monitor.drift().psi is None
     assert not monitor.drift().alarm
-    monitor.scores([0.1])
+    scored(monitor, [0.1])
     assert monitor.drift().alarm
     assert monitor.share("unparsed") is None
-    monitor.count("unparsed", True, 9)
+    counted(monitor, "unparsed", True, 9)
     assert (monitor.share("unparsed"), monitor.alarm("unparsed")) == (1.0, False)
-    monitor.count("unparsed", True)
+    counted(monitor, "unparsed", True)
     assert monitor.alarm("unparsed")
-    monitor.count("accepted", True, 10)
+    counted(monitor, "accepted", True, 10)
     assert not monitor.alarm("accepted")
-    monitor.count("accepted", False, 100)
+    counted(monitor, "accepted", False, 100)
     assert (monitor.share("accepted"), monitor.alarm("accepted")) == (0.0, True)
 
 
 def test_a_reference_may_be_given():
     monitor = Monitor(MonitorSettings(least=5), reference=[0.9] * 20)
-    monitor.scores([0.1] * 20)
+    scored(monitor, [0.1] * 20)
     assert monitor.drift().alarm
 
 
@@ -110,6 +124,28 @@ def test_metrics_tell_what_happened():
     assert got["surefoot_alarm", "accepted"] == 0
     assert got["surefoot_alarm", "drift"] == 0
     assert got["surefoot_policy_batch_samples_count",] > 0
+
+
+def test_a_restart_goes_on_where_the_log_ends(tmp_path):
+    """First scores of 0.9, later of 0.1: whoever starts then still sees the drift."""
+    settings = MonitorSettings(reference=30, window=40, least=20)
+    texts = ["good\n" * 6] * 5 + ["bad\n" * 5] * 7
+    with open_database(tmp_path / "store.db") as db:
+        with served(ScriptedPolicy(lines), LineScorer(), db=db, monitor=Monitor(settings)) as found:
+            for text in texts:
+                ask(f"{found.url}/verify", json_of({"problem": "p", "solution": text}))
+            before = found.gateway.monitor.drift()
+        log, name = db.gateway, LineScorer.name
+        assert before.alarm
+        assert resumed(settings, log, policy="scripted", scorer=name).drift() == before
+        assert resumed(settings, log, policy="scripted", scorer="another").drift().psi is None
+        later = settings.model_copy(update={"since": datetime.now(UTC)})
+        assert resumed(later, log, policy="scripted", scorer=name).drift().psi is None
+        few = settings.model_copy(update={"reference": 20, "window": 25})
+        assert resumed(few, log, policy="scripted", scorer=name).drift().alarm
+        counts = {one.name: one.value for one in db.gateway.counters()}
+        assert (counts["accepted"], counts["accepted_of"], counts["scores"]) == (5, 12, 65)
+        assert counts["score_sum"] == pytest.approx(30 * 0.9 + 35 * 0.1)
 
 
 def json_of(body):

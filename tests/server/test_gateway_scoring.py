@@ -23,8 +23,7 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.segment import Line
-from surefoot.server.gateway import GatewayEntry, JsonLinesLog
-from surefoot.store import read_records
+from surefoot.store.database import open_database
 
 
 def post(url, body):
@@ -56,9 +55,11 @@ def lab_items(count=6):
 
 @pytest.fixture(scope="module")
 def scripted(tmp_path_factory):
-    path = tmp_path_factory.mktemp("log") / "answers.jsonl"
-    with served(ScriptedPolicy(lines), LineScorer(), log=JsonLinesLog(path)) as found:
-        found.log = path
+    with (
+        open_database(tmp_path_factory.mktemp("record") / "store.db") as db,
+        served(ScriptedPolicy(lines), LineScorer(), db=db) as found,
+    ):
+        found.db = db
         yield found
 
 
@@ -193,10 +194,12 @@ def test_verify_writes_a_bad_solution_anew_from_its_first_bad_step(scripted):
     assert made["solution"] == "line 0 good\nline 1 good\nline 2 good\nThe answer is 7"
     assert (made["answer"], made["value"]) == ("7", 0.9)
     assert answer["usage"]["verifier_tokens"] > made["surefoot"]["searches"][0]["usage"]["verifier_tokens"]
-    entry = list(read_records(scripted.log, GatewayEntry))[-1]
-    assert (entry.id, entry.decision) == (answer["id"], "reject")
-    assert entry.trace.text == "".join(body["steps"])
-    assert entry.results[0].candidates[0].text == made["solution"]
+    record = scripted.db.gateway.get(answer["id"])
+    assert (record.endpoint, record.decision, record.strategy) == ("/v1/verify", "reject", "accept-reject")
+    given, anew = record.candidates
+    assert (given.trace.text, given.choice, given.chosen) == ("".join(body["steps"]), None, False)
+    assert given.scores.scores == (0.9, 0.1, 0.9)
+    assert (anew.trace.text, anew.choice, anew.chosen) == (made["solution"], 0, True)
     best = post(f"{scripted.url}/verify", {**body, "surefoot": {"strategy": "best-of-2"}})[1]["resampled"]
     assert best["solution"] == made["solution"]
     again = post(f"{scripted.url}/verify", body)[1]

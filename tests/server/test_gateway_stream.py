@@ -94,7 +94,7 @@ def post_raw(found, body, *, read=True):
     data = json.dumps(body).encode()
     header = (
         "POST /v1/chat/completions HTTP/1.1",
-        "Host: x",
+        "Host: localhost",
         "Content-Type: application/json",
         f"Content-Length: {len(data)}",
         "Connection: close",

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from random import Random
 
 from conftest import CHEAP, make_lab
 
-from surefoot.store.database import ConflictError, Database, LabelInput, open_database
+from surefoot.store.database import ConflictError, Database, GatewayRecord, LabelInput, open_database
+
+NOON = datetime(2031, 5, 4, 12, tzinfo=UTC)
 
 WORK = """
 import json, sys
@@ -28,8 +31,9 @@ while endless or (offer := db.assignments.next(project, user, rng)).assignment:
     if endless:
         offer = db.assignments.next(project, user, rng)
         item = offer.assignment.item_id
-        db.gateway.write(GatewayRecord(request_id=name, created=datetime.now(UTC), endpoint="e", model="m",
-                                       strategy="s", status=200, latency_ms=1))
+        made = GatewayRecord(request_id=name, created=datetime.now(UTC), endpoint="e", model="m",
+                             strategy="s", status=200, latency_ms=1)
+        db.gateway.write_all([made])
     else:
         item = offer.assignment.item_id
     trace = db.items.for_annotator(project, item, user).traces[0].id
@@ -122,7 +126,18 @@ def test_one_of_many_editors_wins_and_no_count_is_lost(db: Database) -> None:
     project = db.projects.create("p")
 
     def edit(number: int) -> bool:
-        db.gateway.count({"requests": 1, f"of {number % 2}": 0.5})
+        tally = {"requests": 1, f"of {number % 2}": 0.5}
+        made = GatewayRecord(
+            request_id=str(number),
+            created=NOON,
+            endpoint="e",
+            model="m",
+            strategy="s",
+            status=200,
+            latency_ms=1,
+            tally=tally,
+        )
+        db.gateway.write_all([made])
         try:
             db.projects.update(project.id, 1, instructions=str(number))
         except ConflictError:

@@ -30,6 +30,7 @@ def record(clock, name: str = "r1", **more) -> GatewayRecord:
         "endpoint": "/v1/chat/completions",
         "model": "m",
         "strategy": "best-of-2",
+        "policy": "p",
         "status": 200,
         "latency_ms": 12.5,
         "usage": Usage(prompt_tokens=3, completion_tokens=5, verifier_tokens=7),
@@ -53,8 +54,8 @@ def record(clock, name: str = "r1", **more) -> GatewayRecord:
 def test_a_request_comes_back_whole(db: Database, clock) -> None:
     log: GatewayLog = db.gateway
     given = record(clock, HOSTILE)
-    log.write(given)
-    log.write(given.model_copy(update={"status": 500}))
+    log.write_all([given])
+    log.write_all([given.model_copy(update={"status": 500})])
     assert db.gateway.get(HOSTILE) == given
     (row,) = db.gateway.find()
     assert (row.request_id, row.candidates, row.tokens, row.failed) == (HOSTILE, 2, 15, False)
@@ -79,7 +80,7 @@ def test_requests_are_found_in_pages(db: Database, clock) -> None:
     assert [row.request_id for row in db.gateway.find(failed=True)] == ["r3"]
     assert [row.request_id for row in db.gateway.find(key_id=1, project_id=2)] == ["r5"]
     assert len(db.gateway.find(since=clock.at)) == 1
-    assert len(db.gateway.find(until=clock.at, strategy="best-of-2", model="m")) == 5
+    assert len(db.gateway.find(until=clock.at, strategy="best-of-2", model="m", policy="p")) == 5
     assert db.gateway.find(strategy="other") == []
 
 
@@ -88,15 +89,44 @@ def test_a_batch_is_kept_whole_or_not_at_all(db: Database, clock) -> None:
         db.gateway.write_all([record(clock), record(clock, "r2", model="\x00")])
     assert db.gateway.find() == []
     with pytest.raises(StoreError, match="time zone"):
-        db.gateway.write(record(clock, created=clock.at.replace(tzinfo=None)))
+        db.gateway.write_all([record(clock, created=clock.at.replace(tzinfo=None))])
 
 
 def test_counters_add_up_by_the_hour(db: Database, clock) -> None:
-    db.gateway.count({"accepted": 2, HOSTILE: 0.5})
-    db.gateway.count({"accepted": 1}, at=clock.at + timedelta(minutes=59))
-    db.gateway.count({"accepted": 1}, at=clock.at + timedelta(minutes=60))
+    def counted(name: str, minutes: int, tally: dict[str, float]) -> GatewayRecord:
+        return record(clock, name, created=clock.at + timedelta(minutes=minutes), tally=tally)
+
+    db.gateway.write_all([counted("a", 0, {"accepted": 2, HOSTILE: 0.5}), counted("b", 59, {"accepted": 1})])
+    db.gateway.write_all([counted("c", 60, {"accepted": 1}), counted("a", 0, {"accepted": 9})])
     hour = clock.at.replace(minute=0, second=0, microsecond=0)
     rows = {(one.hour, one.name): one.value for one in db.gateway.counters()}
     later = hour + timedelta(hours=1)
     assert rows == {(hour, "accepted"): 3, (hour, HOSTILE): 0.5, (later, "accepted"): 1}
     assert len(db.gateway.counters(since=later)) == 1
+
+
+def test_scores_of_answers_come_in_their_order(db: Database, clock) -> None:
+    def scored(name: str, score: float, **more) -> GatewayRecord:
+        about = {"policy": "p", "scorer": "s", **more}
+        made = record(clock, name, **about)
+        chosen = made.candidates[1]
+        scores = chosen.scores.model_copy(update={"scores": (score, None), "unscored_reason": "cut"})
+        given = {"choice": None, "chosen": False} if name == "given" else {}
+        chosen = chosen.model_copy(update={"scores": scores, **given})
+        return made.model_copy(update={"candidates": (made.candidates[0], chosen)})
+
+    for number, name in enumerate(["first", "given", "third", "fourth"]):
+        clock.forward(1)
+        db.gateway.write_all([scored(name, number / 10)])
+    db.gateway.write_all([scored("else", 0.9, policy="other"), scored("nobody", 0.9, scorer=None)])
+
+    def found(policy: str = "p", scorer: str = "s", **more) -> list[tuple[str, tuple[float | None, ...]]]:
+        rows = db.gateway.scores(policy=policy, scorer=scorer, **more)
+        return [(row.request_id, row.scores) for row in rows]
+
+    known = [("first", (0.0, None)), ("given", (0.1, None)), ("third", (0.2, None)), ("fourth", (0.3, None))]
+    assert found() == known
+    assert found(limit=1) == known[:1]
+    assert found(limit=2, latest=True) == known[2:]
+    assert found(since=clock.at) == known[3:]
+    assert found(scorer="t") == []

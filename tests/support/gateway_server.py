@@ -92,20 +92,25 @@ class Served:
 
 
 @contextmanager
-def served(policy=None, scorer=None, *, settings=None, limits=None, keys=None, **more):
-    """Run a gateway in a thread for the time of the block."""
+def served(policy=None, scorer=None, *, settings=None, limits=None, db=None, require_key=False, **more):
+    """Run a gateway in a thread for the time of the block; with ``db``, its record is there, and keys are."""
     limits = limits or Limits()
     policy = policy or ScriptedPolicy(echo)
     made = {}
-    server_settings = ServerSettings(port=0, limits=limits, keys=keys)
+    server_settings = ServerSettings(port=0, limits=limits, require_key=require_key)
 
     def work():
         async def main():
             gateway = Gateway(
-                policy, scorer, settings=settings or GatewaySettings(gather_s=0.001), limits=limits, **more
+                policy,
+                scorer,
+                settings=settings or GatewaySettings(gather_s=0.001),
+                limits=limits,
+                log=db.gateway if db else None,
+                **more,
             )
             made["gateway"] = gateway
-            made["server"] = server_of(create_app(server_settings, gateway=gateway), server_settings)
+            made["server"] = server_of(create_app(server_settings, gateway=gateway, db=db), server_settings)
             made["loop"] = asyncio.get_running_loop()
             await made["server"].serve()
 

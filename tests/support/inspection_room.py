@@ -181,4 +181,4 @@ def add_request(db: Database, request_id: str = "req-1", **fields: Any) -> None:
         "problem": problem,
         "candidates": candidates,
     }
-    db.gateway.write(GatewayRecord(**{**about, **fields}))
+    db.gateway.write_all([GatewayRecord(**{**about, **fields})])

@@ -1,9 +1,7 @@
-"""``surefoot serve``: the gateway, the pages, and who may use them."""
+"""``surefoot serve``: the gateway and the pages over one database."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -12,16 +10,18 @@ import typer
 
 from surefoot.cli import _options as o
 from surefoot.cli._groups import grouped
+from surefoot.cli.serve_accounts import DatabaseOption, keys_app, users_app
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from surefoot.server.gateway import GatewaySettings
+    from surefoot.models.scorer import CheckpointScorer
+    from surefoot.protocols import Policy
+    from surefoot.server.gateway import GatewaySettings, Monitor, MonitorSettings
     from surefoot.server.settings import Limits, ServerSettings
+    from surefoot.store.database import Database
 
 app = typer.Typer(help="Serve the gateway and the pages.", invoke_without_command=True)
-keys_app = typer.Typer(help="API keys of the server.", no_args_is_help=True)
-users_app = typer.Typer(help="Accounts of the pages.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 app.add_typer(users_app, name="users")
 
@@ -29,26 +29,18 @@ Prm = Annotated[
     str | None,
     typer.Option("--prm", "-m", help="Checkpoint directory or hub name of a reward model of steps."),
 ]
-DatabaseOption = Annotated[
-    str,
-    typer.Option(
-        "--database", help="SQLite file, or URL (postgresql://user@host/name), of accounts, items and labels."
-    ),
-]
-KeyFileOption = Annotated[Path, typer.Option("--keys", help="File of hashed keys.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listening:
     """Where it listens, and who may ask."""
 
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; keys are needed beyond loopback.")
-    ] = "127.0.0.1"
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 = any that is free.")] = 8000
-    keys: Annotated[
-        Path | None, typer.Option("--keys", help="File of hashed keys, see `serve keys add`.")
-    ] = None
+    require_key: Annotated[
+        bool,
+        typer.Option("--require-key", help="Ask for an API key on loopback, too; beyond it one always is."),
+    ] = False
     open_health: Annotated[
         bool, typer.Option("--open-health", help="Answer /health and /ready without a key.")
     ] = False
@@ -62,9 +54,12 @@ class Listening:
     runs: Annotated[
         Path | None, typer.Option("--runs", help="Directory whose runs and saved trees the pages show.")
     ] = None
-    log: Annotated[
-        Path | None, typer.Option("--log", help="JSON Lines file for what was answered, with all candidates.")
-    ] = None
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record/--no-record", help="Keep every answer with all its candidates in the database."
+        ),
+    ] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +122,10 @@ class Verifying:
     abstain_below: Annotated[
         float | None,
         typer.Option("--abstain-below", min=0, max=1, help="Withhold answers whose score is below this."),
+    ] = None
+    monitor: Annotated[
+        Path | None,
+        typer.Option("--monitor", help="JSON file of the monitor's windows and bounds; see docs/server.md."),
     ] = None
 
 
@@ -191,24 +190,27 @@ def serve(
 ) -> None:
     """Serve an OpenAI-compatible gateway that verifies as it generates, and the pages for labels and traces.
 
-    The pages are at the address itself; make an account first with `surefoot serve users add`.
+    The pages are at the address itself; make an account first with `surefoot serve users add`, and keys for
+    programs with `surefoot serve keys add`.
 
     Example: `surefoot serve --prm prm --strategy best-of-16`
 
-    Example: `surefoot serve --host 0.0.0.0 --keys keys.jsonl --policy my-model --base-url http://gpu:8001/v1
-    --dialect vllm --chat --prm Qwen/Qwen2.5-Math-PRM-7B --log answers.jsonl`
+    Example: `surefoot serve --host 0.0.0.0 --policy my-model --base-url http://gpu:8001/v1 --dialect vllm --chat
+    --prm Qwen/Qwen2.5-Math-PRM-7B --database postgresql://surefoot@db/surefoot`
     """
     if context.invoked_subcommand is not None:
         return
     from surefoot.cli._shared import checked_options, open_policy
     from surefoot.server.app import create_app
-    from surefoot.server.gateway import Gateway, JsonLinesLog
+    from surefoot.server.gateway import Gateway
     from surefoot.server.run import server_of
+    from surefoot.store.database import open_database
 
     with checked_options():
         limits = bounds.limits()
         server = _server_settings(listening, limits)
         settings = _gateway_settings(writing, verifying)
+        monitor = _monitor_settings(verifying)
     policy = open_policy(
         writing.policy,
         base_url=writing.base_url,
@@ -226,28 +228,47 @@ def serve(
         scorer = load_prm(
             verifying.prm, family=verifying.family, calibrated=verifying.calibrated, device=writing.device
         )
-    log = JsonLinesLog(listening.log) if listening.log is not None else None
-    gateway = Gateway(policy, scorer, settings=settings, limits=limits, log=log)
-    with _pages(listening) as pages:
-        running = server_of(create_app(server, gateway=gateway, pages=pages), server, log_level="info")
-        running.run()
+    with open_database(listening.database) as db:
+        if server.asks_for_keys and not any(key.revoked is None for key in db.keys.list()):
+            typer.echo("there is no API key yet; make one with 'surefoot serve keys add NAME'", err=True)
+        gateway = Gateway(
+            policy,
+            scorer,
+            settings=settings,
+            limits=limits,
+            log=db.gateway if listening.record else None,
+            monitor=_monitor(monitor, db, policy, scorer),
+        )
+        pages = _pages(listening, db) if listening.pages else None
+        server_of(create_app(server, gateway=gateway, pages=pages, db=db), server, log_level="info").run()
 
 
-@contextmanager
-def _pages(listening: Listening) -> Iterator[FastAPI | None]:
-    """The pages over their database, which is closed at the end."""
-    if not listening.pages:
-        yield None
-        return
+def _pages(listening: Listening, db: Database) -> FastAPI:
     from surefoot.server.inspect import InspectSettings, install_inspection
     from surefoot.server.pages import PageSettings, create_pages_app
-    from surefoot.store.database import open_database
 
-    with open_database(listening.database) as db:
-        # over plain HTTP, as on loopback, a browser would not send a secure cookie back
-        app = create_pages_app(db, PageSettings(secure=listening.secure_cookies))
-        install_inspection(app, InspectSettings(runs=listening.runs))
-        yield app
+    # over plain HTTP, as on loopback, a browser would not send a secure cookie back
+    app = create_pages_app(db, PageSettings(secure=listening.secure_cookies))
+    install_inspection(app, InspectSettings(runs=listening.runs))
+    return app
+
+
+def _monitor_settings(verifying: Verifying) -> MonitorSettings:
+    from surefoot.server.gateway import MonitorSettings
+
+    if verifying.monitor is None:
+        return MonitorSettings()
+    return MonitorSettings.model_validate_json(verifying.monitor.read_bytes())
+
+
+def _monitor(
+    settings: MonitorSettings, db: Database, policy: Policy, scorer: CheckpointScorer | None
+) -> Monitor:
+    from surefoot.server.gateway import Monitor, resumed
+
+    if scorer is None:
+        return Monitor(settings)
+    return resumed(settings, db.gateway, policy=policy.name, scorer=scorer.name)
 
 
 def _server_settings(listening: Listening, limits: Limits) -> ServerSettings:
@@ -256,7 +277,7 @@ def _server_settings(listening: Listening, limits: Limits) -> ServerSettings:
     return ServerSettings(
         host=listening.host,
         port=listening.port,
-        keys=listening.keys,
+        require_key=listening.require_key,
         open_health=listening.open_health,
         limits=limits,
     )
@@ -280,84 +301,6 @@ def _gateway_settings(writing: Writing, verifying: Verifying) -> GatewaySettings
         extract=cast("Any", tuple(writing.extract.split(","))),
         overlap=writing.base_url is not None,
     )
-
-
-@keys_app.command("add")
-def add(
-    name: Annotated[str, typer.Argument(help="Who gets it.")],
-    keys: KeyFileOption = Path("keys.jsonl"),
-    role: Annotated[str, typer.Option("--role", help="client or admin.")] = "client",
-    rate: Annotated[
-        float | None, typer.Option("--rate", min=0.001, help="Requests a minute; else the server's.")
-    ] = None,
-) -> None:
-    """Make a key, print it once, and keep its hash.
-
-    Example: `surefoot serve keys add alice --keys keys.jsonl`
-    """
-    from surefoot.cli._shared import checked_options, choice
-    from surefoot.server.auth import add_key
-
-    choice("--role", role, "client", "admin")
-    with checked_options():
-        key = add_key(keys, name, role=cast("Any", role), rate_per_minute=rate)
-    typer.echo(key)
-    typer.echo(f"kept in {keys} as a hash; the key itself is shown only now", err=True)
-
-
-@keys_app.command("list")
-def list_keys(keys: KeyFileOption = Path("keys.jsonl")) -> None:
-    """List keys: id, role, rate, when made, and whose.
-
-    Example: `surefoot serve keys list --keys keys.jsonl`
-    """
-    from surefoot.server.auth import read_keys
-
-    for key in read_keys(keys):
-        rate = "-" if key.rate_per_minute is None else f"{key.rate_per_minute:g}"
-        typer.echo("\t".join((key.id, key.role, rate, key.created.isoformat(), key.name)))
-
-
-@keys_app.command("remove")
-def remove(
-    key_id: Annotated[str, typer.Argument(help="Id of the key, as listed.")],
-    keys: KeyFileOption = Path("keys.jsonl"),
-) -> None:
-    """Take a key back; a running server minds it with the next request.
-
-    Example: `surefoot serve keys remove 0123456789ab --keys keys.jsonl`
-    """
-    from surefoot.server.auth import remove_key
-
-    remove_key(keys, key_id)
-
-
-@users_app.command("add")
-def add_user(
-    name: Annotated[str, typer.Argument(help="Name to sign in with.")],
-    database: DatabaseOption = "surefoot.db",
-    role: Annotated[
-        list[str] | None,
-        typer.Option("--role", help="admin, annotator, viewer or client; may be repeated; else annotator."),
-    ] = None,
-) -> None:
-    """Make an account, and print its password once.
-
-    Example: `surefoot serve users add ada --role admin`
-    """
-    import secrets
-
-    from surefoot.cli._shared import choice
-    from surefoot.store.database import open_database
-
-    roles = role or ["annotator"]
-    for one in roles:
-        choice("--role", one, "admin", "annotator", "viewer", "client")
-    password = secrets.token_urlsafe(15)
-    with open_database(database) as db:
-        db.users.create(name, password=password, roles=cast("Any", tuple(roles)))
-    typer.echo(password)
-    typer.echo(f"{name}: {', '.join(roles)}; the password is shown only now", err=True)
 
 
 app.callback()(grouped(serve))

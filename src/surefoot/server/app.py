@@ -13,19 +13,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot import __version__
 from surefoot.server import errors
-from surefoot.server.auth import Door, KeyFile, KeyStore, guarded
-from surefoot.server.bodies import BodyLimit
+from surefoot.server.auth import Door, guarded
 from surefoot.server.gateway.attending import ClientLeftError
 from surefoot.server.gateway.chat import chat_routes
-from surefoot.server.gateway.gateway import Gateway
+from surefoot.server.gateway.gateway import CLIENT_LEFT, Gateway
 from surefoot.server.gateway.pooling import pooling_routes
 from surefoot.server.gateway.scoring import scoring_routes
 from surefoot.server.gateway.status import admin_routes, description_routes, health_routes, model_routes
 from surefoot.server.gateway.verifying import verifying_routes
 from surefoot.server.settings import ServerSettings
-
-CLIENT_LEFT = 499
-"""Status in the metrics of a request whose client left; nobody receives it."""
+from surefoot.store.database import Database
 
 
 def create_app(
@@ -34,19 +31,18 @@ def create_app(
     gateway: Gateway | None = None,
     routers: Sequence[APIRouter] = (),
     pages: ASGIApp | None = None,
-    keys: KeyStore | None = None,
+    db: Database | None = None,
 ) -> FastAPI:
     """The application.
 
     ``routers`` ask for sign-in themselves, and so does ``pages``, which answers what nothing else here
-    does; the gateway's own routes ask for a key of ``keys``, by default of the file in ``settings``. Its
-    limits are those of ``gateway.limits`` and ``settings.limits`` alike, so give both the same. The
-    gateway is closed with the application. Raises ``OSError`` or ``RecordError`` for a file of keys that
-    cannot be read.
+    does, and has limits of its own on bodies; the gateway's routes ask for a key of ``db``, which stays open.
+    Their limits are those of ``gateway.limits`` and ``settings.limits`` alike, so give both the same. The
+    gateway is closed with the application. Raises ``ValueError`` if keys are asked for and there is no ``db``.
     """
-    if keys is None and settings.keys is not None:
-        keys = KeyFile(settings.keys)
-    door = Door(keys, rate_per_minute=settings.limits.rate_per_minute)
+    if settings.asks_for_keys and db is None:
+        raise ValueError("'db' is missing: keys are asked for, and it keeps them")
+    door = Door(db, required=settings.asks_for_keys, rate_per_minute=settings.limits.rate_per_minute)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -77,10 +73,9 @@ def create_app(
     app.include_router(description_routes(app, client))
     for router in routers:
         app.include_router(router)
-    _describe_keys(app, with_keys=keys is not None)
+    _describe_keys(app, with_keys=settings.asks_for_keys)
     if pages is not None:
         app.mount("/", pages)
-    app.add_middleware(BodyLimit, max_bytes=settings.limits.max_body_bytes)
     app.add_middleware(_Observed, gateway=gateway)
     return app
 

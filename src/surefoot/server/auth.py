@@ -1,178 +1,75 @@
-"""API keys: kept as hashes, compared in constant time, with a role and a rate."""
+"""API keys at the gateway's door: whose they are, what they open, and how often."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import os
-import re
-import secrets
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from datetime import datetime
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Literal
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.types import Receive, Scope, Send
 
-from surefoot.errors import RecordError
-from surefoot.records import now
-from surefoot.server.bodies import require_shallow
+from surefoot.errors import StoreError
+from surefoot.server.bodies import BodyLimit, require_shallow
 from surefoot.server.errors import ApiError
-from surefoot.server.settings import ServerSettings
+from surefoot.server.settings import ServerSettings, is_loopback
+from surefoot.store.database import ApiKey, Database
 
-Role = Literal["client", "admin"]
-"""client: may use the interfaces under ``/v1`` and the like; admin: all, metrics among them."""
+Need = Literal["client", "admin"]
+"""client: the interfaces under ``/v1`` and the like, for keys of that role and of administrators; admin: what
+tells of the whole server, such as metrics, for keys of administrators that are bound to no project."""
 
-_KEY = re.compile(r"sf_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 _BUCKETS = 100_000
 """Keys whose rate is watched; more than a server has."""
-
-
-class ApiKey(BaseModel):
-    """A key as it is kept: nothing in it opens a door."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    id: str = Field(pattern=r"^[0-9a-f]{12}$")
-    name: str = Field(min_length=1, max_length=100)
-    """Who has it; written into the log."""
-    role: Role = "client"
-    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """SHA-256 of the whole key. Its secret has 256 random bits, which no slow hash need protect."""
-    rate_per_minute: float | None = Field(default=None, gt=0)
-    created: datetime = Field(default_factory=now)
-
-
-class KeyStore(Protocol):
-    """Where keys are kept."""
-
-    async def find(self, key_id: str) -> ApiKey | None:
-        """The key of this id; ``None`` = there is none, or it was taken back."""
-
-
-def make_key(name: str, *, role: Role = "client", rate_per_minute: float | None = None) -> tuple[str, ApiKey]:
-    """A new key, to be shown once, and what is kept of it."""
-    key_id = secrets.token_hex(6)
-    key = f"sf_{key_id}_{secrets.token_urlsafe(32)}"
-    return key, ApiKey(id=key_id, name=name, role=role, digest=_digest(key), rate_per_minute=rate_per_minute)
-
-
-class KeyFile:
-    """Keys as JSON Lines, read again when the file has changed: a key that is taken out stops working.
-
-    Raises ``RecordError`` for a file that is none; while a server runs, the keys it knew stay until the file
-    is whole again.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._stamp: tuple[int, int] | None = None
-        self._keys: dict[str, ApiKey] = {}
-        self._refresh()
-
-    async def find(self, key_id: str) -> ApiKey | None:
-        """The key of this id."""
-        try:
-            self._refresh()
-        except (OSError, RecordError):
-            if not self.path.exists():
-                return None
-        return self._keys.get(key_id)
-
-    def keys(self) -> list[ApiKey]:
-        """All keys, in the order made."""
-        return list(self._keys.values())
-
-    def _refresh(self) -> None:
-        found = self.path.stat()
-        stamp = (found.st_mtime_ns, found.st_size)
-        if stamp != self._stamp:
-            self._keys = {key.id: key for key in read_keys(self.path)}
-            self._stamp = stamp
-
-
-def read_keys(path: Path) -> list[ApiKey]:
-    """Keys of a file. Raises ``RecordError`` naming the line."""
-    keys = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            keys.append(ApiKey.model_validate_json(line))
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise RecordError(f"{path}, line {number}: {where}: {first['msg']}") from error
-    return keys
-
-
-def add_key(path: Path, name: str, *, role: Role = "client", rate_per_minute: float | None = None) -> str:
-    """Make a key and keep it in a file, which is made for its owner's eyes alone; returns the key itself.
-
-    Raises ``RecordError`` for a file that is none, ``ValidationError`` (pydantic) for an empty name.
-    """
-    kept = read_keys(path) if path.exists() else []
-    key, record = make_key(name, role=role, rate_per_minute=rate_per_minute)
-    _write_keys(path, [*kept, record])
-    return key
-
-
-def remove_key(path: Path, key_id: str) -> None:
-    """Take a key out of a file. Raises ``RecordError`` if it is not in it."""
-    kept = read_keys(path)
-    left = [key for key in kept if key.id != key_id]
-    if len(left) == len(kept):
-        raise RecordError(f"{path} has no key of the id {key_id!r}")
-    _write_keys(path, left)
-
-
-def _write_keys(path: Path, keys: Sequence[ApiKey]) -> None:
-    """The file is whole or as it was, whatever happens."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.writelines(key.model_dump_json() + "\n" for key in keys)
-            stream.flush()
-            os.fsync(stream.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
 
 
 class Door:
     """Who may pass: the right key, of a role that is allowed, not too often.
 
-    Without a store everybody passes, as ``anonymous``; the settings allow that on loopback only.
+    Where no key is ``required``, everybody on this machine passes, and a known key says only whose the
+    request is. ``db`` keeps the keys.
     """
 
-    def __init__(self, store: KeyStore | None, *, rate_per_minute: float | None = None) -> None:
-        self.store, self.rate_per_minute = store, rate_per_minute
-        self._buckets: dict[str, TokenBucket] = {}
+    def __init__(
+        self, db: Database | None, *, required: bool = True, rate_per_minute: float | None = None
+    ) -> None:
+        self.db, self.required, self.rate_per_minute = db, required, rate_per_minute
+        self._buckets: dict[int, TokenBucket] = {}
 
-    async def enter(self, authorization: str | None, role: Role) -> str:
-        """Name of the key's owner. Raises :class:`ApiError` 401, 403 or 429."""
-        if self.store is None:
-            return "anonymous"
-        scheme, _, key = (authorization or "").partition(" ")
-        shape = _KEY.fullmatch(key.strip()) if scheme.lower() == "bearer" else None
-        found = await self.store.find(shape[1]) if shape else None
-        # an unknown id takes as long as a wrong secret
-        same = hmac.compare_digest(_digest(key.strip()), found.digest if found else _NOBODY)
-        if found is None or not same:
-            message = "no valid API key; send it as 'Authorization: Bearer sf_…'"
+    async def enter(self, authorization: str | None, host: str | None, need: Need) -> ApiKey | None:
+        """The key of a request by its headers ``Authorization`` and ``Host``; ``None`` = nobody's.
+
+        Raises :class:`ApiError` 401, 403 or 429.
+        """
+        key = await self._known(authorization)
+        if key is None and self.required:
+            message = "no valid API key; send it as 'Authorization: Bearer sf-…'"
             raise ApiError(401, message, code="invalid_api_key")
-        if role == "admin" and found.role != "admin":
-            raise ApiError(403, f"key {found.name!r} is a client's, and this needs an admin's", code="role")
-        self._spend(found)
-        return found.name
+        if key is None:
+            _require_local(host)
+            return None
+        if key.role not in {"admin", need} or (need == "admin" and key.project_id is not None):
+            raise ApiError(
+                403, f"key {key.name!r} has the role {key.role}, which this is not for", code="role"
+            )
+        self._spend(key)
+        return key
+
+    async def _known(self, authorization: str | None) -> ApiKey | None:
+        scheme, _, key = (authorization or "").partition(" ")
+        if self.db is None or scheme.lower() != "bearer" or not key.strip():
+            return None
+        try:
+            return await asyncio.to_thread(self.db.keys.authenticate, key.strip())
+        except StoreError as error:
+            raise ApiError(
+                503, "the keys cannot be read now", code="store_failed", retry_after_s=5
+            ) from error
 
     def _spend(self, key: ApiKey) -> None:
-        rate = key.rate_per_minute or self.rate_per_minute
+        rate = key.rate_limit or self.rate_per_minute
         if rate is None:
             return
         bucket = self._buckets.get(key.id)
@@ -205,21 +102,28 @@ class TokenBucket:
         return (1 - self._left) * 60 / self.rate_per_minute
 
 
-def guarded(role: Role, *, settings: ServerSettings, door: Door, free: bool = False) -> type[APIRoute]:
-    """A route class that lets in who may pass, and bodies that are not nested too deeply, before all else.
+def guarded(need: Need, *, settings: ServerSettings, door: Door, free: bool = False) -> type[APIRoute]:
+    """A route class that lets in who may pass, and bodies neither too large nor nested too deeply, before all
+    else.
 
-    The key's owner is then ``request.state.owner``. ``free`` asks for no key.
+    The key is then ``request.state.key``. ``free`` asks for none.
     """
 
     class GuardedRoute(APIRoute):
+        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            # starlette's own limit answers in plain text, and breaks connections of clients that still write
+            bounded = BodyLimit(super().handle, max_bytes=settings.limits.max_body_bytes)
+            await bounded(scope, receive, send)
+
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             inner: Callable[[Request], Awaitable[Response]] = super().get_route_handler()
 
             async def handle(request: Request) -> Response:
-                owner = "anonymous"
+                key = None
                 if not free:
-                    owner = await door.enter(request.headers.get("authorization"), role)
-                request.state.owner = owner
+                    headers = request.headers
+                    key = await door.enter(headers.get("authorization"), headers.get("host"), need)
+                request.state.key = key
                 if request.method == "POST":
                     await require_shallow(request, settings.limits.max_json_depth)
                 return await inner(request)
@@ -229,8 +133,15 @@ def guarded(role: Role, *, settings: ServerSettings, door: Door, free: bool = Fa
     return GuardedRoute
 
 
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
-
-
-_NOBODY = _digest(secrets.token_hex(32))
+def _require_local(host: str | None) -> None:
+    """Without keys a request is for this machine's own names: a page of elsewhere that a browser was tricked
+    into reading from this address (DNS rebinding), or a proxy that opens it to the world, names another.
+    """
+    name = (
+        (host or "").rsplit("]", 1)[0].lstrip("[")
+        if (host or "").startswith("[")
+        else (host or "").split(":")[0]
+    )
+    if not is_loopback(name):
+        message = f"no key is asked for here, so only this machine is answered, not {name[:100]!r}"
+        raise ApiError(403, f"{message}; start the server with --require-key", code="not_local")

@@ -1,12 +1,10 @@
-"""What a server may be asked for, and where it listens; refused when made if it makes no sense."""
+"""What a server may be asked for, and where it listens."""
 
 from __future__ import annotations
 
 import ipaddress
-from pathlib import Path
-from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Settings(BaseModel):
@@ -50,20 +48,16 @@ class ServerSettings(Settings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     """0 = any that is free."""
-    keys: Path | None = None
-    """File of hashed keys, see :class:`surefoot.server.auth.KeyFile`; ``None`` = no key is asked for."""
+    require_key: bool = False
+    """Ask for a key on loopback, too. Beyond loopback one is always asked for."""
     open_health: bool = False
     """Answer ``/health`` and ``/ready`` without a key, for probes that have none."""
     limits: Limits = Limits()
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.keys is None and not is_loopback(self.host):
-            raise ValueError(
-                f"host {self.host!r} is reachable from other machines, and there are no keys; make some with "
-                "'surefoot serve keys add' and give their file as 'keys', or listen on 127.0.0.1"
-            )
-        return self
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether nothing is answered without a key."""
+        return self.require_key or not is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:

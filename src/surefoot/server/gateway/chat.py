@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
@@ -24,9 +22,9 @@ from surefoot.server.gateway.answers import (
 )
 from surefoot.server.gateway.attending import Emit, EventStream, attend
 from surefoot.server.gateway.chunks import ChatChunks, Chunks, TextChunks
+from surefoot.server.gateway.entries import Asked, candidates_of, new_id
 from surefoot.server.gateway.gateway import Gateway
-from surefoot.server.gateway.generating import Generation, Task
-from surefoot.server.gateway.log import GatewayEntry
+from surefoot.server.gateway.generating import Accepted, Generation, Task
 from surefoot.server.gateway.schemas import ChatRequest, CompletionRequest, Drawing, Options
 
 _ERRORS = declared(400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
@@ -44,13 +42,13 @@ def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     @router.post("/v1/chat/completions", response_model=ChatAnswer, responses=responses)
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         """Answer a conversation, by the strategy that the model's name or `surefoot.strategy` says."""
-        order = _Order.of(request, body, "chat", "chatcmpl", gateway.planner.chat(body))
+        order = _Order.of(request, body, "chatcmpl", gateway.planner.chat(body))
         return await _answer(gateway, order)
 
     @router.post("/v1/completions", response_model=CompletionAnswer, responses=responses)
     async def completions(request: Request, body: CompletionRequest) -> Response:
         """Continue a prompt, by the strategy that the model's name or `surefoot.strategy` says."""
-        order = _Order.of(request, body, "completions", "cmpl", gateway.planner.completion(body))
+        order = _Order.of(request, body, "cmpl", gateway.planner.completion(body))
         return await _answer(gateway, order)
 
     return router
@@ -62,66 +60,51 @@ class _Order:
 
     request: Request
     body: Drawing
-    endpoint: Literal["chat", "completions"]
     task: Task
-    id: str
-    created: int
-    began: float
+    asked: Asked
 
     @classmethod
-    def of(
-        cls,
-        request: Request,
-        body: Drawing,
-        endpoint: Literal["chat", "completions"],
-        prefix: str,
-        task: Task,
-    ) -> _Order:
-        return cls(
-            request=request,
-            body=body,
-            endpoint=endpoint,
-            task=task,
-            id=f"{prefix}-{uuid.uuid4().hex}",
-            created=int(time.time()),
-            began=time.monotonic(),
+    def of(cls, request: Request, body: Drawing, prefix: str, task: Task) -> _Order:
+        asked = Asked(
+            id=new_id(prefix),
+            endpoint=request.url.path,
+            model=body.model,
+            strategy=task.strategy.name,
+            problem=task.problem,
+            key=request.state.key,
+            parameters={
+                **body.model_dump(mode="json", exclude_none=True, exclude={"messages", "prompt", "model"}),
+                "seed": task.seed,
+            },
         )
+        return cls(request=request, body=body, task=task, asked=asked)
 
     @property
     def options(self) -> Options:
         return self.body.surefoot or Options()
 
-    def entry(self, generation: Generation) -> GatewayEntry:
-        return GatewayEntry(
-            id=self.id,
-            endpoint=self.endpoint,
-            owner=self.request.state.owner,
-            strategy=generation.strategy,
-            problem=self.task.problem,
-            results=tuple(choice.result for choice in generation.choices),
-            abstained=tuple(choice.abstained for choice in generation.choices),
-            usage=generation.usage,
-            seconds=time.monotonic() - self.began,
-        )
+    @property
+    def created(self) -> int:
+        return int(self.asked.created.timestamp())
 
     def whole(self, generation: Generation) -> BaseModel:
         fields: dict[str, Any] = {
-            "id": self.id,
+            "id": self.asked.id,
             "created": self.created,
             "model": self.body.model,
             "usage": TokenUsage.of(generation.usage),
             "surefoot": extension(generation, self.options.candidates),
         }
         numbered = list(enumerate(generation.choices))
-        if self.endpoint == "chat":
+        if isinstance(self.body, ChatRequest):
             return ChatAnswer(choices=[chat_choice(*pair) for pair in numbered], **fields)
         return CompletionAnswer(choices=[text_choice(*pair) for pair in numbered], **fields)
 
     def chunks(self, emit: Emit) -> Chunks:
-        kind = ChatChunks if self.endpoint == "chat" else TextChunks
+        kind = ChatChunks if isinstance(self.body, ChatRequest) else TextChunks
         return kind(
             emit,
-            id=self.id,
+            id=self.asked.id,
             created=self.created,
             model=self.body.model,
             candidates=self.options.candidates,
@@ -140,13 +123,9 @@ async def _answer(gateway: Gateway, order: _Order) -> Response:
             ended=ticket.close,
         )
 
-    async def work() -> Generation:
-        generation = await gateway.generate(ticket, order.task)
-        await gateway.record(order.entry(generation))
-        return generation
-
     try:
-        generation = await attend(order.request.receive, gateway.jobs, work(), gateway.metrics.left.inc)
+        work = _written(gateway, order, ticket)
+        generation = await attend(order.request.receive, gateway.jobs, work, gateway.metrics.left.inc)
     finally:
         ticket.close()
     return Response(order.whole(generation).model_dump_json(), media_type="application/json")
@@ -156,8 +135,24 @@ def _streamed(gateway: Gateway, order: _Order, ticket: Ticket) -> Callable[[Emit
     async def work(emit: Emit) -> None:
         chunks = order.chunks(emit)
         chunks.begin(order.task.n)
-        generation = await gateway.generate(ticket, order.task, chunks.accepted)
-        await gateway.record(order.entry(generation))
-        chunks.end(generation)
+        chunks.end(await _written(gateway, order, ticket, chunks.accepted))
 
     return work
+
+
+async def _written(
+    gateway: Gateway, order: _Order, ticket: Ticket, accepted: Accepted | None = None
+) -> Generation:
+    """The answer, once its record is kept."""
+    with gateway.failures_recorded(order.asked):
+        generation, seen = await gateway.generate(ticket, order.task, accepted)
+        await gateway.record(
+            order.asked.answered(
+                policy=generation.policy,
+                scorer=generation.scorer,
+                usage=generation.usage,
+                candidates=candidates_of(generation),
+                seen=seen,
+            )
+        )
+        return generation

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from surefoot.answers import AnswerChecker, Grader
@@ -17,26 +18,30 @@ from surefoot.search.result import SearchResult
 from surefoot.server.errors import ApiError
 from surefoot.server.gateway.admission import Admission, Ticket
 from surefoot.server.gateway.attending import Jobs
+from surefoot.server.gateway.entries import Asked
 from surefoot.server.gateway.generating import Accepted, Generation, Generator, Task
-from surefoot.server.gateway.log import GatewayEntry, GatewayLog, NoLog
 from surefoot.server.gateway.metrics import Metrics
-from surefoot.server.gateway.monitor import Monitor
+from surefoot.server.gateway.monitor import Monitor, Observations
 from surefoot.server.gateway.planning import DEFAULT, Planner
+from surefoot.server.gateway.recording import Recorder
 from surefoot.server.gateway.schemas import Options
 from surefoot.server.gateway.settings import GatewaySettings
 from surefoot.server.gateway.sharing import SharedPolicy, SharedScorer
 from surefoot.server.settings import Limits
+from surefoot.store.database import GatewayLog, GatewayRecord
 
 T = TypeVar("T")
+CLIENT_LEFT = 499
+"""Status, in the metrics and the record, of a request whose client left; nobody receives it."""
 _LOG = logging.getLogger("surefoot.server")
 
 
 class Gateway:
     """Answers for many clients with one policy and one scorer, in common batches.
 
-    Make one an application; it serves one event loop. ``log`` keeps what was answered, ``monitor`` says
-    whether the model is still the one that was tested. Raises :class:`surefoot.server.errors.ApiError` if the
-    default strategy makes no sense.
+    Make one an application; it serves one event loop. ``log``, such as ``Database.gateway``, keeps what was
+    answered and stays open; ``monitor`` says whether the model is still the one that was tested. Raises
+    :class:`surefoot.server.errors.ApiError` if the default strategy makes no sense.
     """
 
     def __init__(
@@ -50,7 +55,7 @@ class Gateway:
         monitor: Monitor | None = None,
     ) -> None:
         self.settings, self.limits = settings or GatewaySettings(), limits or Limits()
-        self.log: GatewayLog = log or NoLog()
+        self.recorder = Recorder(log)
         self.monitor = monitor or Monitor()
         self.admission = Admission(running=self.limits.running, waiting=self.limits.waiting)
         self.metrics = Metrics(self.admission, self.monitor)
@@ -89,13 +94,17 @@ class Gateway:
             message = f"no answer within {self.limits.timeout_s:g} s"
             raise ApiError(504, message, code="timeout") from error
 
-    async def generate(self, ticket: Ticket, task: Task, accepted: Accepted | None = None) -> Generation:
-        """Answers to a task, counted and watched. Raises :class:`ApiError`."""
+    async def generate(
+        self, ticket: Ticket, task: Task, accepted: Accepted | None = None
+    ) -> tuple[Generation, Observations]:
+        """Answers to a task, counted, and what was observed of them. Raises :class:`ApiError`."""
         generation = await self.in_turn(ticket, lambda: self.generator.generate(task, accepted))
         self.metrics.generated.labels(task.strategy.name).inc(len(generation.choices))
+        seen = Observations()
         for choice in generation.choices:
-            self._watch(task, choice.result, abstained=choice.abstained)
-        return generation
+            observe(seen, task, choice.result, abstained=choice.abstained)
+        self.monitor.add(seen)
+        return generation, seen
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Step scores, in a batch with those of other clients. Raises :class:`ApiError` without a scorer."""
@@ -105,14 +114,30 @@ class Gateway:
         self.metrics.spent(sum((record.usage for record in records), Usage()))
         return records
 
-    async def record(self, entry: GatewayEntry) -> None:
-        """Write an entry down. Raises :class:`ApiError` 500 if that fails."""
+    async def record(self, record: GatewayRecord) -> None:
+        """Return when a record is kept. Raises :class:`ApiError` 500 if that fails."""
         try:
-            await self.log.write(entry)
+            await self.recorder.write(record)
         except Exception as error:
             self.metrics.log_failures.inc()
             _LOG.exception("an answer could not be written down")
             raise ApiError(500, "the answer could not be written down", code="log_failed") from error
+
+    @contextmanager
+    def failures_recorded(self, asked: Asked) -> Iterator[None]:
+        """Around the work for a request: what ends it early is written down, too."""
+        try:
+            yield
+        except ApiError as error:
+            self.recorder.note(asked.failed(error.status, error.message))
+            raise
+        except asyncio.CancelledError:
+            status, why = (503, "stopped") if self.admission.draining else (CLIENT_LEFT, "the client left")
+            self.recorder.note(asked.failed(status, why))
+            raise
+        except Exception as error:
+            self.recorder.note(asked.failed(500, type(error).__name__))
+            raise
 
     async def stop(self, grace_s: float | None = None) -> int:
         """Let nobody in, give what runs ``grace_s`` seconds, then hand it back; how much that was."""
@@ -126,22 +151,24 @@ class Gateway:
         """Free what is held. Call it once, at the end."""
         self.admission.draining = True
         await asyncio.to_thread(self._checker.close)
-        await self.log.close()
+        await self.recorder.close()
 
-    def _watch(self, task: Task, result: SearchResult, *, abstained: bool) -> None:
-        if task.strategy.search is None:
-            return
-        self.monitor.count("abstained", abstained)
-        if result.chosen is None:
-            return
-        self.monitor.count("unparsed", result.answer is None)
-        if not result.scores:
-            return
-        scores = result.scores[result.chosen].scores
-        self.monitor.scores(scores)
-        self.monitor.count("unscored", None in scores)
-        threshold = task.strategy.threshold
-        if threshold is not None:
-            accepted = sum(score is None or score >= threshold for score in scores)
-            self.monitor.count("accepted", True, accepted)
-            self.monitor.count("accepted", False, max(0, result.counts.drawn - accepted))
+
+def observe(seen: Observations, task: Task, result: SearchResult, *, abstained: bool) -> None:
+    """Note what the answer of a search says about policy and reward model."""
+    if task.strategy.search is None:
+        return
+    seen.count("abstained", abstained)
+    if result.chosen is None:
+        return
+    seen.count("unparsed", result.answer is None)
+    if not result.scores:
+        return
+    scores = result.scores[result.chosen].scores
+    seen.score(scores)
+    seen.count("unscored", None in scores)
+    threshold = task.strategy.threshold
+    if threshold is not None:
+        accepted = sum(score is None or score >= threshold for score in scores)
+        seen.count("accepted", True, accepted)
+        seen.count("accepted", False, max(0, result.counts.drawn - accepted))

@@ -6,12 +6,14 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from surefoot.server.settings import Settings
+from surefoot.store.database import ScoredRequest
+from surefoot.store.database.gateway import Gateway
 
 Share = Literal["accepted", "abstained", "unparsed", "unscored"]
 """accepted: steps, or given solutions, that were accepted; abstained: answers that were withheld or missing;
@@ -24,6 +26,9 @@ SMOOTHING = 0.5
 
 class MonitorSettings(Settings):
     """Windows and alarms."""
+
+    since: AwareDatetime | None = None
+    """When the reference begins, for a server whose log holds earlier answers; ``None`` = with the first."""
 
     reference: int = Field(default=2000, ge=20)
     """Scores of the reference window: the first that are seen, unless a reference is given."""
@@ -53,6 +58,33 @@ class Drift:
     """The index is above its bound, and the statistic above its critical value."""
 
 
+@dataclass
+class Observations:
+    """What a request tells the monitor."""
+
+    scores: list[float] = field(default_factory=list)
+    events: list[tuple[Share, bool, int]] = field(default_factory=list)
+    """Share, whether it happened, how often."""
+
+    def score(self, values: Sequence[float | None]) -> None:
+        """Step scores of an answer; those that are unknown are passed over."""
+        self.scores.extend(value for value in values if value is not None and math.isfinite(value))
+
+    def count(self, share: Share, happened: bool, times: int = 1) -> None:
+        """An event of a share, so many times."""
+        self.events.append((share, happened, times))
+
+    def tally(self) -> dict[str, float]:
+        """For counters by the hour: ``accepted`` of ``accepted_of`` …, and ``score_sum`` over ``scores``."""
+        found: dict[str, float] = {}
+        for share, happened, times in self.events:
+            found[share] = found.get(share, 0) + happened * times
+            found[f"{share}_of"] = found.get(f"{share}_of", 0) + times
+        if self.scores:
+            found |= {"scores": len(self.scores), "score_sum": math.fsum(self.scores)}
+        return found
+
+
 class Monitor:
     """Keeps a reference window of step scores, the latest ones, and the latest events of each share.
 
@@ -72,20 +104,16 @@ class Monitor:
             "unscored": deque(maxlen=self.settings.window),
         }
 
-    def scores(self, values: Sequence[float | None]) -> None:
-        """Step scores of an answer; those that are unknown are passed over."""
-        for value in values:
-            if value is None or not math.isfinite(value):
-                continue
+    def add(self, seen: Observations) -> None:
+        """Take note of a request."""
+        for value in seen.scores:
             if not self._complete:
                 self._reference.append(value)
                 self._complete = len(self._reference) >= self.settings.reference
             else:
                 self._recent.append(value)
-
-    def count(self, share: Share, happened: bool, times: int = 1) -> None:
-        """An event of a share, so many times."""
-        self._events[share].extend([happened] * min(times, self.settings.window))
+        for share, happened, times in seen.events:
+            self._events[share].extend([happened] * min(times, self.settings.window))
 
     def share(self, share: Share) -> float | None:
         """Share of the latest events; ``None`` = there were none."""
@@ -119,6 +147,30 @@ class Monitor:
         return Drift(
             psi=psi, ks=ks, ks_critical=critical, alarm=psi > self.settings.psi_above and ks > critical
         )
+
+
+def resumed(settings: MonitorSettings, log: Gateway, *, policy: str, scorer: str) -> Monitor:
+    """A monitor that goes on from the answers in a log: a restart must not make what drifted the reference.
+
+    The windows of scores are filled as they were; the shares begin anew. Raises ``StoreError``.
+    """
+    monitor = Monitor(settings)
+    first = log.scores(policy=policy, scorer=scorer, since=settings.since, limit=settings.reference)
+    last = (first[-1].created, first[-1].request_id) if first else None
+    for row in first:
+        monitor.add(_seen(row))
+    for row in log.scores(
+        policy=policy, scorer=scorer, since=settings.since, latest=True, limit=settings.window
+    ):
+        if last is not None and (row.created, row.request_id) > last:
+            monitor.add(_seen(row))
+    return monitor
+
+
+def _seen(row: ScoredRequest) -> Observations:
+    seen = Observations()
+    seen.score(row.scores)
+    return seen
 
 
 def stability_index(reference: Sequence[float], recent: Sequence[float], bins: int = 10) -> float:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
-import uuid
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,14 +13,17 @@ from pydantic import Field
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import Message, StepScores, Usage
 from surefoot.server.errors import ApiError
+from surefoot.server.gateway.admission import Ticket
 from surefoot.server.gateway.answers import Extension, TokenUsage, Told, extension
 from surefoot.server.gateway.attending import attend
-from surefoot.server.gateway.gateway import Gateway
+from surefoot.server.gateway.entries import Asked, candidates_of, new_id
+from surefoot.server.gateway.gateway import Gateway, observe
 from surefoot.server.gateway.generating import Generation, Task
 from surefoot.server.gateway.given import Given, item_of
-from surefoot.server.gateway.log import GatewayEntry
+from surefoot.server.gateway.monitor import Observations
 from surefoot.server.gateway.schemas import Options
 from surefoot.server.gateway.scoring import SCORING_ERRORS, require_scorer, value_of
+from surefoot.store.database import GatewayCandidate, GatewayRecord
 
 Decision = Literal["accept", "reject", "unscored"]
 
@@ -83,18 +84,26 @@ def verifying_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter
     async def verify(request: Request, body: VerifyRequest) -> VerifyAnswer:
         """Accept a solution or find its first bad step; with `resample`, write it anew from there."""
         name = require_scorer(gateway, body.model)
-        began = time.monotonic()
         item = item_of(body)
         plan = _Plan.of(gateway, body, item)
+        asked = Asked(
+            id=new_id("verify"),
+            endpoint=request.url.path,
+            model=name,
+            strategy=plan.task.strategy.name if plan.task else "",
+            problem=item.problem,
+            key=request.state.key,
+            parameters=body.model_dump(
+                mode="json", exclude_none=True, exclude={"problem", "steps", "solution", "model"}
+            ),
+        )
         ticket = gateway.admission.ticket()
         try:
-            work = gateway.in_turn(ticket, lambda: plan.work(gateway))
+            work = plan.work(gateway, ticket, asked)
             found = await attend(request.receive, gateway.jobs, work, gateway.metrics.left.inc)
         finally:
             ticket.close()
-        entry = found.entry(item, owner=request.state.owner, seconds=time.monotonic() - began)
-        await gateway.record(entry)
-        return found.told(gateway, item, name, plan.threshold, entry)
+        return found.told(gateway, item, plan.threshold, asked)
 
     return router
 
@@ -112,30 +121,28 @@ class _Found:
     def usage(self) -> Usage:
         return self.record.usage + (self.generation.usage if self.generation else Usage())
 
-    def entry(self, item: ProblemTrace, *, owner: str, seconds: float) -> GatewayEntry:
-        made = self.generation
-        return GatewayEntry(
-            id=f"verify-{uuid.uuid4().hex}",
-            endpoint="verify",
-            owner=owner,
-            strategy=made.strategy if made else "verify",
-            problem=item.problem,
-            results=tuple(choice.result for choice in made.choices) if made else (),
+    def entry(self, gateway: Gateway, item: ProblemTrace, asked: Asked, seen: Observations) -> GatewayRecord:
+        given = GatewayCandidate(
             trace=item.trace,
+            chosen=False,
+            choice=None,
+            score=value_of(self.record, gateway.aggregation),
             scores=self.record,
-            decision=self.decision,
-            abstained=tuple(choice.abstained for choice in made.choices) if made else (),
+        )
+        return asked.answered(
+            policy=gateway.policy.name,
+            scorer=self.record.scorer,
             usage=self.usage,
-            seconds=seconds,
+            candidates=(given, *(candidates_of(self.generation) if self.generation else ())),
+            seen=seen,
+            decision=self.decision,
         )
 
-    def told(
-        self, gateway: Gateway, item: ProblemTrace, name: str, threshold: float, entry: GatewayEntry
-    ) -> VerifyAnswer:
+    def told(self, gateway: Gateway, item: ProblemTrace, threshold: float, asked: Asked) -> VerifyAnswer:
         return VerifyAnswer(
-            id=entry.id,
-            created=int(entry.created.timestamp()),
-            model=name,
+            id=asked.id,
+            created=int(asked.created.timestamp()),
+            model=asked.model,
             decision=self.decision,
             first_bad_step=self.bad,
             threshold=threshold,
@@ -163,7 +170,16 @@ class _Plan:
         task = _task(gateway, body, item, threshold) if body.resample else None
         return cls(item=item, threshold=threshold, task=task)
 
-    async def work(self, gateway: Gateway) -> _Found:
+    async def work(self, gateway: Gateway, ticket: Ticket, asked: Asked) -> _Found:
+        """The verdict, once its record is kept."""
+        with gateway.failures_recorded(asked):
+            seen = Observations()
+            found = await gateway.in_turn(ticket, lambda: self._judge(gateway, seen))
+            gateway.monitor.add(seen)
+            await gateway.record(found.entry(gateway, self.item, asked, seen))
+            return found
+
+    async def _judge(self, gateway: Gateway, seen: Observations) -> _Found:
         [record] = await gateway.score([self.item])
         bad = next((k for k, s in enumerate(record.scores) if s is not None and s < self.threshold), None)
         decision: Decision = "accept"
@@ -172,14 +188,16 @@ class _Plan:
         elif None in record.scores:
             decision = "unscored"
         gateway.metrics.verdicts.labels(decision).inc()
-        gateway.monitor.scores(record.scores)
-        gateway.monitor.count("unscored", None in record.scores)
-        gateway.monitor.count("accepted", decision == "accept")
+        seen.score(record.scores)
+        seen.count("unscored", None in record.scores)
+        seen.count("accepted", decision == "accept")
         generation = None
         if self.task is not None and bad is not None:
             kept = tuple(self.item.trace.step_text(step) for step in range(bad))
             task = _kept(self.task, kept)
             generation = await gateway.generator.generate(task)
+            for choice in generation.choices:
+                observe(seen, task, choice.result, abstained=choice.abstained)
         return _Found(decision=decision, bad=bad, record=record, generation=generation)
 
 

@@ -34,7 +34,7 @@ from surefoot.store.database.annotation import (
     StoredLabel,
     Submission,
 )
-from surefoot.store.database.gateway import Counter, GatewayRow
+from surefoot.store.database.gateway import Counter, GatewayRow, ScoredRequest
 from surefoot.store.database.gateway_record import GatewayCandidate, GatewayLog, GatewayRecord
 from surefoot.store.database.imports import Imported, ImportReport, import_files
 from surefoot.store.database.ratings import Ratings, ratings
@@ -76,6 +76,7 @@ __all__ = [
     "Ratings",
     "Remark",
     "Role",
+    "ScoredRequest",
     "Session",
     "StoreError",
     "StoredLabel",

@@ -23,6 +23,8 @@ gateway_requests = Table(
     Column("candidates", Integer, nullable=False),
     Column("tokens", BIG, nullable=False),
     Column("payload", Text, nullable=False),
+    Column("policy", Text),
+    Column("scorer", Text),
     Index(None, "created"),
     Index(None, "strategy", "created"),
     Index(None, "project_id", "created"),
@@ -36,6 +38,7 @@ gateway_candidates = Table(
     Column("chosen", Boolean, nullable=False),
     Column("score", Float),
     Column("payload", Text, nullable=False),
+    Column("given", Boolean, nullable=False),
 )
 
 counters = Table(

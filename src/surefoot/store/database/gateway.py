@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Table, insert, select
@@ -27,6 +27,8 @@ class GatewayRow:
     endpoint: str
     model: str
     strategy: str
+    policy: str | None
+    scorer: str | None
     status: int
     failed: bool
     latency_ms: float
@@ -45,30 +47,42 @@ class Counter:
     value: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoredRequest:
+    """Step scores of a request's answers, one behind the other."""
+
+    created: datetime
+    request_id: str
+    scores: tuple[float | None, ...]
+
+
 class Gateway:
-    """Repository of the gateway; its ``write`` is the ``GatewayLog`` protocol."""
+    """Repository of the gateway; its ``write_all`` is the ``GatewayLog`` protocol."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
-    def write(self, record: GatewayRecord) -> None:
-        """Keep one request; see ``write_all``."""
-        self.write_all([record])
-
     def write_all(self, records: Sequence[GatewayRecord]) -> None:
-        """Keep requests with their candidates in one transaction: on disk when this returns.
+        """Keep requests with their candidates, and add their tallies to the counters, in one transaction: on
+        disk when this returns.
 
         An id that is there already is left as it is. Several requests in one call cost one flush to disk.
         Raises ``StoreError`` for text that cannot be kept (none of the requests is kept then).
         """
         rows = [_rows(record) for record in records]
+        counts: dict[tuple[datetime, str], float] = {}
         with self._connections.write() as connection:
-            for request, candidates in rows:
+            for record, (request, candidates) in zip(records, rows, strict=True):
                 query = _dialect_insert(connection, t.gateway_requests).values(request)
                 query = query.on_conflict_do_nothing()
-                new = connection.scalar(query.returning(t.gateway_requests.c.id)) is not None
-                if new and candidates:
+                if connection.scalar(query.returning(t.gateway_requests.c.id)) is None:
+                    continue
+                if candidates:
                     connection.execute(insert(t.gateway_candidates), candidates)
+                hour = record.created.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+                for name, value in record.tally.items():
+                    counts[hour, name] = counts.get((hour, name), 0.0) + value
+            _add(connection, counts)
 
     def get(self, request_id: str) -> GatewayRecord:
         """The whole record. Raises ``NotFoundError``."""
@@ -87,6 +101,8 @@ class Gateway:
         *,
         strategy: str | None = None,
         model: str | None = None,
+        policy: str | None = None,
+        scorer: str | None = None,
         key_id: int | None = None,
         project_id: int | None = None,
         failed: bool | None = None,
@@ -98,7 +114,14 @@ class Gateway:
         """Requests, newest first; ``before`` is (created, request_id) of the last row of the page before."""
         g = t.gateway_requests.c
         wanted = []
-        pairs = ((g.strategy, strategy), (g.model, model), (g.key_id, key_id), (g.project_id, project_id))
+        pairs = (
+            (g.strategy, strategy),
+            (g.model, model),
+            (g.policy, policy),
+            (g.scorer, scorer),
+            (g.key_id, key_id),
+            (g.project_id, project_id),
+        )
         for column, value in pairs:
             if value is not None:
                 wanted.append(column == value)
@@ -116,22 +139,41 @@ class Gateway:
         with self._connections.read() as connection:
             return [GatewayRow(**row) for row in connection.execute(query).mappings()]
 
-    def count(self, values: Mapping[str, float], at: datetime | None = None) -> None:
-        """Add ``values`` to the counters of the hour of ``at`` (now by default); safe from many writers."""
-        moment = at or self._connections.clock()
-        hour = moment.replace(minute=0, second=0, microsecond=0)
-        # in one order, so that two writers never wait for each other's rows crosswise
-        rows = [
-            {"hour": hour, "name": checked_name("name", name), "value": float(value)}
-            for name, value in sorted(values.items())
+    def scores(
+        self,
+        *,
+        policy: str,
+        scorer: str,
+        since: datetime | None = None,
+        latest: bool = False,
+        limit: int = 2000,
+    ) -> list[ScoredRequest]:
+        """Scored answers by ``policy`` and scored solutions that clients gave, by request, oldest first.
+
+        Those of the first ``limit`` requests from ``since`` on, or of the ``latest``.
+        """
+        g, c = t.gateway_requests.c, t.gateway_candidates.c
+        wanted = [g.policy == policy, g.scorer == scorer]
+        if since is not None:
+            wanted.append(g.created >= since)
+        order = (g.created.desc(), g.id.desc()) if latest else (g.created, g.id)
+        found = select(g.id, g.created).where(*wanted).order_by(*order).limit(limit).subquery()
+        query = (
+            select(found.c.created, found.c.id, c.payload)
+            .join(found, found.c.id == c.request_id)
+            .where(c.chosen | c.given)
+            .order_by(found.c.created, found.c.id, c.position)
+        )
+        scores: dict[tuple[datetime, str], list[float | None]] = {}
+        with self._connections.read() as connection:
+            for moment, request_id, payload in connection.execute(query):
+                candidate = GatewayCandidate.model_validate_json(payload)
+                if candidate.scores is not None:
+                    scores.setdefault((moment, request_id), []).extend(candidate.scores.scores)
+        return [
+            ScoredRequest(created=moment, request_id=request_id, scores=tuple(values))
+            for (moment, request_id), values in scores.items()
         ]
-        with self._connections.write() as connection:
-            for row in rows:
-                query = _dialect_insert(connection, t.counters).values(row)
-                total = t.counters.c.value + query.excluded.value
-                connection.execute(
-                    query.on_conflict_do_update(index_elements=["hour", "name"], set_={"value": total})
-                )
 
     def counters(self, since: datetime | None = None) -> list[Counter]:
         """Counters by hour and name."""
@@ -141,6 +183,17 @@ class Gateway:
             query = query.where(c.hour >= since)
         with self._connections.read() as connection:
             return [Counter(**row) for row in connection.execute(query).mappings()]
+
+
+def _add(connection: Connection, counts: Mapping[tuple[datetime, str], float]) -> None:
+    # in one order, so that two writers never wait for each other's rows crosswise
+    for (hour, name), value in sorted(counts.items()):
+        row = {"hour": hour, "name": checked_name("tally", name), "value": float(value)}
+        query = _dialect_insert(connection, t.counters).values(row)
+        total = t.counters.c.value + query.excluded.value
+        connection.execute(
+            query.on_conflict_do_update(index_elements=["hour", "name"], set_={"value": total})
+        )
 
 
 def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -161,6 +214,8 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "project_id": record.project_id,
         "candidates": len(record.candidates),
         "tokens": record.usage.tokens,
+        "policy": record.policy,
+        "scorer": record.scorer,
         "payload": payload_of(record.model_copy(update={"candidates": ()})),
     }
     candidates = [
@@ -168,6 +223,7 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             "request_id": record.request_id,
             "position": position,
             "chosen": candidate.chosen,
+            "given": candidate.choice is None,
             "score": candidate.score,
             "payload": payload_of(candidate),
         }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,50 +12,62 @@ from surefoot.records import Problem, Record, StepScores, Trace, Usage
 
 
 class GatewayCandidate(BaseModel):
-    """One solution that the strategy considered."""
+    """One solution that the strategy considered, or that the client gave."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     trace: Trace
     chosen: bool
-    """Whether the client got it (a choice of the answer)."""
+    """Whether it became an answer."""
+    choice: int | None = Field(default=0, ge=0)
+    """The answer that it was considered for, counted from 0; ``None`` = the client gave it."""
+    weight: int = Field(default=1, ge=1)
+    """How often it was found."""
     score: float | None = None
     """What the strategy ranked it by; ``None`` = not scored."""
     scores: StepScores | None = None
     reason: str | None = None
-    """Why it was rejected or cut, e.g. ``step 3 below 0.5``."""
+    """Why it was rejected, cut or withheld, e.g. ``step 3 below 0.5``."""
 
 
 class GatewayRecord(Record):
     """One request to the gateway, answered or failed."""
 
     request_id: str = Field(min_length=1, max_length=200)
-    """Unique. A second write with the same id changes nothing."""
+    """Unique; that of the answer. A second write with the same id changes nothing."""
     created: datetime
     endpoint: str
     """``/v1/chat/completions`` …"""
     model: str
+    """What the client asked for."""
     strategy: str
     """``best-of-16``, ``beam-4x4`` …; the empty text where none applies."""
+    policy: str | None = None
+    """Who wrote the candidates."""
+    scorer: str | None = None
+    """Who scored them; ``None`` = nobody."""
     status: int
     """HTTP status that was answered; 499 = the client left."""
     error: str | None = None
     latency_ms: float = Field(ge=0)
-    policy_ms: float | None = None
-    """Of that, waited for the policy and the verifier."""
     usage: Usage = Usage()
     key_id: int | None = None
     project_id: int | None = None
+    """That of the key."""
     problem: Problem | None = None
     """The prompt as a problem; ``None`` if the request never got that far."""
     candidates: tuple[GatewayCandidate, ...] = ()
+    decision: Literal["accept", "reject", "unscored"] | None = None
+    """The verdict on a solution that the client gave."""
     request: dict[str, Any] = Field(default_factory=dict)
     """The parameters asked for (n, temperature, seed …), without the messages."""
+    tally: dict[str, float] = Field(default_factory=dict)
+    """What the request adds to the counters of its hour."""
 
 
 class GatewayLog(Protocol):
     """Where the gateway writes. ``Database.gateway`` is one; a list in a test is another."""
 
-    def write(self, record: GatewayRecord) -> None:
-        """Keep ``record``: it is on disk when this returns. Blocks; call it in a thread."""
+    def write_all(self, records: Sequence[GatewayRecord]) -> None:
+        """Keep ``records``, all or none: they are on disk when this returns. Blocks; call it in a thread."""
         ...

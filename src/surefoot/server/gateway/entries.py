@@ -1,0 +1,99 @@
+"""What is written down of a request: who asked what, and every solution that was considered."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from surefoot.records import Problem, Usage
+from surefoot.server.gateway.generating import Choice, Generation
+from surefoot.server.gateway.monitor import Observations
+from surefoot.store.database import ApiKey, GatewayCandidate, GatewayRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A request that is understood; what its record says whatever comes of it."""
+
+    id: str
+    endpoint: str
+    model: str
+    strategy: str
+    problem: Problem
+    key: ApiKey | None
+    parameters: dict[str, Any]
+    created: datetime = field(default_factory=lambda: datetime.now(UTC))
+    began: float = field(default_factory=time.monotonic)
+
+    def answered(
+        self,
+        *,
+        policy: str | None,
+        scorer: str | None,
+        usage: Usage,
+        candidates: tuple[GatewayCandidate, ...],
+        seen: Observations,
+        decision: Any = None,
+    ) -> GatewayRecord:
+        """The record of an answer."""
+        return self._record(
+            status=200,
+            policy=policy,
+            scorer=scorer,
+            usage=usage,
+            candidates=candidates,
+            tally={"answered": 1, **seen.tally()},
+            decision=decision,
+        )
+
+    def failed(self, status: int, error: str) -> GatewayRecord:
+        """The record of a failure, with the HTTP status that was answered."""
+        return self._record(status=status, error=error, tally={"failed": 1})
+
+    def _record(self, **more: Any) -> GatewayRecord:
+        return GatewayRecord(
+            request_id=self.id,
+            created=self.created,
+            endpoint=self.endpoint,
+            model=self.model,
+            strategy=self.strategy,
+            problem=self.problem,
+            latency_ms=1000 * (time.monotonic() - self.began),
+            key_id=self.key.id if self.key else None,
+            project_id=self.key.project_id if self.key else None,
+            request=self.parameters,
+            **more,
+        )
+
+
+def new_id(prefix: str) -> str:
+    """Id of an answer."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def candidates_of(generation: Generation) -> tuple[GatewayCandidate, ...]:
+    """The solutions considered for each choice, in the order found."""
+    return tuple(
+        candidate
+        for number, choice in enumerate(generation.choices)
+        for candidate in _candidates(number, choice)
+    )
+
+
+def _candidates(number: int, choice: Choice) -> list[GatewayCandidate]:
+    result = choice.result
+    return [
+        GatewayCandidate(
+            trace=trace,
+            chosen=place == result.chosen and choice.withheld is None,
+            choice=number,
+            weight=result.weights[place],
+            score=result.values[place],
+            scores=result.scores[place] if result.scores else None,
+            reason=choice.withheld if place == result.chosen else f"not chosen by {result.rule}",
+        )
+        for place, trace in enumerate(result.candidates)
+    ]
