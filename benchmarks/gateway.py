@@ -1,16 +1,17 @@
 """What the gateway adds to a request: many clients on this machine, a scripted policy of known latency.
 
 ``python benchmarks/gateway.py [--quick] [--json FILE] [--clients 200] [--seconds 120]
-[--latency-ms 1000]``
+[--latency-ms 1000] [--database URL]``
 
 The server is a process of its own, as is the load. Each client asks one question after the other, by one of
 several strategies, half of them as streams, and checks that the answer is to its own question. Overhead is
 the time of a request beyond the policy's: its latency times the calls that follow each other for that
 strategy. The clients begin at times spread over the latency and do not wait between questions: with more of
 them than the machine can serve in that time, overhead is the length of a queue (see ``server_cpu_ms``).
-``errors`` also counts answers to another's question, entries that the log lacks, and 429s, for the limits are
-set above the load. ``memory_growth`` is the server's resident memory at the end against that after a tenth of
-the time.
+``errors`` also counts answers to another's question, answers that the record lacks, and 429s, for the limits
+are set above the load. ``memory_growth`` is the resident memory at the end against that after a tenth
+of the time. At last the server is killed (SIGKILL) in the midst of the same load: an answer that a client
+had got by then and that the record lacks is an error, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,15 +40,16 @@ STRATEGIES = {"scripted": 1, "best-of-4": 1, "majority-4": 1, "accept-reject": 3
 LINES = 2
 
 
-def serve(latency_s: float, log: str) -> None:
+def serve(latency_s: float, database: str) -> None:
     """Run the server until its standard input is closed."""
     from surefoot.policies.scripted import ScriptedPolicy
     from surefoot.protocols import ProblemTrace, SampleRequest
     from surefoot.records import StepScores, Usage
     from surefoot.server.app import create_app
-    from surefoot.server.gateway import Gateway, GatewaySettings, JsonLinesLog
-    from surefoot.server.run import server_of
+    from surefoot.server.gateway import Gateway, GatewaySettings
+    from surefoot.server.run import GracefulServer, server_of
     from surefoot.server.settings import Limits, ServerSettings
+    from surefoot.store.database import open_database
 
     class Scorer:
         name = "even"
@@ -66,26 +71,26 @@ def serve(latency_s: float, log: str) -> None:
         lines = [f"line {at} of {question}\n" for at in range(written, LINES)]
         return "".join(lines) + f"The answer is {question}"
 
-    async def main() -> None:
-        limits = Limits(running=2000, waiting=2000, timeout_s=60)
-        settings = ServerSettings(port=0, limits=limits)
+    def announce(server: GracefulServer) -> None:
+        while not server.started:
+            time.sleep(0.01)
+        print(server.servers[0].sockets[0].getsockname()[1], flush=True)
+        sys.stdin.read()
+        server.should_exit = True
+
+    limits = Limits(running=2000, waiting=2000, timeout_s=60)
+    settings = ServerSettings(port=0, limits=limits)
+    with open_database(database) as db:
         gateway = Gateway(
             ScriptedPolicy(answer, latency_s=latency_s),
             Scorer(),
             settings=GatewaySettings(overlap=True),
             limits=limits,
-            log=JsonLinesLog(Path(log)),
+            log=db.gateway,
         )
-        server = server_of(create_app(settings, gateway=gateway), settings)
-        work = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        print(server.servers[0].sockets[0].getsockname()[1], flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-        server.should_exit = True
-        await work
-
-    asyncio.run(main())
+        server = server_of(create_app(settings, gateway=gateway, db=db), settings)
+        threading.Thread(target=announce, args=(server,), daemon=True).start()
+        server.run()
 
 
 @dataclass
@@ -96,11 +101,13 @@ class Seen:
     by_strategy: dict[str, list[float]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     mixed: int = 0
+    acknowledged: list[str] = field(default_factory=list)
+    """Ids of answers that a client has."""
     memory: list[tuple[float, int]] = field(default_factory=list)
 
 
 async def client(number: int, port: int, until: float, latency_s: float, seen: Seen) -> None:
-    """One client on one connection: a question after the other until the time is up."""
+    """One client on one connection: a question after the other until the time is up, or the server gone."""
     await asyncio.sleep(random.Random(number).uniform(0, latency_s))  # else all come at the same moment
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     names = list(STRATEGIES)
@@ -121,7 +128,10 @@ async def client(number: int, port: int, until: float, latency_s: float, seen: S
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             seen.errors.append(f"{type(error).__name__}: {error}")
             writer.close()
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                return
             continue
         took = time.monotonic() - began
         if status != 200:
@@ -130,8 +140,9 @@ async def client(number: int, port: int, until: float, latency_s: float, seen: S
         overhead = took - latency_s * STRATEGIES[strategy]
         seen.overheads_s.append(overhead)
         seen.by_strategy.setdefault(strategy, []).append(overhead)
-        if content(text, stream) != expected(question):
-            seen.mixed += 1
+        name, got = told(text, stream)
+        seen.acknowledged.append(name)
+        seen.mixed += got != expected(question)
     writer.close()
 
 
@@ -140,15 +151,16 @@ def expected(question: str) -> str:
     return "".join(f"line {at} of {question}\n" for at in range(LINES)) + f"The answer is {question}"
 
 
-def content(text: str, stream: bool) -> str:
-    """The answer's text."""
+def told(text: str, stream: bool) -> tuple[str, str]:
+    """The answer's id and text."""
     if not stream:
-        return str(json.loads(text)["choices"][0]["message"]["content"])
+        answer = json.loads(text)
+        return answer["id"], answer["choices"][0]["message"]["content"]
     events = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    chunks = [json.loads(event) for event in events if event != "[DONE]"]
     if events[-1] != "[DONE]":
-        return ""
-    deltas = [json.loads(event)["choices"][0]["delta"] for event in events[:-1]]
-    return "".join(delta.get("content") or "" for delta in deltas)
+        return chunks[0]["id"], ""
+    return chunks[0]["id"], "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
 
 
 async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> tuple[int, str]:
@@ -190,22 +202,55 @@ async def watch(process: int, until: float, seen: Seen) -> None:
         await asyncio.sleep(0.25)
 
 
-async def load(clients: int, port: int, seconds: float, latency_s: float, process: int) -> Seen:
-    """All clients until the time is up."""
+async def load(clients: int, port: int, seconds: float, latency_s: float, process: int | None) -> Seen:
+    """All clients until the time is up; the memory of ``process`` is watched, if one is given."""
     seen = Seen()
     until = time.monotonic() + seconds
     work = [client(number, port, until, latency_s, seen) for number in range(clients)]
-    await asyncio.gather(*work, watch(process, until, seen))
+    if process is not None:
+        work.append(watch(process, until, seen))
+    await asyncio.gather(*work)
     return seen
 
 
-def logged(path: Path) -> int:
-    """Entries in the gateway's log, each of which must be whole."""
-    with path.open(encoding="utf-8") as stream:
-        return sum(bool(json.loads(line)["id"]) for line in stream)
+def missing(database: str, acknowledged: list[str]) -> int:
+    """How many answers that clients have are not in the record, whole and with their candidates."""
+    from surefoot.store.database import NotFoundError, open_database
+
+    absent = 0
+    with open_database(database) as db:
+        for name in acknowledged:
+            try:
+                absent += not db.gateway.get(name).candidates
+            except NotFoundError:
+                absent += 1
+    return absent
 
 
-def figures(seen: Seen, entries: int) -> list[dict[str, Any]]:
+@contextmanager
+def served(database: str, latency_ms: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A server and its port; it stops in order at the end of the block, if it still runs."""
+    command = [sys.executable, __file__, "--serve", database, "--latency-ms", str(latency_ms)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        if server.stdout is None or server.stdin is None:
+            raise SystemExit("the server has no pipes")
+        yield server, int(server.stdout.readline())
+        server.stdin.close()
+
+
+def killed(database: str, clients: int, seconds: float, latency_ms: float) -> tuple[int, int]:
+    """Answers that clients had when the server was killed under load, and how many of them are lost."""
+
+    async def work(server: subprocess.Popen[str], port: int) -> Seen:
+        asyncio.get_running_loop().call_later(seconds, server.kill)
+        return await load(clients, port, 2 * seconds, latency_ms / 1000, None)
+
+    with served(database, latency_ms) as (server, port):
+        acknowledged = asyncio.run(work(server, port)).acknowledged
+    return len(acknowledged), missing(database, acknowledged)
+
+
+def figures(seen: Seen, lost: int) -> list[dict[str, Any]]:
     values = np.array(seen.overheads_s) * 1000
     generator = np.random.default_rng(0)
 
@@ -223,7 +268,7 @@ def figures(seen: Seen, entries: int) -> list[dict[str, Any]]:
     start = seen.memory[0][0] + (seen.memory[-1][0] - seen.memory[0][0]) / 10
     early = next(size for moment, size in seen.memory if moment >= start)
     growth = seen.memory[-1][1] / early
-    bad = len(seen.errors) + seen.mixed + abs(entries - len(seen.overheads_s))
+    bad = len(seen.errors) + seen.mixed + lost
     return [
         share("overhead_p50_ms", 50),
         share("overhead_p99_ms", 99),
@@ -242,7 +287,8 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--latency-ms", type=float, default=1000.0)
-    parser.add_argument("--serve", metavar="LOG", help=argparse.SUPPRESS)
+    parser.add_argument("--database", help="PostgreSQL by URL; left out, SQLite in a new file")
+    parser.add_argument("--serve", metavar="DATABASE", help=argparse.SUPPRESS)
     given = parser.parse_args()
     latency_s = given.latency_ms / 1000
     if given.serve:
@@ -250,18 +296,15 @@ def main() -> None:
         return
     seconds = 5.0 if given.quick else given.seconds
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log.jsonl"
-        command = [sys.executable, __file__, "--serve", str(log), "--latency-ms", str(given.latency_ms)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-            if server.stdout is None or server.stdin is None:
-                raise SystemExit("the server has no pipes")
-            port = int(server.stdout.readline())
+        database = given.database or str(Path(folder) / "store.db")
+        with served(database, given.latency_ms) as (server, port):
             asyncio.run(load(8, port, 1.0, latency_s, server.pid))  # first calls import and compile
-            before, spent_s = logged(log), processor_s(server.pid)
+            spent_s = processor_s(server.pid)
             seen = asyncio.run(load(given.clients, port, seconds, latency_s, server.pid))
             spent_s = processor_s(server.pid) - spent_s
-            server.stdin.close()
-        found = figures(seen, logged(log) - before)
+        lost = missing(database, seen.acknowledged)
+        before_kill, lost_by_kill = killed(database, given.clients, min(10.0, seconds), given.latency_ms)
+    found = figures(seen, lost + lost_by_kill)
     setting = {
         "clients": given.clients,
         "seconds": seconds,
@@ -270,6 +313,9 @@ def main() -> None:
         "requests_a_second": len(seen.overheads_s) / seconds,
         "server_cpu_ms": 1000 * spent_s / max(1, len(seen.overheads_s)),
         "mixed_up": seen.mixed,
+        "not_recorded": lost,
+        "answers_before_kill": before_kill,
+        "lost_by_kill": lost_by_kill,
         "first_errors": seen.errors[:3],
         "p50_ms_by_strategy": {
             name: float(np.median(values)) * 1000 for name, values in sorted(seen.by_strategy.items())

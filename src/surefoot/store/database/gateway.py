@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Table, insert, select
+from sqlalchemy import Insert, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
 
 from surefoot.errors import StoreError
 from surefoot.store.database import _tables as t
@@ -69,20 +71,30 @@ class Gateway:
         An id that is there already is left as it is. Several requests in one call cost one flush to disk.
         Raises ``StoreError`` for text that cannot be kept (none of the requests is kept then).
         """
+        if not records:
+            return
         rows = [_rows(record) for record in records]
-        counts: dict[tuple[datetime, str], float] = {}
         with self._connections.write() as connection:
-            for record, (request, candidates) in zip(records, rows, strict=True):
-                query = _dialect_insert(connection, t.gateway_requests).values(request)
-                query = query.on_conflict_do_nothing()
-                if connection.scalar(query.returning(t.gateway_requests.c.id)) is None:
+            statements = _statements(connection.dialect.name)
+            new = set(connection.scalars(statements.request, [request for request, _ in rows]))
+            counts: dict[tuple[datetime, str], float] = {}
+            candidates = []
+            for record, (_, considered) in zip(records, rows, strict=True):
+                if record.request_id not in new:
                     continue
-                if candidates:
-                    connection.execute(insert(t.gateway_candidates), candidates)
+                new.discard(record.request_id)  # the same id may come twice in one call
+                candidates += considered
                 hour = record.created.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
                 for name, value in record.tally.items():
                     counts[hour, name] = counts.get((hour, name), 0.0) + value
-            _add(connection, counts)
+            if candidates:
+                connection.execute(insert(t.gateway_candidates), candidates)
+            # in one order, so that two writers never wait for each other's rows crosswise
+            counters = [
+                {"hour": hour, "name": name, "value": value} for (hour, name), value in sorted(counts.items())
+            ]
+            if counters:
+                connection.execute(statements.count, counters)
 
     def get(self, request_id: str) -> GatewayRecord:
         """The whole record. Raises ``NotFoundError``."""
@@ -185,15 +197,23 @@ class Gateway:
             return [Counter(**row) for row in connection.execute(query).mappings()]
 
 
-def _add(connection: Connection, counts: Mapping[tuple[datetime, str], float]) -> None:
-    # in one order, so that two writers never wait for each other's rows crosswise
-    for (hour, name), value in sorted(counts.items()):
-        row = {"hour": hour, "name": checked_name("tally", name), "value": float(value)}
-        query = _dialect_insert(connection, t.counters).values(row)
-        total = t.counters.c.value + query.excluded.value
-        connection.execute(
-            query.on_conflict_do_update(index_elements=["hour", "name"], set_={"value": total})
-        )
+@dataclass(frozen=True)
+class _Statements:
+    """Built once: building costs more than running."""
+
+    request: ReturningInsert[Any]
+    count: Insert
+
+
+@cache
+def _statements(dialect: str) -> _Statements:
+    make = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    count = make(t.counters)
+    total = t.counters.c.value + count.excluded.value
+    return _Statements(
+        make(t.gateway_requests).on_conflict_do_nothing().returning(t.gateway_requests.c.id),
+        count.on_conflict_do_update(index_elements=["hour", "name"], set_={"value": total}),
+    )
 
 
 def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -201,6 +221,8 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         checked_text(field, getattr(record, field))
     if record.created.tzinfo is None:
         raise StoreError("'created' has no time zone; use datetime.now(UTC)")
+    for name in record.tally:
+        checked_name("tally", name)
     request = {
         "id": checked_name("request_id", record.request_id),
         "created": record.created,
@@ -230,8 +252,3 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         for position, candidate in enumerate(record.candidates)
     ]
     return request, candidates
-
-
-def _dialect_insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
-    sqlite_here = connection.dialect.name == "sqlite"
-    return sqlite.insert(table) if sqlite_here else postgresql.insert(table)
