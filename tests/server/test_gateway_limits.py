@@ -9,14 +9,19 @@ import threading
 import time
 
 import openai
+from annotation_room import Browser, open_room
 from gateway_server import LineScorer, lines, served
 from hypothesis import given
 from hypothesis import strategies as st
 from openai import OpenAI
+from starlette.testclient import TestClient
 
 from surefoot.policies.scripted import ScriptedPolicy
+from surefoot.records import Problem
+from surefoot.server.app import create_app
 from surefoot.server.bodies import json_depth
-from surefoot.server.settings import Limits
+from surefoot.server.gateway import Gateway
+from surefoot.server.settings import Limits, ServerSettings
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 SLOW = ScriptedPolicy(lambda request, sample: "done", latency_s=0.6)
@@ -85,6 +90,24 @@ def test_bodies_are_bounded_in_bytes_and_depth():
         assert json.loads(curl(url, "--json", "@-", stdin='{"model": NaN}'))["error"]
         many = json.dumps({"model": "scripted", "messages": MESSAGES, "seed": 10**40})
         assert "seed" in json.loads(curl(url, "--json", "@-", stdin=many))["error"]["message"]
+
+
+def test_pages_beside_the_gateway_keep_their_own_limits(tmp_path):
+    room = open_room(tmp_path)
+    settings = ServerSettings(limits=Limits(max_body_bytes=5000))
+    app = create_app(settings, gateway=Gateway(ScriptedPolicy(lines)), pages=room.app, db=room.db)
+    admin = Browser(TestClient(app, base_url="http://localhost"))
+    admin.sign_in("admin")
+    page = f"/projects/{room.project}/files"
+    csrf = admin.fields(page)["csrf"]
+    problems = "".join(Problem(text=f"{n} " + "x" * 1000).model_dump_json() + "\n" for n in range(3000))
+    sent = {"problems": ("problems.jsonl", problems.encode())}
+    answer = admin.client.post(page, data={"csrf": csrf, "make": "nothing"}, files=sent)
+    assert answer.status_code == 200
+    assert len(list(room.db.export.problems(room.project))) >= 3000
+    large = admin.client.post("/v1/chat/completions", content=b'"' + b"x" * 6000 + b'"')
+    assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
+    room.db.close()
 
 
 VALUES = st.recursive(
