@@ -562,6 +562,7 @@ def require_quickstart(quickstarts: Path, seed: int, *, quick: bool) -> None:
     command = [sys.executable, "-m", "surefoot", "quickstart", "--seed", str(seed), "--out", str(directory)]
     if quick:
         sizes = quickstarts / "quickstart.json"
+        quickstarts.mkdir(parents=True, exist_ok=True)
         write_json(sizes, {"train_problems": 60, "rollouts": 2, "test_problems": 20, "test_samples": 4})
         command += ["--config", str(sizes)]
     subprocess.run(command, check=True)

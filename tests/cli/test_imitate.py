@@ -11,7 +11,7 @@ from command_line import good, refused
 
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.records import Trace
-from surefoot.rl.rounds import Gathered
+from surefoot.rl.gathering import Gathered
 from surefoot.store import read_records, write_records
 
 READING = ("--extract", "phrase", "--equality", "exact", "--max-tokens", 72)

@@ -60,16 +60,18 @@ def test_a_run_leaves_policy_curves_samples_and_report(
 ) -> None:
     out = tmp_path / "run"
     line = ["rl", "--problems", str(problems), "--policy", str(lab_base), "--credit", "min-form"]
+    line += ["--batch-size", "2"]
     line += ["--verifier", "lab", "--gold", "lab", "--equality", "exact", "--out", str(out), *SMALL]
     assert "2 updates on 8 rollouts" in good(*line).err
     assert (out / "policy" / "model.safetensors").exists()
     assert (out / "report.html").exists()
     assert len((out / "curves.jsonl").read_text().splitlines()) == 5
     assert len(list((out / "samples").iterdir())) == 2
-    assert json.loads((out / "rl.json").read_text())["config"]["credit"]["rule"] == "min-form"
+    config = json.loads((out / "rl.json").read_text())["config"]
+    assert (config["credit"]["rule"], config["batch_size"]) == ("min-form", 2)
     assert "finished already" in good(*line).err
     assert "another run" in refused(*line, "--seed", "1")
-    assert "finished already" in good(*line, "--set", "tokens_per_pass=64").err
+    assert "finished already" in good(*line, "--set", "tokens_per_pass=64", "--batch-size", "3").err
     assert "finished with 2 updates: train on from --policy" in refused(*line, "--updates", "3")
 
 
@@ -94,7 +96,7 @@ def test_problems_of_the_lab_are_made(lab_base: Path, tmp_path: Path) -> None:
     [
         (["--credit", "best"], "--credit is 'best'; choose outcome"),
         (["--credit", "summed"], "'summed' needs step scores"),
-        (["--prm", "x", "--verifier", "lab"], "choose one"),
+        (["--prm", "x", "--verifier", "lab"], "give one of them"),
         (["--base-url", "http://localhost:1/v1"], "--base-url and --server-model go together"),
         (["--set", "updates"], "write name=value"),
         (["--set", "objective.clip=0.3"], "setting objective.clip: Extra inputs are not permitted"),

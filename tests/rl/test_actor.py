@@ -48,13 +48,22 @@ def straight(model, rollouts, temperature) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(logprobs), torch.cat(entropies)
 
 
+class Wrapper(torch.nn.Module):
+    """Stands around a module as DDP does: a gradient is exchanged of what passes through it."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module, self.passed = module, 0
+
+    def forward(self, *given):
+        self.passed += 1
+        return self.module(*given)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_padded_batch_gives_what_each_rollout_alone_gives(model, temperature, wrapped):
+def test_a_padded_batch_gives_what_each_rollout_alone_gives(model, temperature):
     with torch.no_grad():
-        read = Actor(model, temperature=temperature).read(
-            UNEVEN, entropy="detached", called=model if wrapped else None
-        )
+        read = Actor(model, temperature=temperature).read(UNEVEN, entropy="detached")
         logprobs, entropies = straight(model, UNEVEN, temperature)
     torch.testing.assert_close(read.logprobs.double(), logprobs, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(read.entropies.double(), entropies, atol=1e-4, rtol=1e-4)
@@ -82,10 +91,26 @@ def test_logits_that_are_capped_after_the_head_are_read_from_the_model():
     torch.testing.assert_close(read.entropies.double(), entropies, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_gradients_are_those_of_the_definition(model, wrapped):
+def test_in_a_wrapper_the_same_is_read_and_the_head_sees_response_tokens_alone(model):
+    actor, seen = Actor(model, temperature=0.7), []
+    hook = model.get_output_embeddings().register_forward_hook(
+        lambda _head, given, _logits: seen.append(given[0].shape[:-1].numel())
+    )
+    try:
+        plain = actor.read(UNEVEN, entropy="gradient")
+        wrapper = Wrapper(actor.reader)
+        wrapped = actor.read(UNEVEN, entropy="gradient", called=wrapper)
+    finally:
+        hook.remove()
+    assert wrapper.passed == 1
+    assert torch.equal(wrapped.logprobs, plain.logprobs)
+    assert torch.equal(wrapped.entropies, plain.entropies)
+    assert seen == 2 * [sum(len(rollout.ids) for rollout in UNEVEN)]  # padded: 4 rows of 13 tokens
+
+
+def test_gradients_are_those_of_the_definition(model):
     found, expected = copy.deepcopy(model), copy.deepcopy(model)
-    read = Actor(found, temperature=0.7).read(UNEVEN, entropy="gradient", called=found if wrapped else None)
+    read = Actor(found, temperature=0.7).read(UNEVEN, entropy="gradient")
     (read.logprobs.sum() + 0.5 * read.entropies.sum()).backward()
     logprobs, entropies = straight(expected, UNEVEN, 0.7)
     (logprobs.sum() + 0.5 * entropies.sum()).backward()

@@ -17,8 +17,10 @@ from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.models.label_scorer import LabelScorer
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
+from surefoot.rl.exercise import Exercise
 from surefoot.rl.expert_iteration import ExpertIterationConfig, iterate, select_solutions
-from surefoot.rl.rounds import Exercise, Gathered, RoundRow
+from surefoot.rl.gathering import Gathered
+from surefoot.rl.round_rows import RoundRow
 from surefoot.segment import Line, segment_trace
 from surefoot.store import Run, read_records
 from surefoot.training.config import TrainingConfig

@@ -17,8 +17,11 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Problem, Trace
-from surefoot.rl.imitation import Expert, ImitationConfig, imitate, relabel, step_match
-from surefoot.rl.rounds import Exercise, Gathered, RoundRow, RoundsConfig
+from surefoot.rl.exercise import Exercise, RoundsConfig
+from surefoot.rl.gathering import Gathered
+from surefoot.rl.imitation import ImitationConfig, imitate
+from surefoot.rl.relabelling import Expert, relabel, step_match
+from surefoot.rl.round_rows import RoundRow
 from surefoot.segment import Line, segment_trace
 from surefoot.store import Run, read_records
 from surefoot.training.cloning import Demonstration, demonstrate

@@ -17,6 +17,7 @@ from surefoot.models.implicit import ImplicitPRM
 from surefoot.models.lora import Lora, add_adapter
 from surefoot.models.scorer import load_prm
 from surefoot.policies.prompts import PromptFormat
+from surefoot.rl.learner import Execution
 from surefoot.rl.learner_config import OnlinePRMConfig
 from surefoot.rl.online_prm import OnlinePRM
 from surefoot.training.checkpoint import load_state, save_state
@@ -38,10 +39,9 @@ def start(base, *, tokens_per_pass: int = 16_384, recompute: bool = False, **set
     return OnlinePRM.from_policy(
         *base,
         OnlinePRMConfig(**settings),
+        Execution(tokens_per_pass=tokens_per_pass, gradient_checkpointing=recompute),
         prompt=PromptFormat(),
         name="start",
-        tokens_per_pass=tokens_per_pass,
-        gradient_checkpointing=recompute,
     )
 
 
@@ -171,12 +171,12 @@ def test_the_checkpoint_gives_the_same_rewards_to_the_same_tokens(base, rollouts
 def test_one_that_was_trained_before_goes_on_with_its_own_reference(base, rollouts, tmp_path):
     first = shaken(start(base))
     first.save(tmp_path / "prm")
-    model = OnlinePRM(ImplicitPRM.load(tmp_path / "prm"), OnlinePRMConfig())
+    model = OnlinePRM(ImplicitPRM.load(tmp_path / "prm"), OnlinePRMConfig(), Execution())
     for one, other in zip(model.log_ratios(rollouts), first.log_ratios(rollouts), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     assert model.learn(rollouts, [1, 0] * 3) == pytest.approx(first.learn(rollouts, [1, 0] * 3), abs=1e-5)
     with pytest.raises(TrainingError, match="beta"):
-        OnlinePRM(ImplicitPRM.load(tmp_path / "prm"), OnlinePRMConfig(beta=0.1))
+        OnlinePRM(ImplicitPRM.load(tmp_path / "prm"), OnlinePRMConfig(beta=0.1), Execution())
 
 
 def test_its_state_goes_on_from_a_checkpoint(base, rollouts, tmp_path):

@@ -16,7 +16,6 @@ from surefoot.answers import AnswerChecker, Grade, Grader
 from surefoot.errors import TrainingError
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.models.causal import load_causal
-from surefoot.models.label_scorer import LabelScorer
 from surefoot.models.lora import Lora, add_adapter
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace
@@ -237,6 +236,19 @@ def test_passes_do_not_change_the_update(lab_base: Path, task: Task, tmp_path: P
         torch.testing.assert_close(many[name], tensor, atol=2e-4, rtol=0)
 
 
+def test_no_more_samples_are_decoded_together_than_wanted(lab_base: Path, task: Task, tmp_path: Path) -> None:
+    _, expected = run(lab_base, task, settings(), tmp_path / "all")
+    model, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)
+    rows: list[int] = []
+    model.register_forward_pre_hook(
+        lambda _model, _args, given: rows.append(len(given["input_ids"])), with_kwargs=True
+    )
+    train_policy(model, tokenizer, task, settings(batch_size=2), tmp_path / "two")
+    assert max(rows) == 2  # a round draws 6, an evaluation 4
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name], atol=2e-4, rtol=0)
+
+
 def test_an_adapter_is_trained_alone(lab_base: Path, task: Task, tmp_path: Path) -> None:
     config = settings(lora=Lora(rank=2), objective=Objective(kl=KL(coefficient=0.1)))
     base = load_causal(lab_base, dtype="float32", trust_remote_code=False)[0].state_dict()
@@ -334,12 +346,6 @@ def test_groups_outside_the_band_are_left_out_and_counted(lab_base: Path, task: 
     log, _ = run(lab_base, task, settings(updates=1, accuracy_band=(0.4, 0.6)), tmp_path)
     assert log.updates[0].filtered == 6  # a random policy is never right
     assert log.updates[0].loss is None
-
-
-def test_a_reward_from_a_checker(lab_base: Path, task: Task, tmp_path: Path) -> None:
-    checked = Task(**{**vars(task), "scorer": LabelScorer(ExactLabeller(after_error="step"), name="checker")})
-    log, _ = run(lab_base, checked, settings(updates=1), tmp_path)
-    assert log.updates[0].proxy == pytest.approx(0, abs=1)
 
 
 def test_what_is_missing_is_named(task: Task, tmp_path: Path, lab_base: Path) -> None:

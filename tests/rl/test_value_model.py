@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from surefoot.errors import TrainingError
 from surefoot.models.lora import Lora, add_adapter
 from surefoot.rl.critic import Critic, value_losses
+from surefoot.rl.learner import Execution
 from surefoot.rl.learner_config import CriticConfig
 from surefoot.training.checkpoint import load_state, save_state
 from surefoot.training.config import TrainingLog
@@ -34,8 +35,7 @@ def start(base, *, tokens_per_pass: int = 16_384, recompute: bool = False, **set
     return Critic(
         base[0],
         CriticConfig(**settings),
-        tokens_per_pass=tokens_per_pass,
-        gradient_checkpointing=recompute,
+        Execution(tokens_per_pass=tokens_per_pass, gradient_checkpointing=recompute),
     )
 
 

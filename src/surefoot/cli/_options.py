@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from surefoot.policies.prompts import PromptFormat
 
 Out = Annotated[
     str,
@@ -73,6 +77,12 @@ TimeBudget = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Predict labels and tokens from the traces, spend nothing.")
 ]
+Gold = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gold", help="Verifier of held-out steps (arithmetic, game24, lab), for the trace error; repeat."
+    ),
+]
 Problems = Annotated[str, typer.Option("--problems", help="File of problem records.")]
 Traces = Annotated[str, typer.Option("--traces", help="File of trace records.")]
 VerifierForm = Annotated[
@@ -81,3 +91,27 @@ VerifierForm = Annotated[
         "--format", help="JSON file of a verifier's texts (the fields of VerifierFormat); else ThinkPRM's."
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions:
+    """How problems are put to a policy that is trained, and how its solutions are read."""
+
+    chat: Chat = False
+    system: System = None
+    template: Template = "{problem}\n"
+    segment: Segment = "line"
+    extract: Extract = "boxed,hash,phrase,last_number"
+    equality: Equality = "math"
+
+    def prompt(self) -> PromptFormat:
+        """How the policy is asked. Raises ``RunError``."""
+        from surefoot.cli._shared import checked_options
+        from surefoot.policies.prompts import PromptFormat
+
+        with checked_options():
+            return PromptFormat(template=self.template, chat=self.chat, system=self.system)
+
+    def decisive(self) -> dict[str, Any]:
+        """What of this decides what a run comes to: all."""
+        return asdict(self)

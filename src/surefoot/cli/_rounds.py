@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,10 +14,9 @@ from surefoot.cli import _options as o
 from surefoot.cli.train._options import LargeLoopOptions
 
 if TYPE_CHECKING:
-    from surefoot.policies.prompts import PromptFormat
-    from surefoot.protocols import Labeller
     from surefoot.records import Problem
-    from surefoot.rl.rounds import Exercise, RoundRow
+    from surefoot.rl.exercise import Exercise
+    from surefoot.rl.round_rows import RoundRow
 
 Directory = Annotated[Path, typer.Option("--out", "-o", help="Run directory; round-N in it is a policy.")]
 Start = Annotated[
@@ -25,12 +24,6 @@ Start = Annotated[
 ]
 HeldOut = Annotated[
     str | None, typer.Option("--held-out", help="File of problems to evaluate on after every round.")
-]
-Gold = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gold", help="Verifier of held-out steps (arithmetic, game24, lab), for the trace error; repeat."
-    ),
 ]
 EvaluationSamples = Annotated[
     int, typer.Option("--evaluation-samples", min=1, help="Samples a held-out problem.")
@@ -62,7 +55,7 @@ class RoundsOptions(LargeLoopOptions):
     out: Directory
     policy: Start = "lab"
     held_out: HeldOut = None
-    gold: Gold = None
+    gold: o.Gold = None
     evaluation_samples: EvaluationSamples = 1
     rounds: Rounds = 3
     round_problems: RoundProblems = None
@@ -71,39 +64,27 @@ class RoundsOptions(LargeLoopOptions):
     temperature: o.Temperature = 1.0
     max_tokens: o.MaxTokens = 512
     max_length: MaxLength = None
-    chat: o.Chat = False
-    system: o.System = None
-    template: o.Template = "{problem}\n"
-    segment: o.Segment = "line"
-    extract: o.Extract = "boxed,hash,phrase,last_number"
-    equality: o.Equality = "math"
     decode_batch: DecodeBatch = 256
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over a round's examples.")] = 2
 
     def settings(self) -> dict[str, Any]:
-        """Fields of :class:`surefoot.rl.rounds.RoundsConfig`. Raises ``ValidationError`` (pydantic)."""
+        """Fields of :class:`surefoot.rl.exercise.RoundsConfig`. Raises ``ValidationError`` (pydantic)."""
         names = ("rounds", "temperature", "max_tokens", "max_length", "start", "keep", "evaluation_samples")
         mine = {name: getattr(self, name) for name in names}
         return mine | {"problems": self.round_problems, "training": self.config(), "seed": self.seed}
 
-    def asked(self) -> PromptFormat:
-        """How the policy is asked. Raises ``ValueError``."""
-        from surefoot.policies.prompts import PromptFormat
-
-        return PromptFormat(template=self.template, chat=self.chat, system=self.system)
-
-    def reading(self) -> dict[str, Any]:
+    def decisive(self) -> dict[str, Any]:
         """What else decides what a run comes to."""
-        names = ("policy", "gold", "chat", "system", "template", "segment", "extract", "equality")
-        return {name: getattr(self, name) for name in names}
+        return {"policy": self.policy, "gold": self.gold}
 
     @contextmanager
-    def exercise(self, problems: Sequence[Problem]) -> Iterator[Exercise]:
+    def exercise(self, problems: Sequence[Problem], reading: o.ReadingOptions) -> Iterator[Exercise]:
         """Who is trained on what, with the grader and the verifiers open."""
         from surefoot.cli._shared import grader, read_all
+        from surefoot.cli._step_judges import verifiers
         from surefoot.lab.checkpoints import POLICY
         from surefoot.records import Problem
-        from surefoot.rl.rounds import Exercise
+        from surefoot.rl.exercise import Exercise
         from surefoot.segment import segmenter
 
         with ExitStack() as stack:
@@ -111,24 +92,13 @@ class RoundsOptions(LargeLoopOptions):
                 policy=POLICY if self.policy == "lab" else self.policy,
                 problems=problems,
                 held_out=read_all(self.held_out, Problem) if self.held_out else (),
-                segmenter=segmenter(self.segment),
-                grader=stack.enter_context(grader(self.extract, self.equality)),
-                prompt=self.asked(),
+                segmenter=segmenter(reading.segment),
+                grader=stack.enter_context(grader(reading.extract, reading.equality)),
+                prompt=reading.prompt(),
                 gold=verifiers(stack, self.gold) if self.gold else None,
                 batch_size=self.decode_batch,
                 device=self.device,
             )
-
-
-def verifiers(stack: ExitStack, names: Sequence[str]) -> Labeller:
-    """The verifiers of these names as one labeller, open as long as ``stack``."""
-    from surefoot.labelling.verifier import VerifierLabeller, open_verifier
-
-    opened = [open_verifier(name) for name in dict.fromkeys(names)]
-    for one in opened:
-        if isinstance(one, AbstractContextManager):
-            stack.enter_context(one)
-    return VerifierLabeller(verifiers=tuple(opened))
 
 
 def say_rounds(out: Path, rows: Sequence[RoundRow]) -> None:

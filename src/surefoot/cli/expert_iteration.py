@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from surefoot.cli._options import ReadingOptions
 from surefoot.cli._rounds import Data, RoundsOptions
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from surefoot.protocols import StepScorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +42,7 @@ class ExpertIterationOptions(RoundsOptions):
     data: Data = "last"
 
 
-def expert_iteration(options: ExpertIterationOptions) -> None:
+def expert_iteration(options: ExpertIterationOptions, reading: ReadingOptions) -> None:
     """Train a policy on its own good solutions, in rounds (expert iteration, STaR, ReST-EM).
 
     In each round it writes solutions, and learns from different ones with the right answer. By the answer
@@ -59,46 +55,30 @@ def expert_iteration(options: ExpertIterationOptions) -> None:
     from surefoot.cli._pieces import file_inputs
     from surefoot.cli._rounds import say_rounds
     from surefoot.cli._shared import checked_options, read_all, stages
-    from surefoot.errors import RunError
+    from surefoot.cli._step_judges import by_steps, step_scorer
+    from surefoot.models.families import identifying_files
     from surefoot.records import Problem
     from surefoot.rl.expert_iteration import ExpertIterationConfig, iterate
     from surefoot.store import Run
 
-    if options.prm and options.verifier:
-        raise RunError("--prm and --verifier both judge steps; give one of them")
-    by_steps = bool(options.prm or options.verifier)
+    threshold = options.threshold if by_steps(options.prm, options.verifier) else None
     with checked_options():
         mine = {name: getattr(options, name) for name in ("samples", "keep_solutions", "data")}
-        threshold = options.threshold if by_steps else None
         config = ExpertIterationConfig.model_validate(options.settings() | mine | {"threshold": threshold})
-        options.asked()
+    reading.prompt()  # refused before anything is read
     problems = read_all(options.problems, Problem)
     judge = {"prm": options.prm, "family": options.family, "verifier": options.verifier}
-    resolved = {"rounds": config.model_dump(mode="json"), **options.reading(), **judge}
-    inputs = file_inputs(problems=options.problems, held_out=options.held_out) | _files(options.prm)
+    resolved = {"rounds": config.model_dump(mode="json"), **options.decisive(), **reading.decisive(), **judge}
+    inputs = file_inputs(problems=options.problems, held_out=options.held_out)
+    inputs |= identifying_files(options.prm) if options.prm else {}
     with (
         ExitStack() as stack,
-        options.exercise(problems) as exercise,
+        options.exercise(problems, reading) as exercise,
         Run.open(options.out, command="expert-iteration", config=resolved, inputs=inputs) as run,
         stages() as progress,
     ):
-        scorer = _scorer(options, stack) if by_steps else None
+        scorer = step_scorer(
+            stack, prm=options.prm, family=options.family, verifier=options.verifier, device=options.device
+        )
         rows = iterate(run, exercise, config, progress, scorer=scorer)
     say_rounds(options.out, rows)
-
-
-def _files(prm: str | None) -> dict[str, Path]:
-    from surefoot.models.families import identifying_files
-
-    return dict(identifying_files(prm)) if prm else {}
-
-
-def _scorer(options: ExpertIterationOptions, stack: ExitStack) -> StepScorer:
-    if options.verifier:
-        from surefoot.cli._rounds import verifiers
-        from surefoot.models.label_scorer import LabelScorer
-
-        return LabelScorer(verifiers(stack, options.verifier), name="+".join(options.verifier))
-    from surefoot.models.scorer import load_prm
-
-    return load_prm(options.prm or "", device=options.device, family=options.family)

@@ -13,7 +13,7 @@ from surefoot.cli._rounds import Data, RoundsOptions
 if TYPE_CHECKING:
     from surefoot.protocols import Policy
     from surefoot.records import Problem
-    from surefoot.rl.imitation import Expert
+    from surefoot.rl.relabelling import Expert
     from surefoot.training.cloning import Demonstration
 
 EXACT = "lab-exact"
@@ -80,7 +80,7 @@ class ImitateOptions(RoundsOptions):
     data: Data = "all"
 
 
-def imitate(options: ImitateOptions) -> None:
+def imitate(options: ImitateOptions, reading: o.ReadingOptions) -> None:
     """Train a policy to take an expert's steps: behaviour cloning of traces, or DAgger with an expert.
 
     With `--traces` their steps are learned (with `--labels` the good ones), the problem and other steps are
@@ -111,19 +111,20 @@ def imitate(options: ImitateOptions) -> None:
     with checked_options():
         mine = {name: getattr(options, name) for name in names}
         config = ImitationConfig.model_validate(options.settings() | mine)
-        options.asked()
+    reading.prompt()  # refused before anything is read
     problems = read_all(options.problems, Problem)
     given = _demonstrations(options, problems)
-    resolved = {"rounds": config.model_dump(mode="json"), **options.reading(), **_asked_of_expert(options)}
+    resolved = {"rounds": config.model_dump(mode="json"), **options.decisive(), **reading.decisive()}
+    resolved |= _asked_of_expert(options)
     inputs = file_inputs(
         problems=options.problems, traces=options.traces, labels=options.labels, held_out=options.held_out
     )
     with (
-        options.exercise(problems) as exercise,
+        options.exercise(problems, reading) as exercise,
         Run.open(options.out, command="imitate", config=resolved, inputs=inputs) as run,
         stages() as progress,
     ):
-        rows = follow(run, exercise, config, progress, given=given, expert=_expert(options))
+        rows = follow(run, exercise, config, progress, given=given, expert=_expert(options, reading))
     say_rounds(options.out, rows)
 
 
@@ -155,16 +156,16 @@ def _asked_of_expert(options: ImitateOptions) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names}
 
 
-def _expert(options: ImitateOptions) -> Expert | None:
+def _expert(options: ImitateOptions, reading: o.ReadingOptions) -> Expert | None:
     if options.expert is None:
         return None
     from surefoot.policies.prompts import PromptFormat
     from surefoot.protocols import Sampling
-    from surefoot.rl.imitation import Expert
+    from surefoot.rl.relabelling import Expert
 
     return Expert(
         policy=_open(options, options.expert),
-        prompt=PromptFormat(template=options.template, chat=options.expert_chat),
+        prompt=PromptFormat(template=reading.template, chat=options.expert_chat),
         sampling=Sampling(
             temperature=options.expert_temperature,
             max_tokens=options.max_tokens,

@@ -27,46 +27,72 @@ class TokenReading:
     entropies: torch.Tensor | None
 
 
+class TokenReader(nn.Module):
+    """What training reads of a causal language model, as one forward pass that a wrapper (DDP) can see.
+
+    The head is applied where a response token is predicted, and nowhere else.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, temperature: float) -> None:
+        super().__init__()
+        self.model, self.temperature = model, temperature
+        try:
+            require_plain_head(model)
+            self.plain = True
+        except CheckpointError:
+            self.plain = False  # scaled or capped: ask the model itself for all logits
+
+    def forward(
+        self,
+        ids_bt: torch.Tensor,
+        mask_bt: torch.Tensor,
+        rows_n: torch.Tensor,
+        before_n: torch.Tensor,
+        entropy: Entropy,
+    ) -> torch.Tensor:
+        """Log-probabilities of the tokens after ``before_n`` and, if wanted, entropies: [1, N] or [2, N]."""
+        inputs = {"input_ids": ids_bt, "attention_mask": mask_bt, "use_cache": False}
+        targets_n = ids_bt[rows_n, before_n + 1]
+        if self.plain:
+            states_nh = self.model.base_model(**inputs).last_hidden_state[rows_n, before_n]
+            return token_statistics(
+                self.model, states_nh, targets_n, temperature=self.temperature, entropy=entropy
+            )
+        logits_nv = self.model(**inputs).logits[rows_n, before_n].float() / self.temperature
+        logprobs_nv = logits_nv.log_softmax(-1)
+        found = [logprobs_nv.gather(1, targets_n[:, None])[:, 0]]
+        if entropy != "none":
+            with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
+                found.append(-(logprobs_nv.exp() * logprobs_nv).sum(-1))
+        return torch.stack(found)
+
+
 class Actor:
     """Reads rollouts with a causal language model, at the temperature at which they were drawn."""
 
     def __init__(self, model: PreTrainedModel, *, temperature: float = 1.0, bf16: bool = False) -> None:
         self.model, self.temperature, self.bf16 = model, temperature, bf16
-        try:
-            require_plain_head(model)
-            self._plain = True
-        except CheckpointError:
-            self._plain = False  # scaled or capped: ask the model itself for all logits
+        self.reader = TokenReader(model, temperature=temperature)
 
     def read(
         self, rollouts: Sequence[Rollout], *, entropy: Entropy = "none", called: nn.Module | None = None
     ) -> TokenReading:
         """Log-probabilities with gradient, if gradients are on.
 
-        ``called`` stands in for the model where a wrapper (DDP) has to see the forward pass.
+        ``called`` stands in for ``reader`` where a wrapper (DDP) has to see the forward pass.
         """
         device = self.model.device
         padded = pad_rollouts(rollouts, device)
-        places = padded.rows_n, padded.before_n
-        targets_n = padded.ids_bt[padded.rows_n, padded.before_n + 1]
-        inputs = {"input_ids": padded.ids_bt, "attention_mask": padded.mask_bt, "use_cache": False}
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16):
-            if self._plain and called is None:
-                states = self.model.base_model(**inputs).last_hidden_state[places]
-                found = token_statistics(
-                    self.model, states, targets_n, temperature=self.temperature, entropy=entropy
-                )
-                return TokenReading(logprobs=found[0], entropies=None if entropy == "none" else found[1])
-            logits = (called or self.model)(**inputs).logits[places].float() / self.temperature
-        logprobs = logits.log_softmax(-1)
-        with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
-            entropies = None if entropy == "none" else -(logprobs.exp() * logprobs).sum(-1)
-        return TokenReading(logprobs=logprobs.gather(1, targets_n[:, None])[:, 0], entropies=entropies)
+            found = (called or self.reader)(
+                padded.ids_bt, padded.mask_bt, padded.rows_n, padded.before_n, entropy
+            )
+        return TokenReading(logprobs=found[0], entropies=None if entropy == "none" else found[1])
 
     @torch.no_grad()
     def logprobs(self, rollouts: Sequence[Rollout], *, tokens_per_pass: int) -> list[FloatArray]:
         """log π [T] of every rollout's tokens, in nats. Prompts that rollouts share are read once."""
-        if self._plain:
+        if self.reader.plain:
             sequences = [rollout.prompt_ids + rollout.ids for rollout in rollouts]
             first = [len(rollout.prompt_ids) for rollout in rollouts]
             with torch.autocast(self.model.device.type, dtype=torch.bfloat16, enabled=self.bf16):

@@ -14,7 +14,9 @@ from surefoot.rl.learner_config import CriticConfig, OnlinePRMConfig
 
 Mean = Literal["token", "sequence", "constant"]
 
-_BESIDE = {"tokens_per_pass", "gradient_checkpointing", "checkpoint_every", "keep_samples", "report_to"}
+_BESIDE = {
+    "batch_size", "tokens_per_pass", "gradient_checkpointing", "checkpoint_every", "keep_samples", "report_to"
+}  # fmt: skip
 """Settings of memory, and of what is kept and shown: they change results by rounding at most."""
 
 
@@ -88,6 +90,8 @@ class RLConfig(BaseModel):
     weight_decay: float = Field(default=0.0, ge=0)
     clip: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient."""
+    batch_size: int = Field(default=256, ge=1)
+    """Samples decoded together, of rollouts and of evaluations; a server sees to that itself."""
     tokens_per_pass: int = Field(default=8_192, ge=1)
     """Most tokens, padding counted, of one forward and backward pass."""
     lora: Lora | None = None

@@ -15,11 +15,10 @@ from surefoot.models.lora import has_adapter
 from surefoot.models.packing import read_states
 from surefoot.rl.actor import pad_rollouts
 from surefoot.rl.credit.rule import FloatArray
-from surefoot.rl.learner import Learner
+from surefoot.rl.learner import Execution, Learner
 from surefoot.rl.learner_config import CriticConfig
 from surefoot.rl.rollouts import Rollout
 from surefoot.training.updates import recompute_activations
-from surefoot.training.workers import Alone, Workers
 
 
 class Critic:
@@ -33,27 +32,15 @@ class Critic:
         self,
         policy: PreTrainedModel,
         config: CriticConfig,
-        *,
-        tokens_per_pass: int = 16_384,
-        bf16: bool = False,
-        gradient_checkpointing: bool = False,
-        team: Workers | None = None,
+        execution: Execution,
     ) -> None:
         if has_adapter(policy):
             raise TrainingError("the policy carries an adapter; make the critic before it is added")
         trunk = copy.deepcopy(policy.base_model).float().eval().requires_grad_(True)
-        if gradient_checkpointing:
+        if execution.gradient_checkpointing:
             recompute_activations(trunk)
-        self.model, self.config, self.bf16 = ValueModel(trunk), config, bf16
-        self._learner = Learner(
-            self.model,
-            team or Alone(),
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-            clip=config.clip,
-            tokens_per_pass=tokens_per_pass,
-            what="the critic",
-        )
+        self.model, self.config, self.execution = ValueModel(trunk), config, execution
+        self._learner = Learner(self.model, config, execution, what="the critic")
         self.parameters, self.optimiser = self._learner.parameters, self._learner.optimiser
 
     @torch.no_grad()
@@ -69,8 +56,8 @@ class Critic:
         ]
         found: dict[int, FloatArray] = {}
         trunk = self.model.trunk
-        with torch.autocast(trunk.device.type, dtype=torch.bfloat16, enabled=self.bf16):
-            for reading in read_states(trunk, sequences, places, batch_tokens=self._learner.tokens_per_pass):
+        with torch.autocast(trunk.device.type, dtype=torch.bfloat16, enabled=self.execution.bf16):
+            for reading in read_states(trunk, sequences, places, batch_tokens=self.execution.tokens_per_pass):
                 for number, states_th in reading.states.items():
                     found[number] = self.model.read(states_th).double().cpu().numpy()
         return [found[number] for number in range(len(rollouts))]
@@ -98,7 +85,8 @@ class Critic:
         """
         _check_lengths(rollouts, targets, "targets")
         _check_lengths(rollouts, old_values, "old_values")
-        team, rng = self._learner.team, np.random.default_rng([seed, self._learner.team.rank])
+        team = self.execution.team
+        rng = np.random.default_rng([seed, team.rank])
         fewest = -team.largest(-len(rollouts))  # every process takes as many steps
         count = max(1, min(self.config.minibatches, fewest))
         losses = []
@@ -122,7 +110,7 @@ class Critic:
         def share(part: list[int]) -> torch.Tensor:
             numbers = [chosen[at] for at in part]
             padded = pad_rollouts([rollouts[at] for at in numbers], device)
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.execution.bf16):
                 values_n = self._learner.called(padded.ids_bt, padded.mask_bt, padded.rows_n, padded.before_n)
             returns_n, old_n = (
                 torch.from_numpy(np.concatenate([arrays[at] for at in numbers])).to(values_n)

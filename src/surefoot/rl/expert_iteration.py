@@ -20,16 +20,10 @@ from surefoot.errors import ScoreError, TrainingError
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, StepScores, Trace, Usage
-from surefoot.rl.rounds import (
-    Exercise,
-    Gathered,
-    Progress,
-    RoundRow,
-    RoundsConfig,
-    Turn,
-    run_rounds,
-    sampling_of,
-)
+from surefoot.rl.exercise import Exercise, RoundsConfig
+from surefoot.rl.gathering import Gathered, Turn
+from surefoot.rl.round_rows import RoundRow
+from surefoot.rl.rounds import Progress, run_rounds
 from surefoot.store import Run
 from surefoot.training.cloning import demonstrate
 
@@ -116,7 +110,7 @@ def select_solutions(
 
 @dataclass(frozen=True)
 class _GoodSolutions:
-    """Gathers a policy's own good solutions (:class:`surefoot.rl.rounds.Gather`)."""
+    """Gathers a policy's own good solutions (:class:`surefoot.rl.gathering.Gather`)."""
 
     exercise: Exercise
     config: ExpertIterationConfig
@@ -131,7 +125,7 @@ class _GoodSolutions:
             segmenter=self.exercise.segmenter,
             grader=self.exercise.grader,
             prompt=self.exercise.prompt,
-            sampling=sampling_of(self.config),
+            sampling=self.config.sampling,
         )
         scores = await self._scores(turn.problems, drawn)
         return [

@@ -9,39 +9,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import Field
 
 from surefoot.errors import TrainingError
-from surefoot.labelling.step_match import ExactText, SameNumbers, SimilarText, StepMatch
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces
-from surefoot.protocols import (
-    STOP_UNKNOWN,
-    Policy,
-    ProblemTrace,
-    SampleRequest,
-    SampleResult,
-    Sampling,
-    Segmenter,
-)
-from surefoot.records import Problem, Step, Trace, Usage, content_id
-from surefoot.rl.rounds import (
-    Exercise,
-    Gathered,
-    Progress,
-    RoundRow,
-    RoundsConfig,
-    Turn,
-    run_rounds,
-    sampling_of,
-)
+from surefoot.protocols import Policy, ProblemTrace, Sampling
+from surefoot.records import Problem, Trace, Usage, content_id
+from surefoot.rl.exercise import Exercise, RoundsConfig
+from surefoot.rl.gathering import Gathered, Turn
+from surefoot.rl.relabelling import After, Expert, Relabelled, relabel, step_match
+from surefoot.rl.round_rows import RoundRow
+from surefoot.rl.rounds import Progress, run_rounds
 from surefoot.store import Run
 from surefoot.training.cloning import Demonstration
-
-After = Literal["until_error", "all"]
 
 
 class ImitationConfig(RoundsConfig):
@@ -58,31 +42,6 @@ class ImitationConfig(RoundsConfig):
     beta: float = Field(default=0.0, ge=0, le=1)
     """In round n the solutions of a problem are the expert's own with chance beta^n. (Ross et al. mix step by
     step. Their first round, which is the expert's alone, is to clone its solutions and start from there.)"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expert:
-    """Who is imitated."""
-
-    policy: Policy
-    prompt: PromptFormat = field(default_factory=PromptFormat)
-    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.0, max_tokens=96))
-    """With a stop text that ends a step it writes one step at a time: cheap where it rarely agrees for long.
-    Without, it writes on, and is asked again only after the policy has left its path."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Relabelled:
-    """What an expert made of one rollout."""
-
-    shown: tuple[Demonstration, ...]
-    """Together they have the expert's decision in every state that counts, each once."""
-    states: int
-    """States in which it decided: before each step, and at the end."""
-    agreed: int
-    """Of these, those in which the policy did the same, word for word."""
-    dropped: Counter[str]
-    usage: Usage
 
 
 def imitate(
@@ -105,50 +64,9 @@ def imitate(
     return run_rounds(run, exercise, config, gather, progress, given=given)
 
 
-async def relabel(
-    expert: Expert,
-    rollouts: Sequence[ProblemTrace],
-    *,
-    segmenter: Segmenter,
-    after: After = "until_error",
-    match: StepMatch[Any] | None = None,
-    seed: int = 0,
-) -> list[Relabelled]:
-    """The expert's decisions in the states of text ``rollouts``; one record each, in order.
-
-    A state is the text up to a step; where the policy ended a solution itself, to have ended there is a
-    decision as well. While the policy's steps are the expert's own, word for word, one reply of the expert
-    counts for several states: it is what the expert does there. A failure, or a step that is cut off, ends
-    the rollout's relabelling and is counted.
-    """
-    walks = [_Walk(item, after, match or ExactText()) for item in rollouts]
-    while going := [walk for walk in walks if not walk.done]:
-        requests = [walk.request(expert, seed) for walk in going]
-        for walk, result in zip(going, await expert.policy.sample(requests), strict=True):
-            walk.hear(result, expert, segmenter)
-    return [
-        Relabelled(
-            shown=tuple(walk.shown),
-            states=walk.states,
-            agreed=walk.agreed,
-            dropped=walk.dropped,
-            usage=walk.usage,
-        )
-        for walk in walks
-    ]
-
-
-def step_match(name: str) -> StepMatch[Any]:
-    """The rule of that name, with its own tolerance."""
-    rules: dict[str, StepMatch[Any]] = {
-        rule.name: rule for rule in (ExactText(), SameNumbers(), SimilarText())
-    }
-    return rules[name]
-
-
 @dataclass(frozen=True)
 class _OwnStates:
-    """Gathers the expert's decisions on new rollouts (:class:`surefoot.rl.rounds.Gather`)."""
+    """Gathers the expert's decisions on new rollouts (:class:`surefoot.rl.gathering.Gather`)."""
 
     exercise: Exercise
     expert: Expert
@@ -159,7 +77,7 @@ class _OwnStates:
         experts = [problem for problem in problems if _share(seed, problem) < chance]
         own = [problem for problem in problems if _share(seed, problem) >= chance]
         whole = Sampling(temperature=self.expert.sampling.temperature, max_tokens=self.config.max_tokens)
-        drawn = await self._draw(turn.policy, own, seed, self.exercise.prompt, sampling_of(self.config))
+        drawn = await self._draw(turn.policy, own, seed, self.exercise.prompt, self.config.sampling)
         drawn |= await self._draw(self.expert.policy, experts, seed, self.expert.prompt, whole)
         rollouts = [
             ProblemTrace(problem=problem, trace=trace)
@@ -216,112 +134,6 @@ def _gathered(problem: Problem, drawn: Sequence[Trace], of_trace: Mapping[str, R
         dropped={reason: count for reason, count in dropped.items() if count},
         usage=sum((trace.usage for trace in drawn), Usage()) + sum((one.usage for one in heard), Usage()),
     )
-
-
-class _Walk:
-    """One rollout, gone through decision by decision: the text of a step, or ``None`` to end here."""
-
-    def __init__(self, item: ProblemTrace, after: After, match: StepMatch[Any]) -> None:
-        trace = item.trace
-        if trace.text is None:
-            raise TrainingError(f"trace {trace.id} is a chat; an expert goes on from texts alone")
-        self._problem, self._trace, self._after, self._match = item.problem, trace, after, match
-        self._own: list[str | None] = [trace.step_text(step) for step in range(len(trace.steps))]
-        if trace.finish_reason != "length":
-            self._own.append(None)
-        self._at = 0  # decisions before the state
-        self._same: list[int] = []  # decisions that are the expert's too, in no demonstration yet
-        self.shown: list[Demonstration] = []
-        self.states = self.agreed = 0
-        self.dropped: Counter[str] = Counter()
-        self.usage = Usage()
-        self.done = False
-
-    def request(self, expert: Expert, seed: int) -> SampleRequest:
-        """Ask for what the expert would do in this state, and after."""
-        return SampleRequest(
-            prompt=expert.prompt.render(self._problem),
-            prefix=self._trace.prefix(self._at),
-            seed=seed,
-            sampling=expert.sampling,
-        )
-
-    def hear(self, result: SampleResult, expert: Expert, segmenter: Segmenter) -> None:
-        """Follow a reply for as long as the rollout does the same."""
-        self.usage += Usage(verifier_tokens=result.usage.tokens, calls=result.usage.calls)
-        reply = self._decisions(result, expert.sampling.stop, segmenter)
-        for number, decision in enumerate(reply):
-            if self._at == len(self._own):
-                break
-            self.states += 1
-            if decision != self._own[self._at]:
-                last = reply[number + 1 : number + 2] == [None]
-                self._correct(decision, expert.policy.name, last=last)
-                return
-            self.agreed += 1
-            self._same.append(self._at)
-            self._at += 1
-        if not reply or self._at == len(self._own):
-            self._finish()
-
-    def _decisions(
-        self, result: SampleResult, stop: tuple[str, ...], segmenter: Segmenter
-    ) -> list[str | None]:
-        """What the expert does from here on; nothing (counted) if that is not known."""
-        if not result.completions:
-            self.dropped["states that the expert failed in"] += 1
-            return []
-        completion = result.completions[0]
-        prefix = self._trace.prefix(self._at)
-        text = prefix + completion.text if completion.text.strip() else prefix
-        spans = segmenter.segment(text) if text != prefix else []
-        found: list[str | None] = [text[max(a, len(prefix)) : b] for a, b in spans if b > len(prefix)]
-        if len(found) > 1 and not str(found[0]).strip():
-            found[:2] = [f"{found[0]}{found[1]}"]  # white space that the cut gave to the step before
-        if completion.finish_reason not in ("stop", STOP_UNKNOWN):
-            found = found[:-1]
-            self.dropped["expert's steps that were cut off"] += not found
-        elif not (stop and text.endswith(stop)) or text == prefix:
-            found.append(None)
-        if found == [None] and not prefix.strip():
-            self.dropped["problems that the expert wrote nothing of"] += 1
-            return []
-        return found
-
-    def _correct(self, decision: str | None, name: str, *, last: bool) -> None:
-        """Show the decision that the expert takes in place of the policy's, and go on if that is wanted."""
-        at, before = self._at, self._trace.prefix(self._at)
-        steps = self._trace.steps[:at]
-        if decision is not None:
-            steps = (*steps, Step(start=len(before), end=len(before) + len(decision)))
-        shown = Trace(
-            problem_id=self._problem.id,
-            text=before + (decision or ""),
-            steps=steps,
-            policy=name,
-            meta={"rollout": self._trace.id},
-        )
-        learned = (*self._same, at) if decision is not None else tuple(self._same)
-        self.shown.append(Demonstration(trace=shown, steps=learned, end=last or decision is None))
-        self._same = []
-        self._at += 1
-        if self._at >= len(self._own) or (self._after == "until_error" and not self._alike(shown, at)):
-            self._finish()
-
-    def _alike(self, shown: Trace, at: int) -> bool:
-        """Whether the rollout's step ``at`` is the expert's in other words."""
-        if at >= len(shown.steps) or at >= len(self._trace.steps):
-            return False
-        mine, theirs = self._match.key(self._trace, at), self._match.key(shown, at)
-        return mine is not None and theirs is not None and bool(self._match.same(mine, theirs))
-
-    def _finish(self) -> None:
-        """Show what the rollout has in common with the expert since its last correction."""
-        self.done = True
-        steps = tuple(at for at in self._same if self._own[at] is not None)
-        if self._same:
-            end = len(steps) < len(self._same)
-            self.shown.append(Demonstration(trace=self._trace, steps=steps, end=end))
 
 
 def _states(trace: Trace) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -13,35 +15,61 @@ from torch import nn
 from surefoot.errors import TrainingError
 from surefoot.rl.actor import passes
 from surefoot.rl.rollouts import Rollout
-from surefoot.training.workers import Workers
+from surefoot.training.workers import Alone, Workers
+
+
+class Optimisation(Protocol):
+    """The part of a model's settings that its optimiser reads."""
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    @property
+    def weight_decay(self) -> float: ...
+
+    @property
+    def clip(self) -> float:
+        """Largest norm of the gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How models that learn on rollouts are computed: memory, precision, processes."""
+
+    tokens_per_pass: int = 16_384
+    """Most tokens, padding counted, of one forward and backward pass."""
+    bf16: bool = False
+    """Compute in bfloat16."""
+    gradient_checkpointing: bool = False
+    team: Workers = field(default_factory=Alone)
 
 
 class Learner:
-    """Trains the parameters of ``model`` that require a gradient, over all processes of ``team`` together.
+    """Trains the parameters of ``model`` that require a gradient, over all processes together.
 
-    ``parameters`` by name and ``optimiser`` are what a checkpoint keeps; ``called`` is the model to call if a
-    gradient is wanted, a wrapper where there are several processes. ``what`` names it in errors.
+    ``parameters`` by name and ``optimiser`` are what a checkpoint keeps. ``called`` is the module to call if
+    a gradient is wanted: ``reader``, a module around ``model`` that gives no more of it than training reads,
+    or else ``model``; in a wrapper where there are several processes. ``what`` names the model in errors.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        team: Workers,
+        config: Optimisation,
+        execution: Execution,
         *,
-        learning_rate: float,
-        weight_decay: float,
-        clip: float,
-        tokens_per_pass: int,
         what: str,
+        reader: nn.Module | None = None,
     ) -> None:
-        self.model, self.team, self.clip, self.tokens_per_pass = model, team, clip, tokens_per_pass
+        self.model, self.execution, self._clip, self._what = model, execution, config.clip, what
         _require_precision(model, what)
-        optimiser = partial(torch.optim.AdamW, lr=learning_rate, weight_decay=weight_decay, betas=(0.9, 0.99))
-        self.called, self.optimiser = team.prepare(model, optimiser)
+        optimiser = partial(
+            torch.optim.AdamW, lr=config.learning_rate, weight_decay=config.weight_decay, betas=(0.9, 0.99)
+        )
+        self.called, self.optimiser = execution.team.prepare(reader or model, optimiser)
         self.parameters = {
             name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
         }
-        self._what = what
 
     def step(
         self, rollouts: Sequence[Rollout], loss: Callable[[list[int]], torch.Tensor]
@@ -54,21 +82,22 @@ class Learner:
         """
         if not rollouts:
             raise TrainingError(f"{self._what} has no rollouts to learn from; skip the round")
-        parts = list(passes(rollouts, self.tokens_per_pass))
-        count = self.team.largest(len(parts))
+        team = self.execution.team
+        parts = list(passes(rollouts, self.execution.tokens_per_pass))
+        count = team.largest(len(parts))
         self.optimiser.zero_grad()
         total = 0.0
         with recomputing(self.model):
             for place in range(count):
                 last = place == count - 1
-                with self.team.waiting(self.called, last=last):
+                with team.waiting(self.called, last=last):
                     # a process with fewer passes reads one again, of no weight, to stay in step with others
                     share = loss(parts[place]) if place < len(parts) else 0 * loss(parts[0])
-                    self.team.backward(self.called, share, last=last)
+                    team.backward(self.called, share, last=last)
                 total += share.item()
-        total = self.team.total(total)
+        total = team.total(total)
         self._require_finite(total, "loss")
-        norm = self.team.clip(self.parameters.values(), self.clip)
+        norm = team.clip(self.parameters.values(), self._clip)
         self._require_finite(norm, "norm of the gradient")
         self.optimiser.step()
         return total, norm

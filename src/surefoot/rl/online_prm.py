@@ -23,11 +23,10 @@ from surefoot.models.lora import has_adapter
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.actor import Actor
 from surefoot.rl.credit.rule import FloatArray
-from surefoot.rl.learner import Learner
+from surefoot.rl.learner import Execution, Learner
 from surefoot.rl.learner_config import OnlinePRMConfig
 from surefoot.rl.rollouts import Rollout
 from surefoot.training.updates import recompute_activations
-from surefoot.training.workers import Alone, Workers
 
 _Key = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -45,29 +44,23 @@ class OnlinePRM:
         self,
         prm: ImplicitPRM,
         config: OnlinePRMConfig,
-        *,
-        tokens_per_pass: int = 16_384,
-        bf16: bool = False,
-        gradient_checkpointing: bool = False,
-        team: Workers | None = None,
+        execution: Execution,
     ) -> None:
         if prm.settings.beta != config.beta:
             raise TrainingError(
                 f"'beta' is {config.beta}, and the reward model was made with {prm.settings.beta}: give that"
             )
         prm.policy.eval().requires_grad_(True)
-        if gradient_checkpointing:
+        if execution.gradient_checkpointing:
             recompute_activations(prm.policy)
-        self.prm, self.config, self.bf16 = prm, config, bf16
-        self._actor = Actor(prm.policy, bf16=bf16)
+        self.prm, self.config, self.execution = prm, config, execution
+        self._actor = Actor(prm.policy, bf16=execution.bf16)
         self._learner = Learner(
             prm.policy,
-            team or Alone(),
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-            clip=config.clip,
-            tokens_per_pass=tokens_per_pass,
+            config,
+            execution,
             what="the online implicit reward model",
+            reader=self._actor.reader,
         )
         self.parameters, self.optimiser = self._learner.parameters, self._learner.optimiser
         if prm.reference.model is not None:
@@ -80,14 +73,11 @@ class OnlinePRM:
         policy: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         config: OnlinePRMConfig,
+        execution: Execution,
         *,
         prompt: PromptFormat,
         name: str,
         reference: PreTrainedModel | None = None,
-        tokens_per_pass: int = 16_384,
-        bf16: bool = False,
-        gradient_checkpointing: bool = False,
-        team: Workers | None = None,
     ) -> Self:
         """A copy of ``policy``, which is called ``name``, before it is trained or given an adapter.
 
@@ -114,14 +104,7 @@ class OnlinePRM:
                 max_length=getattr(policy.config.get_text_config(), "max_position_embeddings", 1 << 30),
             ),
         )
-        return cls(
-            prm,
-            config,
-            tokens_per_pass=tokens_per_pass,
-            bf16=bf16,
-            gradient_checkpointing=gradient_checkpointing,
-            team=team,
-        )
+        return cls(prm, config, execution)
 
     def log_ratios(self, rollouts: Sequence[Rollout]) -> list[FloatArray]:
         """log π_φ - log π_ref [T] of every response token, in nats; not scaled by beta.
@@ -151,7 +134,7 @@ class OnlinePRM:
                 "that were not judged"
             )
         reference = [float(one.double().sum()) for one in self._reference_logprobs(rollouts)]
-        everyone = self._learner.team.total(float(len(rollouts)))
+        everyone = self.execution.team.total(float(len(rollouts)))
 
         def share(part: list[int]) -> torch.Tensor:
             chosen = [rollouts[at] for at in part]
@@ -172,8 +155,7 @@ class OnlinePRM:
 
     def _rewards(self, rollouts: Sequence[Rollout], reference: Sequence[float]) -> torch.Tensor:
         """r [B] of each rollout, with gradient."""
-        called = None if self._learner.called is self.prm.policy else self._learner.called
-        logprobs_n = self._actor.read(rollouts, called=called).logprobs
+        logprobs_n = self._actor.read(rollouts, called=self._learner.called).logprobs
         device = logprobs_n.device
         rows = [row for row, rollout in enumerate(rollouts) for _ in rollout.ids]
         sums = logprobs_n.new_zeros(len(rollouts)).index_add(0, torch.tensor(rows, device=device), logprobs_n)
@@ -189,7 +171,7 @@ class OnlinePRM:
         return [self._reference[_key(rollout)] for rollout in rollouts]
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.prm.policy.device.type, dtype=torch.bfloat16, enabled=self.bf16)
+        return torch.autocast(self.prm.policy.device.type, dtype=torch.bfloat16, enabled=self.execution.bf16)
 
 
 def _key(rollout: Rollout) -> _Key:

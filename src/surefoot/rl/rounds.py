@@ -8,34 +8,30 @@ and round alone: a run that is killed goes on and comes to the same weights.
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from surefoot.answers import Grader
 from surefoot.errors import RunError, TrainingError
 from surefoot.models.causal import load_causal
-from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.transformers import TransformersPolicy
-from surefoot.protocols import Labeller, Policy, Sampling, Segmenter
-from surefoot.records import Problem, Record, Trace, Usage
+from surefoot.records import Problem, Usage
 from surefoot.rl.audit import audit_policy
-from surefoot.rl.log import EvaluationRow, scalars
-from surefoot.store import JSON, Run, atomic_file
+from surefoot.rl.exercise import Exercise, RoundsConfig
+from surefoot.rl.gathering import Gather, Gathered, Turn
+from surefoot.rl.log import EvaluationRow
+from surefoot.rl.round_rows import RoundRow, write_curves
+from surefoot.store import JSON, Run
 from surefoot.training.cloning import (
     Demonstration,
     build_cloning_examples,
     clone_steps,
     longest_example,
 )
-from surefoot.training.config import TrainingConfig
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage's name, the pieces done and the pieces in all."""
@@ -44,127 +40,6 @@ _PIECE = 256
 """Samples of one piece of gathering: what a kill can cost."""
 _SEEDS = 1_000_003
 """Distance of the seeds of two rounds."""
-
-
-class RoundsConfig(BaseModel):
-    """What every kind of rounds can be told. Defaults suit the lab's policy."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rounds: int = Field(default=3, ge=1)
-    problems: int | None = Field(default=None, ge=1)
-    """Problems a round, in turn; ``None`` = all of them in every round."""
-    samples: int = Field(default=1, ge=1)
-    """Solutions a problem and round."""
-    temperature: float = Field(default=1.0, ge=0)
-    max_tokens: int = Field(default=96, ge=1)
-    """Longest solution."""
-    start: Literal["first", "last"] = "first"
-    """Fine-tune in each round from the policy that the run started with, or from the round before's."""
-    data: Literal["all", "last"] = "all"
-    """Fine-tune on what all rounds so far gathered, or on the newest."""
-    training: TrainingConfig = TrainingConfig(epochs=2, batch_size=16, learning_rate=3e-4)
-    """How to fine-tune in a round; its ``seed`` is not used, the run's is."""
-    max_length: int | None = Field(default=None, ge=8)
-    """Tokens of the longest example; ``None`` = the policy's context."""
-    evaluation_samples: int = Field(default=1, ge=1)
-    """Samples a held-out problem, at the same temperature."""
-    keep: Literal["all", "last"] = "all"
-    """Whether the weights of a round are deleted once those of the next are there."""
-    seed: int = 0
-
-    @model_validator(mode="after")
-    def _check(self) -> RoundsConfig:
-        if self.start == "last" and self.training.lora:
-            raise ValueError(
-                "'start' last would put adapters upon adapters; train from the first, or without 'lora'"
-            )
-        return self
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exercise:
-    """Who is trained on which problems, and how solutions are read."""
-
-    policy: str | Path
-    """Checkpoint directory or hub name to start from."""
-    problems: Sequence[Problem]
-    held_out: Sequence[Problem] = ()
-    """Evaluated before the first and after every round; nothing is evaluated without."""
-    segmenter: Segmenter
-    grader: Grader
-    prompt: PromptFormat = field(default_factory=PromptFormat)
-    gold: Labeller | None = None
-    """Judges the steps of held-out solutions with right answers (trace error)."""
-    batch_size: int = 256
-    """Samples decoded together."""
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        if not self.problems:
-            raise TrainingError("'problems' is empty; there is nothing to write solutions of")
-        if shared := {problem.id for problem in self.problems} & {problem.id for problem in self.held_out}:
-            raise TrainingError(
-                f"{len(shared)} problems are both held out and trained on, first {min(shared)}; "
-                "leave them out of one of the two"
-            )
-
-
-class Gathered(Record):
-    """What a round has of one problem."""
-
-    problem_id: str
-    drawn: tuple[Trace, ...]
-    """All solutions that were written, kept for reading."""
-    shown: tuple[Demonstration, ...]
-    """What is learned from."""
-    dropped: dict[str, int] = Field(default_factory=dict)
-    """What is not, by reason."""
-    usage: Usage = Usage()
-    """Of the policy, and as verifier tokens of those who chose or demonstrated."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Turn:
-    """A piece of a round's gathering."""
-
-    policy: Policy
-    """As the round before left it."""
-    problems: Sequence[Problem]
-    number: int
-    """Of the rounds that gather, from 1."""
-    seed: int
-    """The round's own."""
-
-
-class Gather(Protocol):
-    """Lets the policy write, and chooses what is worth learning: one record a problem, in order."""
-
-    async def __call__(self, turn: Turn) -> list[Gathered]: ...
-
-
-class RoundRow(BaseModel):
-    """What a round came to; round 0 is the policy as it was."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
-
-    round: int
-    samples: int = 0
-    """Solutions written in all rounds so far."""
-    drawn: int = 0
-    """Solutions written in this round."""
-    learned: int = 0
-    """Traces that were learned from, those of earlier rounds among them."""
-    decisions: int = 0
-    """Steps and ends that were learned."""
-    dropped: dict[str, int] = Field(default_factory=dict)
-    usage: Usage = Usage()
-    updates: int = 0
-    tokens: int = 0
-    """Read by the updates."""
-    loss: float | None = None
-    """Mean of the last 50 updates, nats a token."""
-    evaluation: EvaluationRow | None = None
 
 
 def run_rounds(
@@ -191,7 +66,7 @@ def run_rounds(
     rows = [work.start()]
     for number in range(1, bool(given) + (config.rounds if gather else 0) + 1):
         rows.append(work.round(number, rows[-1].samples))
-        _write_curves(run.directory / "curves.jsonl", rows)
+        write_curves(run.directory / "curves.jsonl", rows)
         if config.keep == "last" and number > 1:
             shutil.rmtree(run.directory / f"round-{number - 1}", ignore_errors=True)
     return rows
@@ -331,7 +206,7 @@ class _Work:
                 segmenter=exercise.segmenter,
                 grader=exercise.grader,
                 prompt=exercise.prompt,
-                sampling=sampling_of(self.config),
+                sampling=self.config.sampling,
                 gold=exercise.gold,
             )
         )
@@ -354,11 +229,6 @@ class _Work:
             raise RunError(f"{self.run.directory}: round {number} cannot be read: {error}") from error
 
 
-def sampling_of(config: RoundsConfig) -> Sampling:
-    """How the policy writes."""
-    return Sampling(temperature=config.temperature, max_tokens=config.max_tokens)
-
-
 def _distinct(shown: Sequence[Demonstration]) -> list[Demonstration]:
     """Each text once, white space at its ends aside."""
     found: dict[tuple[object, ...], Demonstration] = {}
@@ -366,13 +236,3 @@ def _distinct(shown: Sequence[Demonstration]) -> list[Demonstration]:
         text = (one.trace.text or "").strip()
         found.setdefault((one.trace.problem_id, text, one.steps, one.end), one)
     return list(found.values())
-
-
-def _write_curves(path: Path, rows: Sequence[RoundRow]) -> None:
-    """One flat JSON object a round; the evaluation's names are those of reinforcement learning."""
-    with atomic_file(path) as stream:
-        for row in rows:
-            flat = row.model_dump(mode="json", exclude={"evaluation"}, exclude_none=True)
-            if row.evaluation:
-                flat |= {name: value for name, value in scalars(row.evaluation).items() if name not in flat}
-            stream.write(json.dumps(flat).encode() + b"\n")

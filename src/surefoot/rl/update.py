@@ -12,10 +12,9 @@ from transformers import PreTrainedModel
 from surefoot.rl.actor import Actor
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit.rule import FloatArray
-from surefoot.rl.learner import Learner
+from surefoot.rl.learner import Execution, Learner
 from surefoot.rl.loss import TokenBatch, policy_loss, token_weights
 from surefoot.rl.rollouts import Rollout
-from surefoot.training.workers import Workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +48,10 @@ class UpdateStatistics:
 class Updater:
     """Trains the policy on advantages."""
 
-    def __init__(self, model: PreTrainedModel, config: RLConfig, team: Workers) -> None:
-        self.config, self.team = config, team
-        self.actor = Actor(model, temperature=config.temperature, bf16=config.bf16)
-        self._learner = Learner(
-            model,
-            team,
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-            clip=config.clip,
-            tokens_per_pass=config.tokens_per_pass,
-            what="the policy",
-        )
+    def __init__(self, model: PreTrainedModel, config: RLConfig, execution: Execution) -> None:
+        self.config, self.team = config, execution.team
+        self.actor = Actor(model, temperature=config.temperature, bf16=execution.bf16)
+        self._learner = Learner(model, config, execution, what="the policy", reader=self.actor.reader)
         self.parameters, self.optimiser = self._learner.parameters, self._learner.optimiser
 
     def update(self, lessons: Sequence[Lesson], number: int) -> UpdateStatistics:
@@ -136,11 +127,10 @@ class Updater:
     def _loss(self, lessons: Sequence[Lesson], weights: Sequence[float]) -> tuple[torch.Tensor, FloatArray]:
         """Loss of one pass, and sums over its tokens: their number, those clipped, KL, entropy."""
         objective = self.config.objective
-        called = self._learner.called
         read = self.actor.read(
             [lesson.rollout for lesson in lessons],
             entropy="gradient" if objective.entropy else "detached",
-            called=None if called is self.actor.model else called,
+            called=self._learner.called,
         )
         device = read.logprobs.device
 
