@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -75,6 +75,20 @@ class Policy(Protocol):
     def name(self) -> str: ...
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]: ...
+
+
+@runtime_checkable
+class StreamsText(Protocol):
+    """A policy that can show text while it is written. Few can: ask with ``isinstance``."""
+
+    async def stream(self, request: SampleRequest, show: Callable[[int, str], None]) -> SampleResult:
+        """What ``sample`` gives for this request; ``show`` is given the new text of a sample as it comes.
+
+        Samples are numbered from 0, and theirs may come in turns. What is shown of a sample, joined, is what
+        its text begins with; the stop text may be missing. Nothing that was shown is taken back: an error
+        after it is the result's, and the sample is then not among the completions.
+        """
+        ...
 
 
 @runtime_checkable

@@ -13,8 +13,8 @@ import pytest
 from openai_server import Reply, chat, completion, serve
 
 from surefoot.errors import PolicyError
-from surefoot.policies.openai import STOP_UNKNOWN, OpenAIPolicy
-from surefoot.protocols import Policy, SampleRequest, Sampling
+from surefoot.policies.openai import OpenAIPolicy
+from surefoot.protocols import STOP_UNKNOWN, Policy, SampleRequest, Sampling
 from surefoot.records import Message, ToolCall, Usage
 
 

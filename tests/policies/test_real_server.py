@@ -181,6 +181,19 @@ def test_chat_goes_through_the_template(server):
     assert result.completions[0].text == greedy(folder, ids, 8)
 
 
+@pytest.mark.parametrize("mode", ["chat", "completions"])
+def test_a_stream_gives_what_one_piece_gives_piece_by_piece(server, mode):
+    address, folder = server
+    policy = OpenAIPolicy(model=str(folder), base_url=address, max_retries=0, mode=mode)
+    sampling = Sampling(temperature=0.0, max_tokens=8)
+    request, shown = SampleRequest(prompt="2 + 3 = ", sampling=sampling), []
+    [whole] = asyncio.run(policy.sample([request]))
+    result = asyncio.run(policy.stream(request, lambda number, text: shown.append(text)))
+    assert result == whole
+    assert "".join(shown) == whole.completions[0].text
+    assert len(shown) > 1
+
+
 def test_continued_chat_that_the_server_does_not_know_is_an_error_of_that_request(server):
     sampling = Sampling(temperature=0.0, max_tokens=4)
     requests = [SampleRequest(prompt="2 + 3", prefix=prefix, sampling=sampling) for prefix in ("5", "")]

@@ -103,6 +103,21 @@ def test_the_samples_of_the_openai_dialect_come_one_by_one_with_the_same_counts(
     assert result.usage.prompt_tokens == len(tokenized(prompt="Once"))
 
 
+@pytest.mark.parametrize(("mode", "prompt"), [("completions", "The best animal is"), ("chat", QUESTION)])
+@pytest.mark.parametrize("stop", [(), ("a", " the")])
+def test_a_stream_gives_what_one_piece_gives(mode, prompt, stop):
+    request = SampleRequest(prompt=prompt, n=3, seed=5, sampling=Sampling(max_tokens=16, stop=stop))
+    [whole] = run(request, mode=mode)
+    policy = OpenAIPolicy(base_url=URL, model=model()["id"], dialect="vllm", mode=mode, max_retries=0)
+    shown = [""] * 3
+
+    def show(number: int, text: str) -> None:
+        shown[number] += text
+
+    assert asyncio.run(policy.stream(request, show)) == whole
+    assert shown == texts(whole)
+
+
 # Counts and ends
 
 

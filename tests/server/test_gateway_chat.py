@@ -8,7 +8,7 @@ import subprocess
 
 import openai
 import pytest
-from gateway_server import LineScorer, lines, served
+from gateway_server import LineScorer, ask, lines, served
 from openai import AsyncOpenAI, OpenAI
 from watched_policy import Watched
 
@@ -133,6 +133,50 @@ def test_what_was_answered_is_in_the_record_with_all_candidates(lab):
     assert record.tally["abstained_of"] == 2
 
 
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+
+@pytest.mark.parametrize("strategy", ["scripted", "best-of-2"])
+def test_tools_that_nobody_minds_are_refused_or_passed_over(strategy):
+    body = asked(model=strategy, tools=TOOLS)
+    with served(ScriptedPolicy(lines), LineScorer()) as found:
+        for more in ({}, {"stream": True}):
+            status, answer = ask(f"{found.url}/chat/completions", json.dumps({**body, **more}).encode())
+            assert status == 400
+            assert "--ignore-tools" in answer["error"]["message"]
+        none = json.dumps({**body, "tool_choice": "none"}).encode()
+        assert ask(f"{found.url}/chat/completions", none)[0] == 200
+    settings = GatewaySettings(ignore_tools=True, candidates="none")
+    with served(ScriptedPolicy(lines), LineScorer(), settings=settings) as found:
+        status, answer = ask(f"{found.url}/chat/completions", json.dumps(body).encode())
+        assert status == 200
+        assert answer["surefoot"]["searches"][0]["candidates"] == []
+
+
+def test_a_refusal_may_be_the_text():
+    settings = GatewaySettings(refusal_as_text=True, abstain_below=1.0)
+    with (
+        served(ScriptedPolicy(lines), LineScorer(), settings=settings) as found,
+        OpenAI(base_url=found.url, api_key="n", max_retries=0) as client,
+    ):
+        [choice] = client.chat.completions.create(model="best-of-2", **asked()).choices
+        pieces = client.chat.completions.create(model="best-of-2", stream=True, **asked())
+        last = [piece.choices[0] for piece in pieces]
+    assert "1 was asked for" in choice.message.content
+    assert (choice.finish_reason, choice.message.refusal) == ("content_filter", None)
+    assert "".join(piece.delta.content or "" for piece in last) == choice.message.content
+    assert last[-1].finish_reason == "content_filter"
+
+
+def test_what_is_not_here_is_told_as_openai_tells_it():
+    with (
+        served() as found,
+        OpenAI(base_url=found.url, api_key="n", max_retries=0) as client,
+        pytest.raises(openai.NotFoundError, match="embeddings"),
+    ):
+        client.embeddings.create(model="m", input="x")
+
+
 def test_what_failed_or_was_withheld_is_in_the_record(tmp_path):
     def broken(request, sample):
         if "break" in str(request.prompt):
@@ -144,11 +188,11 @@ def test_what_failed_or_was_withheld_is_in_the_record(tmp_path):
         served(ScriptedPolicy(broken), LineScorer(), db=db) as found,
         OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
     ):
-        ask = client.chat.completions.create
-        withheld = ask(model="best-of-2", extra_body={"surefoot": {"abstain_below": 1.0}}, **asked())
+        create = client.chat.completions.create
+        withheld = create(model="best-of-2", extra_body={"surefoot": {"abstain_below": 1.0}}, **asked())
         for stream in (False, True):
             with pytest.raises(openai.APIError):
-                list(ask(model="best-of-2", stream=stream, **asked("break it")))
+                list(create(model="best-of-2", stream=stream, **asked("break it")))
     with open_database(tmp_path / "store.db") as db:
         failed = db.gateway.find(failed=True)
         assert [row.status for row in failed] == [502, 502]
@@ -280,9 +324,6 @@ class ToolPolicy:
         )
 
 
-TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
-
-
 def test_tool_calls_pass_through_both_ways():
     policy = ToolPolicy()
     with (
@@ -330,7 +371,8 @@ def call_of(call):
         (asked(model="scripted", temperature=9), 400, "temperature"),
         (asked(model="scripted", seed="one"), 400, "seed"),
         (asked(model="scripted", logprobs=True), 400, "not supported"),
-        (asked(model="scripted", tools=TOOLS), 400, "takes no tools"),
+        (asked(model="scripted", top_k=5), 400, "top_k"),
+        (asked([{"type": "image_url", "image_url": {"url": "x"}}], model="scripted"), 400, "image_url"),
         (asked(model="scripted", surefoot={"width": 3}), 400, "surefoot.width"),
         (asked(model="scripted", surefoot={"strategy": "magic"}), 400, "there is no strategy"),
         ({"model": "scripted", "messages": []}, 400, "messages"),

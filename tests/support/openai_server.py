@@ -9,10 +9,11 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import zip_longest
 from typing import Any
 
 Body = dict[str, Any]
@@ -20,13 +21,18 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What to send. ``wait_s`` before the answer; ``drop`` cuts the connection half way through it."""
+    """What to send. ``wait_s`` before the answer; ``drop`` cuts the connection half way through it.
+
+    With ``events`` a stream: each is sent as soon as it comes, a body as the data of an event, bytes as they
+    are; then ``[DONE]``, or with ``drop`` nothing more. It is closed if the client leaves.
+    """
 
     payload: Body | str = ""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     wait_s: float = 0.0
     drop: bool = False
+    events: Iterable[Body | bytes] | None = None
 
 
 def completion(texts: list[str], *, prompt_tokens: int = 7, finish: str = "stop", **extra: Any) -> Body:
@@ -46,6 +52,45 @@ def chat(texts: list[str | None], *, prompt_tokens: int = 7, finish: str = "stop
 
 def _usage(prompt_tokens: int, texts: list[str]) -> Body:
     return {"prompt_tokens": prompt_tokens, "completion_tokens": sum(len(text.split()) for text in texts)}
+
+
+def pieces(answer: Body, cut: Callable[[str], list[str]], *, usage: bool = True) -> Iterator[Body]:
+    """An answer of either endpoint as the events of a stream: texts, arguments and tokens ``cut`` in pieces.
+
+    Choices come in turns; each ends with an event that has its reason, and all with one that has the usage.
+    """
+    choices = [_choice_pieces(choice, cut) for choice in answer["choices"]]
+    for turn in zip_longest(*choices):
+        yield from ({"choices": [choice]} for choice in turn if choice is not None)
+    if usage:
+        yield {"choices": [], "usage": answer["usage"]}
+
+
+def _choice_pieces(choice: Body, cut: Callable[[str], list[str]]) -> Iterator[Body]:
+    rest = dict(choice)
+    index, tokens = rest.pop("index"), rest.pop("token_ids", None)
+    if "text" in rest:
+        made = [{"text": text} for text in cut(rest.pop("text"))]
+        last: Body = {"text": ""}
+    else:
+        message = rest.pop("message")
+        made = [{"delta": {"role": "assistant", "content": message["content"] and ""}}]
+        made += [{"delta": {"content": text}} for text in cut(message["content"] or "")]
+        made += [{"delta": {"tool_calls": [call]}} for call in _call_pieces(message.get("tool_calls"), cut)]
+        last = {"delta": {}}
+    for number, piece in enumerate(made):
+        drawn = {} if tokens is None else {"token_ids": tokens[number : number + 1]}
+        yield {"index": index, "finish_reason": None, **piece, **drawn}
+    drawn = {} if tokens is None else {"token_ids": tokens[len(made) :]}
+    yield {"index": index, **last, **rest, **drawn}
+
+
+def _call_pieces(calls: list[Body] | None, cut: Callable[[str], list[str]]) -> Iterator[Body]:
+    for number, call in enumerate(calls or []):
+        function = call["function"]
+        yield {**call, "index": number, "function": {"name": function["name"], "arguments": ""}}
+        for text in cut(function["arguments"]):
+            yield {"index": number, "function": {"arguments": text}}
 
 
 class OpenAIServer(ThreadingHTTPServer):
@@ -75,6 +120,11 @@ class OpenAIServer(ThreadingHTTPServer):
         """A client that left before its answer is part of the game; nothing is printed."""
 
 
+def event_bytes(body: Body) -> bytes:
+    """An event as it is sent."""
+    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n".encode()
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: OpenAIServer
@@ -92,7 +142,10 @@ class _Handler(BaseHTTPRequestHandler):
         # Before the bytes go out: the client may send its next request as soon as it has them.
         with server.lock:
             server.in_flight -= 1
-        self._send(reply)
+        if reply.events is None:
+            self._send(reply)
+        else:
+            self._stream(reply, reply.events)
 
     def _send(self, reply: Reply) -> None:
         payload = reply.payload if isinstance(reply.payload, str) else json.dumps(reply.payload)
@@ -107,6 +160,31 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
+
+    def _stream(self, reply: Reply, events: Iterable[Body | bytes]) -> None:
+        self.send_response(reply.status)
+        for name, value in {"Content-Type": "text/event-stream", **reply.headers}.items():
+            self.send_header(name, value)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        try:
+            for event in events:
+                self._chunk(event if isinstance(event, bytes) else event_bytes(event))
+        except ConnectionError:
+            self.close_connection = True
+            if isinstance(events, Generator):
+                events.close()
+            return
+        if reply.drop:
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+            return
+        self._chunk(b"data: [DONE]\n\n")
+        self._chunk(b"")
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self.wfile.flush()
 
     def log_message(self, *_: object) -> None:
         """Quiet."""

@@ -19,7 +19,13 @@ from surefoot.server.gateway.chat import chat_routes
 from surefoot.server.gateway.gateway import CLIENT_LEFT, Gateway
 from surefoot.server.gateway.pooling import pooling_routes
 from surefoot.server.gateway.scoring import scoring_routes
-from surefoot.server.gateway.status import admin_routes, description_routes, health_routes, model_routes
+from surefoot.server.gateway.status import (
+    admin_routes,
+    description_routes,
+    health_routes,
+    missing_routes,
+    model_routes,
+)
 from surefoot.server.gateway.verifying import verifying_routes
 from surefoot.server.settings import ServerSettings
 from surefoot.store.database import Database
@@ -38,7 +44,7 @@ def create_app(
     ``routers`` ask for sign-in themselves, and so does ``pages``, which answers what nothing else here
     does, and has limits of its own on bodies; the gateway's routes ask for a key of ``db``, which stays open.
     Their limits are those of ``gateway.limits`` and ``settings.limits`` alike, so give both the same. The
-    gateway is closed with the application. Raises ``ValueError`` if keys are asked for and there is no ``db``.
+    gateway is closed with the application. Raises ``ValueError`` if keys are asked for without a ``db``.
     """
     if settings.asks_for_keys and db is None:
         raise ValueError("'db' is missing: keys are asked for, and it keeps them")
@@ -70,6 +76,7 @@ def create_app(
             app.include_router(routes(gateway, client))
         app.include_router(health_routes(gateway, probe))
         app.include_router(admin_routes(gateway, admin))
+        app.include_router(missing_routes(app, client))
     app.include_router(description_routes(app, client))
     for router in routers:
         app.include_router(router)

@@ -9,7 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.records import Usage
 from surefoot.search.result import SearchCounts, SearchResult
-from surefoot.server.gateway.generating import Choice, Generation
+from surefoot.server.gateway.schemas import Candidates
+from surefoot.server.gateway.tasks import Choice, Generation
+
+FILTERED = "content_filter"
+"""Why a text ended that was withheld."""
 
 
 class Told(BaseModel):
@@ -160,8 +164,10 @@ class CompletionAnswer(Told):
     surefoot: Extension
 
 
-def chat_choice(index: int, choice: Choice) -> ChatChoice:
+def chat_choice(index: int, choice: Choice, *, refusal_as_text: bool = False) -> ChatChoice:
     """A choice as a whole message."""
+    if choice.withheld and refusal_as_text:
+        return ChatChoice(index=index, message=ToldMessage(content=choice.withheld), finish_reason=FILTERED)
     message = ToldMessage(
         content=None if choice.withheld or (choice.tool_calls and not choice.text) else choice.text,
         refusal=choice.withheld,
@@ -172,7 +178,7 @@ def chat_choice(index: int, choice: Choice) -> ChatChoice:
 
 def text_choice(index: int, choice: Choice) -> TextChoice:
     """A choice as a text; one that was withheld has none."""
-    reason = "content_filter" if choice.withheld else choice.finish_reason
+    reason = FILTERED if choice.withheld else choice.finish_reason
     return TextChoice(index=index, text="" if choice.withheld else choice.text, finish_reason=reason)
 
 
@@ -188,7 +194,7 @@ def told_calls(choice: Choice, *, numbered: bool = False) -> list[ToldToolCall]:
     ]
 
 
-def extension(generation: Generation, candidates: Literal["all", "chosen", "none"]) -> Extension:
+def extension(generation: Generation, candidates: Candidates) -> Extension:
     """What was found, with all candidates, the chosen ones or none."""
     return Extension(
         strategy=generation.strategy,
@@ -199,7 +205,7 @@ def extension(generation: Generation, candidates: Literal["all", "chosen", "none
     )
 
 
-def _told(index: int, choice: Choice, candidates: Literal["all", "chosen", "none"]) -> ToldSearch:
+def _told(index: int, choice: Choice, candidates: Candidates) -> ToldSearch:
     result = choice.result
     shown: Sequence[int] = range(len(result.candidates))
     if candidates != "all":

@@ -24,8 +24,9 @@ from surefoot.server.gateway.attending import Emit, EventStream, attend
 from surefoot.server.gateway.chunks import ChatChunks, Chunks, TextChunks
 from surefoot.server.gateway.entries import Asked, candidates_of, new_id
 from surefoot.server.gateway.gateway import Gateway
-from surefoot.server.gateway.generating import Accepted, Generation, Task
-from surefoot.server.gateway.schemas import ChatRequest, CompletionRequest, Drawing, Options
+from surefoot.server.gateway.schemas import Candidates, ChatRequest, CompletionRequest, Drawing, Options
+from surefoot.server.gateway.settings import GatewaySettings
+from surefoot.server.gateway.tasks import Accepted, Generation, Task
 
 _ERRORS = declared(400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
 _STREAM = {
@@ -42,13 +43,13 @@ def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     @router.post("/v1/chat/completions", response_model=ChatAnswer, responses=responses)
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         """Answer a conversation, by the strategy that the model's name or `surefoot.strategy` says."""
-        order = _Order.of(request, body, "chatcmpl", gateway.planner.chat(body))
+        order = _Order.of(request, body, "chatcmpl", gateway.planner.chat(body), gateway.settings)
         return await _answer(gateway, order)
 
     @router.post("/v1/completions", response_model=CompletionAnswer, responses=responses)
     async def completions(request: Request, body: CompletionRequest) -> Response:
         """Continue a prompt, by the strategy that the model's name or `surefoot.strategy` says."""
-        order = _Order.of(request, body, "cmpl", gateway.planner.completion(body))
+        order = _Order.of(request, body, "cmpl", gateway.planner.completion(body), gateway.settings)
         return await _answer(gateway, order)
 
     return router
@@ -62,9 +63,12 @@ class _Order:
     body: Drawing
     task: Task
     asked: Asked
+    settings: GatewaySettings
 
     @classmethod
-    def of(cls, request: Request, body: Drawing, prefix: str, task: Task) -> _Order:
+    def of(
+        cls, request: Request, body: Drawing, prefix: str, task: Task, settings: GatewaySettings
+    ) -> _Order:
         asked = Asked(
             id=new_id(prefix),
             endpoint=request.url.path,
@@ -77,11 +81,11 @@ class _Order:
                 "seed": task.seed,
             },
         )
-        return cls(request=request, body=body, task=task, asked=asked)
+        return cls(request=request, body=body, task=task, asked=asked, settings=settings)
 
     @property
-    def options(self) -> Options:
-        return self.body.surefoot or Options()
+    def candidates(self) -> Candidates:
+        return (self.body.surefoot or Options()).candidates or self.settings.candidates
 
     @property
     def created(self) -> int:
@@ -93,11 +97,13 @@ class _Order:
             "created": self.created,
             "model": self.body.model,
             "usage": TokenUsage.of(generation.usage),
-            "surefoot": extension(generation, self.options.candidates),
+            "surefoot": extension(generation, self.candidates),
         }
         numbered = list(enumerate(generation.choices))
         if isinstance(self.body, ChatRequest):
-            return ChatAnswer(choices=[chat_choice(*pair) for pair in numbered], **fields)
+            as_text = self.settings.refusal_as_text
+            choices = [chat_choice(*pair, refusal_as_text=as_text) for pair in numbered]
+            return ChatAnswer(choices=choices, **fields)
         return CompletionAnswer(choices=[text_choice(*pair) for pair in numbered], **fields)
 
     def chunks(self, emit: Emit) -> Chunks:
@@ -107,8 +113,9 @@ class _Order:
             id=self.asked.id,
             created=self.created,
             model=self.body.model,
-            candidates=self.options.candidates,
+            candidates=self.candidates,
             usage=bool(self.body.stream_options and self.body.stream_options.include_usage),
+            refusal_as_text=self.settings.refusal_as_text,
         )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from surefoot.server.errors import ApiError
-from surefoot.server.gateway.answers import TokenUsage, extension, told_calls
-from surefoot.server.gateway.generating import Choice, Generation
+from surefoot.server.gateway.answers import FILTERED, TokenUsage, extension, told_calls
+from surefoot.server.gateway.schemas import Candidates
+from surefoot.server.gateway.tasks import Choice, Generation
 
 
 class Chunks:
@@ -26,9 +27,11 @@ class Chunks:
         id: str,
         created: int,
         model: str,
-        candidates: Literal["all", "chosen", "none"],
+        candidates: Candidates,
         usage: bool,
+        refusal_as_text: bool = False,
     ) -> None:
+        self.refusal_as_text = refusal_as_text
         self._emit, self._candidates, self._usage = emit, candidates, usage
         self._head = {"id": id, "object": self.form, "created": created, "model": model}
         self._sent: dict[int, str] = {}
@@ -89,6 +92,8 @@ class ChatChunks(Chunks):
     def closing(self, number: int, choice: Choice) -> list[dict[str, Any]]:
         """Refusal, tool calls, and why it ended."""
         pieces = []
+        if choice.withheld and self.refusal_as_text:
+            return [_delta(number, {"content": choice.withheld}), _delta(number, {}, FILTERED)]
         if choice.withheld:
             pieces.append(_delta(number, {"refusal": choice.withheld}))
         if choice.tool_calls:
@@ -108,7 +113,7 @@ class TextChunks(Chunks):
 
     def closing(self, number: int, choice: Choice) -> list[dict[str, Any]]:
         """Why it ended."""
-        reason = "content_filter" if choice.withheld else choice.finish_reason
+        reason = FILTERED if choice.withheld else choice.finish_reason
         return [{"index": number, "text": "", "logprobs": None, "finish_reason": reason}]
 
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from surefoot.records import Problem, Usage
-from surefoot.server.gateway.generating import Choice, Generation
 from surefoot.server.gateway.monitor import Observations
+from surefoot.server.gateway.tasks import Choice, Generation
 from surefoot.store.database import ApiKey, GatewayCandidate, GatewayRecord
 
 

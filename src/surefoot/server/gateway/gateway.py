@@ -19,14 +19,15 @@ from surefoot.server.errors import ApiError
 from surefoot.server.gateway.admission import Admission, Ticket
 from surefoot.server.gateway.attending import Jobs
 from surefoot.server.gateway.entries import Asked
-from surefoot.server.gateway.generating import Accepted, Generation, Generator, Task
+from surefoot.server.gateway.generating import Generator
 from surefoot.server.gateway.metrics import Metrics
 from surefoot.server.gateway.monitor import Monitor, Observations
 from surefoot.server.gateway.planning import DEFAULT, Planner
 from surefoot.server.gateway.recording import Recorder
 from surefoot.server.gateway.schemas import Options
 from surefoot.server.gateway.settings import GatewaySettings
-from surefoot.server.gateway.sharing import SharedPolicy, SharedScorer
+from surefoot.server.gateway.sharing import SharedPolicy, SharedScorer, TakesExtraBody
+from surefoot.server.gateway.tasks import Accepted, Generation, Task
 from surefoot.server.settings import Limits
 from surefoot.store.database import GatewayLog, GatewayRecord
 
@@ -78,6 +79,7 @@ class Gateway:
         self.aggregation: Aggregator = self.settings.aggregation or named or "min"
         self.planner = Planner(
             policy=policy.name,
+            takes_tools=isinstance(policy, TakesExtraBody),
             scorer=self.scorer.name if self.scorer else None,
             settings=self.settings,
             limits=self.limits,

@@ -4,87 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from surefoot.answers import Grader
 from surefoot.errors import PolicyError, ScoreError
-from surefoot.models.aggregate import Aggregator
 from surefoot.protocols import SampleRequest, SampleResult
-from surefoot.records import Message, Problem, ToolCall, Trace, Usage, content_id
+from surefoot.records import Message, Trace, Usage, content_id
 from surefoot.search.desk import Desk
 from surefoot.search.result import FIRST, SearchCounts, SearchResult, conclude
-from surefoot.search.space import Prefix, Space, Steps
+from surefoot.search.space import Prefix, Space
 from surefoot.server.errors import ApiError
 from surefoot.server.gateway.seat import Seat
 from surefoot.server.gateway.sharing import SharedPolicy, TakesExtraBody
-from surefoot.server.gateway.strategies import Strategy
+from surefoot.server.gateway.tasks import Accepted, Choice, Generation, Task
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What is to be written, and how."""
-
-    problem: Problem
-    """What the reward model is told that the problem is."""
-    strategy: Strategy
-    steps: Steps
-    """``steps.prompt`` is the prompt, whatever the problem."""
-    max_tokens: int
-    n: int = 1
-    seed: int = 0
-    stop: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    """Steps that the solution begins with."""
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that are passed on to the policy's server."""
-    aggregation: Aggregator = "min"
-    abstain_below: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """One answer."""
-
-    result: SearchResult
-    text: str
-    finish_reason: str
-    tool_calls: tuple[ToolCall, ...] = ()
-    withheld: str | None = None
-    """Why the text is not to be shown."""
-
-    @property
-    def value(self) -> float | None:
-        """Aggregated score of the chosen candidate."""
-        return None if self.result.chosen is None else self.result.values[self.result.chosen]
-
-    @property
-    def abstained(self) -> bool:
-        """Whether there is no answer that is shown."""
-        return self.withheld is not None or self.result.chosen is None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Generation:
-    """All answers to one request."""
-
-    policy: str
-    scorer: str | None
-    strategy: str
-    seed: int
-    choices: tuple[Choice, ...]
-
-    @property
-    def usage(self) -> Usage:
-        """What they cost together."""
-        return sum((choice.result.usage for choice in self.choices), Usage())
-
-
-Accepted = Callable[[int, str], None]
-"""Told what the text of a choice, by its number, is certain to begin with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +37,7 @@ class Generator:
         """All choices of a task. Raises :class:`ApiError`."""
         try:
             if task.strategy.search is None:
-                choices = await self._plain(task)
+                choices = await self._plain(task, accepted)
             else:
                 numbers = range(task.n)
                 choices = await together([self._search(task, number, accepted) for number in numbers])
@@ -117,13 +53,13 @@ class Generator:
             choices=tuple(choices),
         )
 
-    async def _plain(self, task: Task) -> list[Choice]:
+    async def _plain(self, task: Task, accepted: Accepted | None) -> list[Choice]:
         desk = self.desk
         if task.extra_body:
             if not isinstance(self.policy.policy, TakesExtraBody):
-                message = f"policy {self.policy.name!r} takes no tools"
-                raise ApiError(400, message, param="tools", code="unsupported")
-            desk = Desk(policy=self.policy.policy.with_extra_body(task.extra_body), overlap=True)
+                raise ApiError(400, f"policy {self.policy.name!r} takes no tools", code="unsupported")
+            more = self.policy.policy.with_extra_body(task.extra_body)
+            desk = Desk(policy=SharedPolicy(more, overlap=True), overlap=True)
         seat = Seat(desk, separator=task.steps.separator, max_tokens=task.max_tokens, stop=task.stop)
         request = SampleRequest(
             prompt=task.steps.prompt.render(task.problem),
@@ -132,7 +68,10 @@ class Generator:
             sampling=task.steps.sampling,
         )
         try:
-            [result] = await seat.sample([request])
+            if accepted is None:
+                [result] = await seat.sample([request])
+            else:
+                result = await seat.stream(request, accepted)
         finally:
             self.spent(seat.spent)
         if len(result.completions) < task.n:

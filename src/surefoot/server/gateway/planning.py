@@ -13,10 +13,10 @@ from surefoot.protocols import Sampling
 from surefoot.records import Message, Problem, ToolCall
 from surefoot.search.space import Steps
 from surefoot.server.errors import ApiError
-from surefoot.server.gateway.generating import Task
 from surefoot.server.gateway.schemas import ChatMessage, ChatRequest, CompletionRequest, Drawing, Options
 from surefoot.server.gateway.settings import GatewaySettings
 from surefoot.server.gateway.strategies import PLAIN, Strategy, strategy_of, unknown_strategy
+from surefoot.server.gateway.tasks import Task
 from surefoot.server.settings import Limits
 
 DEFAULT = "surefoot"
@@ -39,6 +39,7 @@ class Planner:
     """Makes tasks. ``aggregation`` is the rule where neither request nor settings name one."""
 
     policy: str
+    takes_tools: bool
     scorer: str | None
     settings: GatewaySettings
     limits: Limits
@@ -52,16 +53,7 @@ class Planner:
                 task, max_tokens=self.tokens(request.max_completion_tokens, "max_completion_tokens")
             )
             task = replace(task, steps=_bounded(task.steps, task.max_tokens))
-        extra: dict[str, Any] = {}
-        if request.tools:
-            if task.strategy is not PLAIN:
-                message = f"tools are passed on by the plain strategy only; use the model {self.policy!r}"
-                raise ApiError(400, message, param="tools", code="unsupported")
-            extra["tools"] = request.tools
-            extra |= {"tool_choice": request.tool_choice} if request.tool_choice is not None else {}
-            if request.parallel_tool_calls is not None:
-                extra["parallel_tool_calls"] = request.parallel_tool_calls
-        return replace(task, extra_body=extra)
+        return replace(task, extra_body=self._tools(request, task.strategy))
 
     def completion(self, request: CompletionRequest) -> Task:
         """A task from a prompt. Raises :class:`ApiError`."""
@@ -104,9 +96,31 @@ class Planner:
         if self.settings.chat:
             return tuple(messages)
         if len(messages) != 1 or messages[0].role != "user":
-            message = "this policy has no chat template: send one message, of the user"
+            message = (
+                "this server puts one question into a prompt: send one message, of the user (a new chat "
+                "without a system prompt), or start it with --chat"
+            )
             raise ApiError(400, message, param="messages", code="no_chat_template")
         return self.settings.template.replace("{problem}", problem)
+
+    def _tools(self, request: ChatRequest, strategy: Strategy) -> dict[str, Any]:
+        """Fields that are passed on. Raises :class:`ApiError` for tools that nobody would mind."""
+        if not request.tools or request.tool_choice == "none":
+            return {}
+        if strategy is not PLAIN or not self.takes_tools:
+            if self.settings.ignore_tools:
+                return {}
+            message = f"policy {self.policy!r} takes no tools"
+            if self.takes_tools:
+                message = f"tools are for the plain strategy alone, so for the model {self.policy!r}"
+            message += "; turn them off in the client, or start the server with --ignore-tools"
+            raise ApiError(400, message, param="tools", code="unsupported")
+        extra: dict[str, Any] = {"tools": request.tools}
+        if request.tool_choice is not None:
+            extra["tool_choice"] = request.tool_choice
+        if request.parallel_tool_calls is not None:
+            extra["parallel_tool_calls"] = request.parallel_tool_calls
+        return extra
 
     def _named(self, model: str) -> str:
         if model == self.policy:
@@ -140,6 +154,9 @@ class Planner:
     def _task(self, request: Drawing, problem: str, prompt: str | tuple[Message, ...]) -> Task:
         options, mine = request.surefoot or Options(), self.settings
         strategy = self.strategy(request.model, options)
+        if options.abstain_below is not None and strategy is PLAIN:
+            message = "abstain_below: the plain strategy has no scores to go by; choose another"
+            raise ApiError(400, message, param="abstain_below", code="unsupported")
         n = request.n or 1
         self.require_few(n, strategy)
         asked = self.tokens(request.max_tokens, "max_tokens")
@@ -185,7 +202,7 @@ def _bounded(steps: Steps, max_tokens: int) -> Steps:
 def _message(sent: ChatMessage) -> Message:
     return Message(
         role=sent.role,
-        content=None if sent.content is None else sent.text,
+        content=None if sent.content is None and sent.tool_calls else sent.text,
         tool_calls=tuple(
             ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
             for call in sent.tool_calls or ()

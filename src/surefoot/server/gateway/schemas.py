@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from surefoot.models.aggregate import Aggregator
+
+Candidates = Literal["all", "chosen", "none"]
+"""Which solutions an answer shows beside the chosen text."""
+
+_NEUTRAL = {"top_k": (0, -1), "min_p": (0,), "repetition_penalty": (1,), "repeat_penalty": (1,)}
+"""Fields of other servers that would change the answer, with the values at which they do nothing."""
 
 
 class Sent(BaseModel):
@@ -31,8 +37,8 @@ class Options(BaseModel):
     separator: str | None = Field(default=None, min_length=1, max_length=20)
     step_tokens: int | None = Field(default=None, ge=1)
     max_steps: int | None = Field(default=None, ge=1, le=1000)
-    candidates: Literal["all", "chosen", "none"] = "all"
-    """Which solutions the answer shows beside the chosen text."""
+    candidates: Candidates | None = None
+    """``null`` = as the server says."""
 
 
 class StreamOptions(Sent):
@@ -78,6 +84,16 @@ class ChatMessage(Sent):
             return "".join(part.text for part in self.content)
         return self.content or ""
 
+    @field_validator("content", mode="before")
+    @classmethod
+    def _only_text(cls, content: Any) -> Any:
+        if isinstance(content, list):
+            for part in content:
+                kind = part.get("type") if isinstance(part, dict) else None
+                if isinstance(kind, str) and kind != "text":
+                    raise ValueError(f"parts of type {kind[:40]!r} are not read here; send text")
+        return content
+
 
 StopText = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -99,6 +115,10 @@ class Drawing(Sent):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    top_k: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    repeat_penalty: float | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -115,9 +135,9 @@ class Drawing(Sent):
 
     def unsupported(self) -> list[str]:
         """Fields that are set to something which would change the answer, and cannot be minded."""
-        return [
-            name for name in ("frequency_penalty", "presence_penalty", "logit_bias") if getattr(self, name)
-        ]
+        found = [name for name, nothing in _NEUTRAL.items() if getattr(self, name) not in (None, *nothing)]
+        penalties = ("frequency_penalty", "presence_penalty", "logit_bias")
+        return [*found, *(name for name in penalties if getattr(self, name))]
 
 
 class ChatRequest(Drawing):

@@ -12,6 +12,7 @@ from surefoot.protocols import (
     ProblemTrace,
     SampleRequest,
     SampleResult,
+    StreamsText,
 )
 from surefoot.records import StepScores, Usage
 from surefoot.search.desk import Desk
@@ -65,6 +66,25 @@ class Seat(Desk):
             results.append(result)
         return results
 
+    async def stream(self, request: SampleRequest, accepted: Callable[[int, str], None]) -> SampleResult:
+        """Completions of one request. If the policy shows them while it writes, ``accepted`` is told, by a
+        solution's number, what it is certain to begin with: nothing that may become a stop text.
+        """
+        sent = self._bounded(request)
+        policy = self._desk.policy
+        if sent is None or not isinstance(policy, StreamsText):
+            [result] = await self.sample([request])
+            return result
+        after = max(len(request.prefix), len(self._start))
+        begun = [_Begun(request.prefix, self._stop, after) for _ in range(request.n)]
+
+        def show(number: int, new: str) -> None:
+            accepted(number, begun[number].add(new))
+
+        result = self._taken(request, await policy.stream(sent, show))
+        self.spent += result.usage
+        return result
+
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Step scores, one record an item."""
         records = await self._desk.score(items)
@@ -75,10 +95,7 @@ class Seat(Desk):
         """A solution up to its stop text; of an unfinished one, up to what may become one."""
         if solution in self._stopped:
             return solution[: self._stopped[solution]]
-        if finished:
-            return solution
-        held = max((_overlap(solution, mark) for mark in self._stop), default=0)
-        return solution[: len(solution) - held]
+        return solution if finished else solution[: len(solution) - _held(solution, self._stop)]
 
     def _bounded(self, request: SampleRequest) -> SampleRequest | None:
         left = self._max_tokens - self._lengths.get(request.prefix, 0)
@@ -139,6 +156,28 @@ def _first_stop(text: str, stops: Sequence[str], *, after: int) -> int | None:
         (at + len(mark), at) for mark in stops if (at := text.find(mark, max(0, after - len(mark) + 1))) >= 0
     ]
     return min(found)[1] if found else None
+
+
+class _Begun:
+    """A solution being written."""
+
+    def __init__(self, text: str, stops: Sequence[str], after: int) -> None:
+        self._text, self._stops, self._after = text, stops, after
+        self._end: int | None = None
+
+    def add(self, new: str) -> str:
+        """What is certain of it, up to the first stop text that ends in it."""
+        if self._end is None:
+            after = max(self._after, len(self._text))
+            self._text += new
+            self._end = _first_stop(self._text, self._stops, after=after)
+        certain = len(self._text) - _held(self._text, self._stops) if self._end is None else self._end
+        return self._text[:certain]
+
+
+def _held(text: str, stops: Sequence[str]) -> int:
+    """How many characters at the end of an unfinished text may be the beginning of a stop text."""
+    return max((_overlap(text, mark) for mark in stops), default=0)
 
 
 def _overlap(text: str, mark: str) -> int:

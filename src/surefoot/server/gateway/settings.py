@@ -8,7 +8,10 @@ from pydantic import Field, model_validator
 
 from surefoot.answers import AnswerStyle
 from surefoot.models.aggregate import Aggregator
+from surefoot.server.gateway.schemas import Candidates
 from surefoot.server.settings import Settings
+
+OFFERED = ("best-of-16", "majority-16", "weighted-vote-16", "beam-4x4", "dvts-4x4")
 
 
 class GatewaySettings(Settings):
@@ -16,8 +19,14 @@ class GatewaySettings(Settings):
 
     strategy: str = "plain"
     """What the model name ``surefoot`` stands for."""
-    offered: tuple[str, ...] = ("best-of-16", "majority-16", "weighted-vote-16", "beam-4x4", "dvts-4x4")
+    offered: tuple[str, ...] = OFFERED
     """Strategies that ``/v1/models`` lists beside ``accept-reject``; others of the same form work too."""
+    candidates: Candidates = "all"
+    """Which solutions an answer shows, for requests that do not say."""
+    ignore_tools: bool = False
+    """Pass over tools where they cannot be minded, for clients that always send some; else refuse them."""
+    refusal_as_text: bool = False
+    """Say in the message's text why an answer was withheld, for clients that show no ``refusal``."""
     chat: bool = False
     """Whether messages go to the policy as such; else the one user message is put into ``template``."""
     template: str = "{problem}\n"

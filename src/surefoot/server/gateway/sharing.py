@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from surefoot.errors import PolicyError
-from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer
+from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer, StreamsText
 from surefoot.records import StepScores
 
+T = TypeVar("T")
 _LOG = logging.getLogger("surefoot.server")
 
 
@@ -73,6 +74,18 @@ class SharedPolicy:
                 question.batch.leave()
             raise
 
+    async def stream(self, request: SampleRequest, show: Callable[[int, str], None]) -> SampleResult:
+        """One answer, shown while it is written if ``policy`` can do that and questions are passed on as
+        they come: one that is asked in batches writes for all of them at once. Raises like :meth:`sample`.
+        """
+        policy = self.policy
+        if not (self.overlap and isinstance(policy, StreamsText)):
+            [result] = await self.sample([request])
+            return result
+        if self._seen:
+            self._seen(request.n)
+        return await self._guarded(lambda: policy.stream(request, show))
+
     async def _work(self) -> None:
         try:
             await asyncio.sleep(self.gather_s)
@@ -116,17 +129,20 @@ class SharedPolicy:
                 question.answer.set_result(own)
 
     async def _checked(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+        found = await self._guarded(lambda: self.policy.sample(requests))
+        if len(found) != len(requests):
+            raise PolicyError(f"it gave {len(found)} answers to {len(requests)} requests")
+        return found
+
+    async def _guarded(self, work: Callable[[], Awaitable[T]]) -> T:
         """Raises ``PolicyError``; what else the policy raises goes into the log of the process."""
         try:
-            found = await self.policy.sample(requests)
+            return await work()
         except PolicyError:
             raise
         except Exception as error:
             _LOG.exception("policy %s raised", self.name)
             raise PolicyError(f"it raised {type(error).__name__}") from error
-        if len(found) != len(requests):
-            raise PolicyError(f"it gave {len(found)} answers to {len(requests)} requests")
-        return found
 
 
 @dataclass(kw_only=True)

@@ -89,6 +89,22 @@ def admin_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     return router
 
 
+def missing_routes(app: FastAPI, route_class: type[APIRoute]) -> APIRouter:
+    """What OpenAI's interface has and ``app`` has not; put it behind all others."""
+    router = APIRouter(route_class=route_class)
+
+    @router.api_route("/v1/{path:path}", methods=["GET", "POST", "PUT", "DELETE"], include_in_schema=False)
+    async def missing(request: Request, path: str) -> Response:
+        """Say so as that interface does, not as a page."""
+        known = app.openapi()["paths"].get(request.url.path)
+        if known is not None:
+            raise ApiError(405, f"/v1/{path} takes {', '.join(known).upper()}", code="method_not_allowed")
+        message = f"there is no /v1/{path[:100]} here; this server generates, scores and verifies"
+        raise ApiError(404, message, code="not_found")
+
+    return router
+
+
 def description_routes(app: FastAPI, route_class: type[APIRoute]) -> APIRouter:
     """The OpenAPI document of ``app``."""
     router = APIRouter(route_class=route_class)

@@ -18,11 +18,11 @@ from surefoot.server.gateway.answers import Extension, TokenUsage, Told, extensi
 from surefoot.server.gateway.attending import attend
 from surefoot.server.gateway.entries import Asked, candidates_of, new_id
 from surefoot.server.gateway.gateway import Gateway, observe
-from surefoot.server.gateway.generating import Generation, Task
 from surefoot.server.gateway.given import Given, item_of
 from surefoot.server.gateway.monitor import Observations
 from surefoot.server.gateway.schemas import Options
 from surefoot.server.gateway.scoring import SCORING_ERRORS, require_scorer, value_of
+from surefoot.server.gateway.tasks import Generation, Task
 from surefoot.store.database import GatewayCandidate, GatewayRecord
 
 Decision = Literal["accept", "reject", "unscored"]

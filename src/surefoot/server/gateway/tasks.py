@@ -1,0 +1,76 @@
+"""What is to be written, and what was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from surefoot.models.aggregate import Aggregator
+from surefoot.records import Problem, ToolCall, Usage
+from surefoot.search.result import SearchResult
+from surefoot.search.space import Steps
+from surefoot.server.gateway.strategies import Strategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is to be written, and how."""
+
+    problem: Problem
+    """What the reward model is told that the problem is."""
+    strategy: Strategy
+    steps: Steps
+    """``steps.prompt`` is the prompt, whatever the problem."""
+    max_tokens: int
+    n: int = 1
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    """Steps that the solution begins with."""
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that are passed on to the policy's server."""
+    aggregation: Aggregator = "min"
+    abstain_below: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One answer."""
+
+    result: SearchResult
+    text: str
+    finish_reason: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    withheld: str | None = None
+    """Why the text is not to be shown."""
+
+    @property
+    def value(self) -> float | None:
+        """Aggregated score of the chosen candidate."""
+        return None if self.result.chosen is None else self.result.values[self.result.chosen]
+
+    @property
+    def abstained(self) -> bool:
+        """Whether there is no answer that is shown."""
+        return self.withheld is not None or self.result.chosen is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """All answers to one request."""
+
+    policy: str
+    scorer: str | None
+    strategy: str
+    seed: int
+    choices: tuple[Choice, ...]
+
+    @property
+    def usage(self) -> Usage:
+        """What they cost together."""
+        return sum((choice.result.usage for choice in self.choices), Usage())
+
+
+Accepted = Callable[[int, str], None]
+"""Told what the text of a choice, by its number, is certain to begin with."""
