@@ -20,6 +20,7 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, SampleResult, Sampling
 from surefoot.records import Problem, ToolCall, Usage
 from surefoot.search import BeamSearch, BestOfNSearch, Steps, run_search
+from surefoot.search.saved_tree import SavedTree
 from surefoot.server.gateway import GatewaySettings
 from surefoot.store.database import open_database
 
@@ -225,7 +226,23 @@ def test_best_of_n_takes_the_good_one_and_plain_the_first(scripted):
 def test_accept_reject_draws_a_bad_step_again(scripted):
     answer = scripted.client.chat.completions.create(model="accept-reject", **asked())
     assert answer.choices[0].message.content == "line 0 good\nline 1 good\nline 2 good\nThe answer is 7"
-    assert answer.surefoot["searches"][0]["counts"]["drawn"] == 5
+    [search] = answer.surefoot["searches"]
+    assert search["counts"]["drawn"] == 5
+    assert search["dropped"] == [{"step": 1, "text": "line 1 bad\n", "score": 0.1}]
+
+
+def test_steps_that_were_given_up_are_in_the_record(lab):
+    beam = lab.client.chat.completions.create(model="beam-2x2", seed=1, **asked(PROBLEM.text))
+    [(choice, saved)] = lab.db.gateway.get(beam.id).trees.items()
+    tree = SavedTree.model_validate(saved)
+    assert (choice, tree.method) == (0, "beam-2x2")
+    assert "".join(tree.nodes[place].text for place in tree.chosen) == beam.choices[0].message.content
+    [search] = beam.surefoot["searches"]
+    kept = {one["text"][: step["end"]] for one in search["candidates"] for step in one["steps"]}
+    assert len(search["dropped"]) + len(kept) == tree.size
+    best = lab.client.chat.completions.create(model="best-of-3", seed=1, **asked(PROBLEM.text))
+    assert lab.db.gateway.get(best.id).trees == {}
+    assert best.surefoot["searches"][0]["dropped"] == []
 
 
 def test_n_choices_of_the_plain_strategy_are_the_samples_of_one_request(lab):

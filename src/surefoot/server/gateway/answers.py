@@ -68,6 +68,15 @@ class ToldCandidate(Told):
     unscored_reason: str | None = None
 
 
+class ToldDropped(Told):
+    """A step that was drawn and given up."""
+
+    step: int
+    """Its place in the solution, counted from 0."""
+    text: str
+    score: float | None
+
+
 class ToldSearch(Told):
     """How one choice came about."""
 
@@ -83,6 +92,9 @@ class ToldSearch(Told):
     counts: SearchCounts
     error: str | None
     candidates: list[ToldCandidate]
+    """Solutions that were found."""
+    dropped: list[ToldDropped] = []
+    """Steps that lead to none of them; where all candidates are shown."""
 
 
 class Extension(Told):
@@ -223,7 +235,15 @@ def _told(index: int, choice: Choice, candidates: Candidates) -> ToldSearch:
         counts=result.counts,
         error=result.error,
         candidates=[_candidate(result, number) for number in shown],
+        dropped=_dropped(choice) if candidates == "all" else [],
     )
+
+
+def _dropped(choice: Choice) -> list[ToldDropped]:
+    if choice.tree is None:
+        return []
+    nodes = (choice.tree.nodes[place] for place in choice.dropped)
+    return [ToldDropped(step=node.depth - 1, text=node.text, score=node.score) for node in nodes]
 
 
 def _candidate(result: SearchResult, number: int) -> ToldCandidate:

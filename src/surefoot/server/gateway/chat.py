@@ -22,7 +22,7 @@ from surefoot.server.gateway.answers import (
 )
 from surefoot.server.gateway.attending import Emit, EventStream, attend
 from surefoot.server.gateway.chunks import ChatChunks, Chunks, TextChunks
-from surefoot.server.gateway.entries import Asked, candidates_of, new_id
+from surefoot.server.gateway.entries import Asked, new_id
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.schemas import Candidates, ChatRequest, CompletionRequest, Drawing, Options
 from surefoot.server.gateway.settings import GatewaySettings
@@ -158,7 +158,7 @@ async def _written(
                 policy=generation.policy,
                 scorer=generation.scorer,
                 usage=generation.usage,
-                candidates=candidates_of(generation),
+                generation=generation,
                 seen=seen,
             )
         )

@@ -31,20 +31,28 @@ class Asked:
     def answered(
         self,
         *,
-        policy: str | None,
+        policy: str,
         scorer: str | None,
         usage: Usage,
-        candidates: tuple[GatewayCandidate, ...],
+        generation: Generation | None,
         seen: Observations,
+        given: GatewayCandidate | None = None,
         decision: Any = None,
     ) -> GatewayRecord:
-        """The record of an answer."""
+        """The record of an answer; ``given`` is a solution that came with the request."""
+        choices = generation.choices if generation else ()
+        found = [one for number, choice in enumerate(choices) for one in _candidates(number, choice)]
         return self._record(
             status=200,
             policy=policy,
             scorer=scorer,
             usage=usage,
-            candidates=candidates,
+            candidates=(*([given] if given else ()), *found),
+            trees={
+                number: choice.tree.model_dump(mode="json")
+                for number, choice in enumerate(choices)
+                if choice.tree is not None
+            },
             tally={"answered": 1, **seen.tally()},
             decision=decision,
         )
@@ -72,15 +80,6 @@ class Asked:
 def new_id(prefix: str) -> str:
     """Id of an answer."""
     return f"{prefix}-{uuid.uuid4().hex}"
-
-
-def candidates_of(generation: Generation) -> tuple[GatewayCandidate, ...]:
-    """The solutions considered for each choice, in the order found."""
-    return tuple(
-        candidate
-        for number, choice in enumerate(generation.choices)
-        for candidate in _candidates(number, choice)
-    )
 
 
 def _candidates(number: int, choice: Choice) -> list[GatewayCandidate]:

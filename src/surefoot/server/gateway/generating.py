@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from surefoot.answers import Grader
@@ -14,6 +14,7 @@ from surefoot.protocols import SampleRequest, SampleResult
 from surefoot.records import Message, Trace, Usage, content_id
 from surefoot.search.desk import Desk
 from surefoot.search.result import FIRST, SearchCounts, SearchResult, conclude
+from surefoot.search.saved_tree import save_tree
 from surefoot.search.space import Prefix, Space
 from surefoot.server.errors import ApiError
 from surefoot.server.gateway.seat import Seat
@@ -148,7 +149,7 @@ class Generator:
         result = await asyncio.to_thread(conclude, space, search.name, leaves, search.rule)
         if result.chosen is None and result.error is not None:
             raise policy_failure(result.error)
-        return _chosen(result, seat, task.abstain_below)
+        return _with_tree(_chosen(result, seat, task.abstain_below), space, leaves)
 
 
 class Continuation(Space):
@@ -181,6 +182,12 @@ def _chosen(result: SearchResult, seat: Seat, abstain_below: float | None) -> Ch
         finish_reason=trace.finish_reason or "length",
         withheld=withheld,
     )
+
+
+def _with_tree(choice: Choice, space: Space, leaves: Sequence[Prefix]) -> Choice:
+    kept = {node for leaf in leaves for node in leaf.path()}
+    dropped = tuple(place for place, node in enumerate(space.tree) if node.text and node not in kept)
+    return replace(choice, tree=save_tree(space, choice.result), dropped=dropped) if dropped else choice
 
 
 def choice_seed(seed: int, number: int) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from surefoot.models.aggregate import Aggregator
 from surefoot.records import Problem, ToolCall, Usage
 from surefoot.search.result import SearchResult
+from surefoot.search.saved_tree import SavedTree
 from surefoot.search.space import Steps
 from surefoot.server.gateway.strategies import Strategy
 
@@ -44,6 +45,10 @@ class Choice:
     tool_calls: tuple[ToolCall, ...] = ()
     withheld: str | None = None
     """Why the text is not to be shown."""
+    tree: SavedTree | None = None
+    """All steps that were drawn, if some were given up."""
+    dropped: tuple[int, ...] = ()
+    """Nodes of the tree that were given up: no candidate goes through them."""
 
     @property
     def value(self) -> float | None:

@@ -16,7 +16,7 @@ from surefoot.server.errors import ApiError
 from surefoot.server.gateway.admission import Ticket
 from surefoot.server.gateway.answers import Extension, TokenUsage, Told, extension
 from surefoot.server.gateway.attending import attend
-from surefoot.server.gateway.entries import Asked, candidates_of, new_id
+from surefoot.server.gateway.entries import Asked, new_id
 from surefoot.server.gateway.gateway import Gateway, observe
 from surefoot.server.gateway.given import Given, item_of
 from surefoot.server.gateway.monitor import Observations
@@ -133,7 +133,8 @@ class _Found:
             policy=gateway.policy.name,
             scorer=self.record.scorer,
             usage=self.usage,
-            candidates=(given, *(candidates_of(self.generation) if self.generation else ())),
+            generation=self.generation,
+            given=given,
             seen=seen,
             decision=self.decision,
         )

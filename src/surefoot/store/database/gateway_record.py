@@ -57,6 +57,9 @@ class GatewayRecord(Record):
     problem: Problem | None = None
     """The prompt as a problem; ``None`` if the request never got that far."""
     candidates: tuple[GatewayCandidate, ...] = ()
+    trees: dict[int, Any] = Field(default_factory=dict)
+    """All steps that a search drew, by the answer it was for, where some were given up: the JSON of
+    ``surefoot.search.saved_tree.SavedTree``."""
     decision: Literal["accept", "reject", "unscored"] | None = None
     """The verdict on a solution that the client gave."""
     request: dict[str, Any] = Field(default_factory=dict)
