@@ -1,16 +1,9 @@
-"""The annotator's day in a real browser: Debian's Chromium through Playwright.
-
-``SUREFOOT_SCREENSHOTS=DIR`` also writes pictures of each page there, light and dark, wide and phone width.
-"""
+"""The annotator's day in a real browser: Debian's Chromium through Playwright."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,16 +12,15 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
-import uvicorn
-from annotation_room import PASSWORD, Room, open_room, text_trace
+from annotation_room import Room, open_room
+from browsing import enter, served
 from command_line import run
 from playwright.sync_api import Browser, Page, sync_playwright
+from shown_pages import alternatives_item
 
-from surefoot.records import Problem, StepLabel
-from surefoot.store.database import KnownAnswer, NewItem, Protocol
+from surefoot.records import StepLabel
 
 CHROMIUM = shutil.which("chromium")
-SCREENSHOTS = os.environ.get("SUREFOOT_SCREENSHOTS")
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,37 +50,9 @@ def room(tmp_path: Path) -> Room:
 
 @pytest.fixture
 def address(room: Room) -> Iterator[str]:
-    """The pages on a free port of this machine."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    server = uvicorn.Server(
-        uvicorn.Config(room.app, host="127.0.0.1", port=port, log_level="error", ws="none")
-    )
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
+    with served(room.app) as found:
+        yield found
     room.db.close()
-
-
-def enter(browser: Browser, address: str, name: str, **options: Any) -> Page:
-    """A browser of its own, signed in; a script error or a request elsewhere fails the test."""
-    page = browser.new_context(**options).new_page()
-    page.set_default_timeout(20_000)
-    page.on("pageerror", lambda error: pytest.fail(f"script error: {error}"))
-    page.on("request", lambda request: None if request.url.startswith(address) else pytest.fail(request.url))
-    page.goto(f"{address}/sign-in")
-    page.get_by_label("Name").focus()
-    page.keyboard.type(name)
-    page.keyboard.press("Tab")
-    page.keyboard.type(PASSWORD)
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/projects")
-    return page
 
 
 def begin(page: Page) -> None:
@@ -200,7 +164,7 @@ def test_day(room: Room, address: str, browser: Browser, tmp_path: Path) -> None
 
 
 def test_phase_one_by_keyboard(room: Room, address: str, browser: Browser) -> None:
-    item = _alternatives(room)
+    item = alternatives_item(room)
     page = enter(browser, address, "ann")
     page.goto(address + item)
     for key in ("1", "3", "2", "ArrowLeft", "g"):
@@ -216,6 +180,46 @@ def test_phase_one_by_keyboard(room: Room, address: str, browser: Browser) -> No
     page.keyboard.press("Escape")
     press(page, "Enter", "Item finished")
     assert room.browser("ann").json(item)["written"] == "So $x = 2$ or $x = 3$."
+
+
+def test_a_flag_ends_nothing(room: Room, address: str, browser: Browser) -> None:
+    """What was chosen stays, and the time until the flag counts."""
+    item = alternatives_item(room)
+    page = enter(browser, address, "ann")
+    page.goto(address + item)
+    for key in ("1", "3", "g", "c"):
+        page.keyboard.press(key)
+    page.keyboard.type("All three are odd.")
+    page.keyboard.press("Escape")
+    page.wait_for_timeout(600)
+    page.keyboard.press("f")
+    page.wait_for_selector(".remark:has-text('All three are odd.')")
+    assert page.locator("#comment").input_value() == ""
+    checked = page.locator("input:checked").evaluate_all("all => all.map((one) => [one.name, one.value])")
+    assert checked == [["value-0", "-1"], ["value-1", "1"], ["chosen", "2"]]
+    page.keyboard.press("2")
+    press(page, "Enter", "Item finished")
+    assert [one["value"] for one in room.browser("ann").json(item)["alternatives"]] == [-1, 1, 0]
+    (project,) = (one.id for one in room.db.projects.list() if one.name == "Next steps")
+    (mine,) = room.db.assignments.mine(project, room.ids["ann"])
+    assert mine.milliseconds is not None
+    assert mine.milliseconds >= 600
+
+
+def test_flags_are_resolved_by_keyboard(room: Room, address: str, browser: Browser) -> None:
+    room.db.assignments.assign(room.project, 1, room.ids["ann"])
+    for text in ("first", "second"):
+        room.db.remarks.add(room.project, 1, room.ids["ann"], "flag", text, step=0)
+    page = enter(browser, address, "admin")
+    page.goto(f"{address}/projects/{room.project}/flags")
+    page.keyboard.press("r")
+    page.wait_for_selector("text=first", state="detached")
+    assert page.locator(".tabs .count").inner_text().startswith("1")
+    page.get_by_role("button", name="Resolve the flag on item 1, step 1").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=No open flags and comments")
+    page.keyboard.press("f")
+    assert page.evaluate("document.activeElement.name") == "state"
 
 
 def test_lost_answer(room: Room, address: str, browser: Browser) -> None:
@@ -249,107 +253,3 @@ def test_without_script(room: Room, address: str, browser: Browser) -> None:
     page.get_by_role("button", name="−1 wrong").click()
     page.wait_for_selector("text=Finished")
     assert labelled(room, "ann") == [(1, 0, -1.0)]
-
-
-@pytest.mark.skipif(not SCREENSHOTS, reason="SUREFOOT_SCREENSHOTS names no directory")
-def test_screenshots(room: Room, address: str, browser: Browser) -> None:
-    write_screenshots(room, address, browser, Path(str(SCREENSHOTS)))
-
-
-def write_screenshots(room: Room, address: str, browser: Browser, folder: Path) -> None:
-    """Pictures of each page, light and dark, 1280 and 390 wide."""
-    folder.mkdir(parents=True, exist_ok=True)
-    views = _prepare(room)
-    for scheme in ("light", "dark"):
-        for width, height, name in ((1280, 800, "wide"), (390, 844, "phone")):
-            options = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}
-            out = browser.new_context(**options).new_page()
-            out.goto(f"{address}/sign-in")
-            out.screenshot(path=folder / f"sign-in-{name}-{scheme}.png")
-            pages = {person: enter(browser, address, person, **options) for person in ("ann", "admin")}
-            for view, (person, path) in views.items():
-                page = pages[person]
-                page.goto(address + path)
-                assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{view} is too wide"
-                page.screenshot(path=folder / f"{view}-{name}-{scheme}.png")
-
-
-def _prepare(room: Room) -> dict[str, tuple[str, str]]:
-    """Work of two annotators, a project of each phase, and the pages to be shown."""
-    base, db = f"/projects/{room.project}", room.db
-    _known_item(room)
-    people = {name: room.browser(name) for name in ("ann", "ben")}
-    for name, values in (("ben", (1, 0, 1, 1, -1, 1, 1)), ("ann", (1, 1, 1))):
-        _label(people[name], base, values)
-    current = str(people["ann"].follow(f"{base}/annotate").url.path)
-    people["ann"].send(current, f"{current}/label", value="1", comment="Odd, but not wrong.")
-    steps = _alternatives(room)
-    agent = next(
-        item.id
-        for item in db.items.list(room.project)
-        if len(db.traces.trace(room.project, item.trace_ids[0]).messages)
-    )
-    db.assignments.assign(room.project, agent, room.ids["admin"])
-    run_page = f"{base}/items/{agent}"
-    room.browser("admin").send(run_page, f"{run_page}/label", value="1")
-    room.browser("admin").send(
-        f"{base}/queue", policy="convincing-wrong", random_share="0.1", control_share="0.1"
-    )
-    return {
-        "projects": ("admin", "/projects"),
-        "project": ("admin", base),
-        "annotate": ("ann", current),
-        "alternatives": ("ann", steps),
-        "agent": ("admin", run_page),
-        "instructions": ("ann", f"{base}/instructions"),
-        "agreement": ("admin", f"{base}/agreement"),
-        "disagreements": ("admin", f"{base}/adjudicate"),
-        "adjudicate": ("admin", f"{base}/adjudicate/1"),
-        "queue": ("admin", f"{base}/queue"),
-        "settings": ("admin", f"{base}/settings"),
-        "files": ("admin", f"{base}/files"),
-        "people": ("admin", "/people"),
-        "error": ("ann", f"{base}/settings"),
-    }
-
-
-def _known_item(room: Room) -> None:
-    problem = Problem(text="What is $7 \\cdot 8$?", answer="56")
-    trace = text_trace(problem, "$7 \\cdot 8 = 54$.", "The answer is 54.")
-    room.db.traces.add_problems(room.project, [problem])
-    room.db.traces.add_traces(room.project, [trace])
-    known = (KnownAnswer(trace_id=trace.id, step=0, value=-1),)
-    item = NewItem(trace_ids=(trace.id,), role="control", known=known)
-    (made,) = room.db.items.add(room.project, [item])
-    for name, value in (("ann", -1), ("ben", -1)):
-        room.db.assignments.assign(room.project, made, room.ids[name])
-        page = f"/projects/{room.project}/items/{made}"
-        room.browser(name).send(page, f"{page}/label", value=str(value), milliseconds="8200")
-
-
-def _label(person: Any, base: str, values: tuple[int, ...]) -> None:
-    for number, value in enumerate(values):
-        path = str(person.follow(f"{base}/annotate").url.path)
-        time_taken = str(5200 + 1700 * number)
-        answer = person.send(path, f"{path}/label", value=str(value), milliseconds=time_taken)
-        assert answer.status_code == 303, answer.text
-
-
-def _alternatives(room: Room) -> str:
-    """A project of phase 1, with an item in ann's hands; its address."""
-    project = room.db.projects.create("Next steps", protocol=Protocol(phase=1)).id
-    room.db.projects.set_member(project, room.ids["ann"], "annotator")
-    problem = Problem(text="Solve $x^2 - 5x + 6 = 0$.", answer="2, 3")
-    start = "Look for two numbers with sum $5$ and product $6$."
-    ends = (
-        "They are $1$ and $6$, so $x = 1$ or $x = 6$.",
-        "They are $2$ and $3$.",
-        r"So $x = \frac{5 \pm \sqrt{25 - 24}}{2}$.",
-    )
-    traces = [text_trace(problem, start, end) for end in ends]
-    room.db.traces.add_problems(project, [problem])
-    room.db.traces.add_traces(project, traces)
-    item = NewItem(trace_ids=tuple(trace.id for trace in traces), kind="alternatives", step=1)
-    (made,) = room.db.items.add(project, [item])
-    room.db.assignments.assign(project, made, room.ids["ann"])
-    return f"/projects/{project}/items/{made}"

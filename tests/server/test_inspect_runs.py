@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from annotation_room import SCRIPT, Browser
@@ -20,7 +20,8 @@ from inspection_room import (
 
 from surefoot.search.saved_tree import SavedNode
 from surefoot.server.inspect.charts import HEIGHT, WIDTH, chart, charts
-from surefoot.server.inspect.run_files import series
+from surefoot.server.inspect.figures import axis_text
+from surefoot.server.inspect.run_files import changed, series
 from surefoot.server.inspect.tree_pages import outline
 
 
@@ -228,7 +229,17 @@ def test_requests_are_filtered_and_go_on(found: Inspection, tom: Browser) -> Non
 
 
 @pytest.mark.parametrize(
-    "page", ["/runs", "/run?name=a", "/trees", "/tree?file=a", "/requests", "/request?id=a"]
+    "page",
+    [
+        "/runs",
+        "/run?name=a",
+        "/trees",
+        "/tree?file=a",
+        "/requests",
+        "/request?id=a",
+        "/request-tree?id=a",
+        "/monitor",
+    ],
 )
 def test_only_readers_of_the_whole_server_see_them(found: Inspection, page: str) -> None:
     assert found.viewer.get(page).status_code == 403
@@ -250,3 +261,37 @@ def test_without_a_directory_of_runs_the_pages_say_so(found: Inspection, tom: Br
         assert tom.get("/run?name=maths/seed-0").status_code == 404
     finally:
         found.room.app.state.inspect = settings
+
+
+def test_a_number_of_updates_and_evaluations_is_two_charts() -> None:
+    line = [(1.0, 0.1), (2.0, 0.2)]
+    names = {"proxy": line, "loss": line, "proxy_value": line, "proxy_low": line, "proxy_high": line}
+    assert [one["name"] for one in charts(names)] == ["loss", "proxy", "proxy (evaluation)"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.4036, "0.404"),
+        (-0.0022691, "−0.00227"),
+        (12_800, "12.8k"),
+        (999_999, "1000k"),
+        (5e-8, "5e−8"),
+        (-1e308, "−1e308"),
+        (-0.000123, "−1.23e−4"),
+        (9999.9, "1e4"),
+    ],
+)
+def test_numbers_beside_an_axis_are_short(value: float, text: str) -> None:
+    assert axis_text(value) == text
+    assert len(text) <= 8
+
+
+def test_runs_say_when_they_changed(found: Inspection, tom: Browser) -> None:
+    row = tom.json("/runs?text=seed-0")["runs"][0]
+    written = (found.runs / "maths" / "seed-0" / "rl.json").stat().st_mtime
+    assert datetime.fromisoformat(row["changed"]).timestamp() == pytest.approx(written, abs=5)
+    assert row["curves"] is True
+    assert changed(found.runs, "nothing") is None
+    assert changed(None, "x") is None

@@ -233,3 +233,12 @@ def test_colours_rise_with_the_score_and_margins_are_signed() -> None:
     assert [cell["bucket"] for cell in strip((0.0, 0.05, 0.55, 1.0, None))] == [0, 0, 5, 9, None]
     assert [cell["bucket"] for cell in strip((-1.0, 0.0, 1.0, 7.0))] == [0, 5, 9, 9]
     assert [cell["first_error"] for cell in strip((0.1, 0.2), 1)] == [False, True]
+
+
+def test_sums_of_what_nobody_scored_are_unknown() -> None:
+    problem = Problem(text="?")
+    traces = [Trace(problem_id=problem.id, text=text) for text in "ab"]
+    values = {"s": [{"min": None, "product": None, "last": None, "mean": None}] * 2}
+    ((row,),) = (one["weights"] for one in votes(traces, ["1", "1"], values))
+    assert set(row["sums"].values()) == {None}
+    assert row["unscored"] == 2

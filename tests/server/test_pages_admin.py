@@ -11,7 +11,7 @@ import pytest
 from annotation_room import PASSWORD, Browser, Room, open_room, solutions, text_trace
 
 from surefoot.evaluation.agreement import agreement
-from surefoot.records import Problem, StepLabel
+from surefoot.records import Problem, StepLabel, StepScores
 from surefoot.store.database import Protocol
 
 
@@ -253,3 +253,15 @@ def test_viewers_read_and_do_not_write(room: Room) -> None:
     for page in ("/annotate", "/settings", "/queue", "/adjudicate"):
         assert eve.get(f"/projects/1{page}").status_code == 403, page
     assert "Import</button>" not in eve.get("/projects/1/files").text
+
+
+def test_an_import_says_which_scores_took_the_place_of_others(room: Room) -> None:
+    admin = room.browser("admin")
+    _, traces = solutions()
+    rows = [StepScores(trace_id=traces[0].id, scorer="first", scores=(0.1, 0.2, 0.3))]
+    csrf = admin.fields("/projects/1/files")["csrf"]
+    files = {"scores": ("s.jsonl", lines(rows).encode()), "traces": ("t.jsonl", b"no json\n")}
+    page = admin.client.post("/projects/1/files", data={"csrf": csrf, "make": "nothing"}, files=files).text
+    assert "<h1>Imported in part</h1>" in page
+    assert '<th scope="row">Scores</th><td>1</td><td>0</td><td>0</td><td>1</td><td>0</td><td>0</td>' in page
+    assert '<th scope="row">Traces</th><td>0</td><td>0</td><td>0</td><td>0</td><td>0</td><td>1</td>' in page

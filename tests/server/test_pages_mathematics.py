@@ -105,3 +105,21 @@ def test_long_texts_take_little_time() -> None:
     ):
         mathematics(text)
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "gaps"),
+    [
+        ("a \\[x\\] b", [" ", " "]),
+        ("a\n$$x$$\n\nb", ["\n", "\n"]),
+        ("a $x$ b", []),
+        ("$$x$$$$y$$", []),
+        ("a \\[\\bad{\\] b", []),
+        ("$$x$$ \n $$y$$", [" \n "]),
+    ],
+)
+def test_a_display_formula_breaks_its_line_once(text: str, gaps: list[str]) -> None:
+    """Space beside it belongs to the source, which is the text again once the mathematics are left out."""
+    page = str(mathematics(text))
+    assert re.findall('<span class="gap">([^<]*)</span>', page) == gaps
+    assert re.sub("<[^>]+>", "", re.sub("<math.*?</math>", "", page, flags=re.DOTALL)) == text

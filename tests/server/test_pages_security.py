@@ -14,7 +14,16 @@ from surefoot.server.pages import PageSettings, create_pages_app
 from surefoot.server.pages.context import Attempts
 
 SESSION = "surefoot_session"
-ADMIN_PAGES = ("queue", "adjudicate", "adjudicate/1", "settings", "files", "agreement", "export/labels.jsonl")
+ADMIN_PAGES = (
+    "queue",
+    "adjudicate",
+    "adjudicate/1",
+    "flags",
+    "settings",
+    "files",
+    "agreement",
+    "export/labels.jsonl",
+)
 
 
 @pytest.fixture
@@ -28,6 +37,7 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
     """Every form of the pages: (who may send it, its page, its action)."""
     ann = room.browser("ann")
     item = str(ann.get("/projects/1/annotate").headers["location"])
+    remark = room.db.remarks.add(1, int(item.rpartition("/")[2]), room.ids["ann"], "flag", "odd")
     return [
         ("ann", "/projects", "/sign-out"),
         ("ann", item, f"{item}/label"),
@@ -41,6 +51,7 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
         ("admin", "/projects/1/settings", "/projects/1/members"),
         ("admin", "/projects/1/queue", "/projects/1/queue"),
         ("admin", "/projects/1/files", "/projects/1/files"),
+        ("admin", "/projects/1/flags", f"/projects/1/flags/{remark.id}"),
     ]
 
 

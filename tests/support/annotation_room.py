@@ -97,11 +97,19 @@ class Browser:
             )
         }
 
-    def send(self, path: str, action: str | None = None, *, page: str | None = None, **fields: Any) -> Any:
+    def send(
+        self,
+        path: str,
+        action: str | None = None,
+        *,
+        page: str | None = None,
+        headers: dict[str, str] | None = None,
+        **fields: Any,
+    ) -> Any:
         """Fill in the form for ``action`` on ``page`` and send it."""
         to = action or path
         filled = {**self.fields(page or path, to), **fields}
-        return self.client.post(to, data=filled)
+        return self.client.post(to, data=filled, headers=headers)
 
     def sign_in(self, name: str, password: str = PASSWORD, **fields: Any) -> Any:
         return self.send("/sign-in", name=name, password=password, **fields)

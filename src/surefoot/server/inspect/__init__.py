@@ -13,17 +13,36 @@ from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
 from jinja2 import BaseLoader, ChoiceLoader, FileSystemLoader
 
-from surefoot.server.inspect import candidates, exchange, gateway_log, run_pages, traces, tree_pages
+from surefoot.server.inspect import (
+    candidates,
+    exchange,
+    gateway_log,
+    monitor_page,
+    run_pages,
+    taking,
+    traces,
+    tree_pages,
+)
 from surefoot.server.inspect.access import InspectSettings
-from surefoot.server.inspect.figures import bounded, figure, hard_text
+from surefoot.server.inspect.figures import axis_text, bounded, figure, hard_text
 from surefoot.server.pages.context import Pages
 
 __all__ = ["InspectSettings", "install_inspection"]
 
 FOLDER = Path(__file__).parent
-_MODULES = (traces, candidates, tree_pages, run_pages, gateway_log, exchange)
-_PROJECT_TABS = (("/traces", "Traces"), ("/problems", "Candidates"), ("/formats", "Formats"))
-_SITE_TABS = (("/runs", "Runs"), ("/trees", "Trees"), ("/requests", "Requests"))
+_MODULES = (traces, candidates, tree_pages, run_pages, gateway_log, taking, monitor_page, exchange)
+# address, name, and how the addresses begin that belong to it, too
+_PROJECT_TABS = (
+    ("/traces", "Traces", "/trace"),
+    ("/problems", "Candidates", "/problem"),
+    ("/formats", "Formats", "/formats"),
+)
+_SITE_TABS = (
+    ("/runs", "Runs", "/run"),
+    ("/trees", "Trees", "/tree"),
+    ("/requests", "Requests", "/request"),
+    ("/monitor", "Monitor", "/monitor"),
+)
 
 
 def install_inspection(app: FastAPI, settings: InspectSettings | None = None) -> None:
@@ -33,7 +52,7 @@ def install_inspection(app: FastAPI, settings: InspectSettings | None = None) ->
     there = pages.templates.loader
     ours: list[BaseLoader] = [FileSystemLoader(FOLDER / "templates")]
     pages.templates.loader = ChoiceLoader(ours if there is None else [there, *ours])
-    pages.templates.filters.update(figure=figure, hard=hard_text, bounded=bounded)
+    pages.templates.filters.update(figure=figure, hard=hard_text, axis=axis_text, bounded=bounded)
     pages.templates.globals.update(project_tabs=_PROJECT_TABS, site_tabs=_SITE_TABS)
     for module in _MODULES:
         app.include_router(module.router)

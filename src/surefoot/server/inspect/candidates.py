@@ -101,7 +101,8 @@ Values = Mapping[str, Sequence[Mapping[str, float | None]]]
 
 
 def votes(traces: Sequence[Trace], answers: Sequence[str | None], values: Values) -> list[dict[str, Any]]:
-    """One row an answer, most votes first: its votes, its outcome, and the sum of its scores by each rule.
+    """One row an answer, most votes first: its votes, its outcome, and the sum of its scores by each rule,
+    ``None`` if none of them has a score.
 
     Candidates without an answer have no vote, and no row.
     """
@@ -111,7 +112,7 @@ def votes(traces: Sequence[Trace], answers: Sequence[str | None], values: Values
         weights = [
             {
                 "scorer": scorer,
-                "sums": {how: math.fsum(rows[index][how] or 0.0 for index in who) for how in AGGREGATORS},
+                "sums": {how: _sum([rows[index][how] for index in who]) for how in AGGREGATORS},
                 "unscored": sum(not rows[index] or rows[index]["mean"] is None for index in who),
             }
             for scorer, rows in values.items()
@@ -120,6 +121,12 @@ def votes(traces: Sequence[Trace], answers: Sequence[str | None], values: Values
         outcome = outcomes.pop() if len(outcomes) == 1 else None
         found.append({"answer": answer, "votes": len(who), "outcome": outcome, "weights": weights})
     return sorted(found, key=lambda row: -row["votes"])
+
+
+def _sum(scores: Sequence[float | None]) -> float | None:
+    """Sum of what is known; ``None`` if nothing is."""
+    known = [score for score in scores if score is not None]
+    return math.fsum(known) if known else None
 
 
 def choices(traces: Sequence[Trace], answers: Sequence[str | None], values: Values) -> list[dict[str, Any]]:

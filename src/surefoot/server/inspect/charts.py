@@ -9,7 +9,7 @@ Points = Sequence[tuple[float, float]]
 
 WIDTH: Final = 320
 HEIGHT: Final = 150
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 10, 22
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 8, 10, 22
 _MOST: Final = 400
 """Points of a drawn line; more are thinned, first and last kept."""
 _BAND = ("low", "high")
@@ -26,8 +26,14 @@ def charts(series: Mapping[str, Points]) -> list[dict[str, Any]]:
             continue
         low, high = (series.get(f"{stem}_{side}") if end == "value" else None for side in _BAND)
         if len(points) > 1:
-            found.append(chart(stem if low and high else name, points, low, high))
-    return sorted(found, key=lambda one: _FIRST.index(one["name"]) if one["name"] in _FIRST else len(_FIRST))
+            shown = stem if low and high else name
+            # a number that updates have, too, keeps its name there
+            found.append(
+                chart(
+                    f"{stem} (evaluation)" if shown != name and stem in series else shown, points, low, high
+                )
+            )
+    return sorted(found, key=lambda one: _place(one["name"]))
 
 
 def chart(name: str, points: Points, low: Points | None = None, high: Points | None = None) -> dict[str, Any]:
@@ -41,6 +47,7 @@ def chart(name: str, points: Points, low: Points | None = None, high: Points | N
     return {
         "name": name,
         "line": frame.line(shown),
+        "box": {"left": _LEFT, "right": WIDTH - _RIGHT, "top": _TOP, "bottom": HEIGHT - _BOTTOM},
         "band": frame.line([*_thinned(low), *reversed(_thinned(high))]) if low and high else None,
         "x_low": frame.x_low,
         "x_high": frame.x_high,
@@ -53,6 +60,11 @@ def chart(name: str, points: Points, low: Points | None = None, high: Points | N
         "points": len(points),
         "end": frame.place(*points[-1]),
     }
+
+
+def _place(name: str) -> int:
+    stem = name.removesuffix(" (evaluation)")
+    return _FIRST.index(stem) if stem in _FIRST else len(_FIRST)
 
 
 class _Frame:

@@ -65,6 +65,17 @@ def hard_text(value: float | None) -> str:
     return "—" if value is None else f"{value:.4g}".replace("-", "−")
 
 
+def axis_text(value: float) -> str:
+    """A number beside an axis: three digits, thousands as k; at most eight characters."""
+    if 10_000 <= abs(value) < 1_000_000:
+        return f"{value / 1000:.4g}k".replace("-", "−")
+    text = f"{value:.3g}"
+    if "e" in text or len(text.lstrip("-")) > 7:
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        text = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return text.replace("-", "−")
+
+
 def bounded(text: str | None, most: int = _SHOWN) -> str:
     """``text`` cut after ``most`` characters, saying so."""
     if text is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -12,12 +12,14 @@ from fastapi.responses import Response
 
 from surefoot.errors import StoreError
 from surefoot.records import Trace
+from surefoot.search.saved_tree import SavedTree
 from surefoot.server.inspect.access import asked, choice, identity, needed, require_reader, settings_of, whole
 from surefoot.server.inspect.figures import strip
+from surefoot.server.inspect.tree_pages import show_tree
 from surefoot.server.pages.context import pages_of
 from surefoot.server.pages.render import show, twin
 from surefoot.server.pages.visitors import SignedIn
-from surefoot.store.database import GatewayCandidate, GatewayRow
+from surefoot.store.database import GatewayCandidate, GatewayRow, NotFoundError
 
 router = APIRouter()
 
@@ -28,21 +30,14 @@ def request_list(request: Request, visitor: SignedIn) -> Response:
     require_reader(visitor)
     db, limit = pages_of(request).db, settings_of(request).page
     asked_for = {
-        "model": asked(request, "model"),
-        "strategy": asked(request, "strategy"),
+        **{name: asked(request, name) for name in ("model", "strategy", "policy", "scorer")},
         "failed": choice(request, "failed", ("yes", "no")),
         "project": asked(request, "project", most=9),
     }
-    found = db.gateway.find(
-        model=asked_for["model"],
-        strategy=asked_for["strategy"],
-        failed=None if asked_for["failed"] is None else asked_for["failed"] == "yes",
-        project_id=whole(request, "project") if asked_for["project"] else None,
-        before=_before(request),
-        limit=limit + 1,
-    )
+    found = db.gateway.find(**request_filters(asked_for), before=_before(request), limit=limit + 1)
     kept = {name: value for name, value in asked_for.items() if value is not None}
     query = urlencode(kept)
+    projects = db.projects.list() if visitor.admin else []
     data = {
         "filters": asked_for,
         "requests": [
@@ -50,7 +45,20 @@ def request_list(request: Request, visitor: SignedIn) -> Response:
         ],
         "next": f"?{urlencode({**kept, **_after(found[limit - 1])})}" if len(found) > limit else None,
     }
-    return show(request, visitor, "inspect/requests.html", data, extra={"query": query})
+    extra = {"query": query, "projects": projects}
+    return show(request, visitor, "inspect/requests.html", data, extra=extra)
+
+
+def request_filters(asked_for: Mapping[str, str | None]) -> dict[str, Any]:
+    """What ``find`` takes, of fields as they were asked for. Raises ``StoreError`` for a project's number."""
+    project, failed = asked_for.get("project"), asked_for.get("failed")
+    if project is not None and not (project.isascii() and project.isdigit() and len(project) < 10):
+        raise StoreError(f"'project' must be a whole number, not {project!r}")
+    return {
+        **{name: asked_for.get(name) for name in ("model", "strategy", "policy", "scorer")},
+        "project_id": None if project is None else int(project),
+        "failed": None if failed is None else failed == "yes",
+    }
 
 
 @twin(router, "/request")
@@ -61,19 +69,36 @@ def request_page(request: Request, visitor: SignedIn) -> Response:
     extra = {
         "query": urlencode({"id": record.request_id}),
         "candidates": [_shown(one) for one in _in_order(record.candidates)],
+        "trees": sorted(record.trees),
     }
     return show(request, visitor, "inspect/request.html", {"request": record}, extra=extra)
 
 
+@twin(router, "/request-tree")
+def request_tree(request: Request, visitor: SignedIn) -> Response:
+    """All steps that were drawn for one answer (``choice``) of a request."""
+    require_reader(visitor)
+    record = pages_of(request).db.gateway.get(needed(request, "id"))
+    number = whole(request, "choice")
+    if number not in record.trees:
+        raise NotFoundError(f"there is no tree of choice {number}: its search gave no step up")
+    about = {"id": record.request_id, "choice": number}
+    link = f"/request?{urlencode({'id': record.request_id})}"
+    tree = SavedTree.model_validate(record.trees[number])
+    return show_tree(request, visitor, tree, about, back=(link, "the request"))
+
+
 def _in_order(candidates: Sequence[GatewayCandidate]) -> list[GatewayCandidate]:
-    """The chosen first, then the others, each in the order written."""
-    return sorted(candidates, key=lambda one: not one.chosen)
+    """What the client gave, then choice by choice the chosen one and the others in the order found."""
+    return sorted(candidates, key=lambda one: (-1 if one.choice is None else one.choice, not one.chosen))
 
 
 def _shown(one: GatewayCandidate) -> dict[str, Any]:
     scores = one.scores.scores if one.scores else ()
     return {
         "chosen": one.chosen,
+        "choice": one.choice,
+        "weight": one.weight,
         "score": one.score,
         "reason": one.reason,
         "scorer": one.scores.scorer if one.scores else None,

@@ -6,6 +6,8 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +36,17 @@ def run_names(root: Path | None) -> tuple[list[str], bool]:
         if seen >= _MOST:
             return sorted(found), True
     return sorted(found), False
+
+
+def changed(root: Path | None, run: str) -> datetime | None:
+    """When one of a run's own files was last written; ``None`` if there are none any more."""
+    if root is None:
+        return None
+    times = []
+    for name in (CURVES, *ABOUT):
+        with suppress(OSError):
+            times.append((root / run / name).lstat().st_mtime)
+    return datetime.fromtimestamp(max(times), UTC) if times else None
 
 
 def tree_names(root: Path | None) -> list[str]:

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from surefoot.server.inspect.access import asked, needed, path_below, require_reader, settings_of
 from surefoot.server.inspect.charts import HEIGHT, WIDTH, charts
-from surefoot.server.inspect.run_files import CURVES, read_about, read_curves, run_names, series
+from surefoot.server.inspect.run_files import CURVES, changed, read_about, read_curves, run_names, series
 from surefoot.server.pages.render import show, twin
 from surefoot.server.pages.visitors import SignedIn
 from surefoot.store.database import NotFoundError
@@ -32,7 +32,15 @@ def run_list(request: Request, visitor: SignedIn) -> Response:
     data = {
         "configured": root is not None,
         "text": text,
-        "runs": [{"name": name, "link": f"/run?{urlencode({'name': name})}"} for name in fitting[:_LIST]],
+        "runs": [
+            {
+                "name": name,
+                "link": f"/run?{urlencode({'name': name})}",
+                "changed": changed(root, name),
+                "curves": root is not None and (root / name / CURVES).is_file(),
+            }
+            for name in fitting[:_LIST]
+        ],
         "left_out": max(0, len(fitting) - _LIST),
         "more": more,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from surefoot.search.saved_tree import SavedTree
 from surefoot.server.inspect.access import needed, path_below, require_reader, settings_of, whole
 from surefoot.server.inspect.figures import strip
 from surefoot.server.inspect.run_files import tree_names
+from surefoot.server.pages.context import Visitor
 from surefoot.server.pages.render import show, twin
 from surefoot.server.pages.visitors import SignedIn
 from surefoot.store import ReadReport, read_records
@@ -80,13 +82,22 @@ def tree_page(request: Request, visitor: SignedIn) -> Response:
     tree = next(islice(trees, number, None), None)
     if tree is None:
         raise NotFoundError(f"the file has no tree number {number}")
-    data = {"file": name, "number": number, "tree": tree}
+    about = {"file": name, "number": number}
+    link = f"/tree-list?{urlencode({'file': name})}"
+    return show_tree(request, visitor, tree, about, back=(link, "trees of this file"))
+
+
+def show_tree(
+    request: Request, visitor: Visitor, tree: SavedTree, about: Mapping[str, Any], *, back: tuple[str, str]
+) -> Response:
+    """The page of a tree that the address finds by ``about``; ``back`` is a link and its name."""
     extra = {
-        "query": urlencode({"file": name, "number": number}),
+        "query": urlencode(about),
         "drawn": outline(tree),
         "left_out": max(0, len(tree.nodes) - _NODES),
+        "back": back,
     }
-    return show(request, visitor, "inspect/tree.html", data, extra=extra)
+    return show(request, visitor, "inspect/tree.html", {**about, "tree": tree}, extra=extra)
 
 
 def outline(tree: SavedTree) -> list[dict[str, Any]]:

@@ -17,7 +17,17 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from surefoot.errors import SurefootError
-from surefoot.server.pages import adjudicate, agreement, annotate, people, projects, queue, session, transfer
+from surefoot.server.pages import (
+    adjudicate,
+    agreement,
+    annotate,
+    flags,
+    people,
+    projects,
+    queue,
+    session,
+    transfer,
+)
 from surefoot.server.pages.context import FOLDER, Pages, PageSettings
 from surefoot.server.pages.render import HEADERS, show, wants_json
 from surefoot.server.pages.visitors import SignInNeeded, visitor_of
@@ -28,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PageSettings", "create_pages_app"]
 
-_MODULES = (session, projects, people, annotate, queue, agreement, adjudicate, transfer)
+_MODULES = (session, projects, people, annotate, queue, agreement, adjudicate, flags, transfer)
 _STATUS: dict[type[Exception], int] = {NotFoundError: 404, ForbiddenError: 403, ConflictError: 409}
 _TITLES = {
     400: "That does not fit",

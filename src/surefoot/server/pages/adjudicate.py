@@ -52,7 +52,14 @@ def disagreement(request: Request, visitor: SignedIn, project_id: int, item_id: 
             _trace_view(db, project_id, name, item.step, item_id, disputes) for name in item.trace_ids
         ],
         "remarks": [
-            {"kind": r.kind, "text": r.text, "step": r.step, "by": names.get(r.user_id, "?")} for r in remarks
+            {
+                "kind": r.kind,
+                "text": r.text,
+                "step": r.step,
+                "by": names.get(r.user_id, "?"),
+                "resolved": r.resolved,
+            }
+            for r in remarks
         ],
         "next": _next_open(db, project_id, item_id),
     }

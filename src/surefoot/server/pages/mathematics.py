@@ -30,6 +30,8 @@ _FORMULA = re.compile(
     r"|(?<![\\$])\$(?P<single>(?=\S)(?:[^$\\]|\\.)*?(?<!\s))\$(?!\d)",
     re.DOTALL,
 )
+_GAP_AFTER = re.compile(r"[ \t]{0,80}\n?[ \t]{0,80}")
+_GAP_BEFORE = re.compile(r"[ \t]{0,80}\n?[ \t]{0,80}\Z")
 _ELEMENTS: Final = frozenset(
     [
         "math",
@@ -95,13 +97,15 @@ _VALUE = re.compile(r"[\w .,%+-]{1,60}", re.ASCII)
 def mathematics(text: str) -> Markup:
     """``text`` escaped, with its formulas as MathML beside their source (hidden until it is asked for)."""
     parts: list[Markup] = []
-    end = 0
+    end, after_block = 0, False
     for number, match in enumerate(_FORMULA.finditer(text)):
         if number >= _MAX_FORMULAS:
             break
-        parts.append(escape(text[end : match.start()]))
         kind = str(match.lastgroup)
-        drawn = formula(match[kind], display=kind in ("bracket", "double"))
+        display = kind in ("bracket", "double")
+        drawn = formula(match[kind], display=display)
+        block = display and drawn is not None
+        parts.append(_between(text[end : match.start()], after_block, block))
         source = escape(match[0])
         if drawn is None:
             parts.append(Markup('<code class="tex">{}</code>').format(source))
@@ -111,8 +115,24 @@ def mathematics(text: str) -> Markup:
                     drawn, source
                 )
             )
-        end = match.end()
-    parts.append(escape(text[end:]))
+        end, after_block = match.end(), block
+    parts.append(_between(text[end:], after_block, False))
+    return Markup("").join(parts)
+
+
+def _between(text: str, after_block: bool, before_block: bool) -> Markup:
+    """Text between formulas. Beside one on a line of its own, one line end and spaces are shown in the source
+    alone: the line is broken there already."""
+    start = _GAP_AFTER.match(text).end() if after_block else 0  # type: ignore[union-attr]
+    rest = text[start:]
+    found = _GAP_BEFORE.search(rest) if before_block else None
+    end = found.start() if found else len(rest)
+    gap = Markup('<span class="gap">{}</span>')
+    parts = [
+        gap.format(text[:start]) if start else "",
+        escape(rest[:end]),
+        gap.format(rest[end:]) if rest[end:] else "",
+    ]
     return Markup("").join(parts)
 
 

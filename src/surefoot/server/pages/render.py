@@ -67,6 +67,7 @@ def show(
         visitor=visitor,
         csrf=visitor.csrf if visitor else None,
         place=place,
+        open_flags=_open_flags(request, place),
         root=request.scope.get("root_path", ""),
         here=request.url.path,
         **(extra or {}),
@@ -79,6 +80,13 @@ def done(request: Request, to: str, data: Mapping[str, Any] | None = None) -> Re
     if wants_json(request):
         return JSONResponse(plain(data or {}), headers=HEADERS)
     return RedirectResponse(request.scope.get("root_path", "") + to, status_code=303, headers=HEADERS)
+
+
+def _open_flags(request: Request, place: Place | None) -> int:
+    """What the project's tab "Flags" counts, which administrators alone have."""
+    if place is None or place.role != "admin":
+        return 0
+    return pages_of(request).db.remarks.open_flags(place.project.id)
 
 
 def _without_nan(value: Any) -> Any:

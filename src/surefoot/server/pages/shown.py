@@ -49,5 +49,10 @@ def _markdown() -> MarkdownIt:
 
 
 def instructions_html(text: str) -> Markup:
-    """Markdown without HTML or pictures; links of harmless kinds only."""
-    return Markup(_markdown().render(text))  # noqa: S704 - html=False escapes every tag in the source
+    """Markdown without HTML or pictures; links of harmless kinds only. Headings go below the page's own."""
+    reader = _markdown()
+    tokens = reader.parse(text)
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(6, int(token.tag[1]) + 1)}"
+    return Markup(reader.renderer.render(tokens, reader.options, {}))  # noqa: S704 - html=False escapes tags

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 
 from surefoot.errors import StoreError
 from surefoot.records import Trace
@@ -76,10 +76,15 @@ class Remarks:
         user_id: int | None = None,
         kind: Kind | None = None,
         resolved: bool | None = None,
+        after: int = 0,
+        limit: int | None = None,
     ) -> list[Remark]:
-        """Remarks in the order they came. For an annotator give their ``user_id``."""
+        """Remarks in the order they came, those with an id above ``after``; at most ``limit``.
+
+        For an annotator give their ``user_id``.
+        """
         r = t.remarks.c
-        query = select(t.remarks).where(r.project_id == project_id).order_by(r.id)
+        query = select(t.remarks).where(r.project_id == project_id, r.id > after).order_by(r.id).limit(limit)
         for column, value in ((r.item_id, item_id), (r.user_id, user_id), (r.kind, kind)):
             if value is not None:
                 query = query.where(column == value)
@@ -89,8 +94,15 @@ class Remarks:
             project_in(connection, project_id)
             return [_remark(dict(row)) for row in connection.execute(query).mappings()]
 
+    def open_flags(self, project_id: int) -> int:
+        """How many flags nobody has resolved. Comments are not counted: they ask for nothing."""
+        r = t.remarks.c
+        query = select(func.count()).where(r.project_id == project_id, r.kind == "flag", r.resolved.is_(None))
+        with self._connections.read() as connection:
+            return connection.scalar(query) or 0
+
     def resolve(self, project_id: int, remark_id: int) -> None:
-        """Mark a flag as dealt with; a second time changes nothing. Raises ``NotFoundError``."""
+        """Mark a flag or comment as dealt with; a second time changes nothing. Raises ``NotFoundError``."""
         r = t.remarks.c
         with self._connections.write() as connection:
             locked_project(connection, project_id)

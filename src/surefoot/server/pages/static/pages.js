@@ -70,7 +70,7 @@
     if (node.matches("details")) {
       node.open = !node.open;
       if (node.open) node.querySelector("textarea, select, input")?.focus();
-    } else if (node.matches("textarea, input")) node.focus();
+    } else if (node.matches("textarea, input, select")) node.focus();
     else node.click();
   });
 
@@ -106,6 +106,18 @@
     }
   };
 
+  // What somebody has filled in but not yet sent; a comment goes with the remark.
+  const fillable = "input:not([type=hidden]), select, textarea:not([name=comment])";
+  const choicesOf = (form) => [...form.querySelectorAll(fillable)].map(({ name, value, checked }) => ({ name, value, checked }));
+  const choose = (kept) => {
+    for (const { name, value, checked } of kept) {
+      for (const field of work().querySelectorAll(`[name="${CSS.escape(name)}"]`)) {
+        if (!field.matches("[type=radio], [type=checkbox]")) field.value = value;
+        else if (field.value === value) field.checked = checked;
+      }
+    }
+  };
+
   let sending = false;
   document.addEventListener("submit", async (event) => {
     const form = event.target;
@@ -117,6 +129,9 @@
     sending = true;
     work().setAttribute("aria-busy", "true");
     const to = event.submitter?.hasAttribute("formaction") ? event.submitter.formAction : form.action;
+    // a flag or comment ends nothing: what was chosen so far stays, and the clock runs on
+    const remark = event.submitter?.name === "kind" ? event.submitter.value : null;
+    const kept = remark ? choicesOf(form) : [];
     try {
       const answer = await send(to, new URLSearchParams(new FormData(form, event.submitter)));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -125,8 +140,8 @@
         work().replaceWith(next);
         history.replaceState(null, "", answer.url);
         document.title = page.title;
-        begin();
-        say(next.dataset.announce ?? "");
+        begin(kept, remark !== null);
+        say(remark ? `The ${remark} is kept` : next.dataset.announce ?? "");
       } else if (answer.ok) location.assign(answer.url);
       else complain(page.getElementById("error")?.textContent ?? `Not taken: status ${answer.status}.`);
     } catch {
@@ -137,19 +152,27 @@
     }
   });
 
-  const begin = () => {
-    restart();
+  const begin = (kept = [], goesOn = false) => {
+    if (!goesOn) restart();
+    choose(kept);
     const source = document.getElementById("source");
     if (source) source.hidden = false;
     showSource(sourceOn());
-    present = 0;
-    if (alternatives().length) goTo(0);
+    if (!goesOn) present = 0;
+    if (alternatives().length) goTo(present);
     const current = document.getElementById("current");
     if (current) {
       current.focus({ preventScroll: true });
       current.scrollIntoView({ block: "nearest" });
     }
   };
+  // A table that is wider than the page is reached and scrolled by keyboard, and has a name.
+  for (const box of document.querySelectorAll(".scroll")) {
+    if (box.scrollWidth <= box.clientWidth) continue;
+    box.tabIndex = 0;
+    box.setAttribute("role", "region");
+    box.setAttribute("aria-label", box.closest("section, form")?.querySelector("h2")?.textContent ?? "Table");
+  }
   try { if (localStorage.getItem("surefoot-source")) showSource(true); } catch { /* storage may be off */ }
   document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   begin();

@@ -1,0 +1,101 @@
+"""Answers of the gateway into a project, where people label their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from surefoot.errors import StoreError
+from surefoot.records import Problem, StepScores, Trace
+from surefoot.segment import BlankLine, Line, segment_trace
+from surefoot.server.inspect.gateway_log import request_filters
+from surefoot.server.pages.context import enter, pages_of, require_admin
+from surefoot.server.pages.forms import CheckedForm
+from surefoot.server.pages.render import show
+from surefoot.server.pages.visitors import SignedIn
+from surefoot.store.database import Database, GatewayRecord, NotFoundError
+
+router = APIRouter()
+
+_MOST = 500
+"""Requests taken at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Taken:
+    """Records of one request."""
+
+    problem: Problem
+    traces: tuple[Trace, ...]
+    scores: tuple[StepScores, ...]
+
+
+@router.post("/requests/take")
+def take(request: Request, visitor: SignedIn, form: CheckedForm) -> Response:
+    """Put the latest answered requests that fit the filters into a project, an item for each solution."""
+    require_admin(visitor)
+    which = form.text("which")
+    if which not in ("chosen", "all"):
+        raise StoreError("'which' must be chosen or all")
+    place = enter(request, visitor, form.whole("into"), "admin")
+    db, project = pages_of(request).db, place.project.id
+    filters = {
+        name: form.optional(name, most=500) for name in ("model", "strategy", "policy", "scorer", "project")
+    }
+    rows = db.gateway.find(**{**request_filters(filters), "failed": False}, limit=_MOST + 1)
+    taken = [
+        found
+        for row in rows[:_MOST]
+        if (found := _records(db.gateway.get(row.request_id), every=which == "all")) is not None
+    ]
+    report = {
+        "problems": db.traces.add_problems(project, (one.problem for one in taken)),
+        "traces": db.traces.add_traces(project, (trace for one in taken for trace in one.traces)),
+        "scores": db.traces.add_scores(project, (scores for one in taken for scores in one.scores)),
+    }
+    ids = dict.fromkeys(trace.id for one in taken for trace in one.traces)
+    items = db.items.add_solutions(project, list(_present(db, project, ids)))
+    db.projects.audit("take", visitor.user_id, project, requests=len(taken), items=len(items))
+    data = {
+        "project": {"id": project, "name": place.project.name},
+        "requests": len(taken),
+        "without_solution": len(rows[:_MOST]) - len(taken),
+        "more": len(rows) > _MOST,
+        "report": report,
+        "items": len(items),
+    }
+    return show(request, visitor, "inspect/taken.html", data, place=place)
+
+
+def _records(record: GatewayRecord, *, every: bool) -> _Taken | None:
+    """What a request has to label; ``None`` = nothing."""
+    candidates = [one for one in record.candidates if every or one.chosen or one.choice is None]
+    traces, scores = {}, []
+    for one in candidates:
+        trace = _cut(one.trace)
+        if trace.steps and trace.id not in traces:
+            traces[trace.id] = trace
+            scores += [one.scores] if one.scores is not None and one.scores.trace_id == trace.id else []
+    if record.problem is None or not traces:
+        return None
+    return _Taken(problem=record.problem, traces=tuple(traces.values()), scores=tuple(scores))
+
+
+def _cut(trace: Trace) -> Trace:
+    """Plain answers have no steps yet."""
+    if trace.steps or not (trace.text or "").strip():
+        return trace
+    return segment_trace(trace, BlankLine() if "\n\n" in (trace.text or "").strip() else Line())
+
+
+def _present(db: Database, project: int, trace_ids: Iterable[str]) -> Iterator[str]:
+    """Those that the project has now; one that was refused is counted in the report."""
+    for trace_id in trace_ids:
+        try:
+            db.traces.trace(project, trace_id)
+        except NotFoundError:
+            continue
+        yield trace_id

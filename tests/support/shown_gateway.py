@@ -1,0 +1,81 @@
+"""What the pages of the gateway show in pictures: requests, and two days of figures by the hour."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+from inspection_room import NOON, add_request
+
+from surefoot.records import Problem, StepScores, Trace, now
+from surefoot.search.saved_tree import SavedTree
+from surefoot.store.database import Database, GatewayCandidate
+
+
+def add_requests(db: Database, problem: Problem, traces: list[Trace], tree: SavedTree) -> None:
+    """Requests with candidates and a tree, one that failed, some of the plain policy, two days of others."""
+    rows = ((0.91, True, None), (0.34, False, None), (0.12, False, "step 3 below 0.5"))
+    scores = ((0.98, 0.95, 0.93, 0.92, 0.91), (0.97, 0.9, 0.34, 0.4, 0.36), (0.12, 0.3, 0.28))
+    candidates = tuple(
+        GatewayCandidate(
+            trace=trace,
+            chosen=chosen,
+            score=score,
+            reason=reason,
+            scores=StepScores(trace_id=trace.id, scorer="prm-7b", scores=steps),
+        )
+        for trace, (score, chosen, reason), steps in zip(traces, rows, scores, strict=True)
+    )
+    parameters = {"n": 1, "temperature": 0.8, "seed": 1, "max_tokens": 512}
+    add_request(
+        db,
+        "chatcmpl-shown-0",
+        problem=problem,
+        candidates=candidates,
+        model="surefoot",
+        strategy="beam-4x4",
+        policy="policy-7b",
+        scorer="prm-7b",
+        trees={0: tree.model_dump(mode="json")},
+        latency_ms=4210.0,
+        request=parameters,
+    )
+    plain = {"strategy": "plain", "candidates": ()}
+    for number in range(1, 9):
+        failed = {"status": 504, "error": "the request took longer than 60 s"} if number == 3 else {}
+        add_request(
+            db,
+            f"chatcmpl-shown-{number}",
+            problem=problem,
+            model="policy-7b/best-of-4",
+            created=NOON - timedelta(minutes=number),
+            latency_ms=800.0 + 311 * number,
+            **{**({"strategy": "best-of-4"} if number % 2 else plain), **failed},
+        )
+    for hour in range(48):
+        _hour(db, hour)
+
+
+def _hour(db: Database, hour: int) -> None:
+    """Figures that go with the time of the day; for six hours the scores are lower."""
+    asked = 60 + 40 * math.sin(hour / 24 * 2 * math.pi)
+    score = 0.78 + 0.02 * math.cos(hour) - 0.2 * (30 <= hour < 36)
+    add_request(
+        db,
+        f"chatcmpl-hour-{hour}",
+        created=now() - timedelta(hours=48 - hour),
+        tally={
+            "answered": round(asked),
+            "failed": hour % 7,
+            "scores": 100,
+            "score_sum": 100 * score,
+            "accepted": round(80 * score),
+            "accepted_of": 100,
+            "abstained": hour % 3,
+            "abstained_of": 100,
+            "unparsed": 2,
+            "unparsed_of": 100,
+            "unscored": 0,
+            "unscored_of": 100,
+        },
+    )

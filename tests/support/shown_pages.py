@@ -1,0 +1,124 @@
+"""Every page with something on it that looks like work: for pictures, and for tests of how pages look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from annotation_room import Browser, Room, text_trace
+from inspection_room import Inspection, open_inspection
+from shown_inspection import Views, inspected
+
+from surefoot.records import Problem
+from surefoot.store.database import KnownAnswer, NewItem, Protocol
+
+_INSTRUCTIONS = """# Fractions
+
+Judge **each step** as if it stood in a textbook.
+
+* A slip of the pen is wrong.
+* Repeating the problem is neutral.
+
+<b>No HTML here.</b>"""
+
+
+def open_shown(folder: Path) -> tuple[Inspection, Views]:
+    """A server with content on every page, and the pages by the names of their pictures."""
+    found = open_inspection(folder)
+    room = found.room
+    room.db.projects.update(room.project, 1, instructions=_INSTRUCTIONS)
+    views = {"sign-in": (None, "/sign-in"), **_labelled(room), **inspected(found)}
+    return found, views
+
+
+def _labelled(room: Room) -> Views:
+    """Work of two annotators, flags, and a project of phase 1."""
+    base, db = f"/projects/{room.project}", room.db
+    _known_item(room)
+    people = {name: room.browser(name) for name in ("ann", "ben")}
+    for name, values in (("ben", (1, 0, 1, 1, -1, 1, 1)), ("ann", (1, 1, 1))):
+        _label(people[name], base, values)
+    current = str(people["ann"].follow(f"{base}/annotate").url.path)
+    people["ann"].send(current, f"{current}/label", value="1", comment="Odd, but not wrong.")
+    people["ann"].send(
+        current,
+        f"{current}/remark",
+        page=current,
+        step="1",
+        trace=db.items.get(room.project, 2).trace_ids[0],
+        kind="flag",
+        comment=r"Is $\frac{2}{6}$ meant? The step adds tops and bottoms, but says so nowhere.",
+    )
+    db.remarks.add(room.project, 1, room.ids["ben"], "comment", "A nice one for the instructions.", step=1)
+    db.remarks.resolve(room.project, 2)
+    db.remarks.add(room.project, 1, room.ids["ben"], "flag", "The reference answer is not reduced.")
+    steps = alternatives_item(room)
+    agent = next(
+        item.id
+        for item in db.items.list(room.project)
+        if len(db.traces.trace(room.project, item.trace_ids[0]).messages)
+    )
+    db.assignments.assign(room.project, agent, room.ids["admin"])
+    run_page = f"{base}/items/{agent}"
+    admin = room.browser("admin")
+    admin.send(run_page, f"{run_page}/label", value="1")
+    admin.send(f"{base}/queue", policy="convincing-wrong", random_share="0.1", control_share="0.1")
+    return {
+        "projects": ("admin", "/projects"),
+        "project": ("admin", base),
+        "annotate": ("ann", current),
+        "alternatives": ("ann", steps),
+        "agent": ("admin", run_page),
+        "instructions": ("ann", f"{base}/instructions"),
+        "agreement": ("admin", f"{base}/agreement"),
+        "disagreements": ("admin", f"{base}/adjudicate"),
+        "adjudicate": ("admin", f"{base}/adjudicate/1"),
+        "flags": ("admin", f"{base}/flags?state=all"),
+        "queue": ("admin", f"{base}/queue"),
+        "settings": ("admin", f"{base}/settings"),
+        "files": ("admin", f"{base}/files"),
+        "people": ("admin", "/people"),
+        "error": ("ann", f"{base}/settings"),
+        "no-item": ("ben", f"{base}/annotate"),
+    }
+
+
+def alternatives_item(room: Room) -> str:
+    """A project of phase 1, with an item in ann's hands; its address."""
+    project = room.db.projects.create("Next steps", protocol=Protocol(phase=1)).id
+    room.db.projects.set_member(project, room.ids["ann"], "annotator")
+    problem = Problem(text="Solve $x^2 - 5x + 6 = 0$.", answer="2, 3")
+    start = "Look for two numbers with sum $5$ and product $6$."
+    ends = (
+        "They are $1$ and $6$, so $x = 1$ or $x = 6$.",
+        "They are $2$ and $3$.",
+        r"So $x = \frac{5 \pm \sqrt{25 - 24}}{2}$.",
+    )
+    traces = [text_trace(problem, start, end) for end in ends]
+    room.db.traces.add_problems(project, [problem])
+    room.db.traces.add_traces(project, traces)
+    item = NewItem(trace_ids=tuple(trace.id for trace in traces), kind="alternatives", step=1)
+    (made,) = room.db.items.add(project, [item])
+    room.db.assignments.assign(project, made, room.ids["ann"])
+    return f"/projects/{project}/items/{made}"
+
+
+def _known_item(room: Room) -> None:
+    problem = Problem(text="What is $7 \\cdot 8$?", answer="56")
+    trace = text_trace(problem, "$7 \\cdot 8 = 54$.", "The answer is 54.")
+    room.db.traces.add_problems(room.project, [problem])
+    room.db.traces.add_traces(room.project, [trace])
+    known = (KnownAnswer(trace_id=trace.id, step=0, value=-1),)
+    item = NewItem(trace_ids=(trace.id,), role="control", known=known)
+    (made,) = room.db.items.add(room.project, [item])
+    for name, value in (("ann", -1), ("ben", -1)):
+        room.db.assignments.assign(room.project, made, room.ids[name])
+        page = f"/projects/{room.project}/items/{made}"
+        room.browser(name).send(page, f"{page}/label", value=str(value), milliseconds="8200")
+
+
+def _label(person: Browser, base: str, values: tuple[int, ...]) -> None:
+    for number, value in enumerate(values):
+        path = str(person.follow(f"{base}/annotate").url.path)
+        time_taken = str(5200 + 1700 * number)
+        answer = person.send(path, f"{path}/label", value=str(value), milliseconds=time_taken)
+        assert answer.status_code == 303, answer.text
