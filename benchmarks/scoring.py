@@ -51,9 +51,9 @@ from surefoot.models.reward_model import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.policies.traces import sample_traces
 from surefoot.policies.transformers import TransformersPolicy
-from surefoot.protocols import ProblemTrace, Sampling
+from surefoot.protocols import ProblemTrace, Sampling, Segmenter
 from surefoot.records import Problem, Trace
-from surefoot.segment import BlankLine, Line, Segmenter, segment_trace
+from surefoot.segment import BlankLine, Line, segment_trace
 
 CANDIDATES = Path(__file__).parents[1] / "../shared/data/bon/math500_prm_scored_pool.jsonl.gz"
 OURS = "surefoot"

@@ -69,3 +69,22 @@ def cores(text: str) -> tuple[str, str, str]:
         return "", "", text
     start = text.index(core)
     return text[:start], core, text[start + len(core) :]
+
+
+def inserted(trace: Trace, name: str, place: int, text: str) -> Edited:
+    """A step of ``text`` after step ``place``, compared with the step before it."""
+    found = pieces(trace)
+    found.insert(place + 1, Piece(text=text, gap=found[place].gap))
+    return rebuilt(trace, name, found, step=place + 1, was=place)
+
+
+def replaced(trace: Trace, name: str, place: int, text: str) -> Edited:
+    """``text`` for step ``place``, compared with what it was."""
+    found = pieces(trace)
+    found[place] = Piece(text=text, gap=found[place].gap)
+    return rebuilt(trace, name, found, step=place, was=place)
+
+
+def visible(trace: Trace) -> list[int]:
+    """Steps with something in them."""
+    return [number for number, piece in enumerate(pieces(trace)) if piece.text.strip()]

@@ -1,60 +1,26 @@
-"""Label Studio's JSON: one task a trace, one paragraph a step, people's labels and models' predictions.
-
-The format is that of Label Studio's import and of its ``JSON`` export (labelstud.io/guide/task_format); the
-labelling interface that goes with it is ``LABELLING_CONFIG``.
-"""
+"""Label Studio's export as labelled traces: tasks, regions, and whose each label is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from pydantic import Field
 
 from surefoot.errors import RecordError
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, LabelKind, Problem, StepLabel, Trace, content_id, now
+from surefoot.records import Evidence, LabelKind, Problem, StepLabel, Trace, now
 from surefoot.sources._form import Samples
-from surefoot.sources._rows import ReadReport, Row, read_rows, write_rows
-from surefoot.sources._signs import WriteReport
+from surefoot.sources._rows import ReadReport, Row, read_rows
 from surefoot.sources._spans import SEPARATOR_KEY, join_parts
-
-LABELLING_CONFIG: Final = """<View>
-  <Header value="$problem"/>
-  <Paragraphs name="steps" value="$steps" layout="dialogue" nameKey="author" textKey="text"
-              granularity="paragraph"/>
-  <ParagraphLabels name="label" toName="steps" choice="single">
-    <Label value="correct" background="#0072b2" hotkey="1"/>
-    <Label value="neutral" background="#999999" hotkey="2"/>
-    <Label value="wrong" background="#d55e00" hotkey="3"/>
-    <Label value="unknown" background="#f0e442" hotkey="4"/>
-    <Label value="value" background="#56b4e9"/>
-    <Label value="advantage" background="#cc79a7"/>
-  </ParagraphLabels>
-  <Number name="number" toName="steps" perRegion="true" min="-1" max="1" step="any"/>
-</View>
-"""
-"""Labelling interface of a Label Studio project into which these tasks are imported."""
+from surefoot.sources.label_studio.vocabulary import OURS, meaning
 
 _NAME = "label-studio"
-_OURS = "surefoot"
-"""Where a task's ``data`` and a region's ``meta`` keep what Label Studio has no field for."""
 _PROBLEM_FIELDS = ("problem", "question", "prompt")
 _SEPARATOR = "\n"
-
-_VALUES: Mapping[str, float | None] = {
-    **dict.fromkeys(("correct", "right", "good", "positive", "+", "+1", "1"), 1.0),
-    **dict.fromkeys(("neutral", "0"), 0.0),
-    **dict.fromkeys(("wrong", "incorrect", "error", "bad", "negative", "-", "-1"), -1.0),
-    "unknown": None,
-}
-"""Meaning of a label's name, case apart; the first name of each value is the one written."""
-_WRITTEN: Mapping[float | None, str] = {1.0: "correct", 0.0: "neutral", -1.0: "wrong", None: "unknown"}
-_MEASURES = ("value", "advantage")
-"""Labels whose number stands in a result of type ``number`` for the same region."""
 
 
 class _Result(Row):
@@ -98,21 +64,9 @@ def read_label_studio(path: Path | str, *, report: ReadReport | None = None) -> 
     return read_rows(path, _Task, lambda _, task: _item(task, moment, samples), report)
 
 
-def write_label_studio(items: Iterable[LabelledTrace], path: Path | str) -> WriteReport:
-    """Write tasks to import: labels of people as annotations, one a rater, all others as predictions.
-
-    Atomic; ``.json`` gives an array, which is what Label Studio imports. ``completed_by`` is left out, since
-    it must name an account of the server that imports. Nothing is dropped but labels of steps that the trace
-    does not have, which are counted.
-    """
-    report = WriteReport()
-    write_rows(path, (_task(item, report) for item in items))
-    return report
-
-
 def _item(task: _Task, moment: datetime, samples: Samples) -> LabelledTrace:
     texts = _step_texts(task.data)
-    ours = task.data.get(_OURS)
+    ours = task.data.get(OURS)
     problem, trace = _written(ours, texts) if isinstance(ours, dict) else _made(task.data, texts, samples)
     found = _Found(trace=trace, labels=[], ignored=0)
     for answers in task.annotations or []:
@@ -140,9 +94,9 @@ def _step_texts(data: Mapping[str, Any]) -> list[str]:
 def _written(ours: Mapping[str, Any], texts: Sequence[str]) -> tuple[Problem, Trace]:
     problem, trace = Problem.model_validate(ours.get("problem")), Trace.model_validate(ours.get("trace"))
     if trace.problem_id != problem.id:
-        raise RecordError(f"field 'data.{_OURS}.trace.problem_id': another problem's ({trace.problem_id!r})")
+        raise RecordError(f"field 'data.{OURS}.trace.problem_id': another problem's ({trace.problem_id!r})")
     if [trace.step_text(index) for index in range(len(trace.steps))] != texts:
-        raise RecordError(f"field 'data.steps': not the steps of data.{_OURS}.trace; leave both unchanged")
+        raise RecordError(f"field 'data.steps': not the steps of data.{OURS}.trace; leave both unchanged")
     return problem, trace
 
 
@@ -202,10 +156,10 @@ def _labels(entry: _Result, number: object, source: _Source, trace: Trace) -> li
         return []
     labels = []
     for name in names:
-        meaning = _meaning(name, number)
-        if meaning is None:
+        means = meaning(name, number)
+        if means is None:
             continue
-        kind, value = meaning
+        kind, value = means
         labels += [_label(entry, step, kind, value, source, trace) for step in steps]
     return labels
 
@@ -220,21 +174,11 @@ def _steps(entry: _Result, trace: Trace) -> range | None:
     return range(first, last + 1) if inside else None
 
 
-def _meaning(name: object, number: object) -> tuple[LabelKind, float | None] | None:
-    key = name.strip().casefold() if isinstance(name, str) else ""
-    if key in _VALUES:
-        return "correctness", _VALUES[key]
-    low = {"value": 0.0, "advantage": -1.0}.get(key)
-    if low is None or not isinstance(number, int | float) or not low <= number <= 1:
-        return None
-    return cast("LabelKind", key), float(number)
-
-
 def _label(
     entry: _Result, step: int, kind: LabelKind, value: float | None, source: _Source, trace: Trace
 ) -> StepLabel:
     meta = entry.meta or {}
-    kept = meta.get(_OURS)
+    kept = meta.get(OURS)
     if isinstance(kept, dict):
         label = StepLabel.model_validate({**kept, "trace_id": trace.id})
         unchanged = label.value == value and (value is None or label.kind == kind)
@@ -265,91 +209,3 @@ def _time(answers: _Answers, otherwise: datetime) -> datetime:
     except ValueError:
         return otherwise
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _task(item: LabelledTrace, report: WriteReport) -> dict[str, Any]:
-    trace, people, models = item.trace, _Groups(), _Groups()
-    for number, label in enumerate(item.labels):
-        if label.step >= len(trace.steps):
-            report.dropped["labels: no such step"] += 1
-            continue
-        groups = people if label.source == "human" else models
-        groups.setdefault((label.source, label.evidence.rater), []).append((number, label))
-    report.written += 1
-    return {
-        "data": {
-            "problem": item.problem.text,
-            "answer": item.problem.answer or "",
-            "steps": [
-                {"author": _author(trace, index), "text": trace.step_text(index)}
-                for index in range(len(trace.steps))
-            ],
-            _OURS: {"problem": item.problem.model_dump(mode="json"), "trace": trace.model_dump(mode="json")},
-        },
-        "annotations": [
-            {
-                "result": _results(group, trace),
-                "was_cancelled": False,
-                "ground_truth": False,
-                "created_at": max(label.created for _, label in group).isoformat(),
-            }
-            for group in people.values()
-        ],
-        "predictions": [
-            {
-                "model_version": source if rater is None else f"{source}: {rater}",
-                "result": _results(group, trace),
-            }
-            for (source, rater), group in models.items()
-        ],
-    }
-
-
-class _Groups(dict[tuple[str, str | None], list[tuple[int, StepLabel]]]):
-    """Labels, with their numbers in the trace, by source and rater."""
-
-
-def _author(trace: Trace, index: int) -> str:
-    message = trace.steps[index].message
-    return f"{index + 1}" if message is None else f"{index + 1} {trace.messages[message].role}"
-
-
-def _results(group: Sequence[tuple[int, StepLabel]], trace: Trace) -> list[dict[str, Any]]:
-    results: list[dict[str, Any]] = []
-    for number, label in group:
-        text = trace.step_text(label.step)
-        place = {
-            "start": f"{label.step}",
-            "end": f"{label.step}",
-            "startOffset": 0,
-            "endOffset": len(text.encode("utf-16-le")) // 2,  # a browser counts in UTF-16
-            "text": text,
-        }
-        measured = label.kind in _MEASURES and label.value is not None
-        name = label.kind if measured else _WRITTEN[label.value]
-        identity = content_id("label-studio", trace.id, number)[:10]
-        said = label.evidence.message or label.reason
-        results.append(
-            {
-                "id": identity,
-                "from_name": "label",
-                "to_name": "steps",
-                "type": "paragraphlabels",
-                "value": {**place, "paragraphlabels": [name]},
-                "meta": {
-                    **({"text": [said]} if said else {}),
-                    _OURS: label.model_dump(mode="json", exclude={"trace_id"}),
-                },
-            }
-        )
-        if measured:
-            results.append(
-                {
-                    "id": identity,
-                    "from_name": "number",
-                    "to_name": "steps",
-                    "type": "number",
-                    "value": {**place, "number": label.value},
-                }
-            )
-    return results

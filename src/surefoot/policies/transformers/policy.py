@@ -1,17 +1,10 @@
-"""Any causal language model of transformers, in this process.
-
-Each distinct prompt goes through the model once, however many samples are drawn from it; rows that are
-finished leave the batch. The random numbers of a sample depend on its seed, its prompt and its number
-only, so the same request gives the same samples whatever it is batched with (up to rounding of logits).
-"""
+"""The policy: requests into rows, rows through the model, rows into completions."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
@@ -28,10 +21,10 @@ from transformers import (
 from surefoot.errors import PolicyError
 from surefoot.policies.prefix_cache import PrefixCache
 from surefoot.policies.prompts import template_messages
+from surefoot.policies.transformers.drawing import Row, draw
+from surefoot.policies.transformers.stop_texts import WrittenText
 from surefoot.protocols import Completion, SampleRequest, SampleResult
 from surefoot.records import Usage
-
-_CONTEXT_TOKENS = 4  # decoded along with new tokens, so that leading white space survives
 
 
 class TransformersPolicy:
@@ -66,7 +59,7 @@ class TransformersPolicy:
         ends = tokenizer.eos_token_id if ends is None else ends
         self._ends = torch.tensor([] if ends is None else ends, dtype=torch.long).reshape(-1)
         self._context = int(getattr(model.config, "max_position_embeddings", 1 << 30))
-        self._stop_tokens: dict[tuple[str, ...], torch.Tensor] = {}
+        self._written = WrittenText(tokenizer)
 
     @classmethod
     def from_pretrained(
@@ -106,7 +99,7 @@ class TransformersPolicy:
             cancelled.set()
 
     def _sample(self, requests: list[SampleRequest], cancelled: threading.Event) -> list[SampleResult]:
-        rows: list[_Row] = []
+        rows: list[Row] = []
         errors: dict[int, str] = {}
         for number, request in enumerate(requests):
             ids = encode_request(self.tokenizer, request, policy=self.name)
@@ -117,7 +110,7 @@ class TransformersPolicy:
                 )
                 continue
             rows += [
-                _Row(number, sample, request, ids, min(request.sampling.max_tokens, room))
+                Row(number, sample, request, ids, min(request.sampling.max_tokens, room))
                 for sample in range(request.first, request.first + request.n)
             ]
         rows.sort(key=lambda row: (len(row.ids), row.ids))
@@ -128,13 +121,13 @@ class TransformersPolicy:
                 read[row.request_number] += tokens
             if self.progress:
                 self.progress(len(batch))
-        finished: dict[int, list[_Row]] = {number: [] for number in range(len(requests))}
+        finished: dict[int, list[Row]] = {number: [] for number in range(len(requests))}
         for row in sorted(rows, key=lambda row: row.sample):
             finished[row.request_number].append(row)
         return [self._result(finished[n], read[n], errors.get(n)) for n in range(len(requests))]
 
     @torch.inference_mode()
-    def _decode(self, rows: list[_Row], cancelled: threading.Event) -> list[tuple[_Row, int]]:
+    def _decode(self, rows: list[Row], cancelled: threading.Event) -> list[tuple[Row, int]]:
         """Fill ``rows`` with tokens; returns one row for each prompt and the tokens of it that were read."""
         device = self.model.device
         unique = [next(group) for _, group in groupby(rows, key=lambda row: row.ids)]
@@ -158,7 +151,7 @@ class TransformersPolicy:
         for turn in range(max(row.limit for row in rows)):
             if cancelled.is_set():
                 raise PolicyError("sampling was cancelled")
-            tokens = self._draw(logits, noise[:, turn], live)
+            tokens = draw(logits, noise[:, turn], live)
             keep = self._append(live, tokens)
             if not keep:
                 break
@@ -176,7 +169,7 @@ class TransformersPolicy:
         return list(zip(unique, new, strict=True))
 
     def _remember(
-        self, rows: list[_Row], cache: DynamicCache, mask: torch.Tensor, *, leaving: Iterable[int]
+        self, rows: list[Row], cache: DynamicCache, mask: torch.Tensor, *, leaving: Iterable[int]
     ) -> None:
         if self._known.max_tokens:
             places = sorted(leaving)
@@ -193,21 +186,10 @@ class TransformersPolicy:
             use_cache=True,
             logits_to_keep=1,
         )
-        return out.logits[:, -1].float().cpu()
+        logits: torch.Tensor = out.logits
+        return logits[:, -1].float().cpu()
 
-    def _draw(self, logits: torch.Tensor, noise: np.ndarray, rows: list[_Row]) -> torch.Tensor:
-        """Inverse-CDF sampling: token = first whose cumulated probability exceeds the row's number."""
-        temperature = torch.tensor([row.request.sampling.temperature for row in rows])[:, None]
-        greedy = temperature[:, 0] == 0
-        probabilities = torch.softmax(logits / temperature.masked_fill(temperature == 0, 1.0), dim=-1)
-        for index in {i for i, row in enumerate(rows) if row.request.sampling.top_p < 1}:
-            probabilities[index] = _nucleus(probabilities[index], rows[index].request.sampling.top_p)
-        cumulated = probabilities.double().cumsum(-1)
-        threshold = torch.from_numpy(noise)[:, None] * cumulated[:, -1:]
-        drawn = torch.searchsorted(cumulated, threshold, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
-        return torch.where(greedy, logits.argmax(-1), drawn)
-
-    def _append(self, rows: list[_Row], tokens: torch.Tensor) -> list[int]:
+    def _append(self, rows: list[Row], tokens: torch.Tensor) -> list[int]:
         """Give each unfinished row its token; returns the places of those that go on."""
         ended = torch.isin(tokens, self._ends).tolist()
         keep = []
@@ -215,7 +197,7 @@ class TransformersPolicy:
             if row.finish_reason is not None:
                 continue
             row.tokens.append(token)
-            if ended[place] or (row.request.sampling.stop and self._hits_stop(row, token)):
+            if ended[place] or (row.request.sampling.stop and self._written.hits_stop(row, token)):
                 row.finish_reason = "stop"
             elif len(row.tokens) >= row.limit:
                 row.finish_reason = "length"
@@ -223,36 +205,10 @@ class TransformersPolicy:
                 keep.append(place)
         return keep
 
-    def _hits_stop(self, row: _Row, token: int) -> bool:
-        stop = row.request.sampling.stop
-        may_end = self._may_end(stop)
-        if token >= len(may_end) or not may_end[token]:  # models may have more ids than their tokenizer
-            return False
-        text = self._text(row)
-        ends = [at + len(word) for word in stop if (at := text.find(word)) >= 0]
-        row.cut = min(ends, default=None)
-        return row.cut is not None
-
-    def _may_end(self, stop: tuple[str, ...]) -> torch.Tensor:
-        """Which tokens hold the last character of a stop text: only after these is the text looked at."""
-        if stop not in self._stop_tokens:
-            last = {word[-1] for word in stop}
-            texts = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
-            odd = "�"  # part of a character: cannot be ruled out
-            # a lone token may lose its leading space: one that decodes to nothing cannot be ruled out
-            maybe = [not text or odd in text or bool(last & set(text)) for text in texts]
-            self._stop_tokens[stop] = torch.tensor(maybe)
-        return self._stop_tokens[stop]
-
-    def _text(self, row: _Row) -> str:
-        context = list(row.ids[-_CONTEXT_TOKENS:])
-        before = self.tokenizer.decode(context, skip_special_tokens=True)
-        return self.tokenizer.decode(context + row.tokens, skip_special_tokens=True)[len(before) :]
-
-    def _result(self, rows: list[_Row], read: int, error: str | None) -> SampleResult:
+    def _result(self, rows: list[Row], read: int, error: str | None) -> SampleResult:
         completions = tuple(
             Completion(
-                text=self._text(row)[: row.cut],
+                text=self._written.of(row)[: row.cut],
                 finish_reason=row.finish_reason or "length",
                 tokens=len(row.tokens),
                 token_ids=tuple(row.tokens),
@@ -278,37 +234,3 @@ def encode_request(
     messages = template_messages(request.prompt)
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return tuple(tokenizer(text + request.prefix, add_special_tokens=False)["input_ids"])
-
-
-@dataclass
-class _Row:
-    """One sample being written."""
-
-    request_number: int
-    sample: int
-    request: SampleRequest
-    ids: tuple[int, ...]
-    limit: int
-    tokens: list[int] = field(default_factory=list)
-    finish_reason: str | None = None
-    cut: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.limit <= 0:
-            self.finish_reason = "length"
-
-    def noise(self, count: int) -> np.ndarray:
-        """Numbers in [0, 1), a stream of this sample's own (Philox keyed by seed, prompt and number)."""
-        digest = hashlib.blake2b(
-            np.asarray([self.request.seed, self.sample, *self.ids], dtype=np.int64).tobytes(), digest_size=16
-        )
-        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest.digest(), "little"))).random(
-            count
-        )
-
-
-def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Keep the smallest set of tokens whose mass reaches ``top_p`` (Holtzman et al. 2020)."""
-    ordered, order = probabilities.sort(descending=True)
-    outside = ordered.cumsum(-1) - ordered >= top_p
-    return probabilities.index_fill(0, order[outside], 0.0)

@@ -1,66 +1,20 @@
-"""Step labels by tree search (Luo et al., OmegaPRM, arXiv 2406.06592).
-
-A wrong solution is taken from a pool, its first error is found by binary search with rollouts, and the
-rollouts from the good prefixes on the way are solutions themselves: the wrong ones join the pool.
-"""
+"""Trees of many problems grown side by side, and the labels, traces and pairs that they hold."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from surefoot.answers import Grader
-from surefoot.errors import LabelError
-from surefoot.labelling.monte_carlo import AFTER_ERROR, probe
-from surefoot.labelling.problem_tree import (
-    Candidate,
-    ProblemTree,
-    State,
-    solution_trace,
-    step_nodes,
-    trace_steps,
-)
-from surefoot.labelling.rollouts import Rollouts, Tally, require_rollable
+from surefoot.labelling.monte_carlo import AFTER_ERROR
+from surefoot.labelling.omegaprm.search import Estimate, TreeSearch, TreeSettings
+from surefoot.labelling.problem_tree import ProblemTree, State, solution_trace, step_nodes
+from surefoot.labelling.rollouts import Rollouts, require_rollable
 from surefoot.labelling.stopping import SoftEstimate, wilson_interval
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, Sampling, Segmenter
 from surefoot.records import Evidence, Problem, StepLabel, StepPair, Trace, Usage
 from surefoot.tree import Node
-
-
-@dataclass(frozen=True, kw_only=True)
-class TreeSettings:
-    """Constants of the search; the defaults are the paper's (section 4 and appendix A)."""
-
-    rollouts: int = 8
-    """k: rollouts from each probed prefix."""
-    alpha: float = 0.5
-    beta: float = 0.9
-    length: int = 500
-    """L, in tokens. Q(s, r) = alpha^(1 - MC(s)) * beta^(len(r) / L): high values and short rollouts first."""
-    c_puct: float = 0.125
-    """U(s) = c_puct * sqrt(sum of N) / (1 + N(s)): states that were selected less often first."""
-    search_limit: int = 100
-    """Selections per problem."""
-    pieces: int = 16
-    """A solution of more steps is probed at the ends of this many pieces of equal length only."""
-
-    def __post_init__(self) -> None:
-        if min(self.rollouts, self.length, self.pieces) < 1 or self.search_limit < 0 or self.c_puct < 0:
-            raise LabelError(
-                "rollouts, length and pieces must be at least 1, search_limit and c_puct at least 0"
-            )
-        if not (0 < self.alpha <= 1 and 0 < self.beta <= 1):
-            raise LabelError(f"alpha and beta lie in (0, 1], got {self.alpha} and {self.beta}")
-
-    def quality(self, value: float, tokens: int) -> float:
-        """Q of a rollout of ``tokens`` tokens from a state whose MC is ``value`` (eq. 1)."""
-        return float(self.alpha ** (1 - value) * self.beta ** (tokens / self.length))
-
-    def exploration(self, visits: int, total: int) -> float:
-        """U of a state selected ``visits`` times, where all states together were ``total`` times (eq. 2)."""
-        return float(self.c_puct * total**0.5 / (1 + visits))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +33,7 @@ class OmegaPRMLabeller:
     segmenter: Segmenter
     prompt: PromptFormat = field(default_factory=PromptFormat)
     settings: TreeSettings = field(default_factory=TreeSettings)
-    estimate: Literal["soft", "hard"] = "soft"
+    estimate: Estimate = "soft"
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
 
@@ -124,7 +78,14 @@ class OmegaPRMLabeller:
         rule = SoftEstimate(rollouts=self.settings.rollouts)
         trees = [ProblemTree(problem=problem) for problem in problems]
         searches = [
-            self._search(tree, rollouts, list((seeds or {}).get(tree.problem.id, ()))) for tree in trees
+            TreeSearch(
+                tree=tree,
+                rollouts=rollouts,
+                segmenter=self.segmenter,
+                settings=self.settings,
+                estimate=self.estimate,
+            ).run((seeds or {}).get(tree.problem.id, ()))
+            for tree in trees
         ]
         waiting = [(search, tally) for search in searches if (tally := next(search, None))]
         while waiting:
@@ -184,108 +145,6 @@ class OmegaPRMLabeller:
                         )
         return found
 
-    def _search(
-        self, tree: ProblemTree, rollouts: Rollouts, seeds: list[Trace]
-    ) -> Generator[Tally, None, None]:
-        """Yields each tally that needs rollouts; goes on when they are there (algorithm 1 of the paper)."""
-        root = tree.tree.root
-        tally = root.data.tally = rollouts.tally(tree.problem, "")
-        seeds = [trace for trace in seeds if trace.text or trace.error is None]
-        own = [trace for trace in seeds if trace.policy == self.policy.name and trace.seed == self.seed]
-        tally.start = max((trace.sample + 1 for trace in own), default=0)
-        graded = self.grader.grade(
-            [trace.text or "" for trace in seeds], [tree.problem.answer for _ in seeds]
-        )
-        outcomes = [
-            grade.outcome if trace.outcome is None else trace.outcome
-            for trace, grade in zip(seeds, graded, strict=True)
-        ]
-        for outcome in outcomes:
-            tally.borrow(outcome, "all")
-        yield tally
-        for trace, outcome in zip(seeds, outcomes, strict=True):
-            tokens = trace.usage.completion_tokens or len((trace.text or "").split())
-            ended = trace.finish_reason != "length"
-            end = self._add(tree, root, trace_steps(trace), outcome, tokens, ended=ended)
-            tree.seeds.setdefault(end, trace)
-        self._absorb(tree, root)
-        tree.reason = tally.failure
-        if root.data.value in (0, 1):
-            tree.reason = f"{'every' if root.data.value else 'no'} solution of {tally.trials} is right"
-        if tree.reason is not None:
-            return
-        while tree.pool and len(tree.selected) < self.settings.search_limit:
-            candidate = self._select(tree)
-            while (node := self._probe(candidate)) is not None:
-                node.data.tally = rollouts.tally(tree.problem, node.prefix)
-                yield node.data.tally
-                self._absorb(tree, node)
-
-    def _select(self, tree: ProblemTree) -> Candidate:
-        """Takes the candidate with the highest Q + U out of the pool, for good."""
-        total = len(tree.selected)
-
-        def merit(candidate: Candidate) -> float:
-            state = candidate.state.data
-            quality = self.settings.quality(state.value or 0.0, candidate.tokens)
-            return quality + self.settings.exploration(state.visits, total)
-
-        best = max(range(len(tree.pool)), key=lambda number: merit(tree.pool[number]))
-        candidate = tree.pool.pop(best)
-        candidate.state.data.visits += 1
-        tree.selected.append(candidate)
-        return candidate
-
-    def _probe(self, candidate: Candidate) -> Node[State] | None:
-        """Node of the candidate's path to roll out next; ``None`` = no more, or that one failed already."""
-        places = _ends(len(candidate.nodes), self.settings.pieces)
-        known: dict[int, bool | None] = {len(places): False}
-        for number, place in enumerate(places[:-1], start=1):
-            state = candidate.nodes[place - 1].data
-            if self.estimate == "hard" and state.good:
-                known[number] = True
-            elif state.tally is not None:
-                known[number] = None if state.value is None else state.value > 0
-        number_of_next = probe(known, len(places) - 1)
-        return None if number_of_next is None else candidate.nodes[places[number_of_next - 1] - 1]
-
-    def _absorb(self, tree: ProblemTree, node: Node[State]) -> None:
-        """Take the rollouts from ``node`` into the tree, the wrong ones into the pool."""
-        tally = node.data.tally
-        for rollout in tally.rollouts if tally is not None else ():
-            completion = rollout.completion
-            steps = [completion.text[start:end] for start, end in self.segmenter.segment(completion.text)]
-            ended = completion.finish_reason != "length"
-            self._add(tree, node, [s for s in steps if s], rollout.outcome, completion.tokens, ended=ended)
-
-    def _add(
-        self,
-        tree: ProblemTree,
-        at: Node[State],
-        steps: Sequence[str],
-        outcome: bool | None,
-        tokens: int,
-        *,
-        ended: bool,
-    ) -> Node[State]:
-        """Take in one solution, from ``at`` on; returns where it ends."""
-        end = (tree.tree.insert(steps, at=at) or [at])[-1]
-        new = end not in tree.solutions
-        tree.solutions.setdefault(end, outcome)
-        if outcome is None:
-            return end
-        if ended:
-            end.data.ending = outcome
-        path = end.path()
-        for node in [tree.tree.root, *path]:
-            node.data.solutions += 1
-            node.data.right += outcome
-        value = at.data.value
-        # one found again would be searched again, to the same end; one that adds no step has no first error
-        if new and end is not at and not outcome and value is not None and 0 < value < 1:
-            tree.pool.append(Candidate(state=at, nodes=tuple(path[at.depth :]), tokens=tokens))
-        return end
-
     def _value(self, node: Node[State]) -> tuple[float | None, str | None]:
         """Label of the step that leads to ``node``, or why it has none."""
         state = node.data
@@ -333,9 +192,3 @@ class OmegaPRMLabeller:
                 message=None if probed else f"{trials} solutions pass through here",
             ),
         )
-
-
-def _ends(steps: int, pieces: int) -> list[int]:
-    """Where the pieces of a solution end, in steps: every step if there are no more than ``pieces``."""
-    count = min(steps, pieces)
-    return [round(number * steps / count) for number in range(1, count + 1)]
