@@ -140,13 +140,18 @@ def snr(products: Array) -> float:
 
 
 def cosine(mixed: Array, own: Array, outcome: Array) -> float:
-    """Of one batch's gradient with the outcome's true one; all [B, B], products between batches."""
+    """Of one batch's gradient with the outcome's true one; all [B, B], products between batches.
+
+    NaN where the batches do not tell the length of the true one: its square comes out at 0 or below.
+    """
     count = len(mixed)
 
     def apart(products: Array) -> float:
         return (float(products.sum()) - float(np.trace(products))) / (count * (count - 1))
 
-    true = max(apart(outcome), 1e-30)
+    true = apart(outcome)
+    if true <= 0:
+        return float("nan")
     return apart(mixed) / np.sqrt(true * float(np.trace(own)) / count)
 
 
@@ -199,17 +204,22 @@ def measured(found: dict[str, Array]) -> list[dict[str, object]]:
         spread = np.array([both(draw) for draw in draws])
         ratio = everything[0] / snr(products[OUTCOME])
         for which, label in enumerate(("snr", "cosine")):
+            low, high = (float(end) for end in np.quantile(spread[:, which], (0.025, 0.975)))
             figures.append(
                 {
                     "name": f"{label}, {name}",
-                    "value": everything[which],
+                    "value": _known(everything[which]),
                     "unit": "of one batch",
                     "ratio": ratio if label == "snr" else None,
-                    "low": float(np.quantile(spread[:, which], 0.025)),
-                    "high": float(np.quantile(spread[:, which], 0.975)),
+                    "low": _known(low),
+                    "high": _known(high),
                 }
             )
     return figures
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None
 
 
 if __name__ == "__main__":

@@ -519,3 +519,37 @@ def test_the_key_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "from-env")
     _, server = sample(echo, SampleRequest(prompt="a"), api_key=None)
     assert server.keys == {"Bearer from-env"}
+
+
+# Policies that send more, over the same connections
+
+
+def waiting_chat(body):
+    return Reply(payload=completion([f"{body['top_k']}"]), wait_s=0.03)
+
+
+def test_policies_with_other_fields_share_connections_and_limit():
+    """Each client opens connections of its own: that there are but two shows that there is one client."""
+    links = set()
+
+    async def main(server):
+        parent = make(server, concurrency=2, extra_body={"top_k": 0, "min_p": 0.1})
+        made = [parent.with_extra_body({"top_k": number}) for number in range(12)]
+        return await asyncio.gather(*(one.sample([SampleRequest(prompt="p")]) for one in [parent, *made]))
+
+    with serve(waiting_chat) as server:
+        server.verify_request = lambda _, address: links.add(address) or True
+        found = asyncio.run(main(server))
+    assert [result.completions[0].text for [result] in found] == [str(n) for n in [0, *range(12)]]
+    assert {body["min_p"] for body in server.bodies} == {0.1}
+    assert server.most_in_flight == len(links) == 2
+
+
+def test_a_policy_with_other_fields_leaves_its_parent_as_it_was():
+    with serve(echo) as server:
+        parent = make(server)
+        child = parent.with_extra_body({"top_k": 3}).with_extra_body({"min_p": 0.2})
+        asyncio.run(child.sample([SampleRequest(prompt="p")]))
+        asyncio.run(parent.sample([SampleRequest(prompt="p")]))
+    more, plain = server.bodies
+    assert more == {**plain, "top_k": 3, "min_p": 0.2}

@@ -155,6 +155,44 @@ def test_tool_calls_without_numbers_come_whole():
     assert (result.completions[0].text, result.usage.completion_tokens, shown) == ("", 2, [])
 
 
+def called(pieces):
+    """Id, name and arguments of each call that comes in these pieces."""
+    usage = {"prompt_tokens": 7, "completion_tokens": 2}
+    events = [{"choices": [{"index": 0, "delta": {"tool_calls": [piece]}}]} for piece in pieces]
+    events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}], "usage": usage})
+    result, _, _ = stream(lambda _: Reply(events=events), mode="chat")
+    assert result.error is None
+    return [(call.id, call.name, call.arguments) for call in result.completions[0].tool_calls]
+
+
+def piece(index, id, name, arguments):
+    return {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
+
+
+@pytest.mark.parametrize("again", [None, "", "own"], ids=["no id", "empty id", "id again"])
+@pytest.mark.parametrize("first", ["", "{"], ids=["name alone", "name and arguments"])
+def test_tool_calls_that_all_have_the_number_0_are_told_apart_by_their_ids(again, first):
+    rest = "{}"[len(first) :]
+    pieces = []
+    for id, name in [("c1", "f"), ("c2", "f"), ("c3", "g")]:
+        later = id if again == "own" else again
+        pieces += [piece(0, id, name, first), *(piece(0, later, None, part) for part in rest)]
+    assert called(pieces) == [("c1", "f", "{}"), ("c2", "f", "{}"), ("c3", "g", "{}")]
+
+
+def test_an_id_without_a_name_begins_a_call_and_arguments_alone_do_not():
+    bare = [{"index": 0, "id": "c1"}, piece(0, None, "f", "1"), {"index": 0, "id": "c2"}]
+    assert called([*bare, piece(0, None, "g", "2")]) == [("c1", "f", "1"), ("c2", "g", "2")]
+    fresh = [piece(0, "a", "f", ""), piece(0, "b", None, "1"), piece(0, "c", None, "2")]
+    assert called(fresh) == [("a", "f", "12")]
+
+
+def test_pieces_of_numbered_calls_may_come_in_any_order():
+    pieces = [piece(1, "c1", "f", ""), piece(0, "c0", "g", ""), piece(1, None, None, "1")]
+    pieces += [piece(0, None, None, "0"), piece(1, "c1", None, "1")]
+    assert called(pieces) == [("c1", "f", "11"), ("c0", "g", "0")]
+
+
 # While it is written
 
 

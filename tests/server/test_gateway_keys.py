@@ -45,8 +45,17 @@ def locked(tmp_path_factory):
             yield found
 
 
-def enter(db, key, need="client", host="127.0.0.1:8000", **more):
-    return asyncio.run(Door(db, **more).enter(key and f"Bearer {key}", host, need))
+def enter(db, key, need="client", headers=None, required=True):
+    door = Door(db, required=required)
+    given = {"host": "127.0.0.1:8000", **(headers or {})}
+    if key:
+        given["authorization"] = f"Bearer {key}"
+    try:
+        return asyncio.run(
+            door.enter({name: value for name, value in given.items() if value is not None}, need)
+        )
+    finally:
+        door.close()
 
 
 def test_nothing_answers_without_a_key_or_with_a_wrong_one(locked):
@@ -143,11 +152,13 @@ def test_on_loopback_a_known_key_only_says_whose_the_request_is(db):
         create_app(ServerSettings(host="::"))
 
 
-def test_without_keys_only_this_machines_names_are_answered(db):
-    for host in ("127.0.0.1", "localhost:8000", "[::1]:8000", "[::1]", "127.0.0.9:1"):
-        assert enter(None, None, host=host, required=False) is None
+def test_without_keys_only_this_machine_is_answered(db):
+    here = ("127.0.0.1", "localhost:8000", "LOCALHOST", "localhost.", "[::1]:8000", "[::1]", "127.0.0.9:1")
+    for host in here:
+        assert enter(None, None, headers={"host": host}, required=False) is None
+    assert enter(None, None, headers={"origin": "http://localhost:3000"}, required=False) is None
     key, _ = db.keys.create("alice", "client")
-    for host in (
+    names = (
         "evil.example",
         "evil.example:8000",
         "localhost.evil.example",
@@ -155,14 +166,34 @@ def test_without_keys_only_this_machines_names_are_answered(db):
         "",
         None,
         "[::2]:1",
-    ):
+        "[",
+    )
+    elsewhere = [{"host": name} for name in names]
+    elsewhere += [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"x-forwarded-for": "203.0.113.9"},
+        {"forwarded": "for=203.0.113.9"},
+        {"via": "1.1 proxy"},
+    ]
+    for headers in elsewhere:
         with pytest.raises(ApiError) as caught:
-            enter(db, None, host=host, required=False)
+            enter(db, None, headers=headers, required=False)
         assert (caught.value.status, caught.value.code) == (403, "not_local")
-        assert enter(db, key, host=host, required=False).name == "alice"
+        assert enter(db, key, headers=headers, required=False).name == "alice"
     with served() as found:
         assert ask(f"{found.root}/v1/models", headers={"Host": "evil.example"})[0] == 403
         assert ask(f"{found.root}/v1/models")[0] == 200
+
+
+def test_a_key_opens_though_its_use_cannot_be_written(db, tmp_path, caplog):
+    key, _ = db.keys.create("alice", "client")
+    with closing(sqlite3.connect(tmp_path / "store.db")) as behind_its_back:
+        behind_its_back.execute(
+            "CREATE TRIGGER full BEFORE UPDATE ON api_keys BEGIN SELECT RAISE(FAIL, 'disk full'); END"
+        )
+    assert enter(db, key).name == "alice"
 
 
 def test_beyond_loopback_keys_are_asked_for():

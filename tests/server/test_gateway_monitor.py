@@ -114,7 +114,7 @@ def test_metrics_tell_what_happened():
     assert got["surefoot_requests_total", "/v1/chat/completions", "200"] == 4
     assert got["surefoot_requests_total", "/v1/chat/completions", "404"] == 1
     assert got["surefoot_request_seconds_count", "/v1/verify"] == 1
-    assert got["surefoot_choices_total", "best-of-2"] == 2
+    assert got["surefoot_choices_total", "best-of"] == 2
     assert got["surefoot_verdicts_total", "reject"] == 1
     assert got["surefoot_tokens_total", "completion"] == sum(one["completion_tokens"] for one in used) + 26
     assert got["surefoot_running",] == 0
@@ -146,6 +146,34 @@ def test_a_restart_goes_on_where_the_log_ends(tmp_path):
         counts = {one.name: one.value for one in db.gateway.counters()}
         assert (counts["accepted"], counts["accepted_of"], counts["scores"]) == (5, 12, 65)
         assert counts["score_sum"] == pytest.approx(30 * 0.9 + 35 * 0.1)
+
+
+def test_withheld_answers_are_no_scores_before_or_after_a_restart(tmp_path):
+    settings = MonitorSettings(reference=20, window=20, least=5)
+    with open_database(tmp_path / "store.db") as db:
+        with served(ScriptedPolicy(lines), LineScorer(), db=db, monitor=Monitor(settings)) as found:
+            for bound in (0.5, 1.0) * 4:
+                more = {"surefoot": {"abstain_below": bound}}
+                body = {"model": "best-of-2", "messages": [{"role": "user", "content": "x"}], **more}
+                assert ask(f"{found.url}/chat/completions", json_of(body))[0] == 200
+            monitor = found.gateway.monitor
+        again = resumed(settings, db.gateway, policy="scripted", scorer=LineScorer.name)
+        counts = {one.name: one.value for one in db.gateway.counters()}
+    assert monitor.share("abstained") == 0.5
+    assert counts["scores"] == 4 * 4  # four answers of four steps
+    assert vars(again)["_reference"] == vars(monitor)["_reference"] == [0.9] * 16
+
+
+def test_steps_that_a_client_gave_are_not_counted_as_drawn(tmp_path):
+    """Three good steps and a bad one are given; from the bad one on, everything that is drawn is bad."""
+    with open_database(tmp_path / "store.db") as db:
+        with served(ScriptedPolicy(lambda request, sample: "still bad"), LineScorer(), db=db) as found:
+            body = {"problem": "p", "steps": ["a\n", "b\n", "c\n", "bad\n"], "resample": True, "seed": 1}
+            assert ask(f"{found.url}/verify", json_of(body))[1]["resampled"]["kept_steps"] == 3
+        counts = {one.name: one.value for one in db.gateway.counters()}
+    assert counts["scores"] == 4 + 1  # those given, and the one that was drawn
+    assert counts["accepted"] == 0
+    assert counts["accepted_of"] == 1 + 1  # the verdict, and the step
 
 
 def json_of(body):

@@ -10,8 +10,8 @@ from watched_policy import Watched
 
 from surefoot.errors import PolicyError
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
-from surefoot.records import Problem, Step, Trace
+from surefoot.protocols import ProblemTrace, SampleRequest, SampleResult, Sampling
+from surefoot.records import Problem, Step, Trace, Usage
 from surefoot.search.desk import Desk
 from surefoot.server.errors import ApiError
 from surefoot.server.gateway.admission import Admission
@@ -48,7 +48,7 @@ def test_a_batch_that_nobody_waits_for_is_cancelled_and_the_next_goes_on():
                 await asyncio.sleep(0.05 if requests[0].prompt == "quick" else 30)
             finally:
                 ended.append([one.prompt for one in requests])
-            return [None] * len(requests)
+            return [SampleResult(completions=(), usage=Usage())] * len(requests)
 
     async def main():
         shared = SharedPolicy(Slow(), overlap=False, gather_s=0)
@@ -60,7 +60,7 @@ def test_a_batch_that_nobody_waits_for_is_cancelled_and_the_next_goes_on():
         await asyncio.sleep(0.02)
         assert not ended  # somebody still waits for it
         second.cancel()
-        assert await asyncio.wait_for(third, 5) == [None]
+        assert len(await asyncio.wait_for(third, 5)) == 1
 
     asyncio.run(main())
     assert ended == [["long", "long too"], ["quick"]]
@@ -91,7 +91,7 @@ def test_a_trace_that_the_scorer_cannot_read_spoils_no_other():
     failed = []
     records = SharedScorer(LineScorer(), failed=lambda: failed.append(1)).score_traces(items)
     assert [record.scores for record in records] == [(0.9,), (None,), (0.1,)]
-    assert "ValueError" in records[1].unscored_reason
+    assert records[1].unscored_reason == "scorer: ValueError"
     assert failed == [1]
 
 

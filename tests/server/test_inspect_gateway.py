@@ -87,6 +87,17 @@ def test_figures_by_the_hour(found: Inspection, admin: Browser) -> None:
     assert admin.get("/monitor?hours=0").status_code == 400
 
 
+def test_the_first_hour_of_the_figures_is_a_whole_one(
+    found: Inspection, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(now().timestamp())))  # no new hour begins meanwhile
+    began = (now() - 2 * HOUR).replace(minute=0, second=0)
+    add_request(found.db, "on the hour", created=began, tally={"answered": 1})
+    add_request(found.db, "just before", created=began - HOUR / 3600, tally={"answered": 1})
+    rows = admin.json("/monitor.json?hours=2")["rows"]
+    assert [row["answered"] for row in rows] == [1]
+
+
 def test_answers_are_taken_into_a_project_to_be_labelled(found: Inspection, admin: Browser) -> None:
     project = found.db.projects.create("new").id
     trace = answer(found.db, "two lines", "first\nsecond\n", model="m1")
@@ -120,6 +131,53 @@ def test_scores_come_along(found: Inspection, admin: Browser) -> None:
     admin.send("/requests/take", page="/requests?model=only", into=str(project), which="chosen")
     [kept] = found.db.traces.scores(project, trace.id)
     assert kept.scores == (0.25,)
+
+
+def scored(db, name: str, trace: Trace, problem: Problem, *scores: float, ago: timedelta = 0 * HOUR) -> None:
+    candidate = GatewayCandidate(
+        trace=trace, chosen=True, scores=StepScores(trace_id=trace.id, scorer="prm", scores=scores)
+    )
+    add_request(
+        db, name, problem=problem, candidates=(candidate,), model="only", scorer="prm", created=now() - ago
+    )
+
+
+def test_the_latest_scores_of_a_solution_are_kept(found: Inspection, admin: Browser) -> None:
+    project = found.db.projects.create("new").id
+    problem = Problem(text="scored")
+    trace = Trace(problem_id=problem.id, text="a\n", steps=({"start": 0, "end": 2},))
+    for name, score, ago in (("z", 0.1, 3), ("b", 0.9, 1), ("c", 0.5, 2)):
+        scored(found.db, name, trace, problem, score, ago=ago * HOUR)
+    for _ in range(2):
+        page = admin.send("/requests/take", page="/requests?model=only", into=str(project), which="chosen")
+        assert "Left out: 2 older sets of scores" in page.text
+        [kept] = found.db.traces.scores(project, trace.id)
+        assert kept.scores == (0.9,)
+    scored(found.db, "newest", trace, problem, 0.7)
+    admin.send("/requests/take", page="/requests?model=only", into=str(project), which="chosen")
+    [kept] = found.db.traces.scores(project, trace.id)
+    assert kept.scores == (0.7,)
+
+
+def test_scores_of_other_steps_are_left_out_and_counted(found: Inspection, admin: Browser) -> None:
+    project = found.db.projects.create("new").id
+    problem = Problem(text="scored")
+    about = {"id": "t", "problem_id": problem.id, "text": "a\nb\n"}
+    whole = Trace(**about, steps=({"start": 0, "end": 2}, {"start": 2, "end": 4}))
+    shifted = Trace(**about, steps=({"start": 0, "end": 1}, {"start": 1, "end": 4}))
+    judged = whole.model_copy(update={"outcome": True})  # other content, and the same steps
+    found.db.traces.add_problems(project, [problem])
+    found.db.traces.add_traces(project, [whole])
+    scored(found.db, "same", judged, problem, 0.1, 0.2, ago=HOUR)
+    scored(found.db, "other", shifted, problem, 0.8, 0.9)
+    sent = {"page": "/requests?model=only", "into": str(project), "which": "chosen"}
+    taken = admin.send("/requests/take", headers={"Accept": "application/json"}, **sent).json()
+    assert taken["scores_left_out"] == {"other_steps": 1, "older": 0}
+    assert (taken["report"]["traces"]["refused"], taken["report"]["scores"]["new"]) == (2, 1)
+    [kept] = found.db.traces.scores(project, "t")
+    assert kept.scores == (0.1, 0.2)
+    page = admin.send("/requests/take", **sent).text
+    assert "Left out: the scores of 1 solution that the project has with other steps" in page
 
 
 def test_only_administrators_take_and_only_with_the_secret(found: Inspection, admin: Browser) -> None:

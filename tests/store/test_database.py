@@ -180,15 +180,17 @@ def test_keys_are_shown_once_and_can_be_revoked(db: Database, url: str, clock) -
     assert key not in all_text(url)
     assert row.prefix in key
     assert db.keys.authenticate(key) == row
+    db.keys.note_use(row)
     assert db.keys.get(row.id).last_used == clock.at
     for wrong in (key[:-1], key + "x", "", "sf-", f"sf-{row.prefix}-", "x\x00", "sf-\ud800-x", key.upper()):
         assert db.keys.authenticate(wrong) is None
     seen = clock.at
     clock.forward(30)
-    db.keys.authenticate(key)
+    for old in (row, db.keys.authenticate(key)):
+        db.keys.note_use(old)
     assert db.keys.get(row.id).last_used == seen
     clock.forward(31)
-    db.keys.authenticate(key)
+    db.keys.note_use(db.keys.authenticate(key))
     assert db.keys.get(row.id).last_used == clock.at
     revoked = db.keys.revoke(row.id)
     assert revoked.revoked == clock.at

@@ -74,6 +74,14 @@ def ask(url, data=None, headers=None):
         link.close()
 
 
+def wait_until(true, seconds=10):
+    """Return once ``true()`` is."""
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 class Served:
     """A running gateway: ``url`` ends in ``/v1``, ``root`` does not."""
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from openai import AsyncOpenAI
-
 from surefoot.errors import PolicyError
 from surefoot.policies.openai_answer import merge
 from surefoot.policies.openai_body import Dialect, Mode, body_of
-from surefoot.policies.openai_call import Connection, call
+from surefoot.policies.openai_call import Connection, Link, call
 from surefoot.policies.openai_stream import Show
 from surefoot.protocols import SampleRequest, SampleResult
 from surefoot.records import content_id
@@ -91,15 +90,16 @@ class OpenAIPolicy:
         if concurrency < 1 or max_retries < 0 or timeout_s <= 0:
             raise PolicyError("concurrency must be at least 1, max_retries at least 0 and timeout_s above 0")
         self._model = model
-        self._base_url = base_url
-        self._api_key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
         self._mode: Mode = mode
         self._dialect: Dialect = dialect
-        self._concurrency = concurrency
-        self._max_retries = max_retries
-        self._timeout_s = timeout_s
         self._extra_body = dict(extra_body or {})
-        self._connection: Connection | None = None
+        self._link = Link(
+            base_url=base_url,
+            api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
+            concurrency=concurrency,
+            max_retries=max_retries,
+            timeout_s=timeout_s,
+        )
 
     @property
     def name(self) -> str:
@@ -107,18 +107,13 @@ class OpenAIPolicy:
         return self._model
 
     def with_extra_body(self, extra_body: Mapping[str, Any]) -> OpenAIPolicy:
-        """The same policy, which also puts ``extra_body`` into every request; its calls are counted apart."""
-        return OpenAIPolicy(
-            model=self._model,
-            base_url=self._base_url,
-            api_key=self._api_key,
-            mode=self._mode,
-            dialect=self._dialect,
-            concurrency=self._concurrency,
-            max_retries=self._max_retries,
-            timeout_s=self._timeout_s,
-            extra_body={**self._extra_body, **extra_body},
-        )
+        """The same policy, which also puts ``extra_body`` into every request.
+
+        Both share their connections, and ``concurrency`` bounds the calls of both together.
+        """
+        made = copy(self)
+        made._extra_body = {**self._extra_body, **extra_body}
+        return made
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """Answer all requests, in their order, failures included.
@@ -141,7 +136,7 @@ class OpenAIPolicy:
         """
         for request in requests:
             self._check(request)
-        async with self._connect() as connection:
+        async with self._link.connect() as connection:
             tasks = [asyncio.create_task(self._numbered(connection, *pair)) for pair in enumerate(requests)]
             try:
                 for task in asyncio.as_completed(tasks):
@@ -154,7 +149,7 @@ class OpenAIPolicy:
     async def stream(self, request: SampleRequest, show: Show) -> SampleResult:
         """Answer one request; see :class:`surefoot.protocols.StreamsText`. Raises like :meth:`sample`."""
         self._check(request)
-        async with self._connect() as connection:
+        async with self._link.connect() as connection:
             return await self._drawn(connection, request, show)
 
     def _check(self, request: SampleRequest) -> None:
@@ -164,32 +159,6 @@ class OpenAIPolicy:
             raise PolicyError(
                 "messages as prompt need mode='chat': in 'completions' mode no template is applied"
             )
-
-    @asynccontextmanager
-    async def _connect(self) -> AsyncIterator[Connection]:
-        """Share one client and one gate among all calls under way; the last one out closes them."""
-        connection = self._connection
-        if connection is None:
-            client = AsyncOpenAI(
-                base_url=self._base_url,
-                api_key=self._api_key,
-                max_retries=self._max_retries,
-                timeout=self._timeout_s,
-            )
-            gate = asyncio.Semaphore(self._concurrency)
-            connection = self._connection = Connection(client, gate, asyncio.get_running_loop())
-        elif connection.loop is not asyncio.get_running_loop():
-            raise PolicyError(
-                "an OpenAIPolicy serves one event loop at a time; make one policy for each loop"
-            )
-        connection.users += 1
-        try:
-            yield connection
-        finally:
-            connection.users -= 1
-            if not connection.users:
-                self._connection = None
-                await connection.client.close()
 
     async def _numbered(
         self, connection: Connection, number: int, request: SampleRequest

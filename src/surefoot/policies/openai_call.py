@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError, AsyncOpenAI
 from pydantic import ValidationError
 
+from surefoot.errors import PolicyError
 from surefoot.policies.openai_answer import Answer, AnswerError, read
 from surefoot.policies.openai_body import Mode
 from surefoot.policies.openai_stream import Calls, Show, answer_in_pieces
@@ -28,6 +30,46 @@ class Connection:
     gate: asyncio.Semaphore
     loop: asyncio.AbstractEventLoop
     users: int = 0
+
+
+class Link:
+    """The way to a server, for all policies that ask it: connected while any of them has a call under way."""
+
+    def __init__(
+        self, *, base_url: str, api_key: str, concurrency: int, max_retries: int, timeout_s: float
+    ) -> None:
+        self._base_url, self._api_key, self._concurrency = base_url, api_key, concurrency
+        self._max_retries, self._timeout_s = max_retries, timeout_s
+        self._connection: Connection | None = None
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Connection]:
+        """Share one client and one gate among all calls under way; the last one out closes them.
+
+        Raises :class:`PolicyError` in another event loop than that of calls under way.
+        """
+        connection = self._connection
+        if connection is None:
+            client = AsyncOpenAI(
+                base_url=self._base_url,
+                api_key=self._api_key,
+                max_retries=self._max_retries,
+                timeout=self._timeout_s,
+            )
+            gate = asyncio.Semaphore(self._concurrency)
+            connection = self._connection = Connection(client, gate, asyncio.get_running_loop())
+        elif connection.loop is not asyncio.get_running_loop():
+            raise PolicyError(
+                "an OpenAIPolicy serves one event loop at a time; make one policy for each loop"
+            )
+        connection.users += 1
+        try:
+            yield connection
+        finally:
+            connection.users -= 1
+            if not connection.users:
+                self._connection = None
+                await connection.client.close()
 
 
 async def call(

@@ -9,19 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openai import APIConnectionError, APIError, AsyncOpenAI, AsyncStream
-from pydantic import BaseModel, InstanceOf
+from pydantic import BaseModel
 
 from surefoot.policies.openai_answer import Answer, AnswerError, Choice, Counts
 from surefoot.policies.openai_body import Mode
+from surefoot.policies.openai_tool_pieces import BegunCalls, NewCall, Text, whole_characters
 
 Show = Callable[[int, str], None]
 """Told a choice's number and the text that is new."""
 
 _PATHS: dict[Mode, str] = {"chat": "/chat/completions", "completions": "/completions"}
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
-
-Text = InstanceOf[str]
-"""Text that may begin or end with half a character: a server may cut a JSON string between surrogates."""
 
 
 @dataclass
@@ -104,20 +102,9 @@ def _passes(error: APIError) -> bool:
     return isinstance(code, int) and (code in (408, 409, 429) or code >= 500)
 
 
-class _NewFunction(BaseModel):
-    name: str | None = None
-    arguments: Text | None = None
-
-
-class _NewCall(BaseModel):
-    index: int | None = None
-    id: str | None = None
-    function: _NewFunction | None = None
-
-
 class _Delta(BaseModel):
     content: Text | None = None
-    tool_calls: list[_NewCall] | None = None
+    tool_calls: list[NewCall] | None = None
 
 
 class _NewChoice(BaseModel):
@@ -171,8 +158,7 @@ class _Begun:
     texts: list[str] = field(default_factory=list)
     half: str = ""
     """First half of a character whose second is still to come."""
-    calls: dict[int, _BegunCall] = field(default_factory=dict)
-    """By the server's number of the call; one that numbers none sends each whole."""
+    calls: BegunCalls = field(default_factory=BegunCalls)
     token_ids: list[int] | None = None
     has_text: bool = False
     end: dict[str, Any] | None = None
@@ -182,9 +168,7 @@ class _Begun:
         if self.mode == "chat":
             text = new.delta.content if new.delta else None
             self.has_text |= new.delta is not None
-            for call in (new.delta.tool_calls if new.delta else None) or ():
-                place = len(self.calls) if call.index is None else call.index
-                self.calls.setdefault(place, _BegunCall()).add(call)
+            self.calls.add((new.delta.tool_calls if new.delta else None) or ())
         else:
             text = new.text
             self.has_text |= text is not None
@@ -195,7 +179,7 @@ class _Begun:
             self.end = new.model_dump(
                 include={"finish_reason", "stop_reason", "matched_stop"}, exclude_unset=True
             )
-        whole, self.half = _whole_characters(self.half + (text or ""))
+        whole, self.half = whole_characters(self.half + (text or ""))
         self.texts.append(whole)
         return whole
 
@@ -208,35 +192,5 @@ class _Begun:
         if self.mode == "completions":
             fields["text"] = text
         elif text is not None:
-            fields["message"] = {"content": text, "tool_calls": [call.whole for call in self.calls.values()]}
+            fields["message"] = {"content": text, "tool_calls": self.calls.whole}
         return Choice.model_validate(fields)
-
-
-@dataclass
-class _BegunCall:
-    """A tool call, as far as it has come: its first piece has the name, all have arguments."""
-
-    id: str | None = None
-    name: str | None = None
-    arguments: list[str] = field(default_factory=list)
-
-    def add(self, new: _NewCall) -> None:
-        self.id = self.id or new.id
-        if new.function:
-            self.name = self.name or new.function.name
-            self.arguments += [] if new.function.arguments is None else [new.function.arguments]
-
-    @property
-    def whole(self) -> dict[str, Any]:
-        given = {"arguments": _whole_characters("".join(self.arguments))[0]} if self.arguments else {}
-        return {"id": self.id, "function": {"name": self.name, **given}}
-
-
-def _whole_characters(text: str) -> tuple[str, str]:
-    """Text with its surrogates joined, and half a character that it may end with.
-
-    Raises ``UnicodeDecodeError`` for half a character anywhere else.
-    """
-    half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-    whole = text[: len(text) - len(half)]
-    return whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le"), half

@@ -55,6 +55,7 @@ def create_app(
         yield
         if gateway is not None:
             await gateway.close()
+        door.close()
 
     app = FastAPI(
         title="surefoot",
@@ -76,10 +77,11 @@ def create_app(
             app.include_router(routes(gateway, client))
         app.include_router(health_routes(gateway, probe))
         app.include_router(admin_routes(gateway, admin))
-        app.include_router(missing_routes(app, client))
     app.include_router(description_routes(app, client))
     for router in routers:
         app.include_router(router)
+    if gateway is not None:
+        app.include_router(missing_routes(app, client))
     _describe_keys(app, with_keys=settings.asks_for_keys)
     if pages is not None:
         app.mount("/", pages)

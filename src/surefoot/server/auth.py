@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -23,13 +26,19 @@ tells of the whole server, such as metrics, for keys of administrators that are 
 
 _BUCKETS = 100_000
 """Keys whose rate is watched; more than a server has."""
+_READERS = 4
+_PATIENCE_S = 10.0
+"""Seconds that the database has to say whose a key is."""
+_PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
+_LOG = logging.getLogger("surefoot.server")
 
 
 class Door:
     """Who may pass: the right key, of a role that is allowed, not too often.
 
     Where no key is ``required``, everybody on this machine passes, and a known key says only whose the
-    request is. ``db`` keeps the keys.
+    request is. ``db`` keeps the keys; it is asked by threads of the door's own, so that nothing else that is
+    slow keeps anybody waiting here.
     """
 
     def __init__(
@@ -37,18 +46,17 @@ class Door:
     ) -> None:
         self.db, self.required, self.rate_per_minute = db, required, rate_per_minute
         self._buckets: dict[int, TokenBucket] = {}
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="surefoot-keys")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="surefoot-key-use")
 
-    async def enter(self, authorization: str | None, host: str | None, need: Need) -> ApiKey | None:
-        """The key of a request by its headers ``Authorization`` and ``Host``; ``None`` = nobody's.
-
-        Raises :class:`ApiError` 401, 403 or 429.
-        """
-        key = await self._known(authorization)
+    async def enter(self, headers: Mapping[str, str], need: Need) -> ApiKey | None:
+        """The key of a request; ``None`` = nobody's. Raises :class:`ApiError` 401, 403, 429 or 503."""
+        key = await self._known(headers.get("authorization"))
         if key is None and self.required:
             message = "no valid API key; send it as 'Authorization: Bearer sf-…'"
             raise ApiError(401, message, code="invalid_api_key")
         if key is None:
-            _require_local(host)
+            require_local(headers)
             return None
         if key.role not in {"admin", need} or (need == "admin" and key.project_id is not None):
             raise ApiError(
@@ -57,16 +65,33 @@ class Door:
         self._spend(key)
         return key
 
+    def close(self) -> None:
+        """End the threads."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._writer.shutdown(wait=False, cancel_futures=True)
+
     async def _known(self, authorization: str | None) -> ApiKey | None:
         scheme, _, key = (authorization or "").partition(" ")
         if self.db is None or scheme.lower() != "bearer" or not key.strip():
             return None
+        work = asyncio.get_running_loop().run_in_executor
         try:
-            return await asyncio.to_thread(self.db.keys.authenticate, key.strip())
-        except StoreError as error:
+            async with asyncio.timeout(_PATIENCE_S):
+                found = await work(self._readers, self.db.keys.authenticate, key.strip())
+        except (StoreError, TimeoutError) as error:
             raise ApiError(
                 503, "the keys cannot be read now", code="store_failed", retry_after_s=5
             ) from error
+        if found is not None:
+            work(self._writer, self._note, found)  # nobody waits for it
+        return found
+
+    def _note(self, key: ApiKey) -> None:
+        try:
+            if self.db is not None:
+                self.db.keys.note_use(key)
+        except StoreError as error:
+            _LOG.warning("the use of key %d could not be written down: %s", key.id, error)
 
     def _spend(self, key: ApiKey) -> None:
         rate = key.rate_limit or self.rate_per_minute
@@ -121,8 +146,7 @@ def guarded(need: Need, *, settings: ServerSettings, door: Door, free: bool = Fa
             async def handle(request: Request) -> Response:
                 key = None
                 if not free:
-                    headers = request.headers
-                    key = await door.enter(headers.get("authorization"), headers.get("host"), need)
+                    key = await door.enter(request.headers, need)
                 request.state.key = key
                 if request.method == "POST":
                     await require_shallow(request, settings.limits.max_json_depth)
@@ -133,15 +157,30 @@ def guarded(need: Need, *, settings: ServerSettings, door: Door, free: bool = Fa
     return GuardedRoute
 
 
-def _require_local(host: str | None) -> None:
-    """Without keys a request is for this machine's own names: a page of elsewhere that a browser was tricked
-    into reading from this address (DNS rebinding), or a proxy that opens it to the world, names another.
+def require_local(headers: Mapping[str, str]) -> None:
+    """Where no key is asked for, a request comes from this machine, to a name of this machine.
+
+    A page of elsewhere that a browser was tricked into reading from this address (DNS rebinding), or that
+    posts to it, names itself in ``Host`` or ``Origin``; a proxy that opens the address to the world says so,
+    unless it was told not to. Raises :class:`ApiError` 403.
     """
-    name = (
-        (host or "").rsplit("]", 1)[0].lstrip("[")
-        if (host or "").startswith("[")
-        else (host or "").split(":")[0]
-    )
-    if not is_loopback(name):
-        message = f"no key is asked for here, so only this machine is answered, not {name[:100]!r}"
+    proxied = next((name for name in _PROXIES if name in headers), None)
+    why = f"a proxy passed this on ({proxied})" if proxied else None
+    for name in ("host", "origin"):
+        value = headers.get(name)
+        if not (name == "origin" and value is None) and not _is_local(value or ""):
+            why = f"{name} is {(value or '')[:100]!r}"
+    if headers.get("sec-fetch-site") == "cross-site":
+        why = "another site's page asked for it"
+    if why is not None:
+        message = f"no key is asked for here, so only this machine is answered, and {why}"
         raise ApiError(403, f"{message}; start the server with --require-key", code="not_local")
+
+
+def _is_local(address: str) -> bool:
+    """Whether ``NAME``, ``NAME:PORT`` or ``http://NAME:PORT`` is this machine."""
+    try:
+        name = urlsplit(address if "://" in address else f"//{address}").hostname
+    except ValueError:
+        return False
+    return name is not None and is_loopback(name.removesuffix("."))

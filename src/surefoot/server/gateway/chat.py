@@ -12,21 +12,15 @@ from pydantic import BaseModel
 
 from surefoot.server.errors import declared
 from surefoot.server.gateway.admission import Ticket
-from surefoot.server.gateway.answers import (
-    ChatAnswer,
-    CompletionAnswer,
-    TokenUsage,
-    chat_choice,
-    extension,
-    text_choice,
-)
+from surefoot.server.gateway.answers import ChatAnswer, CompletionAnswer, chat_choice, text_choice
 from surefoot.server.gateway.attending import Emit, EventStream, attend
 from surefoot.server.gateway.chunks import ChatChunks, Chunks, TextChunks
 from surefoot.server.gateway.entries import Asked, new_id
+from surefoot.server.gateway.extension import TokenUsage, extension
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.schemas import Candidates, ChatRequest, CompletionRequest, Drawing, Options
 from surefoot.server.gateway.settings import GatewaySettings
-from surefoot.server.gateway.tasks import Accepted, Generation, Task
+from surefoot.server.gateway.tasks import Generation, Task
 
 _ERRORS = declared(400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
 _STREAM = {
@@ -43,13 +37,13 @@ def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     @router.post("/v1/chat/completions", response_model=ChatAnswer, responses=responses)
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         """Answer a conversation, by the strategy that the model's name or `surefoot.strategy` says."""
-        order = _Order.of(request, body, "chatcmpl", gateway.planner.chat(body), gateway.settings)
+        order = _Order.of(gateway, request, body, "chatcmpl", gateway.planner.chat(body))
         return await _answer(gateway, order)
 
     @router.post("/v1/completions", response_model=CompletionAnswer, responses=responses)
     async def completions(request: Request, body: CompletionRequest) -> Response:
         """Continue a prompt, by the strategy that the model's name or `surefoot.strategy` says."""
-        order = _Order.of(request, body, "cmpl", gateway.planner.completion(body), gateway.settings)
+        order = _Order.of(gateway, request, body, "cmpl", gateway.planner.completion(body))
         return await _answer(gateway, order)
 
     return router
@@ -66,9 +60,7 @@ class _Order:
     settings: GatewaySettings
 
     @classmethod
-    def of(
-        cls, request: Request, body: Drawing, prefix: str, task: Task, settings: GatewaySettings
-    ) -> _Order:
+    def of(cls, gateway: Gateway, request: Request, body: Drawing, prefix: str, task: Task) -> _Order:
         asked = Asked(
             id=new_id(prefix),
             endpoint=request.url.path,
@@ -76,12 +68,11 @@ class _Order:
             strategy=task.strategy.name,
             problem=task.problem,
             key=request.state.key,
-            parameters={
-                **body.model_dump(mode="json", exclude_none=True, exclude={"messages", "prompt", "model"}),
-                "seed": task.seed,
-            },
+            policy=gateway.policy.name,
+            scorer=gateway.planner.scorer if task.strategy.needs_scorer else None,
+            parameters=_parameters(body, task),
         )
-        return cls(request=request, body=body, task=task, asked=asked, settings=settings)
+        return cls(request=request, body=body, task=task, asked=asked, settings=gateway.settings)
 
     @property
     def candidates(self) -> Candidates:
@@ -119,6 +110,15 @@ class _Order:
         )
 
 
+def _parameters(body: Drawing, task: Task) -> dict[str, Any]:
+    """What was asked for, without texts that are elsewhere or may be long."""
+    left_out: dict[str, Any] = {"messages": True, "prompt": True, "model": True, "tools": True}
+    left_out["surefoot"] = {"problem"}
+    found = body.model_dump(mode="json", exclude_none=True, exclude=left_out)
+    tools = getattr(body, "tools", None)
+    return {**found, "seed": task.seed, **({"tools": len(tools)} if tools else {})}
+
+
 async def _answer(gateway: Gateway, order: _Order) -> Response:
     ticket = gateway.admission.ticket()
     if order.body.stream:
@@ -131,7 +131,7 @@ async def _answer(gateway: Gateway, order: _Order) -> Response:
         )
 
     try:
-        work = _written(gateway, order, ticket)
+        work = gateway.answer(ticket, order.asked, order.task)
         generation = await attend(order.request.receive, gateway.jobs, work, gateway.metrics.left.inc)
     finally:
         ticket.close()
@@ -142,24 +142,6 @@ def _streamed(gateway: Gateway, order: _Order, ticket: Ticket) -> Callable[[Emit
     async def work(emit: Emit) -> None:
         chunks = order.chunks(emit)
         chunks.begin(order.task.n)
-        chunks.end(await _written(gateway, order, ticket, chunks.accepted))
+        chunks.end(await gateway.answer(ticket, order.asked, order.task, chunks))
 
     return work
-
-
-async def _written(
-    gateway: Gateway, order: _Order, ticket: Ticket, accepted: Accepted | None = None
-) -> Generation:
-    """The answer, once its record is kept."""
-    with gateway.failures_recorded(order.asked):
-        generation, seen = await gateway.generate(ticket, order.task, accepted)
-        await gateway.record(
-            order.asked.answered(
-                policy=generation.policy,
-                scorer=generation.scorer,
-                usage=generation.usage,
-                generation=generation,
-                seen=seen,
-            )
-        )
-        return generation

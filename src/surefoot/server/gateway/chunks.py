@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from surefoot.server.errors import ApiError
-from surefoot.server.gateway.answers import FILTERED, TokenUsage, extension, told_calls
+from surefoot.server.gateway.answers import FILTERED, told_calls
+from surefoot.server.gateway.extension import TokenUsage, extension
 from surefoot.server.gateway.schemas import Candidates
 from surefoot.server.gateway.tasks import Choice, Generation
 
@@ -34,23 +35,24 @@ class Chunks:
         self.refusal_as_text = refusal_as_text
         self._emit, self._candidates, self._usage = emit, candidates, usage
         self._head = {"id": id, "object": self.form, "created": created, "model": model}
-        self._sent: dict[int, str] = {}
+        self.sent: dict[int, str] = {}
+        """What was shown of each choice."""
 
     def begin(self, count: int) -> None:
         """The stream begins; it has ``count`` choices."""
 
     def accepted(self, number: int, text: str) -> None:
         """A choice's text begins with ``text``: send what is new of it."""
-        before = self._sent.get(number, "")
+        before = self.sent.get(number, "")
         if len(text) > len(before):
-            self._sent[number] = text
+            self.sent[number] = text
             self._send([self.piece(number, text[len(before) :])])
 
     def end(self, generation: Generation) -> None:
         """Send the rest. Raises :class:`ApiError` if something else was sent before."""
         for number, choice in enumerate(generation.choices):
             text = "" if choice.withheld else choice.text
-            if not text.startswith(self._sent.get(number, "")):
+            if not text.startswith(self.sent.get(number, "")):
                 raise ApiError(500, "the answer does not begin with what was sent of it", code="stream")
             self.accepted(number, text)
             last = number == len(generation.choices) - 1

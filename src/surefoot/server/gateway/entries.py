@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from surefoot.records import Problem, Usage
+from surefoot.records import Problem, Trace, Usage
 from surefoot.server.gateway.monitor import Observations
 from surefoot.server.gateway.tasks import Choice, Generation
 from surefoot.store.database import ApiKey, GatewayCandidate, GatewayRecord
+from surefoot.store.database.gateway_record import Decision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,9 @@ class Asked:
     endpoint: str
     model: str
     strategy: str
+    policy: str
+    scorer: str | None
+    """The reward model that the strategy asks."""
     problem: Problem
     key: ApiKey | None
     parameters: dict[str, Any]
@@ -31,35 +36,39 @@ class Asked:
     def answered(
         self,
         *,
-        policy: str,
-        scorer: str | None,
         usage: Usage,
         generation: Generation | None,
         seen: Observations,
         given: GatewayCandidate | None = None,
-        decision: Any = None,
+        decision: Decision | None = None,
     ) -> GatewayRecord:
         """The record of an answer; ``given`` is a solution that came with the request."""
         choices = generation.choices if generation else ()
         found = [one for number, choice in enumerate(choices) for one in _candidates(number, choice)]
         return self._record(
             status=200,
-            policy=policy,
-            scorer=scorer,
             usage=usage,
             candidates=(*([given] if given else ()), *found),
-            trees={
-                number: choice.tree.model_dump(mode="json")
-                for number, choice in enumerate(choices)
-                if choice.tree is not None
-            },
+            trees={number: choice.tree for number, choice in enumerate(choices) if choice.tree is not None},
             tally={"answered": 1, **seen.tally()},
             decision=decision,
         )
 
-    def failed(self, status: int, error: str) -> GatewayRecord:
-        """The record of a failure, with the HTTP status that was answered."""
-        return self._record(status=status, error=error, tally={"failed": 1})
+    def failed(self, status: int, error: str, usage: Usage, shown: Mapping[int, str]) -> GatewayRecord:
+        """The record of a failure: the HTTP status that was answered, and what a stream had shown by then, by
+        the number of the answer."""
+        broken = [
+            GatewayCandidate(
+                trace=Trace(problem_id=self.problem.id, text=text, policy=self.policy),
+                chosen=False,
+                choice=number,
+                reason="shown, then broken off",
+            )
+            for number, text in sorted(shown.items())
+        ]
+        return self._record(
+            status=status, error=error, usage=usage, candidates=tuple(broken), tally={"failed": 1}
+        )
 
     def _record(self, **more: Any) -> GatewayRecord:
         return GatewayRecord(
@@ -68,6 +77,8 @@ class Asked:
             endpoint=self.endpoint,
             model=self.model,
             strategy=self.strategy,
+            policy=self.policy,
+            scorer=self.scorer,
             problem=self.problem,
             latency_ms=1000 * (time.monotonic() - self.began),
             key_id=self.key.id if self.key else None,

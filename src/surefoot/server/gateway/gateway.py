@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from surefoot.answers import AnswerChecker, Grader
@@ -14,10 +15,10 @@ from surefoot.models.aggregate import Aggregator
 from surefoot.protocols import Policy, ProblemTrace, StepScorer
 from surefoot.records import StepScores, Usage
 from surefoot.search.desk import Desk
-from surefoot.search.result import SearchResult
 from surefoot.server.errors import ApiError
 from surefoot.server.gateway.admission import Admission, Ticket
 from surefoot.server.gateway.attending import Jobs
+from surefoot.server.gateway.chunks import Chunks
 from surefoot.server.gateway.entries import Asked
 from surefoot.server.gateway.generating import Generator
 from surefoot.server.gateway.metrics import Metrics
@@ -27,7 +28,8 @@ from surefoot.server.gateway.recording import Recorder
 from surefoot.server.gateway.schemas import Options
 from surefoot.server.gateway.settings import GatewaySettings
 from surefoot.server.gateway.sharing import SharedPolicy, SharedScorer, TakesExtraBody
-from surefoot.server.gateway.tasks import Accepted, Generation, Task
+from surefoot.server.gateway.strategies import PLAIN
+from surefoot.server.gateway.tasks import Account, Choice, Generation, Task
 from surefoot.server.settings import Limits
 from surefoot.store.database import GatewayLog, GatewayRecord
 
@@ -56,10 +58,10 @@ class Gateway:
         monitor: Monitor | None = None,
     ) -> None:
         self.settings, self.limits = settings or GatewaySettings(), limits or Limits()
-        self.recorder = Recorder(log)
         self.monitor = monitor or Monitor()
         self.admission = Admission(running=self.limits.running, waiting=self.limits.waiting)
         self.metrics = Metrics(self.admission, self.monitor)
+        self.recorder = Recorder(log, lost=self.metrics.log_failures.inc)
         self.jobs = Jobs()
         self.policy = SharedPolicy(
             policy,
@@ -85,7 +87,12 @@ class Gateway:
             limits=self.limits,
             aggregation=self.aggregation,
         )
-        self.planner.strategy(DEFAULT, Options())  # refused now rather than with the first request
+        default = self.planner.strategy(DEFAULT, Options())  # refused now rather than with the first request
+        if self.settings.abstain_below is not None and default is PLAIN:
+            message = (
+                "abstain_below: the plain strategy has no scores to go by; choose another as the default"
+            )
+            raise ApiError(400, message, param="abstain_below", code="unsupported")
 
     async def in_turn(self, ticket: Ticket, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What ``work`` gives, once there is a place. Raises :class:`ApiError` 504 if it takes too long."""
@@ -96,17 +103,23 @@ class Gateway:
             message = f"no answer within {self.limits.timeout_s:g} s"
             raise ApiError(504, message, code="timeout") from error
 
-    async def generate(
-        self, ticket: Ticket, task: Task, accepted: Accepted | None = None
-    ) -> tuple[Generation, Observations]:
-        """Answers to a task, counted, and what was observed of them. Raises :class:`ApiError`."""
-        generation = await self.in_turn(ticket, lambda: self.generator.generate(task, accepted))
-        self.metrics.generated.labels(task.strategy.name).inc(len(generation.choices))
+    async def answer(
+        self, ticket: Ticket, asked: Asked, task: Task, chunks: Chunks | None = None
+    ) -> Generation:
+        """Answers to a task, once their record is kept. Raises :class:`ApiError`."""
+        shown = chunks.sent if chunks else {}
+        with self.failures_recorded(asked, task.account, shown):
+            return await self.in_turn(ticket, lambda: self._answer(asked, task, chunks))
+
+    async def _answer(self, asked: Asked, task: Task, chunks: Chunks | None) -> Generation:
+        generation = await self.generator.generate(task, chunks.accepted if chunks else None)
         seen = Observations()
         for choice in generation.choices:
-            observe(seen, task, choice.result, abstained=choice.abstained)
+            observe(seen, task, choice)
+        await self.record(asked.answered(usage=generation.usage, generation=generation, seen=seen))
+        self.metrics.generated.labels(task.strategy.family).inc(len(generation.choices))
         self.monitor.add(seen)
-        return generation, seen
+        return generation
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Step scores, in a batch with those of other clients. Raises :class:`ApiError` without a scorer."""
@@ -126,19 +139,22 @@ class Gateway:
             raise ApiError(500, "the answer could not be written down", code="log_failed") from error
 
     @contextmanager
-    def failures_recorded(self, asked: Asked) -> Iterator[None]:
-        """Around the work for a request: what ends it early is written down, too."""
+    def failures_recorded(
+        self, asked: Asked, account: Account, shown: Mapping[int, str] = MappingProxyType({})
+    ) -> Iterator[None]:
+        """Around the work for a request: what ends it early is written down, too, with its cost and what the
+        client has been ``shown``."""
         try:
             yield
         except ApiError as error:
-            self.recorder.note(asked.failed(error.status, error.message))
+            self.recorder.note(asked.failed(error.status, error.message, account.usage, shown))
             raise
         except asyncio.CancelledError:
             status, why = (503, "stopped") if self.admission.draining else (CLIENT_LEFT, "the client left")
-            self.recorder.note(asked.failed(status, why))
+            self.recorder.note(asked.failed(status, why, account.usage, shown))
             raise
         except Exception as error:
-            self.recorder.note(asked.failed(500, type(error).__name__))
+            self.recorder.note(asked.failed(500, type(error).__name__, account.usage, shown))
             raise
 
     async def stop(self, grace_s: float | None = None) -> int:
@@ -156,21 +172,23 @@ class Gateway:
         await self.recorder.close()
 
 
-def observe(seen: Observations, task: Task, result: SearchResult, *, abstained: bool) -> None:
+def observe(seen: Observations, task: Task, choice: Choice) -> None:
     """Note what the answer of a search says about policy and reward model."""
     if task.strategy.search is None:
         return
-    seen.count("abstained", abstained)
+    result = choice.result
+    seen.count("abstained", choice.abstained)
     if result.chosen is None:
         return
     seen.count("unparsed", result.answer is None)
     if not result.scores:
         return
-    scores = result.scores[result.chosen].scores
-    seen.score(scores)
+    scores = result.scores[result.chosen].scores[len(task.kept) :]
+    if not choice.abstained:
+        seen.score(scores)
     seen.count("unscored", None in scores)
     threshold = task.strategy.threshold
     if threshold is not None:
         accepted = sum(score is None or score >= threshold for score in scores)
         seen.count("accepted", True, accepted)
-        seen.count("accepted", False, max(0, result.counts.drawn - accepted))
+        seen.count("accepted", False, len(scores) - accepted + len(choice.dropped))

@@ -17,6 +17,7 @@ from surefoot.search.result import FIRST, SearchCounts, SearchResult, conclude
 from surefoot.search.saved_tree import save_tree
 from surefoot.search.space import Prefix, Space
 from surefoot.server.errors import ApiError
+from surefoot.server.gateway.redacting import TOLD_CHARACTERS
 from surefoot.server.gateway.seat import Seat
 from surefoot.server.gateway.sharing import SharedPolicy, TakesExtraBody
 from surefoot.server.gateway.tasks import Accepted, Choice, Generation, Task
@@ -54,6 +55,10 @@ class Generator:
             choices=tuple(choices),
         )
 
+    def _charge(self, task: Task, usage: Usage) -> None:
+        task.account.usage += usage
+        self.spent(usage)
+
     async def _plain(self, task: Task, accepted: Accepted | None) -> list[Choice]:
         desk = self.desk
         if task.extra_body:
@@ -74,7 +79,7 @@ class Generator:
             else:
                 result = await seat.stream(request, accepted)
         finally:
-            self.spent(seat.spent)
+            self._charge(task, seat.spent)
         if len(result.completions) < task.n:
             raise policy_failure(result.error or "policy: fewer samples came than were asked for")
         return [self._written(task, seat, result, number) for number in range(task.n)]
@@ -145,11 +150,16 @@ class Generator:
         try:
             leaves = await search.explore(space)
         finally:
-            self.spent(seat.spent + seat.verified)
-        result = await asyncio.to_thread(conclude, space, search.name, leaves, search.rule)
-        if result.chosen is None and result.error is not None:
-            raise policy_failure(result.error)
-        return _with_tree(_chosen(result, seat, task.abstain_below), space, leaves)
+            self._charge(task, seat.spent + seat.verified)
+
+        def conclusion() -> Choice:
+            result = conclude(space, search.name, leaves, search.rule)
+            return _with_tree(_chosen(result, seat, task.abstain_below), space, leaves)
+
+        choice = await asyncio.to_thread(conclusion)  # others need not wait for it
+        if choice.result.chosen is None and choice.result.error is not None:
+            raise policy_failure(choice.result.error)
+        return choice
 
 
 class Continuation(Space):
@@ -196,7 +206,8 @@ def choice_seed(seed: int, number: int) -> int:
 
 
 def policy_failure(error: str) -> ApiError:
-    """What a failed request to the policy means to the client."""
+    """What a failed request to the policy means to the client, who is told ``error``."""
+    error = error[:TOLD_CHARACTERS]
     status = re.match(r"server: status (4\d\d)", error)
     if error.startswith("policy: ") or (status and status[1] in ("400", "413", "422")):
         return ApiError(400, f"the policy refused the request: {error}", code="policy_refused")

@@ -18,8 +18,8 @@ from pydantic import Field, model_validator
 
 from surefoot.records import Problem, Usage
 from surefoot.server.errors import ApiError
-from surefoot.server.gateway.answers import Told
 from surefoot.server.gateway.attending import attend
+from surefoot.server.gateway.extension import Told
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.given import cut
 from surefoot.server.gateway.schemas import ChatMessage, Sent
@@ -113,13 +113,14 @@ def pooling_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     """The interfaces in vLLM's form."""
     router = APIRouter(route_class=route_class, tags=["score"])
     tokens = token_scorer(gateway.scorer)
+    reading = asyncio.Lock()  # one reads at a time; the others wait here, and not in a thread each
 
     async def rows(request: Request, body: _Asked, *, last: bool) -> _Rows:
         require_scorer(gateway, body.model)
         if body.messages:
             work = _conversation(gateway, body.messages)
         else:
-            work = _prompts(gateway, tokens, body, last=last)
+            work = _prompts(gateway, tokens, body, reading, last=last)
         ticket = gateway.admission.ticket()
         try:
             done = gateway.in_turn(ticket, work)
@@ -178,7 +179,9 @@ def _conversation(gateway: Gateway, messages: Sequence[ChatMessage]) -> Work:
     return work
 
 
-def _prompts(gateway: Gateway, scorer: TokenScorer | None, body: _Asked, *, last: bool) -> Work:
+def _prompts(
+    gateway: Gateway, scorer: TokenScorer | None, body: _Asked, reading: asyncio.Lock, *, last: bool
+) -> Work:
     """Scores at tokens of prompts."""
     if scorer is None:
         message = "this reward model reads no tokens; send 'messages', or use /v1/score"
@@ -191,7 +194,8 @@ def _prompts(gateway: Gateway, scorer: TokenScorer | None, body: _Asked, *, last
     scorer.require_readable(prompts)
 
     async def work() -> _Rows:
-        found = await asyncio.to_thread(scorer.score, prompts, last=last)
+        async with reading:
+            found = await asyncio.to_thread(scorer.score, prompts, last=last)
         gateway.metrics.spent(Usage(verifier_tokens=sum(one.read for one in found)))
         tokens = sum(one.tokens for one in found)
         usage = PoolingUsage(prompt_tokens=tokens, total_tokens=tokens)

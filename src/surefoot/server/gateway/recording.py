@@ -5,40 +5,61 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from surefoot.store.database import GatewayLog, GatewayRecord
+from surefoot.store.database import GatewayLog, GatewayRecord, UnavailableError
 
 _BATCH = 256
 """Records of one transaction."""
+_NOTES = 1024
+"""Records that wait; beyond it, those that nobody waits for are dropped."""
+_CLOSING_S = 30.0
 _LOG = logging.getLogger("surefoot.server")
+
+_Waiting = tuple[GatewayRecord, asyncio.Future[None]]
 
 
 class Recorder:
-    """Writes records through one thread at a time; those that come meanwhile go together in the next write.
+    """Writes records by a thread of its own; those that come meanwhile go together in the next write.
 
     So many clients share one flush to disk, and a lone one waits for no other. ``log=None`` keeps nothing.
+    ``lost`` is told of each record that was to be noted and is not kept.
     """
 
-    def __init__(self, log: GatewayLog | None) -> None:
-        self._log = log
-        self._waiting: deque[tuple[GatewayRecord, asyncio.Future[None]]] = deque()
+    def __init__(self, log: GatewayLog | None, *, lost: Callable[[], None] = lambda: None) -> None:
+        self._log, self._lost = log, lost
+        self._waiting: deque[_Waiting] = deque()
         self._writing: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefoot-record")
 
     async def write(self, record: GatewayRecord) -> None:
-        """Return when ``record`` is kept. Raises what the log raises for it; a caller that is cancelled
-        leaves it to be written."""
+        """Return when ``record`` is kept. Raises what the log raises for it.
+
+        A caller that is cancelled withdraws a record whose writing has not begun.
+        """
         if self._log is not None:
             await self._put(self._log, record)
 
     def note(self, record: GatewayRecord) -> None:
-        """Keep ``record`` soon; a failure is logged. For what is answered with an error anyway."""
-        if self._log is not None:
-            self._put(self._log, record).add_done_callback(_logged)
+        """Keep ``record`` soon, if that can be done. For what is answered with an error anyway."""
+        if self._log is None:
+            return
+        if len(self._waiting) >= _NOTES:
+            self._lost()
+            _LOG.error("a failed request was not written down: %d others wait", len(self._waiting))
+        else:
+            self._put(self._log, record).add_done_callback(self._noted)
 
-    async def close(self) -> None:
-        """Return when all is written."""
+    async def close(self, timeout_s: float = _CLOSING_S) -> None:
+        """Return when all is written, or after ``timeout_s`` seconds."""
         if self._writing is not None:
-            await self._writing
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._writing
+            except TimeoutError:
+                _LOG.error("%d requests were not written down in time", len(self._waiting))
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _put(self, log: GatewayLog, record: GatewayRecord) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -50,39 +71,34 @@ class Recorder:
     async def _write(self, log: GatewayLog) -> None:
         while self._waiting:
             size = min(_BATCH, len(self._waiting))
-            batch = [self._waiting.popleft() for _ in range(size)]
-            try:
-                await asyncio.to_thread(log.write_all, [record for record, _ in batch])
-            except Exception as error:
-                if size == 1:
-                    _settle(batch[0][1], error)
-                else:  # one that cannot be kept must not take the others with it
-                    await self._one_by_one(log, batch)
-            else:
+            taken = [self._waiting.popleft() for _ in range(size)]
+            batch = [(record, done) for record, done in taken if not done.done()]
+            error = await self._try(log, batch)
+            if error is None or len(batch) == 1 or isinstance(error, UnavailableError):
                 for _, done in batch:
-                    _settle(done)
+                    _settle(done, error)
+            else:  # one that cannot be kept must not take the others with it
+                for one in batch:
+                    _settle(one[1], await self._try(log, [one]))
 
-    async def _one_by_one(
-        self, log: GatewayLog, batch: list[tuple[GatewayRecord, asyncio.Future[None]]]
-    ) -> None:
-        for record, done in batch:
-            try:
-                await asyncio.to_thread(log.write_all, [record])
-            except Exception as error:
-                _settle(done, error)
-            else:
-                _settle(done)
+    async def _try(self, log: GatewayLog, batch: Sequence[_Waiting]) -> Exception | None:
+        work = asyncio.get_running_loop().run_in_executor
+        try:
+            await work(self._thread, log.write_all, [record for record, _ in batch])
+        except Exception as error:
+            return error
+        return None
+
+    def _noted(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self._lost()
+            _LOG.error("a failed request could not be written down: %s", error)
 
 
-def _settle(done: asyncio.Future[None], error: Exception | None = None) -> None:
+def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
     if done.done():  # whoever waited has been cancelled
         return
     if error is None:
         done.set_result(None)
     else:
         done.set_exception(error)
-
-
-def _logged(done: asyncio.Future[None]) -> None:
-    if not done.cancelled() and (error := done.exception()) is not None:
-        _LOG.error("a failed request could not be written down: %s", error)

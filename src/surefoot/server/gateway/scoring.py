@@ -10,8 +10,8 @@ from surefoot.errors import ScoreError
 from surefoot.models.aggregate import Aggregator, aggregate
 from surefoot.records import StepScores, Usage
 from surefoot.server.errors import ApiError, declared
-from surefoot.server.gateway.answers import Told
 from surefoot.server.gateway.attending import attend
+from surefoot.server.gateway.extension import Told
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.given import Given, item_of
 from surefoot.server.gateway.schemas import Sent

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from surefoot.errors import PolicyError
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer, StreamsText
 from surefoot.records import StepScores
+from surefoot.server.gateway.redacting import told_of_policy, told_of_scorer
 
 T = TypeVar("T")
 _LOG = logging.getLogger("surefoot.server")
@@ -33,7 +34,7 @@ class SharedPolicy:
     be larger); the first question waits ``gather_s`` seconds for others. Where ``policy`` raises for a batch,
     it is asked question by question, so that only the one to blame fails. A batch that nobody waits for any
     more is cancelled. With ``overlap`` questions are passed on as they come. ``seen`` is told the samples of
-    each batch.
+    each batch. Errors of results tell the kind of the failure; the log of the process has all of it.
     """
 
     def __init__(
@@ -84,7 +85,8 @@ class SharedPolicy:
             return result
         if self._seen:
             self._seen(request.n)
-        return await self._guarded(lambda: policy.stream(request, show))
+        result = await self._guarded(lambda: policy.stream(request, show))
+        return self._told([result])[0]
 
     async def _work(self) -> None:
         try:
@@ -132,7 +134,15 @@ class SharedPolicy:
         found = await self._guarded(lambda: self.policy.sample(requests))
         if len(found) != len(requests):
             raise PolicyError(f"it gave {len(found)} answers to {len(requests)} requests")
-        return found
+        return self._told(found)
+
+    def _told(self, results: Sequence[SampleResult]) -> list[SampleResult]:
+        """Results whose errors may be shown to clients."""
+        told = {result.error: told_of_policy(result.error) for result in results if result.error}
+        for error, shown in told.items():
+            if shown != error:
+                _LOG.warning("policy %s failed: %r", self.name, error)
+        return [replace(one, error=told[one.error]) if one.error else one for one in results]
 
     async def _guarded(self, work: Callable[[], Awaitable[T]]) -> T:
         """Raises ``PolicyError``; what else the policy raises goes into the log of the process."""
@@ -171,7 +181,8 @@ class SharedScorer:
     """A :class:`surefoot.protocols.StepScorer` that is asked by one thread at a time, and never raises.
 
     Where ``scorer`` raises for a batch, it is asked trace by trace; the one to blame has no scores, and the
-    reason. ``failed`` is told of each.
+    kind of what was raised as the reason. ``failed`` is told of each. Of a server's words only the kind of
+    the failure is in the reasons; the log of the process has all of it.
     """
 
     def __init__(self, scorer: StepScorer, *, failed: Callable[[], None] | None = None) -> None:
@@ -188,7 +199,7 @@ class SharedScorer:
         try:
             records = self.scorer.score_traces(items)
             _require_fit(items, records)
-            return records
+            return self._told(records)
         except Exception as error:
             if len(items) > 1:
                 return [record for item in items for record in self._score([item])]
@@ -200,10 +211,23 @@ class SharedScorer:
                     trace_id=item.trace.id,
                     scorer=self.name,
                     scores=(None,) * len(item.trace.steps),
-                    unscored_reason=f"scorer: {type(error).__name__}: {str(error)[:300]}",
+                    unscored_reason=f"scorer: {type(error).__name__}",
                 )
                 for item in items
             ]
+
+    def _told(self, records: Sequence[StepScores]) -> list[StepScores]:
+        """Records whose reasons may be shown to clients."""
+        reasons = {record.unscored_reason for record in records if record.unscored_reason}
+        told = {reason: shown for reason in reasons if (shown := told_of_scorer(reason)) != reason}
+        for reason in sorted(told):
+            _LOG.warning("reward model %s left steps unscored: %r", self.name, reason)
+        return [
+            record.model_copy(update={"unscored_reason": told[record.unscored_reason]})
+            if record.unscored_reason in told
+            else record
+            for record in records
+        ]
 
 
 def _require_fit(items: Sequence[ProblemTrace], records: Sequence[StepScores]) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Match
+from starlette.types import Scope
 
-from surefoot.server.errors import ApiError, declared
-from surefoot.server.gateway.answers import Told
+from surefoot.server.errors import ApiError, declared, response_of
+from surefoot.server.gateway.extension import Told
 from surefoot.server.gateway.gateway import Gateway
+
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
 
 class ToldModel(Told):
@@ -90,19 +95,29 @@ def admin_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
 
 
 def missing_routes(app: FastAPI, route_class: type[APIRoute]) -> APIRouter:
-    """What OpenAI's interface has and ``app`` has not; put it behind all others."""
+    """What OpenAI's interface has and ``app`` has not; include it when ``app`` has all other routes."""
     router = APIRouter(route_class=route_class)
+    others = tuple(app.routes)
 
-    @router.api_route("/v1/{path:path}", methods=["GET", "POST", "PUT", "DELETE"], include_in_schema=False)
+    @router.api_route("/v1/{path:path}", methods=list(_METHODS), include_in_schema=False)
     async def missing(request: Request, path: str) -> Response:
         """Say so as that interface does, not as a page."""
-        known = app.openapi()["paths"].get(request.url.path)
-        if known is not None:
-            raise ApiError(405, f"/v1/{path} takes {', '.join(known).upper()}", code="method_not_allowed")
-        message = f"there is no /v1/{path[:100]} here; this server generates, scores and verifies"
-        raise ApiError(404, message, code="not_found")
+        allowed = [method for method in _METHODS if _takes(others, request.scope, method)]
+        if not allowed:
+            message = f"there is no /v1/{path[:100]} here; this server generates, scores and verifies"
+            raise ApiError(404, message, code="not_found")
+        message = f"/v1/{path[:100]} takes {', '.join(allowed)}"
+        answer = response_of(ApiError(405, message, code="method_not_allowed"))
+        answer.headers["Allow"] = ", ".join(allowed)
+        return answer
 
     return router
+
+
+def _takes(routes: Sequence[BaseRoute], scope: Scope, method: str) -> bool:
+    """Whether one of ``routes`` would have answered the request, had its method been ``method``."""
+    asked = {name: scope.get(name, "") for name in ("type", "path", "root_path", "headers")}
+    return any(route.matches({**asked, "method": method})[0] is Match.FULL for route in routes)
 
 
 def description_routes(app: FastAPI, route_class: type[APIRoute]) -> APIRouter:

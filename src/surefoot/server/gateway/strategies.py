@@ -37,12 +37,18 @@ class Strategy:
     shows: Showing = "end"
 
     @property
+    def family(self) -> str:
+        """The name without its numbers; of these there are few, whatever clients ask for."""
+        return _NUMBERS.sub("", self.name)
+
+    @property
     def threshold(self) -> float | None:
         """Score from which on a step is accepted, where steps are."""
         return self.search.threshold if isinstance(self.search, StepResampling) else None
 
 
 PLAIN = Strategy(name="plain", search=None, draws=1, needs_scorer=False)
+_NUMBERS = re.compile("-[0-9]+(?:x[0-9]+)?$")
 _ACCEPT = "accept-reject"
 _FORMS = (
     "best-of-N, majority-N, weighted-vote-N, beam-WxE, dvts-TxE, rebase-N, particle-N, mcts-N, "
@@ -93,13 +99,15 @@ def _scored(name: str, n: int, make: Callable[[str, int], Search]) -> Strategy:
     return Strategy(name=name, search=make(name, n), draws=n, needs_scorer=True)
 
 
+# one spelling a strategy: names are kept, and a name that is written otherwise would be another
+_N, _W = "0|[1-9][0-9]{0,3}", "0|[1-9][0-9]{0,2}"
 _MAKERS: dict[str, Callable[..., Strategy]] = {
-    r"best-of-(\d{1,4})": lambda name, n: _sampled(name, n, "best_of_n"),
-    r"majority-(\d{1,4})": lambda name, n: _sampled(name, n, "majority"),
-    r"weighted-vote-(\d{1,4})": lambda name, n: _sampled(name, n, "weighted_vote"),
-    r"beam-(\d{1,3})x(\d{1,3})": _beam,
-    r"dvts-(\d{1,3})x(\d{1,3})": _dvts,
-    r"rebase-(\d{1,4})": lambda name, n: _scored(name, n, lambda a, b: Rebase(n=b, name=a)),
-    r"particle-(\d{1,4})": lambda name, n: _scored(name, n, lambda a, b: ParticleFilter(n=b, name=a)),
-    r"mcts-(\d{1,4})": lambda name, n: _scored(name, n, lambda a, b: MCTS(paths=b, name=a)),
+    f"best-of-({_N})": lambda name, n: _sampled(name, n, "best_of_n"),
+    f"majority-({_N})": lambda name, n: _sampled(name, n, "majority"),
+    f"weighted-vote-({_N})": lambda name, n: _sampled(name, n, "weighted_vote"),
+    f"beam-({_W})x({_W})": _beam,
+    f"dvts-({_W})x({_W})": _dvts,
+    f"rebase-({_N})": lambda name, n: _scored(name, n, lambda a, b: Rebase(n=b, name=a)),
+    f"particle-({_N})": lambda name, n: _scored(name, n, lambda a, b: ParticleFilter(n=b, name=a)),
+    f"mcts-({_N})": lambda name, n: _scored(name, n, lambda a, b: MCTS(paths=b, name=a)),
 }

@@ -14,6 +14,13 @@ from surefoot.search.space import Steps
 from surefoot.server.gateway.strategies import Strategy
 
 
+@dataclass(kw_only=True)
+class Account:
+    """What a request has cost so far, whatever comes of it."""
+
+    usage: Usage = field(default_factory=Usage)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """What is to be written, and how."""
@@ -33,6 +40,7 @@ class Task:
     """Fields that are passed on to the policy's server."""
     aggregation: Aggregator = "min"
     abstain_below: float | None = None
+    account: Account = field(default_factory=Account)
 
 
 @dataclass(frozen=True, kw_only=True)

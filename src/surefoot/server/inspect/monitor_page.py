@@ -27,12 +27,12 @@ _SHARES: Final = ("accepted", "abstained", "unparsed", "unscored")
 
 @twin(router, "/monitor")
 def monitor(request: Request, visitor: SignedIn) -> Response:
-    """Requests, mean step score and shares of the last ``?hours=`` (a week)."""
+    """Requests, mean step score and shares of the last ``?hours=`` (a week), from the full hour on."""
     require_reader(visitor)
     hours = whole(request, "hours", default=_HOURS)
     if not 1 <= hours <= _MOST_HOURS:
         raise StoreError(f"'hours' must be 1 to {_MOST_HOURS}")
-    since = now() - timedelta(hours=hours)
+    since = (now() - timedelta(hours=hours)).replace(minute=0, second=0, microsecond=0)
     by_hour: dict[datetime, dict[str, float]] = defaultdict(dict)
     for counter in pages_of(request).db.gateway.counters(since=since):
         by_hour[counter.hour][counter.name] = counter.value

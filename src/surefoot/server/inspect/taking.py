@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
@@ -29,13 +30,16 @@ class _Taken:
     """Records of one request."""
 
     problem: Problem
-    traces: tuple[Trace, ...]
-    scores: tuple[StepScores, ...]
+    solutions: tuple[tuple[Trace, StepScores | None], ...]
 
 
 @router.post("/requests/take")
 def take(request: Request, visitor: SignedIn, form: CheckedForm) -> Response:
-    """Put the latest answered requests that fit the filters into a project, an item for each solution."""
+    """Put the latest answered requests that fit the filters into a project, an item for each solution.
+
+    Scores take the place of older ones of the same scorer and solution; those of a solution that the project
+    has with other steps are left out.
+    """
     require_admin(visitor)
     which = form.text("which")
     if which not in ("chosen", "all"):
@@ -48,16 +52,17 @@ def take(request: Request, visitor: SignedIn, form: CheckedForm) -> Response:
     rows = db.gateway.find(**{**request_filters(filters), "failed": False}, limit=_MOST + 1)
     taken = [
         found
-        for row in rows[:_MOST]
+        for row in reversed(rows[:_MOST])
         if (found := _records(db.gateway.get(row.request_id), every=which == "all")) is not None
     ]
     report = {
         "problems": db.traces.add_problems(project, (one.problem for one in taken)),
-        "traces": db.traces.add_traces(project, (trace for one in taken for trace in one.traces)),
-        "scores": db.traces.add_scores(project, (scores for one in taken for scores in one.scores)),
+        "traces": db.traces.add_traces(project, (trace for one in taken for trace, _ in one.solutions)),
     }
-    ids = dict.fromkeys(trace.id for one in taken for trace in one.traces)
-    items = db.items.add_solutions(project, list(_present(db, project, ids)))
+    present = _present(db, project, (trace.id for one in taken for trace, _ in one.solutions))
+    scores, left_out = _fitting(taken, present)
+    report["scores"] = db.traces.add_scores(project, scores)
+    items = db.items.add_solutions(project, list(present))
     db.projects.audit("take", visitor.user_id, project, requests=len(taken), items=len(items))
     data = {
         "project": {"id": project, "name": place.project.name},
@@ -65,6 +70,7 @@ def take(request: Request, visitor: SignedIn, form: CheckedForm) -> Response:
         "without_solution": len(rows[:_MOST]) - len(taken),
         "more": len(rows) > _MOST,
         "report": report,
+        "scores_left_out": left_out,
         "items": len(items),
     }
     return show(request, visitor, "inspect/taken.html", data, place=place)
@@ -73,15 +79,15 @@ def take(request: Request, visitor: SignedIn, form: CheckedForm) -> Response:
 def _records(record: GatewayRecord, *, every: bool) -> _Taken | None:
     """What a request has to label; ``None`` = nothing."""
     candidates = [one for one in record.candidates if every or one.chosen or one.choice is None]
-    traces, scores = {}, []
+    solutions: dict[str, tuple[Trace, StepScores | None]] = {}
     for one in candidates:
         trace = _cut(one.trace)
-        if trace.steps and trace.id not in traces:
-            traces[trace.id] = trace
-            scores += [one.scores] if one.scores is not None and one.scores.trace_id == trace.id else []
-    if record.problem is None or not traces:
+        if trace.steps and trace.id not in solutions:
+            its = one.scores is not None and one.scores.trace_id == trace.id
+            solutions[trace.id] = (trace, one.scores if its else None)
+    if record.problem is None or not solutions:
         return None
-    return _Taken(problem=record.problem, traces=tuple(traces.values()), scores=tuple(scores))
+    return _Taken(problem=record.problem, solutions=tuple(solutions.values()))
 
 
 def _cut(trace: Trace) -> Trace:
@@ -91,11 +97,36 @@ def _cut(trace: Trace) -> Trace:
     return segment_trace(trace, BlankLine() if "\n\n" in (trace.text or "").strip() else Line())
 
 
-def _present(db: Database, project: int, trace_ids: Iterable[str]) -> Iterator[str]:
+def _present(db: Database, project: int, trace_ids: Iterable[str]) -> dict[str, Trace]:
     """Those that the project has now; one that was refused is counted in the report."""
-    for trace_id in trace_ids:
-        try:
-            db.traces.trace(project, trace_id)
-        except NotFoundError:
+    found = {}
+    for trace_id in dict.fromkeys(trace_ids):
+        with suppress(NotFoundError):
+            found[trace_id] = db.traces.trace(project, trace_id)
+    return found
+
+
+def _fitting(
+    taken: Iterable[_Taken], present: Mapping[str, Trace]
+) -> tuple[list[StepScores], dict[str, int]]:
+    """The latest scores of each scorer for the steps that the project has, and how many others there were.
+
+    ``taken`` comes oldest first.
+    """
+    latest: dict[tuple[str, str], StepScores] = {}
+    left_out = {"other_steps": 0, "older": 0}
+    for trace, scores in (solution for one in taken for solution in one.solutions):
+        if scores is None:
             continue
-        yield trace_id
+        kept = present.get(trace.id)
+        if kept is None or not _same_steps(kept, trace):
+            left_out["other_steps"] += 1
+            continue
+        key = (trace.id, scores.scorer)
+        left_out["older"] += key in latest
+        latest[key] = scores
+    return list(latest.values()), left_out
+
+
+def _same_steps(one: Trace, other: Trace) -> bool:
+    return (one.text, one.messages, one.steps) == (other.text, other.messages, other.steps)

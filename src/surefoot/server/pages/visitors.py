@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import Depends, Request
 
 from surefoot.server.pages.context import Pages, Visitor, pages_of
-from surefoot.store.database import Role
+from surefoot.store.database import Role, UnavailableError
 
 _COOKIE = "surefoot_session"
 
@@ -49,6 +50,8 @@ def _by_key(pages: Pages, key: str) -> Visitor | None:
     found = pages.db.keys.authenticate(key)
     if found is None or found.role == "client":
         return None
+    with suppress(UnavailableError):  # a page is no worse for it
+        pages.db.keys.note_use(found)
     roles: frozenset[Role] = frozenset([found.role])
     if found.user_id is not None:
         user = pages.db.users.get(found.user_id)

@@ -2,7 +2,7 @@
 
 from surefoot.errors import StoreError
 from surefoot.store.database._database import Database, open_database
-from surefoot.store.database._errors import ConflictError, ForbiddenError, NotFoundError
+from surefoot.store.database._errors import ConflictError, ForbiddenError, NotFoundError, UnavailableError
 from surefoot.store.database._records import Added
 from surefoot.store.database.accounts import (
     ApiKey,
@@ -82,6 +82,7 @@ __all__ = [
     "StoredLabel",
     "Submission",
     "TraceRow",
+    "UnavailableError",
     "User",
     "import_files",
     "open_database",

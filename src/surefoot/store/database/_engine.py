@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from surefoot.errors import StoreError
-from surefoot.store.database._errors import ConflictError, NotFoundError
+from surefoot.store.database._errors import ConflictError, NotFoundError, UnavailableError
 
 _WRITES = "surefoot_writes"
 """Execution option of a connection whose transaction is going to write."""
@@ -131,7 +131,7 @@ def _postgresql(url: URL) -> Engine:
         return create_engine(
             url.set(drivername="postgresql+psycopg"),
             # whatever the server's default: an acknowledged write is on disk
-            connect_args={"options": "-c synchronous_commit=on -c lock_timeout=30s"},
+            connect_args={"options": "-c synchronous_commit=on -c lock_timeout=30s", "connect_timeout": 10},
             pool_size=8,
             max_overflow=32,
             hide_parameters=True,
@@ -154,9 +154,9 @@ def _translated(*, reading: bool) -> Iterator[None]:
         reason = _first_line(error) if isinstance(error, DBAPIError) else str(error)
         raise refusal(f"no row can hold this: {reason}") from error
     except DBAPIError as error:
-        raise StoreError(f"the database failed: {_first_line(error)}") from error
+        raise UnavailableError(f"the database failed: {_first_line(error)}") from error
     except PoolTimeoutError as error:
-        raise StoreError("all connections to the database are in use; try again") from error
+        raise UnavailableError("all connections to the database are in use; try again") from error
 
 
 def _first_line(error: DBAPIError) -> str:

@@ -15,3 +15,7 @@ class ConflictError(StoreError):
 
 class ForbiddenError(StoreError):
     """The user is not a member of the project, or does not have the item."""
+
+
+class UnavailableError(StoreError):
+    """The database failed or did not answer: nothing is wrong with what was asked."""

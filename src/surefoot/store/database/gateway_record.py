@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.records import Problem, Record, StepScores, Trace, Usage
 
+Decision = Literal["accept", "reject", "unscored"]
+"""unscored: no step is known to be bad, but not all have a score."""
+
 
 class GatewayCandidate(BaseModel):
     """One solution that the strategy considered, or that the client gave."""
@@ -55,12 +58,12 @@ class GatewayRecord(Record):
     project_id: int | None = None
     """That of the key."""
     problem: Problem | None = None
-    """The prompt as a problem; ``None`` if the request never got that far."""
+    """The prompt as a problem."""
     candidates: tuple[GatewayCandidate, ...] = ()
     trees: dict[int, Any] = Field(default_factory=dict)
     """All steps that a search drew, by the answer it was for, where some were given up: the JSON of
     ``surefoot.search.saved_tree.SavedTree``."""
-    decision: Literal["accept", "reject", "unscored"] | None = None
+    decision: Decision | None = None
     """The verdict on a solution that the client gave."""
     request: dict[str, Any] = Field(default_factory=dict)
     """The parameters asked for (n, temperature, seed …), without the messages."""

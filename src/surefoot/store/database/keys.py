@@ -70,8 +70,8 @@ class Keys:
     def authenticate(self, key: str) -> ApiKey | None:
         """The row of ``key``; ``None`` if it is unknown or revoked, or its user is not active.
 
-        The row is found by the prefix, which is not secret; the rest is compared in constant time. The
-        time of use is written at most once a minute, so that a busy key does not write with every request.
+        The row is found by the prefix, which is not secret; the rest is compared in constant time. Writes
+        nothing; see ``note_use``.
         """
         parts = key.split("-", 2)
         prefix = parts[1] if len(parts) == 3 and parts[0] == _MARK and parts[1].isalnum() else ""
@@ -85,8 +85,21 @@ class Keys:
         matches = _secrets.same_hash(_secrets.token_hash(key), row["key_hash"] if row else _NO_HASH)
         if not matches or row is None or row["revoked"] is not None or row["active"] is False:
             return None
-        self._used(row)
         return _key(row)
+
+    def note_use(self, key: ApiKey) -> None:
+        """Write that ``key`` was used now, at most once a minute: a busy key does not write each time.
+
+        Apart from ``authenticate``, so that who may pass does not depend on whether this can be written.
+        """
+        moment = self._connections.clock()
+        if key.last_used is not None and moment - key.last_used < _LAST_USED_EVERY:
+            return
+        before = t.api_keys.c.last_used
+        stale = or_(before.is_(None), before <= moment - _LAST_USED_EVERY)
+        with self._connections.write() as connection:
+            wanted = (t.api_keys.c.id == key.id) & stale
+            connection.execute(update(t.api_keys).where(wanted).values(last_used=moment))
 
     def list(self) -> list[ApiKey]:
         """All keys, oldest first, revoked ones too."""
@@ -108,16 +121,6 @@ class Keys:
         with self._connections.write() as connection:
             connection.execute(update(t.api_keys).where(wanted).values(revoked=self._connections.clock()))
         return self.get(key_id)
-
-    def _used(self, row: RowMapping) -> None:
-        moment = self._connections.clock()
-        before = t.api_keys.c.last_used
-        if row["last_used"] is not None and moment - row["last_used"] < _LAST_USED_EVERY:
-            return
-        stale = or_(before.is_(None), before <= moment - _LAST_USED_EVERY)
-        with self._connections.write() as connection:
-            wanted = (t.api_keys.c.id == row["id"]) & stale
-            connection.execute(update(t.api_keys).where(wanted).values(last_used=moment))
 
 
 def _key(row: RowMapping) -> ApiKey:
