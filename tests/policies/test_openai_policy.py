@@ -553,3 +553,22 @@ def test_a_policy_with_other_fields_leaves_its_parent_as_it_was():
         asyncio.run(parent.sample([SampleRequest(prompt="p")]))
     more, plain = server.bodies
     assert more == {**plain, "top_k": 3, "min_p": 0.2}
+
+
+def test_connections_are_kept_between_calls_for_the_time_of_a_block():
+    links = set()
+
+    async def main(server):
+        policy = make(server)
+        async with policy.connected():
+            for _ in range(3):
+                await policy.sample([SampleRequest(prompt="p")])
+        kept = len(links)
+        for _ in range(2):
+            await policy.sample([SampleRequest(prompt="p")])
+        return kept
+
+    with serve(echo) as server:
+        server.verify_request = lambda _, address: links.add(address) or True
+        assert asyncio.run(main(server)) == 1
+    assert len(links) == 3

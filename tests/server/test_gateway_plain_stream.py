@@ -157,3 +157,12 @@ def test_a_client_that_leaves_ends_the_policys_request(upstream, gateway, client
     upstream.answer = lambda _: Reply(payload=chat(["still here"]))
     assert client.chat.completions.create(**ASKED).choices[0].message.content == "still here"
     assert gateway.gateway.metrics.registry.get_sample_value("surefoot_clients_left_total") == 1
+
+
+def test_one_connection_serves_requests_that_follow_each_other(upstream, client):
+    links = set()
+    upstream.verify_request = lambda _, address: links.add(address) or True
+    upstream.answer = lambda _: Reply(payload=chat(["hello"]))
+    for _ in range(3):
+        assert client.chat.completions.create(**ASKED).choices[0].message.content == "hello"
+    assert len(links) == 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -114,6 +114,15 @@ class OpenAIPolicy:
         made = copy(self)
         made._extra_body = {**self._extra_body, **extra_body}
         return made
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """Keep the connections for the time of the block, while no call is under way, too.
+
+        Making them anew costs some 50 ms a time. Raises :class:`PolicyError` as :meth:`sample` does.
+        """
+        async with self._link.connect():
+            yield
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """Answer all requests, in their order, failures included.

@@ -52,6 +52,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if gateway is not None:
+            await gateway.open()
         yield
         if gateway is not None:
             await gateway.close()

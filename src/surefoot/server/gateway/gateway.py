@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from surefoot.server.gateway.planning import DEFAULT, Planner
 from surefoot.server.gateway.recording import Recorder
 from surefoot.server.gateway.schemas import Options
 from surefoot.server.gateway.settings import GatewaySettings
-from surefoot.server.gateway.sharing import SharedPolicy, SharedScorer, TakesExtraBody
+from surefoot.server.gateway.sharing import SharedPolicy, SharedScorer, StaysConnected, TakesExtraBody
 from surefoot.server.gateway.strategies import PLAIN
 from surefoot.server.gateway.tasks import Account, Choice, Generation, Task
 from surefoot.server.settings import Limits
@@ -63,6 +63,7 @@ class Gateway:
         self.metrics = Metrics(self.admission, self.monitor)
         self.recorder = Recorder(log, lost=self.metrics.log_failures.inc)
         self.jobs = Jobs()
+        self._held = AsyncExitStack()
         self.policy = SharedPolicy(
             policy,
             overlap=self.settings.overlap,
@@ -157,6 +158,12 @@ class Gateway:
             self.recorder.note(asked.failed(500, type(error).__name__, account.usage, shown))
             raise
 
+    async def open(self) -> None:
+        """Connect to the policy's server, if there is one; before the first request, or not at all."""
+        policy = self.policy.policy
+        if isinstance(policy, StaysConnected):
+            await self._held.enter_async_context(policy.connected())
+
     async def stop(self, grace_s: float | None = None) -> int:
         """Let nobody in, give what runs ``grace_s`` seconds, then hand it back; how much that was."""
         self.admission.draining = True
@@ -170,6 +177,7 @@ class Gateway:
         self.admission.draining = True
         await asyncio.to_thread(self._checker.close)
         await self.recorder.close()
+        await self._held.aclose()
 
 
 def observe(seen: Observations, task: Task, choice: Choice) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -24,6 +25,15 @@ class TakesExtraBody(Protocol):
 
     def with_extra_body(self, extra_body: Mapping[str, Any]) -> Policy:
         """The same policy, which puts these fields into every request."""
+        ...
+
+
+@runtime_checkable
+class StaysConnected(Protocol):
+    """A policy that can keep its connections between calls; see ``OpenAIPolicy``."""
+
+    def connected(self) -> AbstractAsyncContextManager[None]:
+        """Keep them for the time of the block."""
         ...
 
 
