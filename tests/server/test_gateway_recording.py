@@ -47,6 +47,10 @@ class Log:
             raise StoreError("cannot be kept")
         self.batches.append(names)
 
+    def ping(self):
+        if self.gone:
+            raise UnavailableError("no database")
+
     @property
     def kept(self):
         return [name for batch in self.batches for name in batch]
@@ -189,6 +193,19 @@ def test_who_waits_for_the_record_keeps_the_place_and_the_clock_runs():
         assert sorted(answers) == [429, 504, 504]
         wait_until(lambda: found.gateway.admission.running == 0)
         assert chat(found.url)[0] == 200
+
+
+def test_a_server_that_cannot_write_is_not_ready():
+    store = Store()
+    with served(ScriptedPolicy(lines), LineScorer(), db=store) as found:
+        assert ask(f"{found.root}/ready")[0] == 200
+        store.gateway.gone = True
+        assert chat(found.url)[0] == 500
+        status, answer = ask(f"{found.root}/ready")
+        assert (status, answer["error"]["code"]) == (503, "log_failed")
+        assert ask(f"{found.root}/health")[0] == 200
+        store.gateway.gone = False
+        assert ask(f"{found.root}/ready")[0] == 200
 
 
 def test_what_a_stream_had_shown_is_in_the_record_of_its_failure(tmp_path):

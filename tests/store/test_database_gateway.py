@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -15,6 +17,7 @@ from surefoot.store.database import (
     GatewayLog,
     GatewayRecord,
     NotFoundError,
+    UnavailableError,
 )
 
 
@@ -61,6 +64,15 @@ def test_a_request_comes_back_whole(db: Database, clock) -> None:
     assert (row.request_id, row.candidates, row.tokens, row.failed) == (HOSTILE, 2, 15, False)
     with pytest.raises(NotFoundError):
         db.gateway.get("r2")
+
+
+def test_a_store_that_is_there_answers_and_one_that_is_closed_says_so(db: Database, url: str) -> None:
+    db.gateway.ping()
+    if db.backend == "sqlite":
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other:
+            other.execute("DROP TABLE counters")
+        with pytest.raises(UnavailableError):
+            db.gateway.ping()
 
 
 def test_requests_are_found_in_pages(db: Database, clock) -> None:

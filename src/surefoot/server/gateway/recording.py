@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from surefoot.server.errors import ApiError
 from surefoot.store.database import GatewayLog, GatewayRecord, UnavailableError
 
 _BATCH = 256
@@ -15,6 +16,7 @@ _BATCH = 256
 _NOTES = 1024
 """Records that wait; beyond it, those that nobody waits for are dropped."""
 _CLOSING_S = 30.0
+_PROBE_S = 5.0
 _LOG = logging.getLogger("surefoot.server")
 
 _Waiting = tuple[GatewayRecord, asyncio.Future[None]]
@@ -31,6 +33,7 @@ class Recorder:
         self._log, self._lost = log, lost
         self._waiting: deque[_Waiting] = deque()
         self._writing: asyncio.Task[None] | None = None
+        self._failing = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefoot-record")
 
     async def write(self, record: GatewayRecord) -> None:
@@ -50,6 +53,20 @@ class Recorder:
             _LOG.error("a failed request was not written down: %d others wait", len(self._waiting))
         else:
             self._put(self._log, record).add_done_callback(self._noted)
+
+    async def probe(self) -> None:
+        """Return if records can be kept now. Raises :class:`ApiError` 503.
+
+        Asks the log only after a write that failed; the thread that writes is the one that asks.
+        """
+        if self._log is None or not self._failing:
+            return
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._log.ping)
+        except (UnavailableError, TimeoutError) as error:
+            message = "answers cannot be written down now"
+            raise ApiError(503, message, code="log_failed", retry_after_s=5) from error
 
     async def close(self, timeout_s: float = _CLOSING_S) -> None:
         """Return when all is written, or after ``timeout_s`` seconds."""
@@ -74,6 +91,7 @@ class Recorder:
             taken = [self._waiting.popleft() for _ in range(size)]
             batch = [(record, done) for record, done in taken if not done.done()]
             error = await self._try(log, batch)
+            self._failing = isinstance(error, UnavailableError)
             if error is None or len(batch) == 1 or isinstance(error, UnavailableError):
                 for _, done in batch:
                     _settle(done, error)

@@ -69,8 +69,9 @@ def health_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
 
     @router.get("/ready", response_model=Health, responses=declared(401, 403, 429, 503))
     async def ready() -> Health:
-        """Requests are taken: the server is not stopping, and there is a seat."""
+        """Requests are taken: the server is not stopping, there is a seat, and the record can be written."""
         gateway.admission.ticket().close()
+        await gateway.recorder.probe()
         return Health()
 
     return router

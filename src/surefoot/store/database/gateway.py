@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
-from typing import Any
 
-from sqlalchemy import Insert, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy import insert, select
 
-from surefoot.errors import StoreError
 from surefoot.store.database import _tables as t
-from surefoot.store.database._checks import checked_name, checked_text, payload_of
 from surefoot.store.database._engine import Connections
 from surefoot.store.database._errors import NotFoundError
+from surefoot.store.database._gateway_rows import rows_of, statements_of
 from surefoot.store.database.gateway_record import GatewayCandidate, GatewayRecord
 
 
@@ -73,9 +68,9 @@ class Gateway:
         """
         if not records:
             return
-        rows = [_rows(record) for record in records]
+        rows = [rows_of(record) for record in records]
         with self._connections.write() as connection:
-            statements = _statements(connection.dialect.name)
+            statements = statements_of(connection.dialect.name)
             new = set(connection.scalars(statements.request, [request for request, _ in rows]))
             counts: dict[tuple[datetime, str], float] = {}
             candidates = []
@@ -95,6 +90,11 @@ class Gateway:
             ]
             if counters:
                 connection.execute(statements.count, counters)
+
+    def ping(self) -> None:
+        """Return if the database takes writes now. Raises ``UnavailableError``."""
+        with self._connections.write() as connection:
+            connection.execute(select(t.counters.c.hour).limit(1))
 
     def get(self, request_id: str) -> GatewayRecord:
         """The whole record. Raises ``NotFoundError``."""
@@ -195,60 +195,3 @@ class Gateway:
             query = query.where(c.hour >= since)
         with self._connections.read() as connection:
             return [Counter(**row) for row in connection.execute(query).mappings()]
-
-
-@dataclass(frozen=True)
-class _Statements:
-    """Built once: building costs more than running."""
-
-    request: ReturningInsert[Any]
-    count: Insert
-
-
-@cache
-def _statements(dialect: str) -> _Statements:
-    make = sqlite.insert if dialect == "sqlite" else postgresql.insert
-    count = make(t.counters)
-    total = t.counters.c.value + count.excluded.value
-    return _Statements(
-        make(t.gateway_requests).on_conflict_do_nothing().returning(t.gateway_requests.c.id),
-        count.on_conflict_do_update(index_elements=["hour", "name"], set_={"value": total}),
-    )
-
-
-def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    for field in ("endpoint", "model", "strategy"):
-        checked_text(field, getattr(record, field))
-    if record.created.tzinfo is None:
-        raise StoreError("'created' has no time zone; use datetime.now(UTC)")
-    for name in record.tally:
-        checked_name("tally", name)
-    request = {
-        "id": checked_name("request_id", record.request_id),
-        "created": record.created,
-        "endpoint": record.endpoint,
-        "model": record.model,
-        "strategy": record.strategy,
-        "status": record.status,
-        "failed": record.error is not None or record.status >= 400,
-        "latency_ms": record.latency_ms,
-        "key_id": record.key_id,
-        "project_id": record.project_id,
-        "candidates": len(record.candidates),
-        "tokens": record.usage.tokens,
-        "policy": record.policy,
-        "scorer": record.scorer,
-        "payload": payload_of(record.model_copy(update={"candidates": ()})),
-    }
-    candidates = [
-        {
-            "request_id": record.request_id,
-            "position": position,
-            "chosen": candidate.chosen,
-            "given": candidate.choice is None,
-            "score": candidate.score,
-            "payload": payload_of(candidate),
-        }
-        for position, candidate in enumerate(record.candidates)
-    ]
-    return request, candidates

@@ -77,3 +77,7 @@ class GatewayLog(Protocol):
     def write_all(self, records: Sequence[GatewayRecord]) -> None:
         """Keep ``records``, all or none: they are on disk when this returns. Blocks; call it in a thread."""
         ...
+
+    def ping(self) -> None:
+        """Return if records can be written now. Raises ``UnavailableError``; blocks."""
+        ...
