@@ -26,6 +26,7 @@ class Statements:
 
 @cache
 def statements_of(dialect: str) -> Statements:
+    """For SQLite or PostgreSQL, by its name."""
     make = sqlite.insert if dialect == "sqlite" else postgresql.insert
     count = make(t.counters)
     total = t.counters.c.value + count.excluded.value
@@ -36,6 +37,7 @@ def statements_of(dialect: str) -> Statements:
 
 
 def rows_of(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The row of a request and those of its candidates. Raises ``StoreError`` for what cannot be kept."""
     for field in ("endpoint", "model", "strategy"):
         checked_text(field, getattr(record, field))
     if record.created.tzinfo is None:
