@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import httpx2
 import pytest
 from annotation_room import Browser, open_room
+from command_line import refused
 from gateway_server import ask
 
 from surefoot.lab.world import generate_problems
@@ -41,6 +42,17 @@ def serving(*words):
         finally:
             process.kill()
             process.stderr.read()
+
+
+def test_settings_that_make_no_sense_are_refused_by_name(tmp_path):
+    path = tmp_path / "monitor.json"
+    path.write_text('{"reference": 1}')
+    here = ("serve", "--port", 0, "--database", tmp_path / "store.db")
+    assert "monitor.json: reference" in refused(*here, "--monitor", path)
+    assert "--extract" in refused(*here, "--extract", "foo")
+    assert "--candidates" in refused(*here, "--candidates", "some")
+    assert "needs a reward model" in refused(*here, "--strategy", "best-of-4")
+    assert "abstain_below" in refused(*here, "--abstain-below", 0.5)
 
 
 @pytest.mark.slow

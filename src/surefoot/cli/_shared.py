@@ -62,7 +62,8 @@ def checked_options() -> Iterator[None]:
         yield
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        option = f"--{first['loc'][-1]}".replace("_", "-") + ": " if first["loc"] else ""
+        named = [part for part in first["loc"] if isinstance(part, str)]  # not the place in a list
+        option = f"--{named[-1]}".replace("_", "-") + ": " if named else ""
         raise RunError(f"{option}{first['msg'].removeprefix('Value error, ')}") from error
     except ValueError as error:
         raise RunError(str(error)) from error

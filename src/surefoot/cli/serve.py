@@ -9,8 +9,11 @@ import typer
 from surefoot.cli._groups import grouped
 from surefoot.cli._serve_options import Bounds, Listening, Verifying, Writing
 from surefoot.cli.serve_accounts import keys_app, users_app
+from surefoot.errors import RunError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fastapi import FastAPI
 
     from surefoot.models.scorer import CheckpointScorer
@@ -43,13 +46,14 @@ def serve(
     from surefoot.server.app import create_app
     from surefoot.server.gateway import Gateway
     from surefoot.server.run import server_of
+    from surefoot.server.settings import is_loopback
     from surefoot.store.database import open_database
 
     with checked_options():
         limits = bounds.limits()
         server = _server_settings(listening, limits)
         settings = _gateway_settings(writing, verifying)
-        monitor = _monitor_settings(verifying)
+        monitor = _monitor_settings(verifying.monitor)
     policy = open_policy(
         writing.policy,
         base_url=writing.base_url,
@@ -70,6 +74,12 @@ def serve(
     with open_database(listening.database) as db:
         if server.asks_for_keys and not any(key.revoked is None for key in db.keys.list()):
             typer.echo("there is no API key yet; make one with 'surefoot serve keys add NAME'", err=True)
+        if listening.pages and not listening.secure_cookies and not is_loopback(server.host):
+            typer.echo(
+                "warning: passwords and cookies of the pages travel in the clear; put a proxy that speaks "
+                "HTTPS in front and give --secure-cookies, or serve --no-pages",
+                err=True,
+            )
         gateway = Gateway(
             policy,
             scorer,
@@ -92,12 +102,20 @@ def _pages(listening: Listening, db: Database) -> FastAPI:
     return app
 
 
-def _monitor_settings(verifying: Verifying) -> MonitorSettings:
+def _monitor_settings(path: Path | None) -> MonitorSettings:
+    """Of a JSON file. Raises ``RunError`` naming the file and the field."""
+    from pydantic import ValidationError
+
     from surefoot.server.gateway import MonitorSettings
 
-    if verifying.monitor is None:
+    if path is None:
         return MonitorSettings()
-    return MonitorSettings.model_validate_json(verifying.monitor.read_bytes())
+    try:
+        return MonitorSettings.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RunError(f"{path}: {where + ': ' if where else ''}{first['msg']}") from error
 
 
 def _monitor(
