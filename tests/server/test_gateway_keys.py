@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from contextlib import closing
 
@@ -237,3 +238,13 @@ def test_keys_from_the_command_line(tmp_path):
     with open_database(path) as db, pytest.raises(ApiError):
         enter(db, key, "admin")
     assert "no key" in refused("serve", "keys", "revoke", 77, *here)
+
+
+def test_old_answers_are_deleted_from_the_command_line(tmp_path):
+    path = tmp_path / "store.db"
+    with open_database(path) as db, served(db=db) as found:
+        ask(f"{found.url}/chat/completions", json.dumps({"model": "scripted", "messages": MESSAGES}).encode())
+    assert "0 requests" in good("serve", "prune", "--older-than", 1, "--database", path).err
+    assert "1 requests" in good("serve", "prune", "--older-than", 0, "--database", path).err
+    with open_database(path) as db:
+        assert db.gateway.find() == []

@@ -7,7 +7,8 @@ from contextlib import closing
 from datetime import timedelta
 
 import pytest
-from test_database import HOSTILE
+from sqlalchemy import text
+from test_database import HOSTILE, engine_of
 
 from surefoot.errors import StoreError
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
@@ -94,6 +95,20 @@ def test_requests_are_found_in_pages(db: Database, clock) -> None:
     assert len(db.gateway.find(since=clock.at)) == 1
     assert len(db.gateway.find(until=clock.at, strategy="best-of-2", model="m", policy="p")) == 5
     assert db.gateway.find(strategy="other") == []
+
+
+def test_old_requests_are_deleted_with_their_candidates(db: Database, clock, url: str) -> None:
+    given = [record(clock, f"r{n}", created=clock.at + timedelta(days=n)) for n in range(5)]
+    db.gateway.write_all([one.model_copy(update={"tally": {"answered": 1}}) for one in given])
+    before = clock.at + timedelta(days=3)
+    assert [db.gateway.prune(before, most=2) for _ in range(3)] == [2, 1, 0]
+    assert [row.request_id for row in db.gateway.find()] == ["r4", "r3"]
+    assert len(db.gateway.get("r3").candidates) == 2
+    assert sum(one.value for one in db.gateway.counters()) == 5
+    engine = engine_of(url)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM gateway_candidates")) == 4
+    engine.dispose()
 
 
 def test_a_batch_is_kept_whole_or_not_at_all(db: Database, clock) -> None:

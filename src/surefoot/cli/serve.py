@@ -8,7 +8,7 @@ import typer
 
 from surefoot.cli._groups import grouped
 from surefoot.cli._serve_options import Bounds, Listening, Verifying, Writing
-from surefoot.cli.serve_accounts import keys_app, users_app
+from surefoot.cli.serve_accounts import keys_app, prune, users_app
 from surefoot.errors import RunError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Serve the gateway and the pages.", invoke_without_command=True)
 app.add_typer(keys_app, name="keys")
 app.add_typer(users_app, name="users")
+app.command("prune")(prune)
 
 
 def serve(

@@ -1,4 +1,4 @@
-"""``surefoot serve keys`` and ``surefoot serve users``: who may use the server."""
+"""``surefoot serve keys``, ``users`` and ``prune``: who may use the server, and how long it remembers."""
 
 from __future__ import annotations
 
@@ -117,3 +117,24 @@ def add_user(
         db.users.create(name, password=password, roles=cast("Any", tuple(roles)))
     typer.echo(password)
     typer.echo(f"{name}: {', '.join(roles)}; the password is shown only now", err=True)
+
+
+def prune(
+    days: Annotated[
+        float, typer.Option("--older-than", min=0, help="Days; what the gateway answered before goes.")
+    ],
+    database: DatabaseOption = "surefoot.db",
+) -> None:
+    """Delete old answers of the gateway, with all their candidates; the figures by the hour stay.
+
+    Example: `surefoot serve prune --older-than 90`
+    """
+    from datetime import UTC, datetime, timedelta
+
+    from surefoot.store.database import open_database
+
+    before, deleted = datetime.now(UTC) - timedelta(days=days), 0
+    with open_database(database) as db:
+        while count := db.gateway.prune(before):
+            deleted += count
+    typer.echo(f"{deleted} requests deleted", err=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select
 
 from surefoot.store.database import _tables as t
 from surefoot.store.database._engine import Connections
@@ -90,6 +90,16 @@ class Gateway:
             ]
             if counters:
                 connection.execute(statements.count, counters)
+
+    def prune(self, before: datetime, *, most: int = 1000) -> int:
+        """Delete requests of before a time with their candidates, the oldest ``most`` of them; how many.
+
+        Call it again until it says 0, so that others get their turn. The counters of the hours stay.
+        """
+        g = t.gateway_requests.c
+        old = select(g.id).where(g.created < before).order_by(g.created).limit(most)
+        with self._connections.write() as connection:
+            return connection.execute(delete(t.gateway_requests).where(g.id.in_(old))).rowcount
 
     def ping(self) -> None:
         """Return if the database takes writes now. Raises ``UnavailableError``."""
