@@ -44,8 +44,14 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Views
     found.db.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("name", "width", "height"), [("wide", 1280, 800), ("phone", 390, 844)])
+WIDE, PHONE = ("wide", 1280, 800), ("phone", 390, 844)
+LOOKS = [(*WIDE, "light"), (*PHONE, "dark")]
+"""Each width and each scheme once; pictures are of all four."""
+if SCREENSHOTS:
+    LOOKS += [(*WIDE, "dark"), (*PHONE, "light")]
+
+
+@pytest.mark.parametrize(("name", "width", "height", "scheme"), LOOKS)
 def test_every_page(
     shown: tuple[str, Views, Browser], name: str, width: int, height: int, scheme: str
 ) -> None:
