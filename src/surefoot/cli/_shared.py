@@ -14,12 +14,15 @@ from surefoot.errors import PolicyError, RecordError, RunError
 from surefoot.records import Problem, Record, StepLabel, Trace
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from surefoot.answers import AnswerChecker, AnswerStyle, Grader
     from surefoot.models.verifier_format import VerifierFormat
     from surefoot.protocols import LabelledTrace, Policy, ProblemTrace
     from surefoot.store import Run
 
 R = TypeVar("R", bound=Record)
+M = TypeVar("M", bound="BaseModel")
 
 
 @contextmanager
@@ -200,18 +203,22 @@ def open_policy(
 
 def verifier_format(path: str | None) -> VerifierFormat:
     """The texts of ``--format``, ThinkPRM's without. Raises ``RunError`` for a file that is none."""
-    from pydantic import ValidationError
-
     from surefoot.models.verifier_format import VerifierFormat
 
-    if path is None:
-        return VerifierFormat()
+    return VerifierFormat() if path is None else settings_file("--format", path, VerifierFormat)
+
+
+def settings_file(option: str, path: str | Path, kind: type[M]) -> M:
+    """Settings from the JSON file of an option. Raises ``RunError``, which names option, file and field."""
+    from pydantic import ValidationError
+
     try:
-        return VerifierFormat.model_validate_json(Path(path).read_bytes())
+        return kind.model_validate_json(Path(path).read_bytes())
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field = f"{first['loc'][0]}: " if first["loc"] else ""
-        raise RunError(f"--format {path}: {field}{first['msg'].removeprefix('Value error, ')}") from error
+        where = ".".join(map(str, first["loc"]))
+        said = first["msg"].removeprefix("Value error, ")
+        raise RunError(f"{option} {path}: {where + ': ' if where else ''}{said}") from error
 
 
 @contextmanager

@@ -9,11 +9,8 @@ import typer
 from surefoot.cli._groups import grouped
 from surefoot.cli._serve_options import Bounds, Listening, Verifying, Writing
 from surefoot.cli.serve_accounts import keys_app, prune, users_app
-from surefoot.errors import RunError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fastapi import FastAPI
 
     from surefoot.models.scorer import CheckpointScorer
@@ -43,9 +40,9 @@ def serve(
     """
     if context.invoked_subcommand is not None:
         return
-    from surefoot.cli._shared import checked_options, open_policy
+    from surefoot.cli._shared import checked_options, open_policy, settings_file
     from surefoot.server.app import create_app
-    from surefoot.server.gateway import Gateway
+    from surefoot.server.gateway import Gateway, MonitorSettings
     from surefoot.server.run import server_of
     from surefoot.server.settings import is_loopback
     from surefoot.store.database import open_database
@@ -54,7 +51,9 @@ def serve(
         limits = bounds.limits()
         server = _server_settings(listening, limits)
         settings = _gateway_settings(writing, verifying)
-        monitor = _monitor_settings(verifying.monitor)
+        watched = MonitorSettings()
+        if verifying.monitor is not None:
+            watched = settings_file("--monitor", verifying.monitor, MonitorSettings)
     policy = open_policy(
         writing.policy,
         base_url=writing.base_url,
@@ -87,7 +86,7 @@ def serve(
             settings=settings,
             limits=limits,
             log=db.gateway if listening.record else None,
-            monitor=_monitor(monitor, db, policy, scorer),
+            monitor=_monitor(watched, db, policy, scorer),
         )
         pages = _pages(listening, db) if listening.pages else None
         server_of(create_app(server, gateway=gateway, pages=pages, db=db), server, log_level="info").run()
@@ -101,22 +100,6 @@ def _pages(listening: Listening, db: Database) -> FastAPI:
     app = create_pages_app(db, PageSettings(secure=listening.secure_cookies))
     install_inspection(app, InspectSettings(runs=listening.runs))
     return app
-
-
-def _monitor_settings(path: Path | None) -> MonitorSettings:
-    """Of a JSON file. Raises ``RunError`` naming the file and the field."""
-    from pydantic import ValidationError
-
-    from surefoot.server.gateway import MonitorSettings
-
-    if path is None:
-        return MonitorSettings()
-    try:
-        return MonitorSettings.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RunError(f"{path}: {where + ': ' if where else ''}{first['msg']}") from error
 
 
 def _monitor(

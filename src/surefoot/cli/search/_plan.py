@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from surefoot.cli._shared import settings_file
 from surefoot.errors import RunError
 from surefoot.search import SEARCHES, ComputeOptimal, Fit, Probe, Search
 from surefoot.search.optimal import Measure
@@ -75,12 +75,7 @@ class Plan(BaseModel):
 
 def read_plan(path: str) -> Plan:
     """A plan from its JSON file. Raises ``RunError`` for a file that is none."""
-    try:
-        return Plan.model_validate_json(Path(path).read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RunError(f"--plan {path}: {where + ': ' if where else ''}{first['msg']}") from error
+    return settings_file("--plan", path, Plan)
 
 
 def search_of(words: str) -> Search:
