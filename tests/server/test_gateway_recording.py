@@ -131,7 +131,7 @@ def test_a_record_is_withdrawn_with_its_caller_unless_it_is_being_written():
         await recorder.close()
 
     asyncio.run(main())
-    assert log.kept == ["begun"]
+    assert log.batches == [["begun"]]
 
 
 def test_notes_are_bounded_and_what_is_lost_is_counted(caplog):

@@ -166,10 +166,12 @@ def require_local(headers: Mapping[str, str]) -> None:
     """
     proxied = next((name for name in _PROXIES if name in headers), None)
     why = f"a proxy passed this on ({proxied})" if proxied else None
-    for name in ("host", "origin"):
-        value = headers.get(name)
-        if not (name == "origin" and value is None) and not _is_local(value or ""):
-            why = f"{name} is {(value or '')[:100]!r}"
+    named = {"host": headers.get("host", "")}
+    if "origin" in headers:
+        named["origin"] = headers["origin"]
+    for name, value in named.items():
+        if not _is_local(value):
+            why = f"{name} is {value[:100]!r}"
     if headers.get("sec-fetch-site") == "cross-site":
         why = "another site's page asked for it"
     if why is not None:

@@ -90,6 +90,8 @@ class Recorder:
             size = min(_BATCH, len(self._waiting))
             taken = [self._waiting.popleft() for _ in range(size)]
             batch = [(record, done) for record, done in taken if not done.done()]
+            if not batch:  # all withdrawn
+                continue
             error = await self._try(log, batch)
             self._failing = isinstance(error, UnavailableError)
             if error is None or len(batch) == 1 or isinstance(error, UnavailableError):
