@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from surefoot.answers import Grader
+from surefoot.io import Run
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.labelling.advantage import advantage_labels, start_values
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
@@ -22,7 +23,6 @@ from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import LabelledTrace, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Problem, Record, Step, StepLabel, StepPair, Trace
 from surefoot.segment import Line
-from surefoot.store import Run
 
 R = TypeVar("R", bound=Record)
 

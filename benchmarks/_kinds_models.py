@@ -13,6 +13,7 @@ import torch
 from _kinds_lab import Lab
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from surefoot.io import read_records, write_records
 from surefoot.lab import critic
 from surefoot.lab.checkpoints import TRUNK
 from surefoot.models.card import CheckpointCard
@@ -25,7 +26,6 @@ from surefoot.models.scorer import Scorer
 from surefoot.models.verifier_format import VerifierFormat
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import StepScores
-from surefoot.store import read_records, write_records
 from surefoot.training.generative_data import build_sft_set, write_critiques
 from surefoot.training.implicit import build_outcome_examples, train_implicit
 from surefoot.training.loop import TrainingConfig, train

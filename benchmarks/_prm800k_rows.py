@@ -14,10 +14,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from surefoot.formats.prm800k_steps import read_prm800k_steps
+from surefoot.formats.processbench import read_processbench
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Trace, content_id
-from surefoot.sources.prm800k_steps import read_prm800k_steps
-from surefoot.sources.processbench import read_processbench
 
 TRAIN_FILE = "prm800k/phase1_train_plus.jsonl.gz"
 TEST_FILE = "prm800k/phase1_test.jsonl.gz"

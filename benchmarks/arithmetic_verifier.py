@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from surefoot import __version__
+from surefoot.formats import read_gsm8k_solutions, read_prm800k_steps, read_processbench
 from surefoot.labelling.arithmetic import ArithmeticVerifier, Check
 from surefoot.labelling.game24 import play
 from surefoot.labelling.stopping import wilson_interval
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
-from surefoot.sources import read_gsm8k_solutions, read_prm800k_steps, read_processbench
 
 _ANNOTATION = re.compile(r"<<([^<>]*)>>")
 Figure = dict[str, object]

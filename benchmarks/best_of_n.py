@@ -25,8 +25,8 @@ from surefoot.evaluation.best_of_n import BestOfNResult, SelectorCurve, evaluate
 from surefoot.evaluation.best_of_n_findings import findings
 from surefoot.evaluation.intervals import Interval
 from surefoot.evaluation.pools import grade_stored, judged_candidates
+from surefoot.formats.candidate_pool import read_candidate_pool
 from surefoot.records import StepScores
-from surefoot.sources.candidate_pool import read_candidate_pool
 
 POOLS = {
     "prm": ("bon/math500_prm_scored_pool.jsonl.gz", [1, 2, 4, 8, 16, 24]),

@@ -30,6 +30,7 @@ from rl import Prover
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
+from surefoot.io import write_json
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller, generate_problems
@@ -45,7 +46,6 @@ from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import Credit, Effective, MinForm, Outcome, Summed
 from surefoot.rl.rollouts import Rollout, roll_out
 from surefoot.segment import Line
-from surefoot.store import write_json
 
 Array = NDArray[np.float64]
 

@@ -42,14 +42,14 @@ LINES = 2
 
 def serve(latency_s: float, database: str) -> None:
     """Run the server until its standard input is closed."""
+    from surefoot.annotation.database import open_database
+    from surefoot.gateway import Gateway, GatewaySettings
+    from surefoot.gateway.http.app import create_app
+    from surefoot.gateway.http.run import GracefulServer, server_of
+    from surefoot.gateway.http.settings import Limits, ServerSettings
     from surefoot.policies.scripted import ScriptedPolicy
     from surefoot.protocols import ProblemTrace, SampleRequest
     from surefoot.records import StepScores, Usage
-    from surefoot.server.app import create_app
-    from surefoot.server.gateway import Gateway, GatewaySettings
-    from surefoot.server.run import GracefulServer, server_of
-    from surefoot.server.settings import Limits, ServerSettings
-    from surefoot.store.database import open_database
 
     class Scorer:
         name = "even"
@@ -215,7 +215,7 @@ async def load(clients: int, port: int, seconds: float, latency_s: float, proces
 
 def missing(database: str, acknowledged: list[str]) -> int:
     """How many answers that clients have are not in the record, whole and with their candidates."""
-    from surefoot.store.database import NotFoundError, open_database
+    from surefoot.annotation.database import NotFoundError, open_database
 
     absent = 0
     with open_database(database) as db:

@@ -31,9 +31,9 @@ from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.intervals import Interval, Resample, bootstrap_statistic
 from surefoot.evaluation.steps import auc_within, best_threshold, first_error, harmonic_mean, step_auc
+from surefoot.io import Run
 from surefoot.lab.checkpoints import POLICY
 from surefoot.policies.transformers import TransformersPolicy
-from surefoot.store import Run
 
 Floats = NDArray[np.float64]
 

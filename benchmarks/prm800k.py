@@ -36,6 +36,7 @@ from _prm800k_rows import (
 )
 from transformers import AutoTokenizer
 
+from surefoot.io import Run
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding, encode_traces
 from surefoot.models.lora import Lora
@@ -43,7 +44,6 @@ from surefoot.models.reward_model import RewardModel
 from surefoot.models.scorer import load_prm
 from surefoot.protocols import LabelledTrace, ProblemTrace, StepScorer
 from surefoot.records import StepScores
-from surefoot.store import Run
 from surefoot.training.config import TrainingConfig, TrainingLog
 from surefoot.training.loop import train
 from surefoot.training.targets import StepTargets, build_examples

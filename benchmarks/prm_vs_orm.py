@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 
 from surefoot import __version__
-from surefoot.evaluation.comparison import ScoredTraces, accuracy_curves
 from surefoot.evaluation.intervals import Interval, bootstrap_seeds
 from surefoot.evaluation.pools import sizes_up_to
-from surefoot.evaluation.quickstart import MODELS, QuickstartConfig
+from surefoot.io import read_records
+from surefoot.quickstart.comparison import ScoredTraces, accuracy_curves
+from surefoot.quickstart.run import MODELS, QuickstartConfig
 from surefoot.records import Problem, StepScores, Trace
-from surefoot.store import read_records
 
 QUICK = {"train_problems": 60, "rollouts": 2, "test_problems": 20, "test_samples": 16}
 

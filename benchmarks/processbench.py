@@ -31,8 +31,8 @@ from surefoot.evaluation.processbench import (
     processbench_cases,
 )
 from surefoot.evaluation.step_scores import open_systems
+from surefoot.formats import read_processbench
 from surefoot.protocols import ProblemTrace
-from surefoot.sources import read_processbench
 
 FILES = MappingProxyType({"gsm8k": "gsm8k.json.gz", "math": "math.fixed.json.gz"})
 RULES = (0.5, "gsm8k", "split")

@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.intervals import bootstrap_seeds
+from surefoot.io import read_records, write_json, write_records
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import generate_problems
 from surefoot.models.aggregate import AGGREGATORS, Aggregator, aggregate
@@ -67,7 +68,6 @@ from surefoot.search import (
     run_search,
 )
 from surefoot.search.optimal import Fit
-from surefoot.store import read_records, write_json, write_records
 
 Array = NDArray[np.float64]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from surefoot.formats import read_math_shepherd
+from surefoot.io import ReadReport
 from surefoot.records import Trace
 from surefoot.segment import join_steps, segment_trace, segmenter
-from surefoot.sources import read_math_shepherd
-from surefoot.store import ReadReport
 
 SOLUTION = "Step 1: 7 + 3 ends in 0.\nThat is easy.\nStep 2: 0 * 4 is 0.\n\nThe answer is 0.\n"
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import settings
+from lab_traces import lab_item
 
-from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
+from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Problem, Trace
-from surefoot.segment import Line, segment_trace
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: more threads would only get in each other's way
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -88,19 +87,6 @@ def lab_items() -> list[ProblemTrace]:
     rng = np.random.default_rng(7)
     problems = generate_problems(12, seed=5, difficulty=Difficulty(min_operations=2, max_operations=4))
     return [lab_item(problem, wrong=number % 2 == 1, rng=rng) for number, problem in enumerate(problems)]
-
-
-def lab_item(problem: Problem, *, wrong: bool, rng: np.random.Generator) -> ProblemTrace:
-    """The worked solution of ``problem``, with the result of one line replaced if ``wrong``."""
-    lines = worked_solution(parse_problem(problem.text)).splitlines(keepends=True)
-    if wrong:
-        at = int(rng.integers(len(lines) - 1))
-        digit = (int(lines[at][-2]) + int(rng.integers(1, 10))) % 10
-        lines[at] = f"{lines[at][:-2]}{digit}\n"
-    trace = Trace(
-        problem_id=problem.id, text="".join(lines), answer=problem.answer, outcome=not wrong, policy="hand"
-    )
-    return ProblemTrace(problem=problem, trace=segment_trace(trace, Line()))
 
 
 def _saved(model, tokenizer, folder: Path) -> Path:

@@ -16,8 +16,8 @@ from typer.main import get_command
 
 import surefoot
 from surefoot.cli import app
+from surefoot.io import read_records, write_records
 from surefoot.records import Problem, StepLabel, StepScores, Trace
-from surefoot.store import read_records, write_records
 
 SAMPLING = [
     *("--n=2", "--max-tokens=40", "--extract=last_number", "--equality=exact"),

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from command_line import good, refused
 
+from surefoot.formats import read_processbench, write_processbench
+from surefoot.io import read_records, write_records
 from surefoot.lab.world import ExactLabeller
 from surefoot.protocols import LabelledTrace
 from surefoot.records import StepLabel, StepScores
-from surefoot.sources import read_processbench, write_processbench
-from surefoot.store import read_records, write_records
 
 PRMBENCH_CLASSES = (
     *("redundency", "circular", "counterfactual", "step_contradiction", "domain_inconsistency"),

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import good, refused
-from conftest import lab_item
+from lab_traces import lab_item
 
+from surefoot.io import write_records
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.card import CheckpointCard
 from surefoot.models.reward_model import RewardModel
 from surefoot.models.scorer import load_prm
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace, Usage
-from surefoot.store import write_records
 
 SAMPLES = 4
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from command_line import good, refused
 
+from surefoot.io import read_records, write_records
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.records import Trace
 from surefoot.rl.gathering import Gathered
-from surefoot.store import read_records, write_records
 
 READING = ("--extract", "phrase", "--equality", "exact", "--max-tokens", 72)
 

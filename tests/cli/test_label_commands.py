@@ -12,6 +12,7 @@ from command_line import good, refused
 from openai_server import Body, Reply, completion, serve
 
 from surefoot.answers import AnswerChecker, Grader
+from surefoot.io import read_records, write_records
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
@@ -21,7 +22,6 @@ from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Problem, StepLabel, StepPair, Trace, Usage
 from surefoot.segment import Line
-from surefoot.store import read_records, write_records
 
 GRADING = ["--extract=phrase", "--equality=exact", "--max-tokens=60"]
 SOLVER = NoisySolver(error_rate=0.25)

@@ -10,13 +10,13 @@ from command_line import good, refused
 
 from surefoot.cli._rl_settings import settle
 from surefoot.errors import RunError
+from surefoot.io import write_records
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.lora import Lora
 from surefoot.rl.advantage import Group, LeaveOneOut
 from surefoot.rl.config import KL, RLConfig
 from surefoot.rl.credit import ClipDelta, MinForm, Mixed, Outcome
 from surefoot.rl.presets import PRESETS
-from surefoot.store import write_records
 
 SMALL = [
     "--updates",

@@ -11,10 +11,10 @@ from transformers import Qwen2Config, Qwen2ForTokenClassification
 
 from surefoot import load_prm
 from surefoot.errors import CheckpointError
+from surefoot.io import read_records, write_records
 from surefoot.models.families import FAMILIES, find_family, is_own, locate
 from surefoot.models.families._checkpoint import Checkpoint
 from surefoot.records import StepScores
-from surefoot.store import read_records, write_records
 
 
 @pytest.fixture(scope="module")

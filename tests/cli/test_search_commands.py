@@ -18,6 +18,7 @@ from surefoot.cli.search._options import PolicyOptions, PrmOptions
 from surefoot.cli.search._plan import Plan, read_plan, search_of
 from surefoot.cli.search._remember import parse_size, remembering_policy, remembering_scorer
 from surefoot.errors import RunError
+from surefoot.io import read_records, write_records
 from surefoot.models.calibrated import CalibratedPRM, fit_calibration, save_calibration
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
@@ -28,7 +29,6 @@ from surefoot.protocols import SampleRequest, Sampling
 from surefoot.records import Problem
 from surefoot.search import SEARCHES, BeamSearch, ComputeOptimal, Rebase, SearchResult
 from surefoot.search.saved_tree import SavedTree
-from surefoot.store import read_records, write_records
 
 SHORT = ("--max-tokens=12", "--step-tokens=6", "--max-steps=2", "--extract=last_number", "--equality=exact")
 MEMORY = 1_000_000

@@ -13,6 +13,7 @@ from openai_server import Body, Reply, completion, serve
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot import load_prm
+from surefoot.io import read_records, write_records
 from surefoot.lab import critic
 from surefoot.lab.world import ExactLabeller
 from surefoot.labelling.advantage import best_of_k, start_values
@@ -22,7 +23,6 @@ from surefoot.models.reference import CACHE
 from surefoot.models.verifier_format import VerifierFormat
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Evidence, StepLabel, StepScores, Trace
-from surefoot.store import read_records, write_records
 from surefoot.training.generative_data import TraceCritiques
 
 FORM = VerifierFormat(

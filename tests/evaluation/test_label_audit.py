@@ -21,10 +21,10 @@ from surefoot.evaluation.label_audit import audit_labels
 from surefoot.evaluation.label_report import write_label_report
 from surefoot.evaluation.label_sets import Reading, by_rater, label_set
 from surefoot.evaluation.labels import Confusion, label_noise
+from surefoot.io import write_records
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller
 from surefoot.records import Evidence, Step, StepLabel, Trace, Usage
-from surefoot.store import write_records
 
 
 def trace_of(steps, name, problem="p"):

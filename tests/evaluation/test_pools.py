@@ -17,9 +17,9 @@ from surefoot.evaluation.pools import (
     require_ceiling,
     sizes_up_to,
 )
+from surefoot.formats.candidate_pool import CandidatePool
 from surefoot.records import Problem, Step, StepScores, Trace
 from surefoot.search.estimators import Pool
-from surefoot.sources.candidate_pool import CandidatePool
 
 NUMERIC = AnswerChecker("numeric")
 

@@ -9,8 +9,8 @@ from surefoot.errors import LabelError
 from surefoot.evaluation.prmbench import GROUPS, evaluate_prmbench, prmbench_cases
 from surefoot.evaluation.prmbench_report import write_prmbench_report
 from surefoot.evaluation.step_scores import labelled_system, scored_system
+from surefoot.formats import read_prmbench, read_prmbench_controls
 from surefoot.records import StepLabel, StepScores
-from surefoot.sources import read_prmbench, read_prmbench_controls
 
 REAL = Path(__file__).parents[2] / "../shared/data/prmbench/subset400_target_data.jsonl.gz"
 CLASSES = [kind for group in GROUPS.values() for kind in group]

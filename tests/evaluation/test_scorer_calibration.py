@@ -13,9 +13,9 @@ from surefoot.evaluation.scorer_calibration import CalibrationAudit, audit_calib
 from surefoot.evaluation.scorer_calibration_report import findings, write_calibration_report
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import labelled_system, open_systems, scored_system
+from surefoot.formats import read_processbench
 from surefoot.models.calibrated import TemperatureMap, require_other_split
 from surefoot.records import Step, StepLabel, StepScores, Trace
-from surefoot.sources import read_processbench
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 TEMPERATURE = 3.0

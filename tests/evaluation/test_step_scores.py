@@ -5,8 +5,8 @@ from fixed_scorer import FixedScorer, one_character_steps
 
 from surefoot.errors import RecordError, ScoreError
 from surefoot.evaluation.step_scores import labelled_system, open_systems, recorded_by_all, scored_system
+from surefoot.io import write_records
 from surefoot.records import StepLabel
-from surefoot.store import write_records
 
 ITEMS = one_character_steps("ab", "cde", "f")
 TRACES = [item.trace for item in ITEMS]

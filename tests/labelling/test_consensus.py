@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from surefoot.cli.label.consensus import consensus as consensus_command
 from surefoot.errors import LabelError
+from surefoot.io import read_records, write_records
 from surefoot.labelling.consensus import ConsensusLabeller, consensus, rows_of
 from surefoot.labelling.consensus_rules import FirstError, Unanimous, Weighted
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, Usage
-from surefoot.store import read_records, write_records
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 PROBLEM = Problem(text="How many?")

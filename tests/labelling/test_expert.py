@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 from surefoot.cli.label.expert import expert as expert_command
 from surefoot.errors import LabelError
+from surefoot.formats import read_gsm8k_solutions, read_processbench
+from surefoot.io import read_records, write_records
 from surefoot.labelling.expert import ExpertLabeller, expert_traces
 from surefoot.labelling.step_match import ExactText, SameNumbers, SameToolCalls, SimilarText
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Message, Problem, StepLabel, ToolCall, Trace
 from surefoot.segment import Line, segment_trace
-from surefoot.sources import read_gsm8k_solutions, read_processbench
-from surefoot.store import read_records, write_records
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 PROBLEM = Problem(text="Go to the end.")

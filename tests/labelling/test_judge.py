@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from surefoot.cli.label.judge import judge
 from surefoot.errors import LabelError, PolicyError
+from surefoot.io import read_records, write_records
 from surefoot.labelling.judge import AFTER_FIRST_ERROR, JudgeLabeller
 from surefoot.labelling.judge_prompt import JudgePrompt
 from surefoot.labelling.judge_reply import (
@@ -30,7 +31,6 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, Labeller, ProblemTrace, SampleResult, Sampling
 from surefoot.records import Message, Problem, Step, StepLabel, ToolCall, Trace, Usage
 from surefoot.segment import join_steps, segment_trace
-from surefoot.store import read_records, write_records
 
 PROBLEM = Problem(text="What is 2 + 3 times 4?", answer="14")
 WARM = Sampling(temperature=1.0, max_tokens=500)

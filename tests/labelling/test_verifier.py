@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from surefoot.cli.label.verify import verify
 from surefoot.errors import LabelError, RecordError
+from surefoot.io import read_records, write_records
 from surefoot.lab.world import ExactLabeller, generate_problems, parse_problem, worked_solution
 from surefoot.labelling.verifier import LabVerifier, VerifierLabeller, open_verifier
 from surefoot.protocols import Labeller, ProblemTrace, StepVerifier, Verdict
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import Line, segment_trace
-from surefoot.store import read_records, write_records
 
 
 class Fixed:

@@ -11,6 +11,7 @@ from published_checkpoints import QWEN_TEMPLATE, SPECIAL, TINY, byte_tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from surefoot.errors import CheckpointError, ScoreError
+from surefoot.io import write_json
 from surefoot.lab.critic import CORRECT, END, INCORRECT, OPENING, QUESTION, STEP, TEMPLATE, NoisyCritic
 from surefoot.lab.world import check_steps
 from surefoot.models.card import CheckpointCard
@@ -21,7 +22,6 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.transformers import TransformersPolicy, encode_request
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling, StepScorer
 from surefoot.records import Problem, Step, Trace, Usage
-from surefoot.store import write_json
 
 GOOD, BAD = r"\boxed{correct}", r"\boxed{incorrect}"
 WARM = Sampling(temperature=0.6, max_tokens=100)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import ScoreError, TrainingError
+from surefoot.io import Run, read_records
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.models.label_scorer import LabelScorer
@@ -22,7 +23,6 @@ from surefoot.rl.expert_iteration import ExpertIterationConfig, iterate, select_
 from surefoot.rl.gathering import Gathered
 from surefoot.rl.round_rows import RoundRow
 from surefoot.segment import Line, segment_trace
-from surefoot.store import Run, read_records
 from surefoot.training.config import TrainingConfig
 
 EASY = Difficulty(min_operations=6, max_operations=6)

@@ -10,6 +10,7 @@ import pytest
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
+from surefoot.io import Run, read_records
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems, parse_problem, worked_solution
 from surefoot.models.lora import Lora
@@ -23,7 +24,6 @@ from surefoot.rl.imitation import ImitationConfig, imitate
 from surefoot.rl.relabelling import Expert, relabel, step_match
 from surefoot.rl.round_rows import RoundRow
 from surefoot.segment import Line, segment_trace
-from surefoot.store import Run, read_records
 from surefoot.training.cloning import Demonstration, demonstrate
 from surefoot.training.config import TrainingConfig
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from surefoot.answers import AnswerChecker, Grader
+from surefoot.io import read_records, write_records
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems, is_line
 from surefoot.policies.scripted import ScriptedPolicy
@@ -24,7 +25,6 @@ from surefoot.search.method import run_search
 from surefoot.search.result import SearchResult
 from surefoot.search.saved_tree import SavedNode, SavedTree, save_tree
 from surefoot.search.space import Space
-from surefoot.store import read_records, write_records
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from surefoot.annotation.database import Database, Protocol, open_database
+from surefoot.annotation.pages import PageSettings, create_pages_app
 from surefoot.records import Message, Problem, Step, StepScores, ToolCall, Trace
-from surefoot.server.pages import PageSettings, create_pages_app
-from surefoot.store.database import Database, Protocol, open_database
 
 PASSWORD = "correct horse battery"
 SCRIPT = "<script>document.title='owned'</script>"

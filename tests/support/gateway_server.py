@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
+from surefoot.gateway import Gateway, GatewaySettings
+from surefoot.gateway.http.app import create_app
+from surefoot.gateway.http.run import server_of
+from surefoot.gateway.http.settings import Limits, ServerSettings
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import StepScores, Usage
-from surefoot.server.app import create_app
-from surefoot.server.gateway import Gateway, GatewaySettings
-from surefoot.server.run import server_of
-from surefoot.server.settings import Limits, ServerSettings
 
 
 class LineScorer:

@@ -10,12 +10,12 @@ from typing import Any
 
 from annotation_room import SCRIPT, Browser, Room, open_room, text_trace
 
+from surefoot.annotation.database import Database, GatewayCandidate, GatewayRecord
+from surefoot.annotation.inspect import InspectSettings, install_inspection
+from surefoot.annotation.pages import PageSettings
+from surefoot.io import write_records
 from surefoot.records import Evidence, Problem, StepLabel, StepScores, Trace
 from surefoot.search.saved_tree import SavedNode, SavedTree
-from surefoot.server.inspect import InspectSettings, install_inspection
-from surefoot.server.pages import PageSettings
-from surefoot.store import write_records
-from surefoot.store.database import Database, GatewayCandidate, GatewayRecord
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 

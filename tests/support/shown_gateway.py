@@ -7,9 +7,9 @@ from datetime import timedelta
 
 from inspection_room import NOON, add_request
 
+from surefoot.annotation.database import Database, GatewayCandidate
 from surefoot.records import Problem, StepScores, Trace, now
 from surefoot.search.saved_tree import SavedTree
-from surefoot.store.database import Database, GatewayCandidate
 
 
 def add_requests(db: Database, problem: Problem, traces: list[Trace], tree: SavedTree) -> None:

@@ -8,8 +8,8 @@ from annotation_room import Browser, Room, text_trace
 from inspection_room import Inspection, open_inspection
 from shown_inspection import Views, inspected
 
+from surefoot.annotation.database import KnownAnswer, NewItem, Protocol
 from surefoot.records import Problem
-from surefoot.store.database import KnownAnswer, NewItem, Protocol
 
 _INSTRUCTIONS = """# Fractions
 

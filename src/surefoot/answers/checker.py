@@ -10,10 +10,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from surefoot._answer_task import load_comparison
-from surefoot._bounded_worker import BoundedWorker
 from surefoot.answers.plain import MAX_CHARS, compare_plain, normalise, plain_number
 from surefoot.errors import AnswerError
+from surefoot.io.answer_task import load_comparison
+from surefoot.io.bounded_worker import BoundedWorker
 
 _MEMO_PAIRS = 20_000
 

@@ -52,8 +52,8 @@ def in_pieces(
     them. Raises ``RunError`` if ``<out>.work`` belongs to a command with other settings or inputs,
     and ``RecordError`` before any work if ``out`` has an unknown ending.
     """
-    from surefoot.store import Run, write_records
-    from surefoot.store.files import ENDINGS
+    from surefoot.io import Run, write_records
+    from surefoot.io.files import ENDINGS
 
     if out != "-" and not out.endswith(ENDINGS):
         raise RecordError(f"--out {out}: unknown ending; choose {', '.join(ENDINGS)}, or - for a pipe")

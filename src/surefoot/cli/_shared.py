@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from surefoot.answers import AnswerChecker, AnswerStyle, Grader
+    from surefoot.io import Run
     from surefoot.models.verifier_format import VerifierFormat
     from surefoot.protocols import LabelledTrace, Policy, ProblemTrace
-    from surefoot.store import Run
 
 R = TypeVar("R", bound=Record)
 M = TypeVar("M", bound="BaseModel")
@@ -83,7 +83,7 @@ def read_all(path: str, record: type[R]) -> list[R]:
 
     Raises ``RecordError`` if there is no good record.
     """
-    from surefoot.store import ReadReport, read_records
+    from surefoot.io import ReadReport, read_records
 
     report = ReadReport()
     records = list(read_records(path if path == "-" else Path(path), record, report=report))
@@ -226,7 +226,7 @@ def one_writer(
     out: Path, command: str, settings: Mapping[str, Any], inputs: Mapping[str, Path]
 ) -> Iterator[Run | None]:
     """The run directory, held by the first of several processes; ``None`` in the others."""
-    from surefoot.store import Run
+    from surefoot.io import Run
 
     if int(os.environ.get("RANK", "0")) > 0:
         yield None

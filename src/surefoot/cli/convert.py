@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 if TYPE_CHECKING:
+    from surefoot.formats import WriteReport
     from surefoot.protocols import LabelledTrace
-    from surefoot.sources import WriteReport
 
 
 def convert(
@@ -57,10 +57,10 @@ def convert(
     Example: `surefoot convert prm800k/ --from records --to math-shepherd --neutral positive --out ms.jsonl`
     """
     from surefoot.errors import RecordError
+    from surefoot.formats import WRITERS, Neutral, read_source
+    from surefoot.io import ReadReport
     from surefoot.protocols import LabelledTrace, ProblemTrace
     from surefoot.records import Problem
-    from surefoot.sources import WRITERS, Neutral, read_source
-    from surefoot.store import ReadReport
 
     if writer != "records" and writer not in WRITERS:
         raise RecordError(f"--to is {writer!r}; choose from records, {', '.join(WRITERS)}")
@@ -103,8 +103,8 @@ def _read_records(folder: Path) -> list[LabelledTrace]:
 def _write_records(
     folder: Path, problems: list[Any], traces: list[Any], labelled: list[LabelledTrace], ending: str
 ) -> None:
+    from surefoot.io import write_records
     from surefoot.records import Problem, StepLabel, Trace
-    from surefoot.store import write_records
 
     folder.mkdir(parents=True, exist_ok=True)
     unique = list({problem.id: problem for problem in problems}.values())
@@ -122,7 +122,7 @@ def _write(
 ) -> WriteReport:
     """Raises ``RecordError`` if the format has two signs, there are neutral labels and no policy for them."""
     from surefoot.errors import RecordError
-    from surefoot.sources import SIGN_WRITERS, WRITERS
+    from surefoot.formats import SIGN_WRITERS, WRITERS
 
     if writer not in SIGN_WRITERS:
         return WRITERS[writer](items, out)

@@ -56,10 +56,10 @@ def expert_iteration(options: ExpertIterationOptions, reading: ReadingOptions) -
     from surefoot.cli._rounds import say_rounds
     from surefoot.cli._shared import checked_options, read_all, stages
     from surefoot.cli._step_judges import by_steps, step_scorer
+    from surefoot.io import Run
     from surefoot.models.families import identifying_files
     from surefoot.records import Problem
     from surefoot.rl.expert_iteration import ExpertIterationConfig, iterate
-    from surefoot.store import Run
 
     threshold = options.threshold if by_steps(options.prm, options.verifier) else None
     with checked_options():

@@ -97,10 +97,10 @@ def imitate(options: ImitateOptions, reading: o.ReadingOptions) -> None:
     from surefoot.cli._rounds import say_rounds
     from surefoot.cli._shared import checked_options, choice, read_all, stages
     from surefoot.errors import RunError
+    from surefoot.io import Run
     from surefoot.records import Problem
     from surefoot.rl.imitation import ImitationConfig
     from surefoot.rl.imitation import imitate as follow
-    from surefoot.store import Run
 
     choice("--after", options.after, "until_error", "all")
     if options.traces is None and options.expert is None:

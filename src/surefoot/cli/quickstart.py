@@ -10,7 +10,7 @@ import typer
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.comparison import Summary
+    from surefoot.quickstart.comparison import Summary
 
 
 def quickstart(
@@ -31,9 +31,9 @@ def quickstart(
 
     from surefoot.cli._shared import stages
     from surefoot.errors import RunError
-    from surefoot.evaluation.comparison import Summary
-    from surefoot.evaluation.quickstart import QuickstartConfig, run_quickstart
-    from surefoot.store import Run
+    from surefoot.io import Run
+    from surefoot.quickstart.comparison import Summary
+    from surefoot.quickstart.run import QuickstartConfig, run_quickstart
 
     try:
         text = config.read_text() if config else "{}"
@@ -49,7 +49,7 @@ def _print(summary: Summary, out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from surefoot.evaluation.quickstart_report import CURVES
+    from surefoot.quickstart.report import CURVES
 
     sizes = list(summary.prm)
     table = Table(title="Share of problems answered right, choosing among N samples")

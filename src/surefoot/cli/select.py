@@ -39,11 +39,11 @@ def select(
     from surefoot.answers import group_equal
     from surefoot.cli._shared import checker, read_all
     from surefoot.errors import ScoreError
+    from surefoot.io import write_records
     from surefoot.models.aggregate import AGGREGATORS
     from surefoot.protocols import Candidate
     from surefoot.records import StepScores, Trace
     from surefoot.search import SELECTORS
-    from surefoot.store import write_records
 
     if rule not in SELECTORS:
         raise ScoreError(f"--rule is {rule!r}; choose from {', '.join(SELECTORS)}")

@@ -13,11 +13,11 @@ from surefoot.cli.serve_accounts import keys_app, prune, users_app
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from surefoot.annotation.database import Database
+    from surefoot.gateway import GatewaySettings, Monitor, MonitorSettings
+    from surefoot.gateway.http.settings import Limits, ServerSettings
     from surefoot.models.scorer import CheckpointScorer
     from surefoot.protocols import Policy
-    from surefoot.server.gateway import GatewaySettings, Monitor, MonitorSettings
-    from surefoot.server.settings import Limits, ServerSettings
-    from surefoot.store.database import Database
 
 app = typer.Typer(help="Serve the gateway and the pages.", invoke_without_command=True)
 app.add_typer(keys_app, name="keys")
@@ -40,12 +40,12 @@ def serve(
     """
     if context.invoked_subcommand is not None:
         return
+    from surefoot.annotation.database import open_database
     from surefoot.cli._shared import checked_options, open_policy, settings_file
-    from surefoot.server.app import create_app
-    from surefoot.server.gateway import Gateway, MonitorSettings
-    from surefoot.server.run import server_of
-    from surefoot.server.settings import is_loopback
-    from surefoot.store.database import open_database
+    from surefoot.gateway import Gateway, MonitorSettings
+    from surefoot.gateway.http.app import create_app
+    from surefoot.gateway.http.run import server_of
+    from surefoot.gateway.http.settings import is_loopback
 
     with checked_options():
         limits = bounds.limits()
@@ -93,8 +93,8 @@ def serve(
 
 
 def _pages(listening: Listening, db: Database) -> FastAPI:
-    from surefoot.server.inspect import InspectSettings, install_inspection
-    from surefoot.server.pages import PageSettings, create_pages_app
+    from surefoot.annotation.inspect import InspectSettings, install_inspection
+    from surefoot.annotation.pages import PageSettings, create_pages_app
 
     # over plain HTTP, as on loopback, a browser would not send a secure cookie back
     app = create_pages_app(db, PageSettings(secure=listening.secure_cookies))
@@ -105,7 +105,7 @@ def _pages(listening: Listening, db: Database) -> FastAPI:
 def _monitor(
     settings: MonitorSettings, db: Database, policy: Policy, scorer: CheckpointScorer | None
 ) -> Monitor:
-    from surefoot.server.gateway import Monitor, resumed
+    from surefoot.gateway import Monitor, resumed
 
     if scorer is None:
         return Monitor(settings)
@@ -113,7 +113,7 @@ def _monitor(
 
 
 def _server_settings(listening: Listening, limits: Limits) -> ServerSettings:
-    from surefoot.server.settings import ServerSettings
+    from surefoot.gateway.http.settings import ServerSettings
 
     return ServerSettings(
         host=listening.host,
@@ -125,8 +125,8 @@ def _server_settings(listening: Listening, limits: Limits) -> ServerSettings:
 
 
 def _gateway_settings(writing: Writing, verifying: Verifying) -> GatewaySettings:
-    from surefoot.server.gateway import GatewaySettings
-    from surefoot.server.gateway.settings import OFFERED
+    from surefoot.gateway import GatewaySettings
+    from surefoot.gateway.settings import OFFERED
 
     return GatewaySettings(
         strategy=verifying.strategy,

@@ -43,8 +43,8 @@ def add_key(
 
     Example: `surefoot serve keys add alice --rate 60`
     """
+    from surefoot.annotation.database import open_database
     from surefoot.cli._shared import choice
-    from surefoot.store.database import open_database
 
     choice("--role", role, "client", "viewer", "annotator", "admin")
     with open_database(database) as db:
@@ -60,7 +60,7 @@ def list_keys(database: DatabaseOption = "surefoot.db") -> None:
 
     Example: `surefoot serve keys list`
     """
-    from surefoot.store.database import open_database
+    from surefoot.annotation.database import open_database
 
     with open_database(database) as db:
         for key in db.keys.list():
@@ -85,7 +85,7 @@ def revoke_key(
 
     Example: `surefoot serve keys revoke 3`
     """
-    from surefoot.store.database import open_database
+    from surefoot.annotation.database import open_database
 
     with open_database(database) as db:
         db.keys.revoke(number)
@@ -106,8 +106,8 @@ def add_user(
     """
     import secrets
 
+    from surefoot.annotation.database import open_database
     from surefoot.cli._shared import choice
-    from surefoot.store.database import open_database
 
     roles = role or ["annotator"]
     for one in roles:
@@ -131,7 +131,7 @@ def prune(
     """
     from datetime import UTC, datetime, timedelta
 
-    from surefoot.store.database import open_database
+    from surefoot.annotation.database import open_database
 
     before, deleted = datetime.now(UTC) - timedelta(days=days), 0
     with open_database(database) as db:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from surefoot.answers import AnswerChecker, AnswerStyle, extract_answer, group_equal
 from surefoot.errors import ScoreError
+from surefoot.formats.candidate_pool import CandidatePool
 from surefoot.models.aggregate import Aggregator, aggregate
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.search.estimators import Method, Pool, selection_curve
-from surefoot.sources.candidate_pool import CandidatePool
 
 FloatArray = NDArray[np.float64]
 

@@ -187,10 +187,10 @@ def score_once(
     Killed at any moment, it goes on. The model is not loaded where everything is there. Raises ``RunError``
     if the folder belongs to another model or other items, or ``name`` cannot name a folder.
     """
+    from surefoot.io import Run
     from surefoot.models.card import CALIBRATION
     from surefoot.models.families import identifying_files
     from surefoot.models.scorer import load_prm
-    from surefoot.store import Run
 
     if not _FOLDER_NAME.fullmatch(name):
         raise RunError(
@@ -228,8 +228,8 @@ def recorded_by_all(systems: Sequence[System], among: Sequence[int] | None = Non
 
 
 def _stored(name: str, path: Path, traces: Sequence[Trace], reading: Reading | None) -> list[System]:
-    from surefoot.sources.fover_scores import read_fover_scores
-    from surefoot.store import ReadReport
+    from surefoot.formats.fover_scores import read_fover_scores
+    from surefoot.io import ReadReport
 
     scores, skipped = _records(path, StepScores)
     if not scores:
@@ -251,8 +251,8 @@ def _stored(name: str, path: Path, traces: Sequence[Trace], reading: Reading | N
 
 def _records(path: Path, record: type[R]) -> tuple[list[R], int]:
     """Records of a file, none if it is of another kind, and the number of lines skipped."""
-    from surefoot.store import ReadReport, read_records
-    from surefoot.store.files import ENDINGS
+    from surefoot.io import ReadReport, read_records
+    from surefoot.io.files import ENDINGS
 
     if not path.name.endswith(ENDINGS):
         return [], 0

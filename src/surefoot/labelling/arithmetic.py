@@ -10,8 +10,8 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Literal, Self
 
-from surefoot._bounded_worker import BoundedWorker
 from surefoot.errors import LabelError
+from surefoot.io.bounded_worker import BoundedWorker
 from surefoot.labelling._algebra import load_algebra
 from surefoot.labelling._equations import Equation, Side, find_equations, leading_number
 from surefoot.labelling._expression import (

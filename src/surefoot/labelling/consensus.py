@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from surefoot.errors import LabelError
+from surefoot.formats._signs import Neutral, step_signs
 from surefoot.labelling.consensus_rules import Decision, Rule
 from surefoot.protocols import LabelledTrace, Labeller, ProblemTrace
 from surefoot.records import Evidence, StepLabel, Usage
-from surefoot.sources._signs import Neutral, step_signs
 
 SOURCE = "consensus"
 

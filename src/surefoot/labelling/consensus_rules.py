@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from surefoot.errors import LabelError
-from surefoot.sources._signs import Sign
+from surefoot.formats._signs import Sign
 
 Signs = Mapping[str, Sequence[Sign]]
 """By the name of the source, sorted: one sign a step of one trace."""

@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sklearn.isotonic import IsotonicRegression
 
 from surefoot.errors import CheckpointError, ScoreError
+from surefoot.io import write_json
 from surefoot.models.aggregate import aggregate
 from surefoot.models.card import CALIBRATION
 from surefoot.models.scorer import CheckpointScorer, pasted
 from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, StepScores, content_id
-from surefoot.store import write_json
 
 FloatArray: TypeAlias = NDArray[np.float64]
 

@@ -18,13 +18,13 @@ from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
+from surefoot.io import write_json
 from surefoot.models.card import CARD, CheckpointCard, read_card
 from surefoot.models.encoding import EncodedTrace, encode_traces
 from surefoot.models.hub import fetch_checkpoint, push_checkpoint
 from surefoot.models.lora import base_of, has_adapter, load_adapter, save_adapter
 from surefoot.models.pretrained import load_pretrained
 from surefoot.protocols import ProblemTrace
-from surefoot.store import write_json
 
 FAMILY = "surefoot"
 HEAD = "head.safetensors"

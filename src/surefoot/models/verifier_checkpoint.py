@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
+from surefoot.io import write_json
 from surefoot.models.card import CARD, CheckpointCard, read_card
 from surefoot.models.causal import load_causal, save_causal
 from surefoot.models.lora import base_of, load_adapter
 from surefoot.models.verifier_format import VerifierFormat
-from surefoot.store import write_json
 
 FAMILY = "generative"
 FORMAT = "verifier.json"

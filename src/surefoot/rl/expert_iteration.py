@@ -17,6 +17,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from surefoot.errors import ScoreError, TrainingError
+from surefoot.io import Run
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, StepScores, Trace, Usage
@@ -24,7 +25,6 @@ from surefoot.rl.exercise import Exercise, RoundsConfig
 from surefoot.rl.gathering import Gathered, Turn
 from surefoot.rl.round_rows import RoundRow
 from surefoot.rl.rounds import Progress, run_rounds
-from surefoot.store import Run
 from surefoot.training.cloning import demonstrate
 
 

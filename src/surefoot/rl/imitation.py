@@ -15,6 +15,7 @@ from typing import Literal
 from pydantic import Field
 
 from surefoot.errors import TrainingError
+from surefoot.io import Run
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import Policy, ProblemTrace, Sampling
@@ -24,7 +25,6 @@ from surefoot.rl.gathering import Gathered, Turn
 from surefoot.rl.relabelling import After, Expert, Relabelled, relabel, step_match
 from surefoot.rl.round_rows import RoundRow
 from surefoot.rl.rounds import Progress, run_rounds
-from surefoot.store import Run
 from surefoot.training.cloning import Demonstration
 
 

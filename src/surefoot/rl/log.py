@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.errors import RecordError
 from surefoot.evaluation.intervals import Interval
+from surefoot.io import atomic_file
 from surefoot.records import Problem, Trace, Usage
-from surefoot.store import atomic_file
 
 AlarmName = Literal["length", "cut", "empty", "repeated", "one_step", "entropy", "parted", "gold"]
 """What :class:`surefoot.rl.guards.Guards` looks for."""

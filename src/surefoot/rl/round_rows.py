@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from surefoot.io import atomic_file
 from surefoot.records import Usage
 from surefoot.rl.log import EvaluationRow, scalars
-from surefoot.store import atomic_file
 
 
 class RoundRow(BaseModel):

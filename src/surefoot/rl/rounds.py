@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from surefoot.errors import RunError, TrainingError
+from surefoot.io import JSON, Run
 from surefoot.models.causal import load_causal
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.records import Problem, Usage
@@ -25,7 +26,6 @@ from surefoot.rl.exercise import Exercise, RoundsConfig
 from surefoot.rl.gathering import Gather, Gathered, Turn
 from surefoot.rl.log import EvaluationRow
 from surefoot.rl.round_rows import RoundRow, write_curves
-from surefoot.store import JSON, Run
 from surefoot.training.cloning import (
     Demonstration,
     build_cloning_examples,

@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 from surefoot.errors import TrainingError
+from surefoot.io import write_json
 from surefoot.models.causal import save_causal
 from surefoot.rl.assess import Assessment
 from surefoot.rl.config import RLConfig
 from surefoot.rl.log import RLLog
 from surefoot.rl.run_models import RunModels
 from surefoot.rl.samples import write_samples
-from surefoot.store import write_json
 from surefoot.training.checkpoint import load_state, save_state
 from surefoot.training.workers import Workers
 

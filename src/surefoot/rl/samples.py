@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from surefoot.io import atomic_file
 from surefoot.rl.assess import Assessed
 from surefoot.rl.log import SampleRow
-from surefoot.store import atomic_file
 
 
 def write_samples(path: Path, update: int, groups: Sequence[Sequence[Assessed]], count: int) -> None:

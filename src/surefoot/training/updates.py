@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from surefoot.errors import TrainingError
-from surefoot.store import write_json
+from surefoot.io import write_json
 from surefoot.training.batches import batch_order, cut_passes
 from surefoot.training.checkpoint import load_state, save_state, write_curves
 from surefoot.training.config import TrainingConfig, TrainingLog, rate_share

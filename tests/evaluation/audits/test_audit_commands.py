@@ -14,13 +14,13 @@ from toy_scorers import Toy, constant, exact, lab_material, length, outcome
 
 from surefoot.cli.audit._inputs import drawn
 from surefoot.cli.audit.clean import built
+from surefoot.formats import write_processbench
+from surefoot.io import write_records
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.reward_model import RewardModel
 from surefoot.protocols import LabelledTrace
 from surefoot.records import StepLabel
-from surefoot.sources import write_processbench
-from surefoot.store import write_records
 
 QUICK = ("--draws=40", "--seed=1")
 

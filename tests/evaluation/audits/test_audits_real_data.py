@@ -15,10 +15,10 @@ from surefoot.evaluation.audits import (
     audit_transfer,
     labelled_cases,
 )
+from surefoot.formats import read_processbench
+from surefoot.formats.candidate_pool import read_candidate_pool
+from surefoot.formats.fover_scores import read_fover_scores
 from surefoot.protocols import ProblemTrace
-from surefoot.sources import read_processbench
-from surefoot.sources.candidate_pool import read_candidate_pool
-from surefoot.sources.fover_scores import read_fover_scores
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 SCORES = DATA / "calib/fover_processbench_scores.jsonl.gz"

@@ -181,8 +181,8 @@ def _from_records(problems: str, traces: str, labels: str | None) -> list[Case]:
 
 def _from_processbench(files: list[str]) -> list[Case]:
     from surefoot.evaluation.audits import labelled_cases
+    from surefoot.formats import read_processbench
     from surefoot.protocols import ProblemTrace
-    from surefoot.sources import read_processbench
 
     found = [item for file in files for item in read_processbench(file)]
     items = [ProblemTrace(problem=item.problem, trace=item.trace) for item in found]
@@ -233,9 +233,9 @@ def _stored(name: str, path: str, rules: dict[str, Aggregator]) -> list[Subject]
 
 def _scores(path: str) -> list[StepScores]:
     from surefoot.errors import RecordError
+    from surefoot.formats.fover_scores import read_fover_scores
+    from surefoot.io import ReadReport, read_records
     from surefoot.records import StepScores
-    from surefoot.sources.fover_scores import read_fover_scores
-    from surefoot.store import ReadReport, read_records
 
     report = ReadReport()
     records = list(read_records(Path(path), StepScores, report=report)) or list(read_fover_scores(path))

@@ -24,7 +24,7 @@ def leave(
     """
     from surefoot.evaluation._plain import plain
     from surefoot.evaluation.audits import write_audit_report
-    from surefoot.store import write_json
+    from surefoot.io import write_json
 
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)

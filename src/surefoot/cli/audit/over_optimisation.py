@@ -91,9 +91,9 @@ def _from_pool(path: str, aggregate: str | None) -> tuple[list[Subject], list[Pr
     """The pool's own scorer, once by each rule if none is asked for; outcomes are the file's verdicts."""
     from surefoot.cli._shared import choice
     from surefoot.evaluation.audits import StoredScores, Subject
+    from surefoot.formats.candidate_pool import read_candidate_pool
     from surefoot.models.aggregate import AGGREGATORS
     from surefoot.protocols import ProblemTrace
-    from surefoot.sources.candidate_pool import read_candidate_pool
 
     if aggregate:
         choice("--aggregate", aggregate, *AGGREGATORS)

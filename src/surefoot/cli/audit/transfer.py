@@ -80,7 +80,7 @@ def _cases(path: str, limit: int | None, seed: int) -> list[Case]:
     from pathlib import Path
 
     from surefoot.errors import RunError
-    from surefoot.store.files import ENDINGS
+    from surefoot.io.files import ENDINGS
 
     folder = Path(path)
     if folder.is_file():

@@ -76,8 +76,8 @@ def best_of_n(
     from surefoot.evaluation.best_of_n import evaluate_best_of_n
     from surefoot.evaluation.best_of_n_report import write_best_of_n_report
     from surefoot.evaluation.pools import judged_candidates
+    from surefoot.io import write_json
     from surefoot.records import Problem, Trace
-    from surefoot.store import write_json
 
     wanted = _numbers(sizes) if sizes else None
     files = named(sources or [])
@@ -127,8 +127,8 @@ def _numbers(text: str) -> list[int]:
 
 def _stored(pool: str, comparing: AnswerChecker, extract: str, progress: Progress) -> StoredPools:
     from surefoot.evaluation.pools import grade_stored
-    from surefoot.sources.candidate_pool import read_candidate_pool
-    from surefoot.store import ReadReport
+    from surefoot.formats.candidate_pool import read_candidate_pool
+    from surefoot.io import ReadReport
 
     report = ReadReport()
     pools = list(read_candidate_pool(pool, report=report))

@@ -72,8 +72,8 @@ def calibration(
     from surefoot.evaluation.label_sets import Reading, label_set
     from surefoot.evaluation.scorer_calibration import MAP_KINDS, audit_calibration
     from surefoot.evaluation.scorer_calibration_report import write_calibration_report
+    from surefoot.io import write_json
     from surefoot.records import Problem, Trace
-    from surefoot.store import write_json
 
     for kind in fit or []:
         choice("--fit", kind, *MAP_KINDS, "none")

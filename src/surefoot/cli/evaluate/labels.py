@@ -70,8 +70,8 @@ def labels(
     from surefoot.cli.evaluate._sources import named
     from surefoot.evaluation.label_audit import TRUTH, audit_labels
     from surefoot.evaluation.label_report import write_label_report
+    from surefoot.io import write_json
     from surefoot.records import StepLabel, Trace
-    from surefoot.store import write_json
 
     _choose("--neutral", neutral, "good", "bad", "drop")
     _choose("--binning", binning, "equal-mass", "equal-width")

@@ -71,7 +71,7 @@ def prmbench(
     from surefoot.evaluation.prmbench import evaluate_prmbench, prmbench_cases
     from surefoot.evaluation.prmbench_report import write_prmbench_report
     from surefoot.evaluation.splits import SPLIT, parse_rules
-    from surefoot.store import write_json
+    from surefoot.io import write_json
 
     choice("--missing", missing, "leave-out", "wrong")
     choice("--neutral", neutral, "good", "bad", "drop")
@@ -102,8 +102,8 @@ def prmbench(
 
 def _read(path: str) -> list[LabelledTrace]:
     """Rows and controls; what is skipped is said once."""
-    from surefoot.sources import read_prmbench, read_prmbench_controls
-    from surefoot.store import ReadReport
+    from surefoot.formats import read_prmbench, read_prmbench_controls
+    from surefoot.io import ReadReport
 
     report, controls = ReadReport(), ReadReport()
     items = [*read_prmbench(path, report=report), *read_prmbench_controls(path, report=controls)]

@@ -65,7 +65,7 @@ def processbench(
     from surefoot.evaluation.processbench import evaluate_processbench, processbench_cases
     from surefoot.evaluation.processbench_report import write_processbench_report
     from surefoot.evaluation.splits import SPLIT, parse_rules
-    from surefoot.store import write_json
+    from surefoot.io import write_json
 
     choice("--missing", missing, "leave-out", "wrong")
     choice("--neutral", neutral, "good", "bad", "drop")
@@ -88,8 +88,8 @@ def processbench(
 
 
 def _read(path: str) -> list[LabelledTrace]:
-    from surefoot.sources import read_processbench
-    from surefoot.store import ReadReport
+    from surefoot.formats import read_processbench
+    from surefoot.io import ReadReport
 
     report = ReadReport()
     items = list(read_processbench(path, report=report))

@@ -9,8 +9,8 @@ import typer
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
+    from surefoot.formats import Neutral
     from surefoot.labelling.consensus_rules import Rule
-    from surefoot.sources import Neutral
 
 
 def consensus(
@@ -54,10 +54,10 @@ def consensus(
 
     from surefoot.cli._shared import pair, read_all
     from surefoot.errors import LabelError
+    from surefoot.io import write_json, write_records
     from surefoot.labelling.consensus import consensus as combine
     from surefoot.labelling.consensus import rows_of
     from surefoot.records import Problem, StepLabel, Trace
-    from surefoot.store import write_json, write_records
 
     deciding = _rule(rule, weight or [], margin)
     if neutral not in ("positive", "negative", "drop"):

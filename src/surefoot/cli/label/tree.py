@@ -190,7 +190,7 @@ def _grown(labeller: OmegaPRMLabeller, grown: ProblemTree) -> GrownTree:
 
 def _split(folder: Path) -> None:
     """Write traces, labels and pairs of all trees into files of their own, and say what there is."""
-    from surefoot.store import read_records, write_records
+    from surefoot.io import read_records, write_records
 
     trees = list(read_records(folder / "trees.jsonl", GrownTree))
     write_records(folder / "traces.jsonl", (trace for grown in trees for trace in grown.traces), record=Trace)

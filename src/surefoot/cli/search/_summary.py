@@ -41,8 +41,8 @@ class Summary:
 
     def add_file(self, path: Path) -> None:
         """Count the results of a file."""
+        from surefoot.io import read_records
         from surefoot.search.result import SearchResult
-        from surefoot.store import read_records
 
         self.add(read_records(path, SearchResult))
 

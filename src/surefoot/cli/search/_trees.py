@@ -31,9 +31,9 @@ def kept_trees(
     if path is None:
         yield None
         return
+    from surefoot.io import Run, write_records
+    from surefoot.io.files import ENDINGS
     from surefoot.search.saved_tree import SavedTree
-    from surefoot.store import Run, write_records
-    from surefoot.store.files import ENDINGS
 
     if not path.endswith(ENDINGS):
         raise RecordError(f"--trees {path}: unknown ending; choose {', '.join(ENDINGS)}")

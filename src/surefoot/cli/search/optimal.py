@@ -76,10 +76,10 @@ def plan(
     from surefoot.cli._shared import checked_options, choice, grader, read_all
     from surefoot.cli.search._plan import Plan
     from surefoot.cli.search._remember import remembering_policy, remembering_scorer
+    from surefoot.io import write_json
     from surefoot.records import Problem
     from surefoot.search import Probe, fit_optimal, predict_difficulties
     from surefoot.search.optimal import Measure
-    from surefoot.store import write_json
 
     choice("--measure", measure, "score", "agreement")
     measured = Probe(n=probe, measure=cast("Measure", measure))

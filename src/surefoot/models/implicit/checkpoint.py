@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
+from surefoot.io import write_json
 from surefoot.models.card import CARD, CheckpointCard
 from surefoot.models.causal import load_causal
 from surefoot.models.implicit.rewards import Read
 from surefoot.models.reference import Reference
-from surefoot.store import write_json
 
 M = TypeVar("M", bound=BaseModel)
 

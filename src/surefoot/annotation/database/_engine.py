@@ -1,0 +1,163 @@
+"""From a URL to connections: SQLite (WAL, full synchronisation), or PostgreSQL through psycopg 3."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from surefoot.annotation.database._errors import ConflictError, NotFoundError, UnavailableError
+from surefoot.errors import StoreError
+
+_WRITES = "surefoot_writes"
+"""Execution option of a connection whose transaction is going to write."""
+
+_BUSY_SECONDS = 30
+"""How long a writer waits for another process's transaction before the write fails."""
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """The time that leases and sessions go by."""
+    return datetime.now(UTC)
+
+
+class Connections:
+    """Short transactions on one engine, from any thread.
+
+    SQLite has one writer at a time and makes others poll with growing pauses, so writers of this process
+    queue on a lock instead, and polling is left for other processes.
+    """
+
+    def __init__(self, engine: Engine, clock: Clock = utc_now) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.sqlite = engine.dialect.name == "sqlite"
+        self._one_writer = threading.Lock() if self.sqlite else nullcontext()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one state of the database throughout (a snapshot)."""
+        with _translated(reading=True), self.engine.connect() as connection:
+            if not self.sqlite:
+                connection = connection.execution_options(
+                    isolation_level="REPEATABLE READ", postgresql_readonly=True
+                )
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that is on disk when the block is left, or undone if the block raises."""
+        with _translated(reading=False), self._one_writer, self.engine.connect() as connection:
+            connection = connection.execution_options(**{_WRITES: True})
+            with connection.begin():
+                yield connection
+
+
+def connect(url: str | Path) -> Engine:
+    """Engine of ``url``: ``sqlite:///file``, a plain path, or ``postgresql://…``.
+
+    Raises ``StoreError`` for another kind of URL, an SQLite database in memory (each thread would see its
+    own), a missing folder, or a missing driver.
+    """
+    parsed = _parse(url)
+    backend = parsed.get_backend_name()
+    if backend == "sqlite":
+        return _sqlite(parsed)
+    if backend == "postgresql":
+        return _postgresql(parsed)
+    raise StoreError(f"'{backend}' databases are not supported; use sqlite:///FILE or postgresql://…")
+
+
+def _parse(url: str | Path) -> URL:
+    text = str(url)
+    if isinstance(url, Path) or "://" not in text:
+        return URL.create("sqlite", database=text)
+    try:
+        return make_url(text)
+    except (ArgumentError, ValueError) as error:
+        # the text may hold a password, so it is not repeated
+        raise StoreError("the database URL cannot be read; use sqlite:///FILE or postgresql://…") from error
+
+
+def _sqlite(url: URL) -> Engine:
+    if url.database in (None, "", ":memory:") or url.query:
+        raise StoreError("an SQLite store needs a plain file: sqlite:///FILE (none in memory, no options)")
+    path = Path(str(url.database))
+    try:
+        # made here, so that password hashes are not readable by others; SQLite's side files inherit it
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be opened ({error.strerror}); make its folder first") from error
+    engine = create_engine(
+        url.set(drivername="sqlite+pysqlite"),
+        connect_args={"timeout": _BUSY_SECONDS},
+        pool_size=8,
+        max_overflow=32,
+        hide_parameters=True,
+    )
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(raw: sqlite3.Connection, _record: object) -> None:
+    # The module's own transactions begin too late, at the first write; _begin_sqlite begins them instead.
+    raw.isolation_level = None
+    raw.execute("PRAGMA journal_mode = WAL")
+    raw.execute("PRAGMA synchronous = FULL")
+    raw.execute("PRAGMA foreign_keys = ON")
+    raw.execute("PRAGMA trusted_schema = OFF")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that starts as a reader cannot always become a writer: writers say so at once.
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _postgresql(url: URL) -> Engine:
+    try:
+        return create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            # whatever the server's default: an acknowledged write is on disk
+            connect_args={"options": "-c synchronous_commit=on -c lock_timeout=30s", "connect_timeout": 10},
+            pool_size=8,
+            max_overflow=32,
+            hide_parameters=True,
+            pool_pre_ping=True,
+        )
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise StoreError("PostgreSQL needs psycopg 3: pip install 'surefoot[postgres]'") from error
+
+
+@contextmanager
+def _translated(*, reading: bool) -> Iterator[None]:
+    """Database errors as the package's own; ``hide_parameters`` keeps secrets out of them."""
+    try:
+        yield
+    except IntegrityError as error:
+        raise ConflictError(f"the database refuses it: {_first_line(error)}") from error
+    except (DataError, OverflowError, UnicodeEncodeError) as error:
+        # a parameter that no column can hold, e.g. an id above 2^63: no row has it
+        refusal = NotFoundError if reading else StoreError
+        reason = _first_line(error) if isinstance(error, DBAPIError) else str(error)
+        raise refusal(f"no row can hold this: {reason}") from error
+    except DBAPIError as error:
+        raise UnavailableError(f"the database failed: {_first_line(error)}") from error
+    except PoolTimeoutError as error:
+        raise UnavailableError("all connections to the database are in use; try again") from error
+
+
+def _first_line(error: DBAPIError) -> str:
+    return (str(error.orig).strip().splitlines() or ["no reason given"])[0]

@@ -1,0 +1,109 @@
+"""Labels and choices as they are read: with retractions applied, or all that was ever sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, func, select
+
+from surefoot.annotation.database import _tables as t
+from surefoot.annotation.database.annotation import Choice, StoredLabel
+from surefoot.records import StepLabel
+
+_UNDO = t.submissions.alias("undo")
+
+
+def labels_in(
+    connection: Connection, project_id: int, *wanted: ColumnElement[bool], retracted: bool = False
+) -> list[StoredLabel]:
+    """Labels of the project in the order they came; retracted ones only if asked for."""
+    undone = _UNDO.c.id.is_not(None)
+    query = (
+        select(t.labels, t.items.c.role, undone.label("retracted"))
+        .join(t.items, t.items.c.id == t.labels.c.item_id, isouter=True)
+        .join(_UNDO, _UNDO.c.undoes == t.labels.c.submission_id, isouter=True)
+        .where(t.labels.c.project_id == project_id, *wanted)
+        .order_by(t.labels.c.id)
+    )
+    if not retracted:
+        query = query.where(~undone)
+    return [
+        StoredLabel(
+            id=row["id"],
+            item_id=row["item_id"],
+            user_id=row["user_id"],
+            record=StepLabel.model_validate_json(row["payload"]),
+            milliseconds=row["milliseconds"],
+            chosen_by=row["chosen_by"],
+            role=row["role"],
+            retracted=bool(row["retracted"]),
+            meta=json.loads(row["meta"]),
+        )
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def counting(labels: Iterable[StoredLabel]) -> list[StoredLabel]:
+    """Of each annotator's labels of one step the latest; imported labels all."""
+    latest: dict[Any, StoredLabel] = {}
+    for label in labels:
+        if label.retracted:
+            continue
+        own = (label.item_id, label.user_id, label.record.trace_id, label.record.step)
+        latest[label.id if label.user_id is None else own] = label
+    return sorted(latest.values(), key=lambda label: label.id)
+
+
+def counting_ids(project_id: int) -> Select[int]:
+    """Query of the ids that ``counting`` keeps of annotators' labels."""
+    undone = select(t.submissions.c.undoes).where(
+        t.submissions.c.project_id == project_id, t.submissions.c.undoes.is_not(None)
+    )
+    label = t.labels.c
+    return (
+        select(func.max(label.id))
+        .where(label.project_id == project_id, label.user_id.is_not(None))
+        .where(label.submission_id.not_in(undone))
+        .group_by(label.item_id, label.user_id, label.trace_id, label.step)
+    )
+
+
+def choices_in(
+    connection: Connection, project_id: int, *, item_id: int | None = None, user_id: int | None = None
+) -> list[Choice]:
+    """Choices that were not undone, in the order they came."""
+    query = (
+        select(t.choices)
+        .join(_UNDO, _UNDO.c.undoes == t.choices.c.submission_id, isouter=True)
+        .where(t.choices.c.project_id == project_id, _UNDO.c.id.is_(None))
+        .order_by(t.choices.c.id)
+    )
+    if item_id is not None:
+        query = query.where(t.choices.c.item_id == item_id)
+    if user_id is not None:
+        query = query.where(t.choices.c.user_id == user_id)
+    return [
+        Choice(
+            id=row["id"],
+            item_id=row["item_id"],
+            user_id=row["user_id"],
+            trace_id=row["trace_id"],
+            text=row["text"],
+            created=row["created"],
+        )
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def last_submission(connection: Connection, item_id: int, user_id: int) -> int:
+    """Number of what the user sent last on the item, an undo too; 0 if nothing."""
+    where = (t.submissions.c.item_id == item_id) & (t.submissions.c.user_id == user_id)
+    return connection.scalar(select(func.max(t.submissions.c.id)).where(where)) or 0
+
+
+def steps_of_trace() -> ScalarSelect[int]:
+    """Number of steps of the trace of a row of ``labels``."""
+    same = (t.traces.c.project_id == t.labels.c.project_id) & (t.traces.c.id == t.labels.c.trace_id)
+    return select(t.traces.c.steps).where(same).correlate(t.labels).scalar_subquery()

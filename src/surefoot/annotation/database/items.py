@@ -1,0 +1,204 @@
+"""Items: what an annotator is given. One solution, or alternatives of one step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import get_args
+
+from sqlalchemy import Connection, Select, delete, exists, insert, select, update
+
+from surefoot.annotation.database import _tables as t
+from surefoot.annotation.database._checks import checked_name, digest_of, json_text
+from surefoot.annotation.database._engine import Connections
+from surefoot.annotation.database._errors import NotFoundError
+from surefoot.annotation.database._items import annotator_item, item_in, items_in
+from surefoot.annotation.database._records import CHUNK, record_in
+from surefoot.annotation.database.accounts import QueuePolicy
+from surefoot.annotation.database.annotation import AnnotatorItem, Item, ItemRole, NewItem
+from surefoot.annotation.database.projects import locked_project, project_in
+from surefoot.errors import StoreError
+from surefoot.records import Trace
+
+
+class Items:
+    """Repository of items."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def add(self, project_id: int, items: Sequence[NewItem]) -> list[int]:
+        """Add items, all or none; one equal to an item of the project gives that item's id.
+
+        Raises ``NotFoundError`` for an unknown trace; ``StoreError`` for traces of different problems, a
+        step that a trace lacks, or known answers that do not fit the role.
+        """
+        with self._connections.write() as connection:
+            locked_project(connection, project_id)
+            return [self._put(connection, project_id, item) for item in items]
+
+    def add_solutions(self, project_id: int, trace_ids: Sequence[str] | None = None) -> list[int]:
+        """An item of kind ``solution`` for each trace; by default for every trace that is in no item.
+
+        Steps written by hand make traces, too; those are left out of the default. Many items take several
+        transactions, so that others get their turn; done again after a failure, it adds what is missing.
+        """
+        if trace_ids is None:
+            with self._connections.read() as connection:
+                project_in(connection, project_id)
+                trace_ids = list(connection.scalars(_without_item(project_id)))
+        new = [NewItem(trace_ids=(trace_id,)) for trace_id in trace_ids]
+        return [made for part in _chunks(new) for made in self.add(project_id, part)]
+
+    def get(self, project_id: int, item_id: int) -> Item:
+        """Everything, known answers too: not for annotators. Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return item_in(connection, project_id, item_id)
+
+    def list(
+        self,
+        project_id: int,
+        *,
+        role: ItemRole | None = None,
+        active: bool | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> list[Item]:
+        """Items in the order they were added, from the one after ``after``. Not for annotators."""
+        wanted = [t.items.c.id > after]
+        if role is not None:
+            wanted.append(t.items.c.role == role)
+        if active is not None:
+            wanted.append(t.items.c.active.is_(active))
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return items_in(connection, project_id, *wanted, limit=limit)
+
+    def set_active(self, project_id: int, item_id: int, active: bool) -> None:
+        """Take an item out of the queue or put it back; its labels stay. Raises ``NotFoundError``."""
+        where = (t.items.c.project_id == project_id) & (t.items.c.id == item_id)
+        with self._connections.write() as connection:
+            if not connection.execute(update(t.items).where(where).values(active=active)).rowcount:
+                raise NotFoundError(f"project {project_id} has no item {item_id}")
+
+    def set_priorities(self, project_id: int, policy: QueuePolicy, values: Mapping[int, float]) -> None:
+        """Replace the priorities of ``policy``: the highest comes first, items without one last.
+
+        Raises ``NotFoundError`` for an item of another project, ``StoreError`` for a value that is not
+        finite or a policy that needs no priorities.
+        """
+        if policy in ("order", "random") or policy not in get_args(QueuePolicy):
+            raise StoreError(f"the queue policy '{policy}' takes no priorities")
+        bad = next((item for item, value in values.items() if not math.isfinite(value)), None)
+        if bad is not None:
+            raise StoreError(f"the priority of item {bad} is {values[bad]}; leave it out instead")
+        where = (t.priorities.c.project_id == project_id) & (t.priorities.c.policy == policy)
+        with self._connections.write() as connection:
+            locked_project(connection, project_id)
+            known = set(connection.scalars(select(t.items.c.id).where(t.items.c.project_id == project_id)))
+            foreign = sorted(set(values) - known)
+            if foreign:
+                raise NotFoundError(f"project {project_id} has no item {foreign[0]}")
+            connection.execute(delete(t.priorities).where(where))
+            rows = [{"item_id": item, "value": value} for item, value in values.items()]
+            if rows:
+                shared = {"project_id": project_id, "policy": policy}
+                connection.execute(insert(t.priorities), [{**shared, **row} for row in rows])
+
+    def priorities(self, project_id: int, policy: QueuePolicy) -> dict[int, float]:
+        """What ``set_priorities`` was given last."""
+        where = (t.priorities.c.project_id == project_id) & (t.priorities.c.policy == policy)
+        query = select(t.priorities.c.item_id, t.priorities.c.value).where(where)
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return {item: value for item, value in connection.execute(query)}  # noqa: C416
+
+    def for_annotator(self, project_id: int, item_id: int, user_id: int) -> AnnotatorItem:
+        """The item as its annotator may see it.
+
+        Raises ``ForbiddenError`` if the item was never given to the user or they are no longer a member.
+        """
+        with self._connections.read() as connection:
+            project = project_in(connection, project_id)
+            item = item_in(connection, project_id, item_id)
+            return annotator_item(connection, project, item, user_id)
+
+    def _put(self, connection: Connection, project_id: int, item: NewItem) -> int:
+        traces = [
+            record_in(connection, t.traces, Trace, project_id, checked_name("trace_ids", trace_id))
+            for trace_id in item.trace_ids
+        ]
+        _check(item, traces)
+        known = [asdict(answer) for answer in item.known]
+        digest = digest_of(item.kind, item.trace_ids, item.step, item.role, known)
+        where = (t.items.c.project_id == project_id) & (t.items.c.digest == digest)
+        before: int | None = connection.scalar(select(t.items.c.id).where(where))
+        if before is not None:
+            return before
+        row = {
+            "project_id": project_id,
+            "problem_id": traces[0].problem_id,
+            "kind": item.kind,
+            "step": item.step,
+            "role": item.role,
+            "known": json_text(known),
+            "digest": digest,
+            "active": True,
+            "created": self._connections.clock(),
+        }
+        made: int = connection.execute(insert(t.items).values(row).returning(t.items.c.id)).scalar_one()
+        rows = [
+            {"project_id": project_id, "item_id": made, "position": position, "trace_id": trace.id}
+            for position, trace in enumerate(traces)
+        ]
+        connection.execute(insert(t.item_traces), rows)
+        return made
+
+
+def _chunks(items: Sequence[NewItem]) -> Iterator[Sequence[NewItem]]:
+    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))
+
+
+def _without_item(project_id: int) -> Select[str]:
+    trace = t.traces.c
+    in_item = exists().where(
+        t.item_traces.c.project_id == trace.project_id, t.item_traces.c.trace_id == trace.id
+    )
+    by_hand = exists().where(
+        t.choices.c.project_id == trace.project_id,
+        t.choices.c.trace_id == trace.id,
+        t.choices.c.text.is_not(None),
+    )
+    query = select(trace.id).where(trace.project_id == project_id, ~in_item, ~by_hand, trace.steps > 0)
+    return query.order_by(trace.created, trace.id)
+
+
+def _check(item: NewItem, traces: Sequence[Trace]) -> None:
+    if not traces or len(set(item.trace_ids)) != len(item.trace_ids):
+        raise StoreError("'trace_ids' must name at least one trace, and each once")
+    if len({trace.problem_id for trace in traces}) > 1:
+        raise StoreError("the traces of an item must answer one problem")
+    if item.role not in get_args(ItemRole):
+        raise StoreError(f"'{item.role}' is no role of an item; choose among {get_args(ItemRole)}")
+    if item.kind == "solution" and (len(traces) > 1 or item.step is not None):
+        raise StoreError("an item of kind 'solution' has one trace and no 'step'")
+    if item.kind == "alternatives" and item.step is None:
+        raise StoreError("an item of kind 'alternatives' needs the 'step' to be labelled")
+    if item.kind not in ("solution", "alternatives"):
+        raise StoreError(f"'{item.kind}' is no kind of item; choose 'solution' or 'alternatives'")
+    for trace in traces:
+        if not 0 <= (item.step or 0) < len(trace.steps):
+            raise StoreError(
+                f"trace {trace.id} has {len(trace.steps)} steps, so none numbered {item.step or 0}"
+            )
+    if (item.role == "normal") == bool(item.known):
+        raise StoreError("items of role 'control' and 'screening' have 'known' answers, others have none")
+    steps = {trace.id: len(trace.steps) for trace in traces}
+    for answer in item.known:
+        if not 0 <= answer.step < steps.get(answer.trace_id, 0):
+            raise StoreError(f"a known answer is about step {answer.step} of trace '{answer.trace_id}'")
+        if item.step is not None and answer.step != item.step:
+            raise StoreError(f"a known answer is about step {answer.step}, the item about step {item.step}")
+        if answer.value not in (-1, 0, 1):
+            raise StoreError(f"a known answer is -1, 0 or 1, not {answer.value}")

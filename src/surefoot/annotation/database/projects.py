@@ -1,0 +1,220 @@
+"""Projects, who belongs to them, and the log of who changed what."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, insert, select, update
+
+from surefoot.annotation.database import _tables as t
+from surefoot.annotation.database._checks import checked_name, checked_text, json_text
+from surefoot.annotation.database._engine import Connections
+from surefoot.annotation.database._errors import ConflictError, ForbiddenError, NotFoundError
+from surefoot.annotation.database.accounts import AuditEntry, Member, Project, Protocol, Role
+from surefoot.annotation.database.users import checked_roles
+
+
+class Projects:
+    """Repository of projects and their members."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def create(self, name: str, *, instructions: str = "", protocol: Protocol | None = None) -> Project:
+        """Add a project. Raises ``ConflictError`` if the name is taken."""
+        row = {
+            "name": checked_name("name", name),
+            "instructions": checked_text("instructions", instructions),
+            "protocol": (protocol or Protocol()).model_dump_json(),
+            "version": 1,
+            "archived": False,
+            "created": self._connections.clock(),
+        }
+        with self._connections.write() as connection:
+            _refuse_taken(connection, name, None)
+            query = insert(t.projects).values(row).returning(t.projects)
+            return _project(connection.execute(query).mappings().one())
+
+    def get(self, project_id: int) -> Project:
+        """Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return project_in(connection, project_id)
+
+    def by_name(self, name: str) -> Project:
+        """Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            query = select(t.projects).where(t.projects.c.name == name)
+            row = connection.execute(query).mappings().one_or_none()
+        if row is None:
+            raise NotFoundError(f"there is no project '{name}'")
+        return _project(row)
+
+    def update(
+        self,
+        project_id: int,
+        version: int,
+        *,
+        name: str | None = None,
+        instructions: str | None = None,
+        protocol: Protocol | None = None,
+        archived: bool | None = None,
+    ) -> Project:
+        """Change what is given, if the project is still at ``version``.
+
+        Raises ``ConflictError`` if somebody changed it since, or the name is taken.
+        """
+        values: dict[str, Any] = {"version": version + 1}
+        if name is not None:
+            values["name"] = checked_name("name", name)
+        if instructions is not None:
+            values["instructions"] = checked_text("instructions", instructions)
+        if protocol is not None:
+            values["protocol"] = protocol.model_dump_json()
+        if archived is not None:
+            values["archived"] = archived
+        with self._connections.write() as connection:
+            found = locked_project(connection, project_id)
+            if found.version != version:
+                raise ConflictError(
+                    f"the project is at version {found.version}, not {version}: somebody changed it; "
+                    "read it again"
+                )
+            if name is not None:
+                _refuse_taken(connection, name, project_id)
+            changed = update(t.projects).where(t.projects.c.id == project_id).values(values)
+            connection.execute(changed)
+            return project_in(connection, project_id)
+
+    def set_member(self, project_id: int, user_id: int, role: Role, active: bool = True) -> Member:
+        """Add a user to the project or change their place in it; the pseudonym stays the same.
+
+        Raises ``NotFoundError`` for an unknown user or project.
+        """
+        checked_roles([role])
+        where = (t.members.c.project_id == project_id) & (t.members.c.user_id == user_id)
+        with self._connections.write() as connection:
+            locked_project(connection, project_id)
+            if connection.scalar(select(t.users.c.id).where(t.users.c.id == user_id)) is None:
+                raise NotFoundError(f"there is no user {user_id}")
+            values = {"role": role, "active": active}
+            if not connection.execute(update(t.members).where(where).values(values)).rowcount:
+                new = {"project_id": project_id, "user_id": user_id, "pseudonym": _new_pseudonym()}
+                connection.execute(insert(t.members).values(**new, **values))
+            return _members(connection, where)[0]
+
+    def remove_member(self, project_id: int, user_id: int) -> None:
+        """Keep a user out of the project. Their place is kept, since their labels bear its pseudonym."""
+        where = (t.members.c.project_id == project_id) & (t.members.c.user_id == user_id)
+        with self._connections.write() as connection:
+            connection.execute(update(t.members).where(where).values(active=False))
+            held = (
+                (t.assignments.c.project_id == project_id)
+                & (t.assignments.c.user_id == user_id)
+                & (t.assignments.c.state == "leased")
+            )
+            # what was being worked on goes to others now, not when the lease runs out
+            released = update(t.assignments).where(held).values(leased_until=self._connections.clock())
+            connection.execute(released)
+
+    def members(self, project_id: int) -> list[Member]:
+        """All members by name, removed ones too (``active`` is false)."""
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return _members(connection, t.members.c.project_id == project_id)
+
+    def member(self, project_id: int, user_id: int) -> Member | None:
+        """The user's place, or ``None`` if there is none or it was taken away."""
+        where = (t.members.c.project_id == project_id) & (t.members.c.user_id == user_id)
+        with self._connections.read() as connection:
+            found = _members(connection, where & t.members.c.active.is_(True))
+        return found[0] if found else None
+
+    def audit(self, action: str, user_id: int | None, project_id: int | None = None, **detail: Any) -> None:
+        """Write down that somebody did something; ``detail`` is JSON and must hold no secret."""
+        row = {
+            "created": self._connections.clock(),
+            "user_id": user_id,
+            "action": checked_name("action", action),
+            "project_id": project_id,
+            "detail": json_text(detail),
+        }
+        with self._connections.write() as connection:
+            connection.execute(insert(t.audit_log).values(row))
+
+    def audit_log(self, project_id: int | None = None, limit: int = 100) -> list[AuditEntry]:
+        """The latest entries first: of one project, or all."""
+        query = select(t.audit_log).order_by(t.audit_log.c.id.desc()).limit(limit)
+        if project_id is not None:
+            query = query.where(t.audit_log.c.project_id == project_id)
+        with self._connections.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [AuditEntry(**{**row, "detail": json.loads(row["detail"])}) for row in rows]
+
+    def list(self, user_id: int | None = None, *, archived: bool = False) -> list[Project]:
+        """Projects by name: all, or those in which the user is an active member."""
+        query = select(t.projects).order_by(t.projects.c.name)
+        if user_id is not None:
+            mine = (t.members.c.user_id == user_id) & t.members.c.active.is_(True)
+            query = query.where(t.projects.c.id.in_(select(t.members.c.project_id).where(mine)))
+        if not archived:
+            query = query.where(t.projects.c.archived.is_(False))
+        with self._connections.read() as connection:
+            return [_project(row) for row in connection.execute(query).mappings()]
+
+
+def project_in(connection: Connection, project_id: int) -> Project:
+    """The project, in the caller's transaction. Raises ``NotFoundError``."""
+    query = select(t.projects).where(t.projects.c.id == project_id)
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        raise NotFoundError(f"there is no project {project_id}")
+    return _project(row)
+
+
+def locked_project(connection: Connection, project_id: int) -> Project:
+    """The project, whose row is locked until the transaction ends: writers of one project queue here.
+
+    Labelling is done at the pace of people, so one queue a project costs nothing and leaves no race to
+    think about. Foreign keys do not wait for this lock (``FOR NO KEY UPDATE``).
+    """
+    query = select(t.projects).where(t.projects.c.id == project_id).with_for_update(key_share=True)
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        raise NotFoundError(f"there is no project {project_id}")
+    return _project(row)
+
+
+def pseudonym_in(connection: Connection, project_id: int, user_id: int) -> str:
+    """The active member's pseudonym. Raises ``ForbiddenError`` if the user is none."""
+    where = (t.members.c.project_id == project_id) & (t.members.c.user_id == user_id)
+    query = select(t.members.c.pseudonym).where(where & t.members.c.active.is_(True))
+    found: str | None = connection.scalar(query)
+    if found is None:
+        raise ForbiddenError(f"user {user_id} is no member of project {project_id}; add them first")
+    return found
+
+
+def _refuse_taken(connection: Connection, name: str, own: int | None) -> None:
+    taken = connection.scalar(select(t.projects.c.id).where(t.projects.c.name == name))
+    if taken is not None and taken != own:
+        raise ConflictError(f"there is a project '{name}' already; choose another name")
+
+
+def _members(connection: Connection, where: Any) -> list[Member]:
+    query = (
+        select(t.members, t.users.c.name)
+        .join(t.users, t.users.c.id == t.members.c.user_id)
+        .where(where)
+        .order_by(t.users.c.name)
+    )
+    return [Member(**row) for row in connection.execute(query).mappings()]
+
+
+def _project(row: RowMapping) -> Project:
+    return Project(**{**row, "protocol": Protocol.model_validate_json(row["protocol"])})
+
+
+def _new_pseudonym() -> str:
+    return f"rater-{secrets.token_hex(4)}"

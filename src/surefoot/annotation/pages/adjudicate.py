@@ -1,0 +1,150 @@
+"""Disagreements, and the label that stands: appended beside the annotators' labels, which stay."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from surefoot.annotation.database import Database, Disagreement, NotFoundError
+from surefoot.annotation.pages.context import enter, pages_of
+from surefoot.annotation.pages.forms import CheckedForm
+from surefoot.annotation.pages.render import done, show, twin
+from surefoot.annotation.pages.visitors import SignedIn
+from surefoot.errors import StoreError
+
+router = APIRouter()
+
+
+@twin(router, "/projects/{project_id:int}/adjudicate")
+def disagreements(request: Request, visitor: SignedIn, project_id: int) -> Response:
+    """Items on which annotators who finished differ; the decided ones below."""
+    place = enter(request, visitor, project_id, "admin")
+    db = pages_of(request).db
+    found = db.reviews.disagreements(project_id, adjudicated=True)
+    data = {
+        "project": {"id": project_id, "name": place.project.name},
+        "open": _by_item(db, project_id, [one for one in found if one.adjudication is None]),
+        "decided": _by_item(db, project_id, [one for one in found if one.adjudication is not None]),
+    }
+    return show(request, visitor, "disagreements.html", data, place=place)
+
+
+@twin(router, "/projects/{project_id:int}/adjudicate/{item_id:int}")
+def disagreement(request: Request, visitor: SignedIn, project_id: int, item_id: int) -> Response:
+    """One item: its steps with everybody's labels, and a form for each step in dispute."""
+    place = enter(request, visitor, project_id, "admin")
+    db = pages_of(request).db
+    item = db.items.get(project_id, item_id)
+    disputes = _of_item(db, project_id, item_id)
+    problem = db.traces.problem(project_id, item.problem_id)
+    remarks = db.remarks.list(project_id, item_id=item_id)
+    names = {member.user_id: member.pseudonym for member in db.projects.members(project_id)}
+    data = {
+        "project": {"id": project_id, "name": place.project.name},
+        "item": item_id,
+        "problem": problem.text,
+        "answer": problem.answer,
+        "values": list(place.project.protocol.values),
+        "traces": [
+            _trace_view(db, project_id, name, item.step, item_id, disputes) for name in item.trace_ids
+        ],
+        "remarks": [
+            {
+                "kind": r.kind,
+                "text": r.text,
+                "step": r.step,
+                "by": names.get(r.user_id, "?"),
+                "resolved": r.resolved,
+            }
+            for r in remarks
+        ],
+        "next": _next_open(db, project_id, item_id),
+    }
+    return show(request, visitor, "adjudicate.html", data, place=place)
+
+
+@router.post("/projects/{project_id:int}/adjudicate/{item_id:int}")
+def decide(request: Request, visitor: SignedIn, project_id: int, item_id: int, form: CheckedForm) -> Response:
+    """Append a decision for one step. ``after`` is the decision that the form showed, 0 if none."""
+    place = enter(request, visitor, project_id, "admin")
+    db = pages_of(request).db
+    trace, step, value = form.text("trace"), form.whole("step"), form.value("value")
+    if value not in place.project.protocol.values:
+        raise StoreError(f"'value': this project's labels are {list(place.project.protocol.values)}")
+    after = form.whole("after")
+    made = db.reviews.adjudicate(
+        project_id, item_id, place.user_id, trace, step, value,
+        note=form.text("note", default="", most=5000), after=after,
+    )  # fmt: skip
+    return done(request, f"/projects/{project_id}/adjudicate/{item_id}", {"adjudication": made})
+
+
+def _trace_view(
+    db: Database, project_id: int, name: str, step: int | None, item_id: int, disputes: list[Disagreement]
+) -> dict[str, Any]:
+    trace = db.traces.trace(project_id, name)
+    disputed = {one.step: one for one in disputes if one.trace_id == name}
+    given: dict[int, list[dict[str, Any]]] = {}
+    for label in db.labels.of_trace(project_id, name):
+        if label.item_id == item_id:
+            evidence = label.record.evidence
+            row = {"rater": evidence.rater, "value": label.record.value, "comment": evidence.message}
+            given.setdefault(label.record.step, []).append(row)
+    last = len(trace.steps) if step is None else step + 1
+    return {
+        "trace": name,
+        "answer": trace.answer,
+        "steps": [
+            {
+                "step": index,
+                "text": trace.step_text(index),
+                "labels": given.get(index, []),
+                "dispute": _dispute(disputed.get(index)),
+            }
+            for index in range(last)
+        ],
+    }
+
+
+def _dispute(one: Disagreement | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    decided = one.adjudication
+    return {
+        "values": [{"rater": rater, "value": value} for rater, value in one.values],
+        "decided": None if decided is None else {"value": decided.value, "note": decided.note},
+        "after": 0 if decided is None else decided.id,
+    }
+
+
+def _of_item(db: Database, project_id: int, item_id: int) -> list[Disagreement]:
+    found = db.reviews.disagreements(project_id, adjudicated=True)
+    mine = [one for one in found if one.item_id == item_id]
+    if not mine:
+        raise NotFoundError(f"annotators do not disagree about item {item_id}")
+    return mine
+
+
+def _next_open(db: Database, project_id: int, item_id: int) -> int | None:
+    """Another item that waits for a decision."""
+    return next((one.item_id for one in db.reviews.disagreements(project_id) if one.item_id != item_id), None)
+
+
+def _by_item(db: Database, project_id: int, found: list[Disagreement]) -> list[dict[str, Any]]:
+    rows = []
+    for item_id, group in groupby(sorted(found, key=lambda one: one.item_id), key=lambda one: one.item_id):
+        disputes = list(group)
+        problem = db.traces.problem(project_id, db.items.get(project_id, item_id).problem_id)
+        rows.append(
+            {
+                "item": item_id,
+                "problem": problem.text,
+                "steps": [
+                    {"trace": one.trace_id, "step": one.step, **(_dispute(one) or {})} for one in disputes
+                ],
+            }
+        )
+    return rows

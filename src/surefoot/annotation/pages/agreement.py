@@ -1,0 +1,173 @@
+"""Agreement: raw, Cohen, Krippendorff and Gwet, per project, annotator and position; quality control."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from surefoot.annotation.database import MatrixCell, ratings
+from surefoot.annotation.pages.context import enter, pages_of
+from surefoot.annotation.pages.render import show, twin
+from surefoot.annotation.pages.visitors import SignedIn
+from surefoot.evaluation.agreement import Agreement, agreement, cohens_kappa, contingency
+from surefoot.evaluation.intervals import Interval, Resample, bootstrap_statistic
+from surefoot.labelling.stopping import wilson_interval
+
+router = APIRouter()
+
+_VALUES = (-1.0, 0.0, 1.0)
+_DRAWS = 400
+"""Bootstrap draws: a page that opens in a second matters more than the third digit of a bound."""
+_MANY_UNITS = 5_000
+"""Above this many steps the page leaves the bootstrap to ``surefoot evaluate labels``."""
+
+
+@twin(router, "/projects/{project_id:int}/agreement")
+def agreement_page(request: Request, visitor: SignedIn, project_id: int) -> Response:
+    """All figures of a project; not for annotators, who work blind to each other."""
+    place = enter(request, visitor, project_id, "admin", "viewer")
+    db = pages_of(request).db
+    cells = db.reviews.matrix(project_id)
+    data = {
+        "project": {"id": project_id, "name": place.project.name},
+        **agreement_view(cells),
+        "progress": db.assignments.progress(project_id),
+    }
+    return show(request, visitor, "agreement.html", data, place=place)
+
+
+def agreement_view(cells: Sequence[MatrixCell]) -> dict[str, Any]:
+    """Figures of labels: of normal items among annotators, of known items against their answers.
+
+    Intervals are 95 %: the bootstrap's over traces, and Wilson's for shares of known answers.
+    """
+    normal = [cell for cell in cells if not cell.control]
+    return {
+        "overall": _overall(normal),
+        "annotators": _by_annotator(normal),
+        "pairs": _pairs(normal),
+        "positions": _by_position(normal),
+        "quality": _quality(cells),
+    }
+
+
+def _overall(cells: Sequence[MatrixCell]) -> dict[str, Any] | None:
+    if not cells:
+        return None
+    table = ratings(cells)
+    matrix = np.asarray(table.matrix, dtype=float)
+    found = agreement(matrix, categories=_VALUES)
+    few = 0 < found.units <= _MANY_UNITS
+    intervals = _intervals(matrix, [unit[1] for unit in table.units]) if few else {}
+    return {**_row(found), "intervals": intervals}
+
+
+def _intervals(matrix: np.ndarray[Any, Any], traces: Sequence[str]) -> dict[str, Interval]:
+    """Bootstrap over traces, whose steps stand or fall together; steps that one person rated are left out."""
+    paired = (~np.isnan(matrix)).sum(axis=0) >= 2
+    kept, clusters = matrix[:, paired], [trace for trace, both in zip(traces, paired, strict=True) if both]
+    if len(set(clusters)) < 2:  # nothing is known of the spread
+        return {}
+
+    def coefficient(name: str) -> Interval:
+        def of(draw: Resample) -> float:
+            return float(getattr(agreement(kept[:, draw.items], categories=_VALUES), name))
+
+        return bootstrap_statistic(clusters, of, draws=_DRAWS, rng=np.random.default_rng(0))
+
+    return {name: coefficient(name) for name in ("raw", "kappa", "alpha", "ac1")}
+
+
+def _by_annotator(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
+    """Each annotator against all others, pooled."""
+    rows = _rows(cells)
+    found = []
+    for name, own in rows.items():
+        table = np.zeros((3, 3))
+        for other, theirs in rows.items():
+            if other != name:
+                table += contingency(own, theirs, values=_VALUES)
+        total = float(table.sum())
+        found.append(
+            {
+                "annotator": name,
+                "labels": int((~np.isnan(own)).sum()),
+                "compared": int(total),
+                "raw": float(np.trace(table)) / total if total else None,
+                "kappa": cohens_kappa(table),
+                "shares": {int(value): _share(own, value) for value in _VALUES},
+            }
+        )
+    return found
+
+
+def _pairs(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
+    rows = _rows(cells)
+    names = list(rows)
+    found = []
+    for number, first in enumerate(names):
+        for second in names[number + 1 :]:
+            table = contingency(rows[first], rows[second], values=_VALUES)
+            total = float(table.sum())
+            if total:
+                raw = float(np.trace(table)) / total
+                pair = {"first": first, "second": second, "units": int(total), "raw": raw}
+                found.append({**pair, "kappa": cohens_kappa(table)})
+    return found
+
+
+def _by_position(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
+    groups: Mapping[int, list[MatrixCell]] = defaultdict(list)
+    for cell in cells:
+        groups[cell.step].append(cell)
+    found = []
+    for step in sorted(groups):
+        matrix = np.asarray(ratings(groups[step]).matrix, dtype=float)
+        one = agreement(matrix, categories=_VALUES)
+        if one.units:
+            found.append({"step": step, **_row(one)})
+    return found
+
+
+def _quality(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
+    """Share of known labels that each annotator got right."""
+    right: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for cell in cells:
+        if cell.known is not None:
+            right[cell.annotator, cell.role].append(cell.value == cell.known)
+    found = []
+    for (name, role), answers in sorted(right.items()):
+        low, high = wilson_interval(sum(answers), len(answers))
+        row = {"annotator": name, "role": role, "known": len(answers), "right": sum(answers)}
+        found.append({**row, "accuracy": sum(answers) / len(answers), "low": low, "high": high})
+    return found
+
+
+def _row(found: Agreement) -> dict[str, Any]:
+    return {
+        "raters": found.raters,
+        "units": found.units,
+        "dropped": found.dropped,
+        "raw": found.raw,
+        "kappa": found.kappa,
+        "alpha": found.alpha,
+        "ac1": found.ac1,
+    }
+
+
+def _rows(cells: Sequence[MatrixCell]) -> dict[str, np.ndarray[Any, Any]]:
+    if not cells:
+        return {}
+    table = ratings(cells)
+    matrix = np.asarray(table.matrix, dtype=float)
+    return {name: matrix[number] for number, name in enumerate(table.raters)}
+
+
+def _share(row: np.ndarray[Any, Any], value: float) -> float | None:
+    given = row[~np.isnan(row)]
+    return float((given == value).mean()) if len(given) else None

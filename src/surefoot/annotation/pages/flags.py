@@ -1,0 +1,148 @@
+"""Flags and comments of annotators: who asked what about which step, and a form to resolve it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from surefoot.annotation.database import Database, Item, Remark
+from surefoot.annotation.pages.context import enter, pages_of
+from surefoot.annotation.pages.forms import CheckedForm
+from surefoot.annotation.pages.render import done, show, twin
+from surefoot.annotation.pages.visitors import SignedIn
+from surefoot.errors import StoreError
+from surefoot.records import Trace
+
+router = APIRouter()
+
+STATES: Final = {"open": "open", "resolved": "resolved", "all": "open and resolved"}
+KINDS: Final = {"flag": "flags", "comment": "comments", "all": "flags and comments"}
+_SHOWN: Final = 50
+"""Remarks of one page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Filters:
+    """What the list is narrowed to; left out, open remarks of both kinds."""
+
+    state: str
+    kind: str
+
+    @property
+    def resolved(self) -> bool | None:
+        return None if self.state == "all" else self.state == "resolved"
+
+    @property
+    def kinds(self) -> Literal["comment", "flag"] | None:
+        if self.kind == "all":
+            return None
+        return "flag" if self.kind == "flag" else "comment"
+
+    def query(self) -> str:
+        """As the address has it; empty for what is shown unasked."""
+        unasked = _filters({})
+        return urlencode({key: value for key, value in vars(self).items() if value != getattr(unasked, key)})
+
+
+@twin(router, "/projects/{project_id:int}/flags")
+def flag_list(request: Request, visitor: SignedIn, project_id: int) -> Response:
+    """Remarks in the order they came: ``?state=open|resolved|all``, ``?kind=flag|comment|all``."""
+    place = enter(request, visitor, project_id, "admin")
+    db, filters = pages_of(request).db, _filters(request.query_params)
+    found = db.remarks.list(
+        project_id,
+        kind=filters.kinds,
+        resolved=filters.resolved,
+        after=_after(request.query_params.get("after", "")),
+        limit=_SHOWN + 1,
+    )
+    query, more = filters.query(), None
+    if len(found) > _SHOWN:
+        more = "?" + "&".join(filter(None, (query, urlencode({"after": found[_SHOWN - 1].id}))))
+    data = {
+        "project": {"id": project_id, "name": place.project.name},
+        "filters": vars(filters),
+        "open_flags": db.remarks.open_flags(project_id),
+        "remarks": _rows(db, project_id, found[:_SHOWN]),
+        "next": more,
+    }
+    extra = {"query": query, "states": STATES, "kinds": KINDS}
+    return show(request, visitor, "flags.html", data, place=place, extra=extra)
+
+
+@router.post("/projects/{project_id:int}/flags/{remark_id:int}")
+def resolve(
+    request: Request, visitor: SignedIn, project_id: int, remark_id: int, form: CheckedForm
+) -> Response:
+    """Mark a remark as dealt with; the list comes back as it was filtered."""
+    enter(request, visitor, project_id, "admin")
+    db = pages_of(request).db
+    filters = _filters({name: form.text(name, default="") for name in ("state", "kind")})
+    db.remarks.resolve(project_id, remark_id)
+    db.projects.audit("remark resolved", visitor.user_id, project_id, remark=remark_id)
+    query = filters.query()
+    to = f"/projects/{project_id}/flags" + (f"?{query}" if query else "")
+    return done(request, to, {"resolved": remark_id})
+
+
+def _filters(given: Mapping[str, str]) -> _Filters:
+    state, kind = given.get("state") or "open", given.get("kind") or "all"
+    for name, value, options in (("state", state, STATES), ("kind", kind, KINDS)):
+        if value not in options:
+            raise StoreError(f"'{name}' must be one of {', '.join(options)}")
+    return _Filters(state=state, kind=kind)
+
+
+def _after(text: str) -> int:
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise StoreError("'after' must be the number of a remark")
+    return int(text)
+
+
+def _rows(db: Database, project_id: int, found: list[Remark]) -> list[dict[str, Any]]:
+    """Remarks with what they are about. Items and traces that several of them name are read once."""
+    names = {member.user_id: member.pseudonym for member in db.projects.members(project_id)}
+    disputed = (
+        {one.item_id for one in db.reviews.disagreements(project_id, adjudicated=True)} if found else set()
+    )
+    items = {number: db.items.get(project_id, number) for number in {one.item_id for one in found}}
+    traces = {
+        name: db.traces.trace(project_id, name)
+        for name in {_about(one, items[one.item_id]) for one in found if one.step is not None}
+    }
+    problems = {
+        name: db.traces.problem(project_id, name) for name in {item.problem_id for item in items.values()}
+    }
+    return [
+        {
+            "id": one.id,
+            "kind": one.kind,
+            "text": one.text,
+            "by": names.get(one.user_id, "?"),
+            "created": one.created,
+            "resolved": one.resolved,
+            "item": one.item_id,
+            "problem": problems[items[one.item_id].problem_id].text,
+            "traces": list(items[one.item_id].trace_ids) if one.trace_id is None else [one.trace_id],
+            "step": one.step,
+            "step_text": _step_text(one, items[one.item_id], traces),
+            "disputed": one.item_id in disputed,
+        }
+        for one in found
+    ]
+
+
+def _about(remark: Remark, item: Item) -> str:
+    """The trace of a remark's step: a solution has but one."""
+    return item.trace_ids[0] if remark.trace_id is None else remark.trace_id
+
+
+def _step_text(remark: Remark, item: Item, traces: Mapping[str, Trace]) -> str | None:
+    return None if remark.step is None else traces[_about(remark, item)].step_text(remark.step)

@@ -1,0 +1,108 @@
+"""Stepwise supervision as TRL read it (up to 1.13): ``prompt``, ``completions`` and boolean ``labels``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from surefoot.errors import RecordError
+from surefoot.formats._form import Samples, form_note, in_form
+from surefoot.formats._rows import ReadReport, Row, read_rows, write_rows
+from surefoot.formats._signs import Neutral, WriteReport, step_signs
+from surefoot.formats._spans import SEPARATOR_KEY, join_parts, step_parts
+from surefoot.protocols import LabelledTrace
+from surefoot.records import Problem, StepLabel, Trace, now
+
+_NAME = "stepwise"
+_FIELDS = ("prompt", "completions", "labels")
+
+
+class _Row(Row):
+    prompt: str
+    completions: list[str]
+    labels: list[bool]
+
+
+def read_stepwise(
+    path: Path | str, *, report: ReadReport | None = None, separator: str = "\n", source: str = "stepwise"
+) -> Iterator[LabelledTrace]:
+    """Traces with one correctness label a completion, +1 or −1; ``source`` names the data set on each.
+
+    ``separator`` is put between steps. Rows have no times: all labels are ``created`` at the time of reading.
+
+    Raises ``RecordError`` for a bad row unless a ``report`` counts it; labels that are no booleans are bad.
+    """
+    moment, samples = now(), Samples()
+    return read_rows(path, _Row, lambda _, row: _item(row, separator, source, moment, samples), report)
+
+
+def write_stepwise(
+    items: Iterable[LabelledTrace], path: Path | str, *, neutral: Neutral, threshold: float | None = None
+) -> WriteReport:
+    """Write the first unbroken run of signed steps of each trace. Atomic.
+
+    The format needs a label for every completion. Unsigned steps before the run (the shared prefix of an
+    alternative) go to the end of the prompt, one a line; steps after it are dropped and counted by reason,
+    and so are chat traces and traces without any sign. ``neutral`` says what a 0 becomes; value labels are
+    positive above ``threshold``, and have no sign where it is ``None``.
+    """
+    report = WriteReport()
+    write_rows(path, _rows(items, neutral, threshold, report))
+    return report
+
+
+def _item(row: _Row, separator: str, source: str, moment: datetime, samples: Samples) -> LabelledTrace:
+    if not row.completions or len(row.completions) != len(row.labels):
+        raise RecordError(f"field 'labels': {len(row.labels)} for {len(row.completions)} completions")
+    text, steps = join_parts(row.completions, separator)
+    problem = Problem(text=row.prompt, source=source)
+    trace = Trace(
+        problem_id=problem.id,
+        text=text,
+        steps=steps,
+        sample=samples.number(problem.id, text),
+        meta={SEPARATOR_KEY: separator, **form_note(_NAME, row, _FIELDS)},
+    )
+    labels = tuple(
+        StepLabel(
+            trace_id=trace.id,
+            step=index,
+            kind="correctness",
+            value=1.0 if good else -1.0,
+            source=source,
+            created=moment,
+        )
+        for index, good in enumerate(row.labels)
+    )
+    return LabelledTrace(problem=problem, trace=trace, labels=labels)
+
+
+def _rows(
+    items: Iterable[LabelledTrace], neutral: Neutral, threshold: float | None, report: WriteReport
+) -> Iterator[dict[str, Any]]:
+    for item in items:
+        if item.trace.text is None:
+            report.dropped["traces: chat trace"] += 1
+            continue
+        signs = step_signs(item, neutral=neutral, threshold=threshold)
+        start = next((index for index, sign in enumerate(signs) if sign.positive is not None), None)
+        if start is None:
+            report.dropped["traces: no step has a sign"] += 1
+            continue
+        labels = [
+            bool(sign.positive) for sign in takewhile(lambda sign: sign.positive is not None, signs[start:])
+        ]
+        end = start + len(labels)
+        if end < len(signs):
+            report.dropped[f"steps: from one without a sign on ({signs[end].reason})"] += len(signs) - end
+        parts = step_parts(item.trace)
+        report.written += 1
+        row = {
+            "prompt": "\n".join([item.problem.text, *parts[:start]]),
+            "completions": parts[start:end],
+            "labels": labels,
+        }
+        yield in_form(_NAME, row, item.trace.meta)

@@ -1,0 +1,206 @@
+"""Is the deployed model still the one that was tested? Recent scores against earlier ones, and shares."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import AwareDatetime, Field
+
+from surefoot.annotation.database import ScoredRequest
+from surefoot.annotation.database.gateway import Gateway
+from surefoot.gateway.http.settings import Settings
+
+Share = Literal["accepted", "abstained", "unparsed", "unscored"]
+"""accepted: steps, or given solutions, that were accepted; abstained: answers that were withheld or missing;
+unparsed: answers of a search without a final answer in them; unscored: of a search with a scorer, answers
+with a step that has no score."""
+
+SMOOTHING = 0.5
+"""Added to each bin's count, so that an empty bin does not make the index infinite."""
+
+
+class MonitorSettings(Settings):
+    """Windows and alarms."""
+
+    since: AwareDatetime | None = None
+    """When the reference begins, for a server whose log holds earlier answers; ``None`` = with the first."""
+
+    reference: int = Field(default=2000, ge=20)
+    """Scores of the reference window: the first that are seen, unless a reference is given."""
+    window: int = Field(default=1000, ge=20)
+    """Latest scores, and latest events of a share."""
+    least: int = Field(default=200, ge=1)
+    """Scores or events below which nothing is said."""
+    bins: int = Field(default=10, ge=2, le=100)
+    psi_above: float = Field(default=0.25, gt=0)
+    """Alarm of the population stability index; 0.1 to 0.25 is usually called a moderate shift."""
+    accepted_below: float = Field(default=0.2, ge=0, le=1)
+    abstained_above: float = Field(default=0.3, ge=0, le=1)
+    unparsed_above: float = Field(default=0.3, ge=0, le=1)
+    unscored_above: float = Field(default=0.1, ge=0, le=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """Recent scores beside the reference; ``None`` = too few."""
+
+    psi: float | None
+    ks: float | None
+    """Kolmogorov and Smirnov's statistic, in [0, 1]."""
+    ks_critical: float | None
+    """What it exceeds by chance once in a thousand."""
+    alarm: bool
+    """The index is above its bound, and the statistic above its critical value."""
+
+
+@dataclass
+class Observations:
+    """What a request tells the monitor."""
+
+    scores: list[float] = field(default_factory=list)
+    events: list[tuple[Share, bool, int]] = field(default_factory=list)
+    """Share, whether it happened, how often."""
+
+    def score(self, values: Sequence[float | None]) -> None:
+        """Step scores of an answer; those that are unknown are passed over."""
+        self.scores.extend(value for value in values if value is not None and math.isfinite(value))
+
+    def count(self, share: Share, happened: bool, times: int = 1) -> None:
+        """An event of a share, so many times."""
+        self.events.append((share, happened, times))
+
+    def tally(self) -> dict[str, float]:
+        """For counters by the hour: ``accepted`` of ``accepted_of`` …, and ``score_sum`` over ``scores``."""
+        found: dict[str, float] = {}
+        for share, happened, times in self.events:
+            found[share] = found.get(share, 0) + happened * times
+            found[f"{share}_of"] = found.get(f"{share}_of", 0) + times
+        if self.scores:
+            found |= {"scores": len(self.scores), "score_sum": math.fsum(self.scores)}
+        return found
+
+
+class Monitor:
+    """Keeps a reference window of step scores, the latest ones, and the latest events of each share.
+
+    The scores are those of the answers that were handed out, so a change in what clients ask for (problems,
+    strategies) moves them as well as a change in policy or reward model.
+    """
+
+    def __init__(self, settings: MonitorSettings | None = None, reference: Sequence[float] = ()) -> None:
+        self.settings = settings or MonitorSettings()
+        self._reference = list(reference)
+        self._complete = bool(reference)
+        self._recent: deque[float] = deque(maxlen=self.settings.window)
+        self._events: dict[Share, deque[bool]] = {
+            "accepted": deque(maxlen=self.settings.window),
+            "abstained": deque(maxlen=self.settings.window),
+            "unparsed": deque(maxlen=self.settings.window),
+            "unscored": deque(maxlen=self.settings.window),
+        }
+
+    def add(self, seen: Observations) -> None:
+        """Take note of a request."""
+        for value in seen.scores:
+            if not self._complete:
+                self._reference.append(value)
+                self._complete = len(self._reference) >= self.settings.reference
+            else:
+                self._recent.append(value)
+        for share, happened, times in seen.events:
+            self._events[share].extend([happened] * min(times, self.settings.window))
+
+    def share(self, share: Share) -> float | None:
+        """Share of the latest events; ``None`` = there were none."""
+        events = self._events[share]
+        return sum(events) / len(events) if events else None
+
+    def alarm(self, share: Share) -> bool:
+        """Whether a share is beyond its bound, over enough events."""
+        value, bounds = self.share(share), self.settings
+        if value is None or len(self._events[share]) < bounds.least:
+            return False
+        if share == "accepted":
+            return value < bounds.accepted_below
+        above = {
+            "abstained": bounds.abstained_above,
+            "unparsed": bounds.unparsed_above,
+            "unscored": bounds.unscored_above,
+        }
+        return value > above[share]
+
+    def drift(self) -> Drift:
+        """How far the latest scores are from the reference."""
+        least = self.settings.least
+        if min(len(self._reference), len(self._recent)) < least or not self._complete:
+            return Drift(psi=None, ks=None, ks_critical=None, alarm=False)
+        recent = list(self._recent)
+        psi = stability_index(self._reference, recent, self.settings.bins)
+        ks = kolmogorov_smirnov(self._reference, recent)
+        n, m = len(self._reference), len(recent)
+        critical = math.sqrt(-math.log(0.001 / 2) / 2) * math.sqrt((n + m) / (n * m))
+        return Drift(
+            psi=psi, ks=ks, ks_critical=critical, alarm=psi > self.settings.psi_above and ks > critical
+        )
+
+
+def resumed(settings: MonitorSettings, log: Gateway, *, policy: str, scorer: str) -> Monitor:
+    """A monitor that goes on from the answers in a log: a restart must not make what drifted the reference.
+
+    The windows of scores are filled as they were; the shares begin anew. Raises ``StoreError``.
+    """
+    monitor = Monitor(settings)
+    first = log.scores(policy=policy, scorer=scorer, since=settings.since, limit=settings.reference)
+    last = (first[-1].created, first[-1].request_id) if first else None
+    for row in first:
+        monitor.add(_seen(row))
+    for row in log.scores(
+        policy=policy, scorer=scorer, since=settings.since, latest=True, limit=settings.window
+    ):
+        if last is not None and (row.created, row.request_id) > last:
+            monitor.add(_seen(row))
+    return monitor
+
+
+def _seen(row: ScoredRequest) -> Observations:
+    seen = Observations()
+    seen.score(row.scores)
+    return seen
+
+
+def stability_index(reference: Sequence[float], recent: Sequence[float], bins: int = 10) -> float:
+    """Population stability index Σ (q - p) ln(q / p) over the reference's quantile bins.
+
+    Equal quantiles are one bound. Each count is raised by ``SMOOTHING``. Raises ``ValueError`` for no values.
+    """
+    if not reference or not recent:
+        raise ValueError("'reference' and 'recent' must not be empty")
+    ordered = sorted(reference)
+    bounds = sorted({ordered[len(ordered) * k // bins] for k in range(1, bins)})
+    p = _shares(reference, bounds)
+    q = _shares(recent, bounds)
+    return math.fsum((b - a) * math.log(b / a) for a, b in zip(p, q, strict=True))
+
+
+def kolmogorov_smirnov(reference: Sequence[float], recent: Sequence[float]) -> float:
+    """Largest difference between the two empirical distribution functions. ``ValueError`` for no values."""
+    if not reference or not recent:
+        raise ValueError("'reference' and 'recent' must not be empty")
+    first, second = sorted(reference), sorted(recent)
+    return max(
+        abs(bisect_right(first, value) / len(first) - bisect_right(second, value) / len(second))
+        for value in {*first, *second}
+    )
+
+
+def _shares(values: Sequence[float], bounds: Sequence[float]) -> list[float]:
+    counts = [SMOOTHING] * (len(bounds) + 1)
+    for value in values:
+        counts[bisect_right(bounds, value)] += 1
+    total = math.fsum(counts)
+    return [count / total for count in counts]

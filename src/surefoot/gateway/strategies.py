@@ -1,0 +1,113 @@
+"""Strategies by name: how a request's answer is found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from surefoot.gateway.http.errors import ApiError
+from surefoot.search import (
+    DVTS,
+    MCTS,
+    BeamSearch,
+    BestOfNSearch,
+    ParticleFilter,
+    Rebase,
+    Search,
+    StepResampling,
+)
+
+Showing = Literal["end", "chain", "common"]
+"""When a stream shows text. end: when all is done; chain: there is one solution, and what a request for its
+next step begins with has been accepted; common: what all solutions that are still possible begin with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """A way from a prompt to an answer."""
+
+    name: str
+    search: Search | None
+    """``None`` = what the policy writes is handed out."""
+    draws: int
+    """Solutions, or next steps of a round, that are drawn at once."""
+    needs_scorer: bool
+    shows: Showing = "end"
+
+    @property
+    def family(self) -> str:
+        """The name without its numbers; of these there are few, whatever clients ask for."""
+        return _NUMBERS.sub("", self.name)
+
+    @property
+    def threshold(self) -> float | None:
+        """Score from which on a step is accepted, where steps are."""
+        return self.search.threshold if isinstance(self.search, StepResampling) else None
+
+
+PLAIN = Strategy(name="plain", search=None, draws=1, needs_scorer=False)
+_NUMBERS = re.compile("-[0-9]+(?:x[0-9]+)?$")
+_ACCEPT = "accept-reject"
+_FORMS = (
+    "best-of-N, majority-N, weighted-vote-N, beam-WxE, dvts-TxE, rebase-N, particle-N, mcts-N, "
+    "accept-reject, plain"
+)
+
+
+def strategy_of(name: str, *, threshold: float, retries: int) -> Strategy | None:
+    """A strategy from its name, such as ``best-of-16``, ``beam-4x4`` (width x expand) or ``dvts-4x4`` (trees
+    x expand); ``None`` = that is no strategy's name. Raises :class:`ApiError` for numbers that make none.
+    """
+    if name == PLAIN.name:
+        return PLAIN
+    if name == _ACCEPT:
+        search = StepResampling(n=1, threshold=threshold, retries=retries, rule="first", name=name)
+        return Strategy(name=name, search=search, draws=1, needs_scorer=True, shows="chain")
+    for pattern, make in _MAKERS.items():
+        found = re.fullmatch(pattern, name)
+        if found:
+            try:
+                return make(name, *(int(number) for number in found.groups()))
+            except ValueError as error:
+                raise ApiError(400, f"strategy {name!r}: {error}", param="strategy") from error
+    return None
+
+
+def unknown_strategy(name: str) -> ApiError:
+    """The error for a strategy that there is not."""
+    return ApiError(400, f"there is no strategy {name[:100]!r}; choose from {_FORMS}", param="strategy")
+
+
+def _sampled(name: str, n: int, rule: str) -> Strategy:
+    search = BestOfNSearch(n=n, rule=rule, name=name)
+    return Strategy(name=name, search=search, draws=n, needs_scorer=rule != "majority")
+
+
+def _beam(name: str, width: int, expand: int) -> Strategy:
+    search = BeamSearch(width=width, expand=expand, name=name)
+    return Strategy(name=name, search=search, draws=width * expand, needs_scorer=True, shows="common")
+
+
+def _dvts(name: str, trees: int, expand: int) -> Strategy:
+    search = DVTS(n=trees * expand, expand=expand, name=name)
+    return Strategy(name=name, search=search, draws=trees * expand, needs_scorer=True, shows="common")
+
+
+def _scored(name: str, n: int, make: Callable[[str, int], Search]) -> Strategy:
+    return Strategy(name=name, search=make(name, n), draws=n, needs_scorer=True)
+
+
+# one spelling a strategy: names are kept, and a name that is written otherwise would be another
+_N, _W = "0|[1-9][0-9]{0,3}", "0|[1-9][0-9]{0,2}"
+_MAKERS: dict[str, Callable[..., Strategy]] = {
+    f"best-of-({_N})": lambda name, n: _sampled(name, n, "best_of_n"),
+    f"majority-({_N})": lambda name, n: _sampled(name, n, "majority"),
+    f"weighted-vote-({_N})": lambda name, n: _sampled(name, n, "weighted_vote"),
+    f"beam-({_W})x({_W})": _beam,
+    f"dvts-({_W})x({_W})": _dvts,
+    f"rebase-({_N})": lambda name, n: _scored(name, n, lambda a, b: Rebase(n=b, name=a)),
+    f"particle-({_N})": lambda name, n: _scored(name, n, lambda a, b: ParticleFilter(n=b, name=a)),
+    f"mcts-({_N})": lambda name, n: _scored(name, n, lambda a, b: MCTS(paths=b, name=a)),
+}

@@ -1,0 +1,245 @@
+"""Both ends of the pipe to a process that answers questions about mathematical expressions within limits.
+
+Model text can be hostile (``9^{9^{9^9}}``), and an expression that sympy has begun to evaluate cannot be
+interrupted from inside. So it is evaluated in a process of its own, under limits of memory and CPU time, and
+the parent kills that process when the wall time is over. One JSON value a line goes each way. The worker
+ends when its standard input closes, so it never outlives its parent.
+
+What the process does is its *task*: a module-level function that imports what it needs, makes it warm, and
+returns the function that answers one question. Only the task's name goes to the process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from surefoot.errors import SurefootError
+
+Task = Callable[[], Callable[[Any], Any]]
+"""Prepares the process and returns what answers there: JSON in, JSON out; it may raise anything."""
+
+STARTUP_S = 300.0
+"""Importing sympy takes seconds on a busy machine; this bounds a start that hangs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """``answer``, or the ``failure`` that prevented one: timeout, memory, too_deep, crash, error."""
+
+    answer: Any = None
+    failure: str | None = None
+
+
+class BoundedWorker:
+    """Parent's end: one long-lived process for ``task``, started on first use and again after each failure.
+
+    ``error`` is the class raised when the process cannot start. Threads must take turns. Runs ``python -m``
+    on this module, and not ``multiprocessing``, whose spawned children import the parent's ``__main__`` again
+    and so fail under a REPL or a script read from standard input.
+    """
+
+    def __init__(self, task: Task, *, timeout_s: float, memory_mb: int, error: type[SurefootError]) -> None:
+        self._task = f"{task.__module__}:{task.__qualname__}"
+        self._error = error
+        self._timeout_s = timeout_s
+        self._memory_mb = memory_mb
+        self._process: subprocess.Popen[str] | None = None
+        self._owner = os.getpid()
+
+    def ask(self, question: object) -> Reply:
+        """Put one question within the limits; what the task raised is a ``failure``.
+
+        Raises ``error`` if the process cannot start (a library is missing, or there is too little memory).
+        """
+        process = self._running()
+        try:
+            line = self._exchange(process, [question], self._timeout_s)
+        except BaseException:
+            # An interrupt between question and answer would leave the stale answer in the pipe.
+            self.close()
+            raise
+        if line is None:
+            self.close()
+            return Reply(failure="timeout")
+        if not line:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=5)
+            over_cpu_limit = process.returncode == -getattr(signal, "SIGXCPU", 0)
+            self.close()
+            return Reply(failure="timeout" if over_cpu_limit else "crash")
+        reply = json.loads(line)
+        if reply["retire"]:
+            self.close()
+        return Reply(answer=reply.get("answer"), failure=reply.get("failure"))
+
+    def close(self) -> None:
+        """Kill and reap the process, if there is one. Can be called any number of times."""
+        process, self._process = self._process, None
+        if process is None or self._owner != os.getpid():
+            return
+        process.kill()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+        process.wait()
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._owner != os.getpid():
+            # After a fork the pipe belongs to the parent; two readers would steal each other's answers.
+            self._process, self._owner = None, os.getpid()
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # ended while idle, e.g. by the system's memory killer
+        return self._process or self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-P", "-m", "surefoot.io.bounded_worker", self._task]
+        process = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
+            [*command, str(self._timeout_s), str(self._memory_mb)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="ascii",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        self._process = process
+        line = self._exchange(process, None, STARTUP_S)
+        state = json.loads(line) if line else {}
+        if not state.get("ready"):
+            self.close()
+            why = state.get("failure", "it ended before it was ready")
+            raise self._error(
+                f"the process for {self._task} did not start: {why}; check that the libraries it imports are "
+                f"installed and raise memory_mb={self._memory_mb}"
+            )
+        return process
+
+    def _exchange(
+        self, process: subprocess.Popen[str], question: list[object] | None, seconds: float
+    ) -> str | None:
+        """Send ``question`` (if any) and read one line: "" = the process died, ``None`` = time is over.
+
+        A timer thread kills the process, which ends the blocking read; unlike ``select`` on a pipe this
+        also works on Windows.
+        """
+        if process.stdin is None or process.stdout is None:
+            raise self._error(f"the process for {self._task} was started without pipes")
+        expired = threading.Event()
+
+        def kill() -> None:
+            expired.set()
+            process.kill()
+
+        timer = threading.Timer(seconds, kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            if question is not None:
+                process.stdin.write(json.dumps(question) + "\n")
+                process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError:
+            line = ""
+        finally:
+            timer.cancel()
+            timer.join()
+        return None if expired.is_set() else line
+
+
+def main(task: str, timeout_s: float, memory_mb: int) -> None:
+    """Child's end: announce readiness, then answer questions until standard input closes."""
+    # A library that prints must not write into the channel.
+    with os.fdopen(os.dup(1), "w", encoding="ascii") as channel:
+        os.dup2(2, 1)
+
+        def send(message: dict[str, Any]) -> None:
+            channel.write(json.dumps(message) + "\n")
+            channel.flush()
+
+        try:
+            limits = _Limits(timeout_s=timeout_s, memory_mb=memory_mb)
+            answer = _prepared(task)
+        except (ImportError, MemoryError) as error:
+            send({"failure": f"{type(error).__name__}: {error}"})
+            return
+        send({"ready": True})
+        for line in sys.stdin:
+            (question,) = json.loads(line)
+            limits.renew()
+            send({**_guarded(answer, question), "retire": limits.swollen()})
+
+
+class _Limits:
+    """Limits on this process, where the platform has them; the parent's clock holds everywhere."""
+
+    def __init__(self, *, timeout_s: float, memory_mb: int) -> None:
+        self._seconds = math.ceil(timeout_s) + 1
+        self._bytes = memory_mb * 2**20
+        try:
+            import resource
+        except ImportError:  # Windows
+            self._resource = None
+            self._first_peak = 0
+            return
+        self._resource = resource
+        # Linux hands the parent's peak down to a process it starts; that much is not ours.
+        self._first_peak = self._peak()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+        with suppress(ValueError, OSError):  # refused where a lower limit is already set, and on macOS
+            resource.setrlimit(resource.RLIMIT_AS, (self._bytes, self._bytes))
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def renew(self) -> None:
+        """Allow the next question its CPU seconds; what went before is not held against it."""
+        if self._resource is not None:
+            usage = self._resource.getrusage(self._resource.RUSAGE_SELF)
+            soft = math.ceil(usage.ru_utime + usage.ru_stime) + self._seconds
+            hard = self._resource.getrlimit(self._resource.RLIMIT_CPU)[1]
+            with suppress(ValueError, OSError):
+                self._resource.setrlimit(self._resource.RLIMIT_CPU, (soft, hard))
+
+    def swollen(self) -> bool:
+        """Whether caches hold so much that harmless questions could fail later; the parent replaces us."""
+        return self._peak() > max(self._bytes // 2, self._first_peak)
+
+    def _peak(self) -> int:
+        if self._resource is None:
+            return 0
+        peak: int = self._resource.getrusage(self._resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _prepared(task: str) -> Callable[[Any], Any]:
+    logging.disable(logging.CRITICAL)
+    module, _, name = task.partition(":")
+    prepare: Task = getattr(import_module(module), name)
+    return prepare()
+
+
+def _guarded(answer: Callable[[Any], Any], question: Any) -> dict[str, Any]:
+    try:
+        return {"answer": answer(question)}
+    except MemoryError:
+        return {"failure": "memory"}
+    except RecursionError:
+        return {"failure": "too_deep"}
+    except Exception:  # sympy raises anything; the question is reported as failed, and the next one goes on
+        return {"failure": "error"}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,250 @@
+"""Records in files: JSON Lines (also gzipped) and Parquet, chosen by the file's ending; ``-`` is a pipe.
+
+Reading counts what it skips; writing is atomic.
+"""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from surefoot.errors import RecordError
+from surefoot.io._arrow import arrow_schema
+from surefoot.io._atomic import atomic_file
+from surefoot.records import Record
+
+R = TypeVar("R", bound=Record)
+
+ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
+
+_ROWS_PER_GROUP = 1024
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(kw_only=True)
+class ReadReport:
+    """What a reader took and what it skipped. One report may gather several files.
+
+    ``bad`` holds the first ``keep`` (line number, reason) pairs; ``bad_count`` counts all of them. Lines
+    count from 1; in a Parquet file or a JSON array they are row numbers.
+    """
+
+    keep: int = 20
+    files: list[str] = field(default_factory=list)
+    good: int = 0
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    bad_count: int = 0
+
+    def opened(self, name: str) -> None:
+        """Note the file that the next lines come from."""
+        self.files.append(name)
+
+    def read(self) -> None:
+        """Count one good line."""
+        self.good += 1
+
+    def skipped(self, line: int, reason: str) -> None:
+        """Count one bad line, and keep its reason while there is room."""
+        self.bad_count += 1
+        if len(self.bad) < self.keep:
+            prefix = f"{self.files[-1]}: " if len(self.files) > 1 else ""
+            self.bad.append((line, prefix + reason))
+
+    def summary(self) -> str:
+        """One sentence: ``problems.jsonl: 98 read, 2 skipped: line 7: not JSON (…); line 12: …``."""
+        text = f"{', '.join(self.files) or 'nothing opened'}: {self.good} read, {self.bad_count} skipped"
+        if not self.bad_count:
+            return text
+        reasons = [f"line {line}: {reason}" for line, reason in self.bad]
+        if self.bad_count > len(self.bad):
+            reasons.append(f"and {self.bad_count - len(self.bad)} more")
+        return f"{text}: {'; '.join(reasons)}"
+
+
+def read_records(path: Path | str, record: type[R], *, report: ReadReport | None = None) -> Iterator[R]:
+    """Yield the records of ``path`` (``-`` = JSON Lines on standard input), one at a time.
+
+    With a ``report``, a malformed line is skipped and counted there; without one the first such line
+    raises. Blank lines are ignored. The report is complete once the iterator is used up.
+
+    Raises ``RecordError`` naming file, line, field and fix; also for a file that cannot be read at all
+    or whose ending is unknown, and that with a report, too.
+    """
+    name = "standard input" if str(path) == "-" else str(path)
+    if report is not None:
+        report.opened(name if str(path) == "-" else Path(path).name)
+    with _readable(name):
+        for number, raw in _rows(path):
+            try:
+                made = _parse(raw, record)
+            except (ValidationError, UnicodeDecodeError) as error:
+                reason = _reason(error)
+                if report is None:
+                    fix = "correct the line, or pass report=ReadReport() to skip and count such lines"
+                    raise RecordError(f"{name}, line {number}: {reason}; {fix}") from error
+                report.skipped(number, reason)
+                continue
+            if report is not None:
+                report.read()
+            yield made
+
+
+def write_records(path: Path | str, records: Iterable[Record], *, record: type[Record] | None = None) -> int:
+    """Write ``records`` to ``path`` (``-`` = JSON Lines on standard output) and return their number.
+
+    The file appears whole or not at all: after an exception, also one from ``records`` itself, whatever
+    was at ``path`` before is still there. A Parquet file has the columns of ``record``, by default the
+    class of the first record; give the class where there may be none, or the file has no columns.
+
+    Raises ``RecordError`` for an unknown ending, a missing folder, and a record that the format cannot
+    hold (in Parquet also one of another class).
+    """
+    if str(path) == "-":
+        count = _write_lines(sys.stdout.buffer, records)
+        sys.stdout.buffer.flush()
+        return count
+    path = Path(path)
+    ending = _ending(path)
+    if not path.resolve().parent.is_dir():
+        raise RecordError(f"{path}: its folder does not exist; create it first")
+    with atomic_file(path) as stream:
+        if ending == ".parquet":
+            return _write_parquet(stream, records, record)
+        if ending == ".jsonl":
+            return _write_lines(stream, records)
+        # Neither name nor time in the header, so that equal records give equal bytes.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+            return _write_lines(packed, records)
+
+
+def _write_lines(stream: IO[bytes] | gzip.GzipFile, records: Iterable[Record]) -> int:
+    count = 0
+    for count, record in enumerate(records, start=1):
+        try:
+            line = record.model_dump_json().encode("utf-8")
+        except (PydanticSerializationError, UnicodeEncodeError) as error:
+            raise RecordError(f"record {count} cannot be written as JSON: {error}") from error
+        stream.write(line + b"\n")
+    return count
+
+
+def _write_parquet(stream: IO[bytes], records: Iterable[Record], record: type[Record] | None) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    waiting = iter(records)
+    chunk = list(islice(waiting, _ROWS_PER_GROUP))
+    kind = record or (type(chunk[0]) if chunk else None)
+    schema = arrow_schema(kind) if kind else pa.schema([])
+    count = 0
+    with pq.ParquetWriter(stream, schema) as writer:
+        while chunk:
+            for number, item in enumerate(chunk, start=count + 1):
+                if type(item) is not kind:
+                    raise RecordError(
+                        f"record {number} is a {type(item).__name__} in a file of {kind and kind.__name__} "
+                        "records; write each class to its own file"
+                    )
+            rows = [item.model_dump(mode="json") for item in chunk]
+            try:
+                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+            except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+                where = f"records {count + 1} to {count + len(chunk)}"
+                raise RecordError(f"{where} cannot be written as Parquet: {error}") from error
+            count += len(chunk)
+            chunk = list(islice(waiting, _ROWS_PER_GROUP))
+    return count
+
+
+def _rows(path: Path | str) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
+    """Number and content of each line (bytes of JSON) or Parquet row."""
+    if str(path) == "-":
+        yield from _json_lines(sys.stdin.buffer)
+        return
+    path = Path(path)
+    ending = _ending(path)
+    if ending == ".parquet":
+        yield from _parquet_rows(path)
+        return
+    with path.open("rb") as raw:
+        if ending == ".jsonl":
+            yield from _json_lines(raw)
+        else:
+            with gzip.GzipFile(fileobj=raw, mode="rb") as packed:
+                yield from _json_lines(packed)
+
+
+def _json_lines(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    for number, line in enumerate(stream, start=1):
+        text = (line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line).strip()
+        if text:
+            yield number, text
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP):
+                for number, row in enumerate(batch.to_pylist(), start=number + 1):  # noqa: B020
+                    yield number, row
+    except pa.ArrowException as error:
+        raise RecordError(f"{path}: not a readable Parquet file after row {number}: {error}") from error
+
+
+def _parse(raw: bytes | dict[str, Any], record: type[R]) -> R:
+    if isinstance(raw, bytes):
+        return record.model_validate_json(raw.decode("utf-8"))
+    return record.model_validate(raw)
+
+
+def _ending(path: Path) -> str:
+    for ending in ENDINGS:
+        if path.name.endswith(ending):
+            return ending
+    raise RecordError(
+        f"{path}: unknown ending; name the file {', '.join('*' + ending for ending in ENDINGS)}"
+    )
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Turn what the file system and gzip raise into this package's error."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        raise RecordError(
+            f"{name}: cannot be read: {error}; check the path, or fetch the file again"
+        ) from error
+
+
+def _reason(error: ValidationError | UnicodeDecodeError) -> str:
+    """What is wrong with a line, the first fault only: ``field 'text': missing``."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 (byte {error.start}: {error.reason})"
+    faults = error.errors(include_url=False)
+    first, others = faults[0], len(faults) - 1
+    kind, message = first["type"], first["msg"].removeprefix("Value error, ")
+    if kind == "json_invalid":
+        return f"not JSON ({first['ctx']['error']})"
+    where = ".".join(str(part) for part in first["loc"])
+    if not where:
+        return f"not an object but {first['input']!r:.40}" if kind.startswith("model_") else message
+    if first["input"] == {} and kind == "missing":
+        return "an empty object"
+    message = {"missing": "missing", "extra_forbidden": "unknown field"}.get(kind, message)
+    more = f" (and {others} more)" if others else ""
+    return f"field '{where}': {message}{more}"

@@ -1,0 +1,222 @@
+"""Run directories: configuration, inputs, finished work and time, so that a killed run goes on.
+
+``manifest.json`` says what the run is, ``shards/<stage>/000000.jsonl`` hold finished pieces of work,
+``done/<stage>.json`` marks finished stages and ``timings.json`` holds seconds per stage. Every file is
+written atomically and synced, so after a kill at any moment each is whole or absent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeAlias, TypeVar
+
+from surefoot.errors import RunError
+from surefoot.io._atomic import TEMPORARY_SUFFIX, atomic_file, write_json
+from surefoot.io._identity import differences, make_manifest
+from surefoot.io._lock import RunLock
+from surefoot.io.files import read_records, write_records
+from surefoot.records import Record, now
+
+JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
+"""What ``json.dumps`` takes."""
+
+R = TypeVar("R", bound=Record)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_FIX = "use another --out, or delete the directory"
+
+
+class Run:
+    """One run's directory, held by this process until ``close`` (or the end of a ``with`` block)."""
+
+    def __init__(self, directory: Path, manifest: dict[str, Any], lock: RunLock) -> None:
+        """Use ``Run.open``."""
+        self.directory = directory
+        self.manifest = manifest
+        self._lock = lock
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        command: str,
+        config: Mapping[str, JSON],
+        inputs: Mapping[str, Path] | None = None,
+    ) -> Run:
+        """Start a run in ``directory``, or go on with the one that is there.
+
+        ``config`` is the resolved configuration; ``inputs`` are files or directories, compared by content.
+
+        Raises ``RunError`` if the directory holds another run (each differing field is named), is in use
+        by a living process, or has a run's files without a manifest; and for an input that cannot be read.
+        """
+        directory = Path(directory)
+        manifest = make_manifest(command, config, inputs or {})
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{directory}: cannot be a run directory: {error}; use another --out") from error
+        lock = RunLock(directory / ".lock")
+        try:
+            _clear_unfinished(directory)
+            return cls(directory, _settle(directory, manifest), lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def close(self) -> None:
+        """Give the directory up for another process; a second call does nothing."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def shards(self, stage: str, record: type[R]) -> Shards[R]:
+        """The numbered pieces of ``stage``, whose records are of class ``record``."""
+        folder = self.directory / "shards" / _checked(stage)
+        folder.mkdir(parents=True, exist_ok=True)
+        return Shards(folder, record)
+
+    def done(self, name: str) -> bool:
+        """Whether ``finish(name)`` was called, in this process or an earlier one."""
+        return self._marker(name).exists()
+
+    def finish(self, name: str, data: JSON = None) -> None:
+        """Mark stage ``name`` as finished, with a small result. A second call replaces the first."""
+        self._marker(name).parent.mkdir(exist_ok=True)
+        write_json(self._marker(name), {"finished": now().isoformat(), "data": data})
+
+    def result(self, name: str) -> Any:
+        """What ``finish`` was given. Raises ``RunError`` if the stage is not finished."""
+        if not self.done(name):
+            raise RunError(f"{self.directory}: stage '{name}' is not finished; run it first")
+        return _load(self._marker(name))["data"]
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Wall time per stage, over all processes that worked in this directory."""
+        path = self.directory / "timings.json"
+        return _load(path) if path.exists() else {}
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the block's wall time to ``seconds[stage]``, also when an exception ends it.
+
+        A process killed outright loses the time since its block began: keep blocks to a shard's length.
+        """
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            seconds = self.seconds
+            write_json(self.directory / "timings.json", seconds | {stage: seconds.get(stage, 0.0) + spent})
+
+    def _marker(self, name: str) -> Path:
+        return self.directory / "done" / f"{_checked(name)}.json"
+
+
+class Shards(Generic[R]):
+    """The finished pieces of one stage: JSON Lines files named by number, each whole or absent."""
+
+    def __init__(self, folder: Path, record: type[R]) -> None:
+        """Use ``Run.shards``."""
+        self._folder = folder
+        self._record = record
+
+    def missing(self, count: int) -> list[int]:
+        """Numbers in ``0 … count - 1`` still to be done, in order."""
+        there = set(self._numbers())
+        return [number for number in range(count) if number not in there]
+
+    def write(self, number: int, records: Iterable[R]) -> None:
+        """Store piece ``number``; it counts as done from the moment this returns. An empty one is fine."""
+        if number < 0:
+            raise RunError(f"shard number {number} is negative; count from 0")
+        write_records(self._path(number), records, record=self._record)
+
+    def read(self) -> Iterator[R]:
+        """All records stored so far, in the order of the shard numbers."""
+        return chain.from_iterable(
+            read_records(self._path(number), self._record) for number in sorted(self._numbers())
+        )
+
+    def merge(self, path: Path, count: int) -> Path:
+        """Join shards ``0 … count - 1`` byte by byte into ``path`` (``.jsonl``), atomically.
+
+        Raises ``RunError`` if one is missing, or if there are more than ``count``.
+        """
+        if path.suffix != ".jsonl":
+            raise RunError(f"{path}: shards are joined as JSON Lines; let the name end in .jsonl")
+        if missing := self.missing(count):
+            raise RunError(
+                f"{self._folder}: {len(missing)} of {count} shards are missing, first {missing[0]}; "
+                "finish the stage before merging"
+            )
+        if extra := [number for number in self._numbers() if number >= count]:
+            raise RunError(f"{self._folder}: shard {max(extra)} lies beyond the {count} to merge; {_FIX}")
+        with atomic_file(path) as target:
+            for number in range(count):
+                with self._path(number).open("rb") as source:
+                    shutil.copyfileobj(source, target)
+        return path
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:06d}.jsonl"
+
+    def _numbers(self) -> list[int]:
+        return [int(path.stem) for path in self._folder.glob("*.jsonl") if path.stem.isdecimal()]
+
+
+def _settle(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Write the manifest of a new run, or hold an old one against it."""
+    path = directory / "manifest.json"
+    if not path.exists():
+        if strays := [n for n in ("shards", "done", "timings.json") if (directory / n).exists()]:
+            raise RunError(f"{directory} has {', '.join(strays)} of a run but no manifest.json; {_FIX}")
+        write_json(path, manifest)
+        return manifest
+    there = _load(path)
+    try:
+        changed = differences(there, manifest)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} is not a run's manifest ({error!r}); {_FIX}") from error
+    if changed:
+        raise RunError(f"{directory} holds another run: {'; '.join(changed)}; {_FIX}")
+    return there
+
+
+def _clear_unfinished(directory: Path) -> None:
+    """Remove what a killed process was writing; the lock says that no living one writes here."""
+    for path in directory.rglob(f".*{TEMPORARY_SUFFIX}"):
+        path.unlink()
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise RunError(f"{path} cannot be read: {error}; {_FIX}") from error
+    if not isinstance(data, dict):
+        raise RunError(f"{path} holds no JSON object; {_FIX}")
+    return data
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise RunError(f"'{name}' cannot name a stage; use letters, digits, '.', '_' and '-'")
+    return name

@@ -1,0 +1,152 @@
+"""Files in the formats of others: out, in again, and what is refused at the door."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotation_room import SCRIPT, Browser
+from inspection_room import Inspection, add_labels, open_inspection
+
+from surefoot.annotation.inspect.archives import EXPORTS
+from surefoot.annotation.pages import PageSettings
+from surefoot.io import read_records
+from surefoot.records import StepLabel
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Any:
+    made = open_inspection(tmp_path, settings=PageSettings(max_upload_bytes=60_000))
+    add_labels(made)
+    yield made
+    made.db.close()
+
+
+@pytest.fixture
+def admin(found: Inspection) -> Browser:
+    return found.room.browser("admin")
+
+
+def send(
+    browser: Browser,
+    base: str,
+    content: bytes,
+    *,
+    name: str = "x.json",
+    form: str = "label-studio",
+    **more: Any,
+) -> Any:
+    fields = {**browser.fields(f"{base}/formats"), "format": form, **more}
+    return browser.client.post(f"{base}/formats", data=fields, files={"file": (name, content)})
+
+
+def test_every_export_is_offered_and_given(found: Inspection) -> None:
+    twin = found.viewer.json(f"{found.base}/formats.json")
+    assert [one["name"] for one in twin["exports"]] == list(EXPORTS)
+    for one in twin["exports"]:
+        answer = found.viewer.get(one["link"])
+        assert answer.status_code == 200
+        assert "written" in answer.headers["x-surefoot-report"]
+        assert one["name"] in answer.headers["content-disposition"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert len(answer.content) > 0
+
+
+def test_what_was_dropped_is_shown(found: Inspection, admin: Browser) -> None:
+    found.viewer.get(f"{found.base}/formats/prm800k-steps.jsonl")
+    page = admin.get(f"{found.base}/formats").text
+    assert "1 labels: kind &#39;value&#39;" in page
+
+
+def test_label_studio_goes_out_and_comes_into_another_project(found: Inspection, admin: Browser) -> None:
+    tasks = found.viewer.get(f"{found.base}/formats/label-studio.json")
+    assert len(tasks.json()) == 3
+    answer = send(admin, f"/projects/{found.other}", tasks.content, make_items="on")
+    assert answer.status_code == 200, answer.text
+    assert "<h1>Imported</h1>" in answer.text
+    ours = sorted(found.db.export.labels(found.room.project), key=repr)
+    assert sorted(found.db.export.labels(found.other), key=repr) == ours
+    assert found.db.traces.trace(found.other, found.traces[1].id) == found.traces[1]
+    assert len(found.db.items.list(found.other)) == 4  # the one that was there, too
+    again = send(admin, f"/projects/{found.other}", tasks.content)
+    assert "0 items made" in again.text
+
+
+def test_archives_hold_what_the_command_line_reads(found: Inspection, tmp_path: Path) -> None:
+    for name, ending in (("records-jsonl.zip", ".jsonl"), ("records-parquet.zip", ".parquet")):
+        content = found.viewer.get(f"{found.base}/formats/{name}").content
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            kinds = ("problems", "traces", "labels", "scores")
+            assert sorted(archive.namelist()) == sorted(f"{kind}{ending}" for kind in kinds)
+            archive.extract(f"labels{ending}", tmp_path)
+        labels = list(read_records(tmp_path / f"labels{ending}", StepLabel))
+        assert sorted(labels, key=repr) == sorted(found.db.export.labels(found.room.project), key=repr)
+
+
+def test_prm800k_comes_in(found: Inspection, admin: Browser) -> None:
+    row = {"instruction": "q?", "responses": ["a"], "next_response": SCRIPT, "rating": -1}
+    packed = gzip.compress((json.dumps(row) + "\nnot json\n").encode())
+    answer = send(admin, found.base, packed, name="x.jsonl.gz", form="prm800k-steps")
+    assert "<h1>Imported in part</h1>" in answer.text
+    assert "1 rows read, 1 skipped" in answer.text
+    (problem,) = found.db.traces.problems(found.room.project, text="q?")
+    (trace,) = found.db.traces.find(found.room.project, problem_id=problem.id)
+    page = found.viewer.get(f"{found.base}/trace?id={trace.trace.id}").text
+    assert SCRIPT not in page
+    assert "First error: step 2" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("../x.json", 400),
+        ("a/b.json", 400),
+        ("a\\b.json", 400),
+        ("..json", 400),
+        ("x.exe", 400),
+        ("x.parquet", 400),
+        ("x.json\u202e", 400),
+    ],
+)
+def test_names_that_look_like_paths_are_refused(
+    found: Inspection, admin: Browser, name: str, status: int
+) -> None:
+    assert send(admin, found.base, b"[]", name=name).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "status"),
+    [
+        (b"[" * 50_000, "x.json", 400),
+        (b"\xff\xfe", "x.json", 200),
+        (b"not packed", "x.json.gz", 400),
+        (gzip.compress(b" " * 1_000_000), "x.json.gz", 413),
+        (b" " * 70_000, "x.json", 413),
+    ],
+)
+def test_files_that_are_none(
+    found: Inspection, admin: Browser, content: bytes, name: str, status: int
+) -> None:
+    assert send(admin, found.base, content, name=name).status_code == status
+
+
+def test_only_administrators_import_and_only_with_the_forms_secret(found: Inspection, admin: Browser) -> None:
+    assert '<form method="post" action="' + found.base not in found.viewer.get(f"{found.base}/formats").text
+    fields = admin.fields(f"{found.base}/formats")
+    files = {"file": ("x.json", b"[]")}
+    bare = admin.client.post(f"{found.base}/formats", data={"format": "label-studio"}, files=files)
+    assert bare.status_code == 403
+    foreign = found.viewer.client.post(f"{found.base}/formats", data=fields, files=files)
+    assert foreign.status_code == 403
+    assert send(admin, found.base, b"[]", form="../x").status_code == 400
+    assert admin.client.post(f"{found.base}/formats", data={**fields, "format": "gsm8k"}).status_code == 400
+
+
+@pytest.mark.parametrize("name", ["x", "..%2f..%2fetc%2fpasswd", "labels.csv"])
+def test_there_is_no_other_export(found: Inspection, name: str) -> None:
+    assert found.viewer.get(f"{found.base}/formats/{name}").status_code == 404

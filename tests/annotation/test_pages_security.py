@@ -1,0 +1,328 @@
+"""Who may see and send what: sign-in, sessions, CSRF, roles, projects, keys, hostile text, limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from annotation_room import PASSWORD, SCRIPT, Browser, Room, open_room
+from starlette.testclient import TestClient
+
+from surefoot.annotation.pages import PageSettings, create_pages_app
+from surefoot.annotation.pages.context import Attempts
+
+SESSION = "surefoot_session"
+ADMIN_PAGES = (
+    "queue",
+    "adjudicate",
+    "adjudicate/1",
+    "flags",
+    "settings",
+    "files",
+    "agreement",
+    "export/labels.jsonl",
+)
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    found = open_room(tmp_path)
+    yield found
+    found.db.close()
+
+
+def forms(room: Room) -> list[tuple[str, str, str]]:
+    """Every form of the pages: (who may send it, its page, its action)."""
+    ann = room.browser("ann")
+    item = str(ann.get("/projects/1/annotate").headers["location"])
+    remark = room.db.remarks.add(1, int(item.rpartition("/")[2]), room.ids["ann"], "flag", "odd")
+    return [
+        ("ann", "/projects", "/sign-out"),
+        ("ann", item, f"{item}/label"),
+        ("ann", item, f"{item}/undo"),
+        ("ann", item, f"{item}/remark"),
+        ("ann", item, f"{item}/skip"),
+        ("admin", "/projects", "/projects"),
+        ("admin", "/people", "/people"),
+        ("admin", "/people", f"/people/{room.ids['eve']}"),
+        ("admin", "/projects/1/settings", "/projects/1/settings"),
+        ("admin", "/projects/1/settings", "/projects/1/members"),
+        ("admin", "/projects/1/queue", "/projects/1/queue"),
+        ("admin", "/projects/1/files", "/projects/1/files"),
+        ("admin", "/projects/1/flags", f"/projects/1/flags/{remark.id}"),
+    ]
+
+
+def test_every_form_wants_its_secret(room: Room) -> None:
+    for who, page, action in forms(room):
+        browser = room.browser(who)
+        hidden = browser.fields(page, action)
+        assert hidden["csrf"], action
+        for wrong in (None, "", "guess", room.browser(who).fields(page, action)["csrf"]):
+            sent = {key: value for key, value in hidden.items() if key != "csrf"}
+            answer = browser.client.post(action, data=sent if wrong is None else {**sent, "csrf": wrong})
+            assert answer.status_code == 403, (action, wrong)
+    assert room.db.export.stored(1) == []
+
+
+def test_every_post_of_the_app_is_in_the_list_of_forms(room: Room) -> None:
+    known = {re.sub(r"\d+", "N", action) for _, _, action in forms(room)}
+    known |= {"/sign-in", "/projects/N/items/N/alternatives", "/projects/N/adjudicate/N"}
+    posts = set(_posts(room.app.routes))
+    assert {re.sub(r"\{[^}]*\}", "N", path) for path in posts} == known
+
+
+def _posts(routes: list[object]) -> Iterator[str]:
+    for route in routes:
+        inner = getattr(route, "original_router", None) or getattr(route, "router", None)
+        if inner is not None and hasattr(inner, "routes"):
+            yield from _posts(inner.routes)
+        elif "POST" in (getattr(route, "methods", None) or ()):
+            yield str(getattr(route, "path", ""))
+
+
+def test_nothing_is_open_without_signing_in(room: Room) -> None:
+    stranger = room.browser()
+    for path in ("/projects", "/people", "/projects/1", "/projects/1/annotate", "/projects/1/items/1"):
+        answer = stranger.get(path)
+        assert answer.status_code == 303, path
+        assert answer.headers["location"].startswith("/sign-in?next=")
+        assert stranger.get(f"{path}.json").status_code == 401
+    assert stranger.client.post("/projects/1/items/1/label", data={"value": "1"}).status_code == 303
+    assert stranger.get("/projects/1/export/labels.jsonl").status_code == 303
+
+
+def test_sign_in_makes_a_new_session_whatever_the_cookie_held(room: Room) -> None:
+    attacker = room.browser("eve")
+    fixed = attacker.client.cookies[SESSION]
+    victim = room.browser()
+    victim.client.cookies.set(SESSION, fixed)
+    assert victim.sign_in("ann").status_code == 303
+    fresh = [cookie.value for cookie in victim.client.cookies.jar if cookie.name == SESSION]
+    assert set(fresh) != {fixed}
+    # the session that was planted is over, too
+    assert attacker.get("/projects").status_code == 303
+    planted = room.browser()
+    planted.client.cookies.set(SESSION, "chosen-by-somebody")
+    assert planted.get("/projects").status_code == 303
+
+
+def test_cookies_are_out_of_the_reach_of_scripts(tmp_path: Path) -> None:
+    room = open_room(tmp_path)
+    page = room.browser()
+    answer = page.sign_in("ann")
+    cookie = next(one for one in answer.headers.get_list("set-cookie") if one.startswith(SESSION))
+    assert "HttpOnly" in cookie
+    assert "SameSite=lax" in cookie
+    assert "Secure" not in cookie
+    secure = TestClient(create_pages_app(room.db, PageSettings(secure=True)), base_url="https://testserver")
+    cookie = next(
+        one for one in Browser(secure).sign_in("ann").headers.get_list("set-cookie") if SESSION in one
+    )
+    assert cookie.startswith(f"__Host-{SESSION}=")
+    assert "Secure" in cookie
+    room.db.close()
+
+
+def test_sign_out_ends_the_session_on_the_server(room: Room) -> None:
+    ann = room.browser("ann")
+    token = ann.client.cookies[SESSION]
+    assert ann.send("/projects", "/sign-out").status_code == 303
+    again = room.browser()
+    again.client.cookies.set(SESSION, token)
+    assert again.get("/projects").status_code == 303
+
+
+def test_sign_in_form_has_a_secret_of_its_own(room: Room) -> None:
+    stranger = room.browser()
+    assert stranger.sign_in("ann", csrf="guess").status_code == 403
+    bare = room.browser()
+    answer = bare.client.post("/sign-in", data={"name": "ann", "password": PASSWORD, "csrf": ""})
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("to", ["//evil.example", "https://evil.example", "/\\evil.example", "x", "/a\nb"])
+def test_signing_in_leads_nowhere_else(room: Room, to: str) -> None:
+    answer = room.browser().sign_in("ann", next=to)
+    assert answer.headers["location"] == "/projects"
+
+
+def test_wrong_passwords_are_few(tmp_path: Path) -> None:
+    room = open_room(tmp_path, settings=PageSettings(attempts=3))
+    stranger = room.browser()
+    for _ in range(3):
+        answer = stranger.sign_in("ann", "wrong password")
+        assert answer.status_code == 401
+        assert "Name or password is wrong" in answer.text
+    refused = stranger.sign_in("ann")
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) > 0
+    assert stranger.sign_in("ben").status_code == 303
+    room.db.close()
+
+
+def test_attempts_are_forgotten_in_time() -> None:
+    now = [0.0]
+    attempts = Attempts(most=2, window_s=60, clock=lambda: now[0])
+    assert [attempts.start("a") for _ in range(2)] == [0, 0]
+    now[0] = 20
+    assert attempts.start("a") == 40
+    assert attempts.start("b") == 0
+    now[0] = 60
+    assert attempts.start("a") == 0
+    attempts.succeeded("a")
+    assert [attempts.start("a") for _ in range(2)] == [0, 0]
+
+
+def test_annotators_do_not_get_to_pages_of_administrators(room: Room) -> None:
+    ann = room.browser("ann")
+    for page in ADMIN_PAGES:
+        assert ann.get(f"/projects/1/{page}").status_code == 403, page
+    assert ann.get("/people").status_code == 403
+    csrf = ann.fields("/projects", "/sign-out")["csrf"]
+    own = [f"/projects/1/{page}" for page in ("settings", "members", "queue", "files", "adjudicate/1")]
+    for path in ("/projects", "/people", f"/people/{room.ids['admin']}", *own):
+        assert ann.client.post(path, data={"csrf": csrf}).status_code == 403, path
+
+
+def test_another_project_does_not_exist_for_who_is_no_member(room: Room) -> None:
+    eve = room.browser("eve")
+    missing = eve.get("/projects/999").status_code
+    for page in (
+        "",
+        "/annotate",
+        "/items/1",
+        "/instructions",
+        "/settings",
+        "/agreement",
+        "/export/traces.jsonl",
+    ):
+        assert eve.get(f"/projects/1{page}").status_code == missing == 404
+    assert eve.json("/projects") == {"projects": []}
+
+
+def test_items_of_others_and_of_other_projects_do_not_exist(room: Room) -> None:
+    ann, ben = room.browser("ann"), room.browser("ben")
+    item = str(ann.get("/projects/1/annotate").headers["location"])
+    csrf = ben.fields("/projects", "/sign-out")["csrf"]
+    assert ben.get(item).status_code == 404
+    form = {"csrf": csrf, "key": "k", "after": "0", "step": "0", "value": "1"}
+    assert ben.client.post(f"{item}/label", data=form).status_code == 404
+    other = room.db.projects.create("other").id
+    room.db.projects.set_member(other, room.ids["ann"], "annotator")
+    assert ann.get(item.replace("/projects/1/", f"/projects/{other}/")).status_code == 404
+
+
+def test_a_member_who_left_is_out(room: Room) -> None:
+    ann = room.browser("ann")
+    room.db.projects.set_member(1, room.ids["ann"], "annotator", active=False)
+    assert ann.get("/projects/1/annotate").status_code == 404
+    room.db.users.set_active(room.ids["ann"], False)
+    assert ann.get("/projects").status_code == 303
+
+
+@pytest.mark.parametrize(
+    "text", [SCRIPT, "'; DROP TABLE users; --", '"><img src=x onerror=alert(1)>', "{{ 7*7 }}", "\u202e ☃ 𝕏"]
+)
+def test_hostile_text_in_every_field_is_text(room: Room, text: str) -> None:
+    admin = room.browser("admin")
+    assert admin.send("/projects", name=text).status_code == 303
+    made = room.db.projects.by_name(text).id
+    settings = f"/projects/{made}/settings"
+    ticks = {"value-1": "on", "value1": "on"}
+    numbers = {"phase": "2", "annotators": "1", "lease_minutes": "30"}
+    answer = admin.send(settings, name=text, instructions=text, **numbers, **ticks)
+    assert answer.status_code == 303, answer.text
+    assert admin.send("/people", name=text, password=PASSWORD, role="annotator").status_code == 303
+    assert admin.send(settings, f"/projects/{made}/members", name=text, role="annotator").status_code == 303
+    person = room.browser(text)
+    person.follow(f"/projects/{made}/instructions")
+    read = [
+        person.get(path).text for path in ("/projects", f"/projects/{made}", f"/projects/{made}/instructions")
+    ]
+    for page in [*read, *(admin.get(path).text for path in (settings, "/people", "/projects"))]:
+        assert SCRIPT not in page
+        assert "<img" not in page
+    assert room.db.projects.get(made).instructions == text
+    assert {user.name for user in room.db.users.list()} >= {"ann", text}
+
+
+@pytest.mark.parametrize("field", ["step", "after", "value", "key", "csrf"])
+def test_nonsense_in_fields_is_refused(room: Room, field: str) -> None:
+    ann = room.browser("ann")
+    item = str(ann.get("/projects/1/annotate").headers["location"])
+    good = {**ann.fields(item, f"{item}/label"), "value": "1"}
+    texts = ["", "\0", "1" * 300]
+    if field != "key":  # any other text will do for a key
+        texts += ["9" * 30, "' OR 1=1", "-1e5", "\u0661"]
+    for nonsense in texts:
+        answer = ann.client.post(f"{item}/label", data={**good, field: nonsense})
+        assert answer.status_code in (400, 403), (field, nonsense, answer.status_code)
+    assert room.db.export.stored(1) == []
+
+
+def test_forms_have_limits(tmp_path: Path) -> None:
+    room = open_room(tmp_path, settings=PageSettings(max_form_bytes=5_000, max_upload_bytes=20_000))
+    ann = room.browser("ann")
+    item = str(ann.get("/projects/1/annotate").headers["location"])
+    assert ann.send(item, f"{item}/label", value="1", comment="x" * 6_000).status_code == 413
+    csrf = ann.fields(item, f"{item}/label")["csrf"]
+    many = "&".join([f"csrf={csrf}", *(f"a{n}=" for n in range(600))])
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    assert ann.client.post(f"{item}/undo", content=many, headers=headers).status_code == 400
+    stream = (part for part in [b"csrf=x"])
+    assert ann.client.post(f"{item}/undo", content=stream, headers=headers).status_code == 411
+    admin = room.browser("admin")
+    files = {"traces": ("t.jsonl", b"x" * 30_000)}
+    csrf = admin.fields("/projects/1/files")["csrf"]
+    assert admin.client.post("/projects/1/files", data={"csrf": csrf}, files=files).status_code == 413
+    room.db.close()
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/srv/x.jsonl/../y", "x.exe", "x", "a.jsonl\0.txt"])
+def test_names_of_uploads_are_no_paths(room: Room, name: str, tmp_path: Path) -> None:
+    admin = room.browser("admin")
+    csrf = admin.fields("/projects/1/files")["csrf"]
+    before = {path for path in tmp_path.rglob("*") if "labels.db" not in path.name}
+    answer = admin.client.post(
+        "/projects/1/files", data={"csrf": csrf, "make": "nothing"}, files={"traces": (name, b"{}\n")}
+    )
+    assert answer.status_code == 400
+    assert {path for path in tmp_path.rglob("*") if "labels.db" not in path.name} == before
+
+
+def test_pages_forbid_content_from_elsewhere(room: Room) -> None:
+    answer = room.browser("ann").get("/projects")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["cache-control"] == "no-store"
+    assert not re.search(r"<script>|\sstyle=|\son\w+=", answer.text)
+
+
+def test_keys_open_no_more_than_their_role(room: Room) -> None:
+    anonymous = room.browser()
+
+    def status(path: str, key: str) -> int:
+        headers = {"Authorization": f"Bearer {key}", "Accept": "application/json"}
+        return int(anonymous.get(path, headers=headers).status_code)
+
+    viewer, _ = room.db.keys.create("report", "viewer")
+    client, _ = room.db.keys.create("chat", "client")
+    boss, _ = room.db.keys.create("boss reads", "viewer", user_id=room.ids["admin"])
+    ann, _ = room.db.keys.create("ann's", "annotator", user_id=room.ids["ann"])
+    assert status("/projects/1/agreement", viewer) == 200
+    assert status("/projects/1/settings", viewer) == 403
+    assert status("/projects/1/agreement", client) == 401
+    assert status("/projects/1/agreement", "sf_made_up") == 401
+    assert status("/projects/1/agreement", boss) == 200
+    assert status("/people", boss) == 403
+    assert status("/projects/1/settings", boss) == 403
+    assert status("/projects/1/agreement", ann) == 403
+    other = room.db.projects.create("other").id
+    narrow, _ = room.db.keys.create("narrow", "viewer", project_id=other)
+    assert status("/projects/1/agreement", narrow) == 404
+    assert status(f"/projects/{other}/agreement", narrow) == 200

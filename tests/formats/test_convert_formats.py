@@ -1,0 +1,183 @@
+"""``surefoot convert`` with every labelled format, through records and back."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from surefoot.cli import app
+from surefoot.formats import SIGN_WRITERS, WRITERS
+from surefoot.records import Problem, Step, StepLabel, Trace, content_id
+
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
+SESSION = {
+    "labeler": "r",
+    "timestamp": "2022-07-30T23:23:32",
+    "question": {"problem": "q?", "ground_truth_answer": "2"},
+    "label": {
+        "steps": [
+            {
+                "completions": [{"text": text, "rating": rating} for text, rating in step],
+                "chosen_completion": 0,
+            }
+            for step in ([("a", 1), ("b", 0)], [("c", -1)])
+        ],
+        "finish_reason": "solution",
+    },
+}
+PLACE = {"start": "0", "end": "0", "startOffset": 0, "endOffset": 2, "text": "a\n"}
+LABEL_STUDIO_TASK = {
+    "data": {
+        "problem": "q?",
+        "answer": "2",
+        "steps": [{"author": "1", "text": "a\n"}, {"author": "2", "text": "b"}],
+        "surefoot": {
+            "problem": Problem(id="p", text="q?", answer="2").model_dump(mode="json"),
+            "trace": Trace(
+                id="t",
+                problem_id="p",
+                text="a\nb",
+                steps=(Step(start=0, end=2), Step(start=2, end=3)),
+            ).model_dump(mode="json"),
+        },
+    },
+    "annotations": [
+        {
+            "result": [
+                {
+                    "id": content_id("label-studio", "t", 0)[:10],
+                    "from_name": "label",
+                    "to_name": "steps",
+                    "type": "paragraphlabels",
+                    "value": {**PLACE, "paragraphlabels": ["neutral"]},
+                    "meta": {
+                        "surefoot": StepLabel(
+                            trace_id="t", step=0, kind="correctness", value=0, source="human", created=NOON
+                        ).model_dump(mode="json", exclude={"trace_id"})
+                    },
+                }
+            ],
+            "was_cancelled": False,
+            "ground_truth": False,
+            "created_at": NOON.isoformat(),
+        }
+    ],
+    "predictions": [],
+}
+ROWS = {
+    "bigbench-mistake": {
+        "input": "i",
+        "steps": ["a", "b"],
+        "target": "t",
+        "answer": "u",
+        "mistake_index": 1,
+    },
+    "label-studio": LABEL_STUDIO_TASK,
+    "math-aps": {
+        "question": "q",
+        "final_answer": "2",
+        "reasoning_steps": [
+            {"solution_prefix": "q", "mc_value": 0.5},
+            {"solution_prefix": "q\n\na", "mc_value": 0.25},
+        ],
+        "question_id": 1,
+    },
+    "math-shepherd": {"input": "q Step 1: a ки", "label": "q Step 1: a +", "task": "GSM8K"},
+    "prm800k": SESSION,
+    "prm800k-steps": {
+        "instruction": "q",
+        "responses": ["a"],
+        "next_response": "b",
+        "answer": None,
+        "is_human_response": False,
+        "is_solution": False,
+        "is_preferred_response": True,
+        "rating": 0,
+    },
+    "prmbench": {
+        "original_question": "q",
+        "modified_question": "q",
+        "original_process": ["a"],
+        "modified_process": ["a", "b"],
+        "modified_steps": [2],
+        "error_steps": [2],
+        "reason": "r",
+        "idx": "1",
+        "question": "q",
+        "classification": "redundency",
+    },
+    "processbench": {
+        "id": "1",
+        "generator": "g",
+        "problem": "p",
+        "steps": ["a", "b"],
+        "final_answer_correct": True,
+        "label": -1,
+    },
+    "stepwise": {"prompt": "p", "completions": ["a"], "labels": [True]},
+}
+
+
+def run(*words: object):
+    return CliRunner().invoke(app, ["convert", *map(str, words)])
+
+
+def good(*words: object):
+    ended = run(*words)
+    assert ended.exit_code == 0, (ended.output, ended.exception)
+    return ended
+
+
+def file(tmp_path: Path, name: str) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps(ROWS[name]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS))
+def test_a_row_comes_back_through_records(tmp_path: Path, name: str):
+    good(file(tmp_path, name), "--from", name, "--out", tmp_path / "records")
+    ended = good(tmp_path / "records", "--from=records", "--to", name, "--out", tmp_path / "out.jsonl")
+    assert "1 rows written; dropped: nothing" in ended.output
+    assert json.loads((tmp_path / "out.jsonl").read_text("utf-8")) == ROWS[name]
+
+
+@pytest.mark.parametrize("name", sorted(SIGN_WRITERS))
+def test_neutral_ratings_need_a_policy_where_signs_are_written(tmp_path: Path, name: str):
+    words = (file(tmp_path, "prm800k"), "--from=prm800k", "--to", name, "--out", tmp_path / "out.jsonl")
+    ended = run(*words)
+    assert ended.exit_code != 0
+    assert "1 labels are neutral (0)" in f"{ended.output} {ended.exception}"
+    assert "--neutral" in f"{ended.output} {ended.exception}"
+    assert not (tmp_path / "out.jsonl").exists()
+    good(*words, "--neutral", "drop")
+    refused = run(*words, "--neutral", "maybe")
+    assert refused.exit_code != 0
+    assert "choose from positive, negative, drop" in f"{refused.output} {refused.exception}"
+
+
+def test_the_policy_says_what_a_neutral_rating_becomes(tmp_path: Path):
+    source = file(tmp_path, "prm800k")
+    for policy, labels in (("positive", [True]), ("negative", [False])):
+        good(source, "--from=prm800k", "--to=stepwise", "--neutral", policy, "--out", tmp_path / "o.jsonl")
+        rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+        assert [row["labels"] for row in rows] == [[True, False], labels]
+
+
+def test_formats_with_neutral_ratings_need_none(tmp_path: Path):
+    good(file(tmp_path, "prm800k"), "--from=prm800k", "--to=prm800k-steps", "--out", tmp_path / "o.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert [row["rating"] for row in rows] == [1, -1, 0]
+
+
+def test_controls_and_problems_have_their_readers(tmp_path: Path):
+    ended = good(file(tmp_path, "prmbench"), "--from=prmbench-controls", "--out", tmp_path / "controls")
+    assert "1 labels" in ended.output
+    question = {"question": "q", "answer": "#### 1"}
+    (tmp_path / "g.jsonl").write_text(json.dumps(question))
+    refused = run(tmp_path / "g.jsonl", "--from=gsm8k", "--to=stepwise", "--out", tmp_path / "o.jsonl")
+    assert "no labelled traces, which is what stepwise holds" in f"{refused.output} {refused.exception}"

@@ -1,0 +1,138 @@
+"""The whole main job with tiny sizes, on the shipped models."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from surefoot.io import Run
+from surefoot.lab.checkpoints import POLICY, TRUNK
+from surefoot.quickstart.run import QuickstartConfig, run_quickstart
+from surefoot.training.loop import TrainingConfig
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (POLICY / "config.json").exists() or not (TRUNK / "config.json").exists(),
+        reason="the lab's language models are not in this tree (make them with surefoot.lab.train)",
+    ),
+]
+
+CONFIG = QuickstartConfig(
+    train_problems=6,
+    train_samples=2,
+    rollouts=2,
+    test_problems=4,
+    test_samples=4,
+    training=TrainingConfig(epochs=1, batch_size=4, checkpoint_every=1),
+    shard=2,
+)
+KEYS = {"pass_at", "majority", "orm", "prm", "prm_gold", "policy", "label_noise", "tokens", "seconds"}
+VARYING = {"timings.json", "manifest.json", ".lock"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_times():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+        yield
+
+
+def quickstart(folder: Path, progress=lambda *_: None) -> Path:
+    with Run.open(folder, command="quickstart", config=CONFIG.model_dump()) as run:
+        return run_quickstart(run, CONFIG, progress)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    return quickstart(tmp_path_factory.mktemp("quickstart")).parent
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in VARYING
+    }
+    summary = json.loads(files["summary.json"])
+    files["summary.json"] = json.dumps(summary | {"seconds": None}).encode()
+    return files
+
+
+def test_the_summary_has_every_result(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary.keys() >= KEYS
+    assert summary["policy"].keys() >= {"accuracy", "lucky_fraction"}
+    assert summary["label_noise"].keys() >= {"precision", "recall", "f1"}
+    assert list(summary["prm"]) == ["1", "2", "4"]
+    assert summary["counts"]["test_traces"] == 16
+    assert summary["counts"]["train_traces"] == 12
+    assert summary["tokens"]["test_traces"]["completion_tokens"] > 0
+    assert summary["tokens"]["scores_prm"]["verifier_tokens"] > 0
+    assert summary["seconds"]["total"] > 0
+
+
+def test_no_selector_is_above_the_ceiling(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    curves = {
+        **summary["selectors"],
+        **{name: summary[name] for name in ("majority", "orm", "prm", "prm_gold")},
+    }
+    for name, curve in curves.items():
+        assert curve["4"]["value"] <= summary["pass_at"]["4"]["value"] + 1e-9, name
+        assert curve["1"]["value"] == pytest.approx(summary["pass_at"]["1"]["value"], abs=1e-5), name
+
+
+def test_the_report_needs_nothing_from_outside(finished):
+    page = (finished / "report.html").read_text()
+    outside = re.findall(r"""(?:src|href|action|data)\s*=\s*["'](?!#)[^"']*|url\((?!#)[^)]*|@import""", page)
+    assert [found for found in outside if not found.startswith("data-")] == []
+    assert "<script" not in page
+
+
+def test_test_problems_are_in_no_training_set(finished):
+    texts = [
+        {json.loads(line)["text"] for line in (finished / f"{name}-problems.jsonl").read_text().splitlines()}
+        for name in ("train", "test")
+    ]
+    assert not texts[0] & texts[1]
+
+
+def test_a_finished_run_is_not_done_again(finished):
+    before = contents(finished)
+    calls = []
+    quickstart(finished, lambda stage, done, total: calls.append((stage, done, total)))
+    assert all(done == total for stage, done, total in calls if stage != "compare")
+    assert contents(finished) == before
+
+
+class Interrupted(Exception):  # noqa: N818
+    """Raised from inside the run."""
+
+
+def test_a_run_interrupted_again_and_again_gives_the_same_files(finished, tmp_path):
+    stops = {
+        "train-traces": 2,
+        "train-labels": 1,
+        "train orm": 2,
+        "train prm": 1,
+        "train prm_gold": 3,
+        "test-traces": 1,
+        "scores-prm": 1,
+        "compare": 0,
+    }
+
+    def stop(stage: str, done: int, total: int) -> None:
+        if stops.get(stage) == done:
+            del stops[stage]
+            raise Interrupted(stage)
+
+    for _ in range(len(stops)):
+        with pytest.raises(Interrupted):
+            quickstart(tmp_path, stop)
+    assert stops == {}
+    quickstart(tmp_path, stop)
+    assert contents(tmp_path) == contents(finished)
