@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from surefoot.errors import RecordError
 from surefoot.io import ReadReport, read_records, write_records
-from surefoot.io._arrow import arrow_schema
+from surefoot.io.files import arrow_schema
 from surefoot.records import (
     Evidence,
     Message,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from surefoot.evaluation.intervals import Interval
+from surefoot.io.atomic import atomic_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,17 +93,9 @@ class Report:
         )
 
     def write(self, path: Path | str) -> None:
-        """Write the page to ``path``, whole or not at all (written beside it and renamed)."""
-        target = Path(path)
-        beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            with beside.open("w", encoding="utf-8", newline="\n") as file:
-                file.write(self.html())
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
+        """Write the page to ``path``, atomically."""
+        with atomic_file(Path(path)) as stream:
+            stream.write(self.html().encode("utf-8"))
 
     def _add(self, part: str) -> Self:
         self._parts.append(part)

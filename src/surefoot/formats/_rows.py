@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import secrets
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, Self, TypeVar
 
@@ -23,6 +20,7 @@ from pydantic import (
 from pydantic_core import from_json
 
 from surefoot.errors import RecordError
+from surefoot.io.atomic import atomic_file
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -95,22 +93,9 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
 
     Raises ``OSError`` where the folder cannot be written.
     """
-    path = Path(path).resolve()
-    if path.exists() and not path.is_file():  # a device or pipe, which a rename would replace
-        with path.open("wb") as stream:
-            _write(stream, rows, path)
-        return
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with temporary.open("xb") as stream:
-            _write(stream, rows, path)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        raise
+    path = Path(path)
+    with atomic_file(path) as stream:
+        _write(stream, rows, path)
 
 
 def error_reason(error: RecordError | ValidationError) -> str:

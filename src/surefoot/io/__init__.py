@@ -1,16 +1,5 @@
-"""Records in files, and run directories that can be killed and resumed."""
+"""Records in files, written atomically, and run directories that survive a kill."""
 
-from surefoot.io._atomic import atomic_file, write_json
-from surefoot.io.files import ReadReport, read_records, write_records
-from surefoot.io.runs import JSON, Run, Shards
+import lazy_loader
 
-__all__ = [
-    "JSON",
-    "ReadReport",
-    "Run",
-    "Shards",
-    "atomic_file",
-    "read_records",
-    "write_json",
-    "write_records",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

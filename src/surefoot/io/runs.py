@@ -7,23 +7,30 @@ written atomically and synced, so after a kill at any moment each is whole or ab
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import platform
 import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import IO, Any, Generic, Self, TypeAlias, TypeVar
 
 from surefoot.errors import RunError
-from surefoot.io._atomic import TEMPORARY_SUFFIX, atomic_file, write_json
-from surefoot.io._identity import differences, make_manifest
-from surefoot.io._lock import RunLock
+from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_file, write_json
 from surefoot.io.files import read_records, write_records
 from surefoot.records import Record, now
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - on Windows two runs in one directory are not kept apart
+    fcntl = None  # type: ignore[assignment]
 
 JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
 """What ``json.dumps`` takes."""
@@ -182,6 +189,38 @@ class Shards(Generic[R]):
         return [int(path.stem) for path in self._folder.glob("*.jsonl") if path.stem.isdecimal()]
 
 
+class RunLock:
+    """A lock that the operating system holds for as long as the process lives, and no longer.
+
+    So a run that was killed leaves no lock behind. The file's text (the holder's process id) is only
+    for the message.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock, or raise ``RunError`` if a living process holds it."""
+        self._stream: IO[str] | None = path.open("a+", encoding="utf-8")
+        if fcntl is None:  # pragma: no cover
+            return
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._stream.seek(0)
+            holder = self._stream.read().strip() or "unknown"
+            self.release()
+            raise RunError(
+                f"{path.parent} is in use by process {holder}; wait for it to end, or use another --out"
+            ) from None
+        self._stream.truncate(0)
+        self._stream.write(f"{os.getpid()}\n")
+        self._stream.flush()
+
+    def release(self) -> None:
+        """Give the lock up; a second call does nothing."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
 def _settle(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Write the manifest of a new run, or hold an old one against it."""
     path = directory / "manifest.json"
@@ -220,3 +259,68 @@ def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise RunError(f"'{name}' cannot name a stage; use letters, digits, '.', '_' and '-'")
     return name
+
+
+def make_manifest(command: str, config: Mapping[str, Any], inputs: Mapping[str, Path]) -> dict[str, Any]:
+    """Everything a run's results depend on, and the facts of where it was started.
+
+    Raises ``RunError`` for a configuration that is not JSON and for an input that cannot be read.
+    """
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(config)))
+    except (TypeError, ValueError) as error:
+        raise RunError(f"the run's config is not JSON: {error}; give plain values") from error
+    return {
+        "command": command,
+        "config": plain,
+        "seed": plain.get("seed"),
+        "inputs": {name: {"path": str(path), "sha256": _digest(name, path)} for name, path in inputs.items()},
+        "surefoot": version("surefoot"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "created": now().isoformat(),
+    }
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Fields in which two manifests describe different work: ``config.seed: 1 there, 2 asked``.
+
+    Where an input lies, which version wrote the manifest and when it did may differ.
+    """
+    before, after = _identity(old), _identity(new)
+    return [
+        f"{field}: {before.get(field, 'absent')} there, {after.get(field, 'absent')} asked"
+        for field in sorted(before.keys() | after.keys())
+        if before.get(field) != after.get(field)
+    ]
+
+
+def _identity(manifest: Mapping[str, Any]) -> dict[str, str]:
+    hashes = {name: entry["sha256"] for name, entry in manifest["inputs"].items()}
+    return _flat({"command": manifest["command"], "config": manifest["config"], "inputs": hashes})
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Leaves by dotted name, as JSON text (so that 1 and true, or two NaN, compare as written)."""
+    leaves: dict[str, str] = {}
+    for name, part in value.items():
+        if isinstance(part, Mapping) and part:
+            leaves |= _flat(part, f"{prefix}{name}.")
+        else:
+            leaves[prefix + name] = json.dumps(part, ensure_ascii=False, sort_keys=True)
+    return leaves
+
+
+def _digest(name: str, path: Path) -> str:
+    """SHA-256 of a file, or of the names and digests of all files in a directory (a checkpoint)."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            total = hashlib.sha256()
+            for part in sorted(part for part in path.rglob("*") if part.is_file()):
+                total.update(f"{part.relative_to(path).as_posix()}\0{_digest(name, part)}\n".encode())
+            return total.hexdigest()
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise RunError(f"input '{name}' cannot be read: {error}; check the path") from error

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from surefoot.io.atomic import atomic_file, atomic_path
 from surefoot.training.config import TrainingLog
 from surefoot.training.workers import placed, whole
 
@@ -93,18 +94,12 @@ def write_curves(path: Path, log: TrainingLog, rates: list[float]) -> None:
     for update, (loss, norm, rate) in enumerate(zip(log.losses, log.norms, rates, strict=False), start=1):
         row = {"update": update, "loss": loss, "gradient_norm": norm, "learning_rate": rate}
         rows.append(row | ({"validation_auc": found[update]} if update in found else {}))
-    temporary = _temporary(path)
-    temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    temporary.replace(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as stream:
+        stream.write("".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
 def _write(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
-    """One file, renamed into place: whole or absent, whenever the process is killed."""
-    temporary = _temporary(path)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata)
-    temporary.replace(path)
-
-
-def _temporary(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(f".{path.name}.part")  # a run clears these away when it opens
+    with atomic_path(path) as temporary:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata)

@@ -1,0 +1,9 @@
+from .atomic import atomic_file as atomic_file
+from .atomic import atomic_path as atomic_path
+from .atomic import write_json as write_json
+from .files import ReadReport as ReadReport
+from .files import read_records as read_records
+from .files import write_records as write_records
+from .runs import JSON as JSON
+from .runs import Run as Run
+from .runs import Shards as Shards
