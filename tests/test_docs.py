@@ -140,7 +140,7 @@ def test_links_to_files_and_headings_resolve(page: Path) -> None:
 
 
 def test_every_command_and_option_is_documented_under_its_heading() -> None:
-    documented = sections((ROOT / "docs" / "commands.md").read_text(encoding="utf-8"))
+    documented = sections((ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8"))
     missing = []
     for name, command in commands().items():
         text = documented.get(name)
@@ -154,7 +154,7 @@ def test_every_command_and_option_is_documented_under_its_heading() -> None:
 
 
 def test_every_documented_command_exists() -> None:
-    documented = sections((ROOT / "docs" / "commands.md").read_text(encoding="utf-8"))
+    documented = sections((ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8"))
     assert sorted(set(documented) - set(commands())) == []
 
 

@@ -135,7 +135,9 @@ class Verifying:
     ] = False
     monitor: Annotated[
         Path | None,
-        typer.Option("--monitor", help="JSON file of the monitor's windows and bounds; see docs/server.md."),
+        typer.Option(
+            "--monitor", help="JSON file of the monitor's windows and bounds; see docs/how-to/serve.md."
+        ),
     ] = None
 
 

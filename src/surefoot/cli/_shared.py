@@ -91,7 +91,7 @@ def read_all(path: str, record: type[R]) -> list[R]:
         typer.echo(report.summary(), err=True)
     if not records:
         raise RecordError(
-            f"{path}: no usable record; expected one {record.__name__} a line, see docs/formats.md"
+            f"{path}: no usable record; expected one {record.__name__} a line, see docs/reference/formats.md"
         )
     return records
 

@@ -17,7 +17,8 @@ def quickstart(
     out: Annotated[Path, typer.Option("--out", "-o", help="Run directory.")] = Path("runs/quickstart"),
     seed: o.Seed = 0,
     config: Annotated[
-        Path | None, typer.Option("--config", help="JSON file with other sizes; see docs/01-quickstart.md.")
+        Path | None,
+        typer.Option("--config", help="JSON file with other sizes; see docs/tutorial/1-quickstart.md."),
     ] = None,
 ) -> None:
     """Do the whole main job on the embedded small world: sample, label, train, choose, compare, report.

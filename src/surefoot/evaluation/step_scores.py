@@ -240,7 +240,7 @@ def _stored(name: str, path: Path, traces: Sequence[Trace], reading: Reading | N
         scores, skipped = list(read_fover_scores(path, report=report)), report.bad_count
     if not scores:
         raise RecordError(
-            f"{path}: no StepScores, no StepLabel and no published scores in it; see docs/formats.md"
+            f"{path}: no StepScores, no StepLabel and no published scores; see docs/reference/formats.md"
         )
     names = list(dict.fromkeys(record.scorer for record in scores))
     parts = {f"{name}/{scorer}": [r for r in scores if r.scorer == scorer] for scorer in names}

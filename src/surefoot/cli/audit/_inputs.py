@@ -240,7 +240,7 @@ def _scores(path: str) -> list[StepScores]:
     report = ReadReport()
     records = list(read_records(Path(path), StepScores, report=report)) or list(read_fover_scores(path))
     if not records:
-        raise RecordError(f"{path}: no step scores in it; see docs/formats.md")
+        raise RecordError(f"{path}: no step scores in it; see docs/reference/formats.md")
     if report.bad_count and records:
         typer.echo(f"{path}: {report.summary()}", err=True)
     return records
