@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -9,13 +10,16 @@ import threading
 import time
 
 import openai
+import pytest
 from annotation_room import Browser, open_room
 from gateway_server import LineScorer, lines, served
 from openai import OpenAI
 from starlette.testclient import TestClient
 
 from surefoot.gateway import Gateway
+from surefoot.gateway.admission import Admission
 from surefoot.gateway.http.app import create_app
+from surefoot.gateway.http.errors import ApiError
 from surefoot.gateway.http.settings import Limits, ServerSettings
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import Problem
@@ -149,3 +153,30 @@ def test_the_package_and_its_help_import_no_server():
         "assert not {'fastapi', 'uvicorn', 'starlette', 'prometheus_client', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_places_are_given_in_order_and_come_back():
+    async def main():
+        admission = Admission(running=1, waiting=2)
+        order = []
+
+        async def work(name, ticket):
+            async with ticket:
+                order.append(name)
+                await asyncio.sleep(0.01)
+
+        tasks = [asyncio.ensure_future(work(name, admission.ticket())) for name in "abc"]
+        with pytest.raises(ApiError) as caught:
+            admission.ticket()
+        assert (caught.value.status, caught.value.retry_after_s > 0) == (429, True)
+        await asyncio.sleep(0.005)
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert order == ["a", "c"]
+        assert (admission.running, admission.waiting) == (0, 0)
+        ticket = admission.ticket()
+        ticket.close()
+        ticket.close()
+        assert admission.waiting == 0
+
+    asyncio.run(main())

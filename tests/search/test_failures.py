@@ -8,11 +8,11 @@ import dataclasses
 import pytest
 from toy_search import HashScorer, ScriptedPolicy, problems, random_solver, searched
 
+from surefoot.batching import Batcher
 from surefoot.errors import PolicyError
 from surefoot.protocols import STOP_UNKNOWN, Completion, SampleResult
 from surefoot.records import Usage
 from surefoot.search import DVTS, BeamSearch, BestOfNSearch
-from surefoot.search.desk import Desk
 
 [QUESTION] = problems(1)
 
@@ -90,9 +90,9 @@ def test_a_cancelled_run_takes_its_batch_along():
 
     async def main() -> bool:
         policy = Slow()
-        desk = Desk(policy=policy)
+        batcher = Batcher(policy)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(desk.run([desk.sample([])]), 0.05)
+            await asyncio.wait_for(batcher.run([batcher.sample([])]), 0.05)
         return policy.cancelled
 
     assert asyncio.run(main())

@@ -52,7 +52,7 @@ def test_same_result_alone_and_among_others_and_again(search):
     assert plain(searched(search, items, policy, HashScorer(), seed=3)) == together
     alone = [plain(searched(search, [item], policy, HashScorer(), seed=3))[0] for item in items]
     assert alone == together
-    few = plain(searched(search, items, policy, HashScorer(), seed=3, at_once=2))
+    few = plain(searched(search, items, policy, HashScorer(), seed=3, concurrency=2))
     assert few == together
     assert plain(searched(search, items, policy, HashScorer(), seed=4)) != together
 

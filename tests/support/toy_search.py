@@ -8,11 +8,11 @@ from functools import reduce
 from watched_policy import Watched
 
 from surefoot.answers import AnswerChecker, Grader
+from surefoot.batching import Batcher
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, StepScores, Usage, content_id
 from surefoot.search import Space, Steps, run_search
-from surefoot.search.desk import Desk
 
 GRADER = Grader(checker=AnswerChecker("exact"), styles=("phrase",))
 STEPS = Steps(step_tokens=8, max_steps=12, sampling=Sampling(temperature=1.0, max_tokens=64))
@@ -88,13 +88,13 @@ def searched(search, items, policy, scorer=None, **settings):
 
 def in_space(work, policy, scorer=None, *, problem=None, steps=STEPS, aggregation="min", seed=0):
     """What ``await work(space)`` gives for a space of its own."""
-    desk = Desk(policy=policy, scorer=scorer)
+    batcher = Batcher(policy, scorer)
     space = Space(
-        problem or problems(1)[0], desk, steps=steps, aggregation=aggregation, grader=GRADER, seed=seed
+        problem or problems(1)[0], batcher, steps=steps, aggregation=aggregation, grader=GRADER, seed=seed
     )
 
     async def main():
-        [found] = await desk.run([work(space)])
+        [found] = await batcher.run([work(space)])
         return found
 
     return asyncio.run(main())

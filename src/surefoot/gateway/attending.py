@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from surefoot.gateway.http.errors import ApiError
 
 T = TypeVar("T")
-_LOG = logging.getLogger("surefoot.gateway.http")
+_LOG = logging.getLogger("surefoot.gateway")
 
 
 class ClientLeftError(Exception):

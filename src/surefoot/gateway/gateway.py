@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from surefoot.annotation.database import GatewayLog, GatewayRecord
 from surefoot.answers import AnswerChecker, Grader
+from surefoot.batching import Batcher
 from surefoot.gateway.admission import Admission, Ticket
 from surefoot.gateway.attending import Jobs
 from surefoot.gateway.chunks import Chunks
@@ -25,18 +26,19 @@ from surefoot.gateway.planning import DEFAULT, Planner
 from surefoot.gateway.recording import Recorder
 from surefoot.gateway.schemas import Options
 from surefoot.gateway.settings import GatewaySettings
-from surefoot.gateway.sharing import SharedPolicy, SharedScorer, StaysConnected, TakesExtraBody
 from surefoot.gateway.strategies import PLAIN
 from surefoot.gateway.tasks import Account, Choice, Generation, Task
+from surefoot.gateway.upstream import StaysConnected, TakesExtraBody, UpstreamPolicy, UpstreamScorer
 from surefoot.models.aggregate import Aggregator
 from surefoot.protocols import Policy, ProblemTrace, StepScorer
 from surefoot.records import StepScores, Usage
-from surefoot.search.desk import Desk
 
 T = TypeVar("T")
+MAX_SAMPLES = 1024
+"""Samples of a batch of the policy; one request may be larger."""
 CLIENT_LEFT = 499
 """Status, in the metrics and the record, of a request whose client left; nobody receives it."""
-_LOG = logging.getLogger("surefoot.gateway.http")
+_LOG = logging.getLogger("surefoot.gateway")
 
 
 class Gateway:
@@ -64,18 +66,21 @@ class Gateway:
         self.recorder = Recorder(log, lost=self.metrics.log_failures.inc)
         self.jobs = Jobs()
         self._held = AsyncExitStack()
-        self.policy = SharedPolicy(
-            policy,
+        self.policy = UpstreamPolicy(policy)
+        self.scorer = UpstreamScorer(scorer, on_failure=self.metrics.scorer_failures.inc) if scorer else None
+        self.batcher = Batcher(
+            self.policy,
+            self.scorer,
             overlap=self.settings.overlap,
             gather_s=self.settings.gather_s,
-            seen=self.metrics.batches.observe,
+            max_samples=MAX_SAMPLES,
+            isolate_errors=True,
+            on_batch=self.metrics.batches.observe,
         )
-        self.scorer = SharedScorer(scorer, failed=self.metrics.scorer_failures.inc) if scorer else None
-        self.desk = Desk(policy=self.policy, scorer=self.scorer, overlap=True)
         self._checker = AnswerChecker("math")
         self.grader = Grader(checker=self._checker, styles=self.settings.extract)
         self.generator = Generator(
-            desk=self.desk, policy=self.policy, grader=self.grader, spent=self.metrics.spent
+            batcher=self.batcher, policy=self.policy, grader=self.grader, spent=self.metrics.spent
         )
         card = getattr(scorer, "card", None)
         named: Aggregator | None = getattr(card, "aggregation", None)
@@ -126,7 +131,7 @@ class Gateway:
         """Step scores, in a batch with those of other clients. Raises :class:`ApiError` without a scorer."""
         if self.scorer is None:
             raise ApiError(400, "this server has no reward model", code="no_scorer")
-        records = await self.desk.score(items)
+        records = await self.batcher.score(items)
         self.metrics.spent(sum((record.usage for record in records), Usage()))
         return records
 

@@ -1,4 +1,4 @@
-"""From a task to its answers: the policy alone, or a search at the common desk."""
+"""From a task to its answers: the policy alone, or a search through the common batcher."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from surefoot.answers import Grader
+from surefoot.batching import Batcher
 from surefoot.errors import PolicyError, ScoreError
 from surefoot.gateway.http.errors import ApiError
-from surefoot.gateway.redacting import TOLD_CHARACTERS
-from surefoot.gateway.seat import Seat
-from surefoot.gateway.sharing import SharedPolicy, TakesExtraBody
+from surefoot.gateway.session import RequestSession
 from surefoot.gateway.tasks import Accepted, Choice, Generation, Task
+from surefoot.gateway.upstream import MAX_CHARACTERS, TakesExtraBody, UpstreamPolicy
 from surefoot.protocols import SampleRequest, SampleResult
 from surefoot.records import Message, Trace, Usage, content_id
-from surefoot.search.desk import Desk
 from surefoot.search.result import FIRST, SearchCounts, SearchResult, conclude
 from surefoot.search.saved_tree import save_tree
 from surefoot.search.space import Prefix, Space
@@ -27,11 +26,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Generator:
-    """Writes answers with the policy and the scorer of ``desk``. ``spent`` is told of all tokens, those of
+    """Writes answers with the policy and the scorer of ``batcher``. ``spent`` is told of all tokens, those of
     work that failed or was cancelled among them."""
 
-    desk: Desk
-    policy: SharedPolicy
+    batcher: Batcher
+    policy: UpstreamPolicy
     grader: Grader
     spent: Callable[[Usage], None]
 
@@ -48,8 +47,8 @@ class Generator:
         except ScoreError as error:
             raise ApiError(502, f"the reward model failed: {error}", code="scorer_failed") from error
         return Generation(
-            policy=self.desk.policy.name,
-            scorer=getattr(self.desk.scorer, "name", None) if task.strategy.needs_scorer else None,
+            policy=self.batcher.policy.name,
+            scorer=getattr(self.batcher.scorer, "name", None) if task.strategy.needs_scorer else None,
             strategy=task.strategy.name,
             seed=task.seed,
             choices=tuple(choices),
@@ -60,13 +59,15 @@ class Generator:
         self.spent(usage)
 
     async def _plain(self, task: Task, accepted: Accepted | None) -> list[Choice]:
-        desk = self.desk
+        batcher = self.batcher
         if task.extra_body:
             if not isinstance(self.policy.policy, TakesExtraBody):
                 raise ApiError(400, f"policy {self.policy.name!r} takes no tools", code="unsupported")
             more = self.policy.policy.with_extra_body(task.extra_body)
-            desk = Desk(policy=SharedPolicy(more, overlap=True), overlap=True)
-        seat = Seat(desk, separator=task.steps.separator, max_tokens=task.max_tokens, stop=task.stop)
+            batcher = Batcher(UpstreamPolicy(more), overlap=True)
+        session = RequestSession(
+            batcher, separator=task.steps.separator, max_tokens=task.max_tokens, stop=task.stop
+        )
         request = SampleRequest(
             prompt=task.steps.prompt.render(task.problem),
             n=task.n,
@@ -75,18 +76,18 @@ class Generator:
         )
         try:
             if accepted is None:
-                [result] = await seat.sample([request])
+                [result] = await session.sample([request])
             else:
-                result = await seat.stream(request, accepted)
+                result = await session.stream(request, accepted)
         finally:
-            self._charge(task, seat.spent)
+            self._charge(task, session.policy_usage)
         if len(result.completions) < task.n:
             raise policy_failure(result.error or "policy: fewer samples came than were asked for")
-        return [self._written(task, seat, result, number) for number in range(task.n)]
+        return [self._written(task, session, result, number) for number in range(task.n)]
 
-    def _written(self, task: Task, seat: Seat, result: SampleResult, number: int) -> Choice:
+    def _written(self, task: Task, session: RequestSession, result: SampleResult, number: int) -> Choice:
         drawn = result.completions[number]
-        text = seat.visible(drawn.text)
+        text = session.visible(drawn.text)
         content: dict[str, Any] = {"text": text}
         if drawn.tool_calls:
             content = {
@@ -127,20 +128,20 @@ class Generator:
             if accepted and task.abstain_below is None:
                 accepted(number, text)
 
-        seat = Seat(
-            self.desk,
+        session = RequestSession(
+            self.batcher,
             separator=task.steps.separator,
             max_tokens=task.max_tokens,
             stop=task.stop,
-            shows=task.strategy.shows,
-            accepted=show,
+            stream_mode=task.strategy.stream_mode,
+            on_text=show,
             start="".join(task.kept),
         )
         if not task.strategy.needs_scorer:
-            seat.scorer = None
+            session.scorer = None
         space = Continuation(
             task.problem,
-            seat,
+            session,
             steps=task.steps,
             aggregation=task.aggregation,
             grader=self.grader,
@@ -150,11 +151,11 @@ class Generator:
         try:
             leaves = await search.explore(space)
         finally:
-            self._charge(task, seat.spent + seat.verified)
+            self._charge(task, session.policy_usage + session.scorer_usage)
 
         def conclusion() -> Choice:
             result = conclude(space, search.name, leaves, search.rule)
-            return _with_tree(_chosen(result, seat, task.abstain_below), space, leaves)
+            return _with_tree(_chosen(result, session, task.abstain_below), space, leaves)
 
         choice = await asyncio.to_thread(conclusion)  # others need not wait for it
         if choice.result.chosen is None and choice.result.error is not None:
@@ -178,7 +179,7 @@ class Continuation(Space):
         return self._start or self.tree.root
 
 
-def _chosen(result: SearchResult, seat: Seat, abstain_below: float | None) -> Choice:
+def _chosen(result: SearchResult, session: RequestSession, abstain_below: float | None) -> Choice:
     if result.chosen is None:
         return Choice(result=result, text="", finish_reason="stop")
     trace, value = result.candidates[result.chosen], result.values[result.chosen]
@@ -188,7 +189,7 @@ def _chosen(result: SearchResult, seat: Seat, abstain_below: float | None) -> Ch
         withheld = f"the best solution found {got}, and {abstain_below:g} was asked for"
     return Choice(
         result=result,
-        text=seat.visible(trace.text or ""),
+        text=session.visible(trace.text or ""),
         finish_reason=trace.finish_reason or "length",
         withheld=withheld,
     )
@@ -207,7 +208,7 @@ def choice_seed(seed: int, number: int) -> int:
 
 def policy_failure(error: str) -> ApiError:
     """What a failed request to the policy means to the client, who is told ``error``."""
-    error = error[:TOLD_CHARACTERS]
+    error = error[:MAX_CHARACTERS]
     status = re.match(r"server: status (4\d\d)", error)
     if error.startswith("policy: ") or (status and status[1] in ("400", "413", "422")):
         return ApiError(400, f"the policy refused the request: {error}", code="policy_refused")

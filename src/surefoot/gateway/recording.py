@@ -17,7 +17,7 @@ _NOTES = 1024
 """Records that wait; beyond it, those that nobody waits for are dropped."""
 _CLOSING_S = 30.0
 _PROBE_S = 5.0
-_LOG = logging.getLogger("surefoot.gateway.http")
+_LOG = logging.getLogger("surefoot.gateway")
 
 _Waiting = tuple[GatewayRecord, asyncio.Future[None]]
 

@@ -19,7 +19,7 @@ from surefoot.search import (
     StepResampling,
 )
 
-Showing = Literal["end", "chain", "common"]
+StreamMode = Literal["end", "chain", "common"]
 """When a stream shows text. end: when all is done; chain: there is one solution, and what a request for its
 next step begins with has been accepted; common: what all solutions that are still possible begin with."""
 
@@ -34,7 +34,7 @@ class Strategy:
     draws: int
     """Solutions, or next steps of a round, that are drawn at once."""
     needs_scorer: bool
-    shows: Showing = "end"
+    stream_mode: StreamMode = "end"
 
     @property
     def family(self) -> str:
@@ -64,7 +64,7 @@ def strategy_of(name: str, *, threshold: float, retries: int) -> Strategy | None
         return PLAIN
     if name == _ACCEPT:
         search = StepResampling(n=1, threshold=threshold, retries=retries, rule="first", name=name)
-        return Strategy(name=name, search=search, draws=1, needs_scorer=True, shows="chain")
+        return Strategy(name=name, search=search, draws=1, needs_scorer=True, stream_mode="chain")
     for pattern, make in _MAKERS.items():
         found = re.fullmatch(pattern, name)
         if found:
@@ -87,12 +87,12 @@ def _sampled(name: str, n: int, rule: str) -> Strategy:
 
 def _beam(name: str, width: int, expand: int) -> Strategy:
     search = BeamSearch(width=width, expand=expand, name=name)
-    return Strategy(name=name, search=search, draws=width * expand, needs_scorer=True, shows="common")
+    return Strategy(name=name, search=search, draws=width * expand, needs_scorer=True, stream_mode="common")
 
 
 def _dvts(name: str, trees: int, expand: int) -> Strategy:
     search = DVTS(n=trees * expand, expand=expand, name=name)
-    return Strategy(name=name, search=search, draws=trees * expand, needs_scorer=True, shows="common")
+    return Strategy(name=name, search=search, draws=trees * expand, needs_scorer=True, stream_mode="common")
 
 
 def _scored(name: str, n: int, make: Callable[[str, int], Search]) -> Strategy:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from surefoot.gateway.http.errors import ApiError
-from surefoot.gateway.sharing import SharedScorer
+from surefoot.gateway.upstream import UpstreamScorer
 
 if TYPE_CHECKING:
     from surefoot.models.scorer import Scorer
@@ -29,7 +29,7 @@ class TokenScores:
 class TokenScorer:
     """Asks a classifier of steps for scores at tokens. Made by :func:`token_scorer`."""
 
-    def __init__(self, shared: SharedScorer, scorer: Scorer) -> None:
+    def __init__(self, shared: UpstreamScorer, scorer: Scorer) -> None:
         self._shared, self._scorer = shared, scorer
 
     def encode(self, text: str) -> list[int]:
@@ -72,7 +72,7 @@ class TokenScorer:
                 raise ApiError(400, message, param="input", code="context_length_exceeded")
 
 
-def token_scorer(shared: SharedScorer | None) -> TokenScorer | None:
+def token_scorer(shared: UpstreamScorer | None) -> TokenScorer | None:
     """A scorer at tokens; ``None`` where the reward model is no classifier that reads them."""
     if shared is None:
         return None

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from surefoot.answers import AnswerChecker, Grader
+from surefoot.batching import Batcher
 from surefoot.models.aggregate import Aggregator
 from surefoot.protocols import Policy, StepScorer
 from surefoot.records import Problem
-from surefoot.search.desk import Desk
 from surefoot.search.result import SearchResult, conclude
 from surefoot.search.space import Prefix, Space, Steps
 
@@ -49,14 +49,14 @@ async def run_search(
     grader: Grader | None = None,
     seed: int = 0,
     overlap: bool = False,
-    at_once: int | None = None,
+    concurrency: int | None = None,
     watch: Callable[[Space, SearchResult], None] | None = None,
 ) -> list[SearchResult]:
-    """Search all ``problems``, ``at_once`` of them at the same time (``None`` = all); results in their order.
+    """Search all ``problems``, ``concurrency`` at the same time (``None`` = all); results in their order.
 
     ``aggregation`` makes a prefix's step scores one number; ``None`` is the rule that the scorer's checkpoint
     names, or else ``min``. ``grader`` extracts and compares answers (default: the mathematical one).
-    ``overlap`` is for policies behind a server, see :class:`surefoot.search.desk.Desk`. ``watch`` is given
+    ``overlap`` is for policies behind a server, see :class:`surefoot.batching.Batcher`. ``watch`` is given
     the space and the result of each problem as soon as its search is over, to save its tree, say, or to write
     down how far a run has come.
 
@@ -64,10 +64,10 @@ async def run_search(
     """
     steps = steps or Steps()
     how = aggregation or getattr(getattr(scorer, "card", None), "aggregation", None) or "min"
-    desk = Desk(policy=policy, scorer=scorer, overlap=overlap)
+    batcher = Batcher(policy, scorer, overlap=overlap)
 
     async def one(problem: Problem, judge: Grader) -> SearchResult:
-        space = Space(problem, desk, steps=steps, aggregation=how, grader=judge, seed=seed)
+        space = Space(problem, batcher, steps=steps, aggregation=how, grader=judge, seed=seed)
         leaves = await search.explore(space)
         result = await asyncio.to_thread(conclude, space, search.name, leaves, search.rule)
         if watch:
@@ -75,7 +75,7 @@ async def run_search(
         return result
 
     if grader is not None:
-        return await desk.run([one(problem, grader) for problem in problems], at_once=at_once)
+        return await batcher.run([one(problem, grader) for problem in problems], concurrency=concurrency)
     with AnswerChecker("math") as checker:
         judge = Grader(checker=checker)
-        return await desk.run([one(problem, judge) for problem in problems], at_once=at_once)
+        return await batcher.run([one(problem, judge) for problem in problems], concurrency=concurrency)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from surefoot.answers import Grader, group_equal
+from surefoot.batching import Batcher
 from surefoot.errors import PolicyError, ScoreError
 from surefoot.models.aggregate import Aggregator, aggregate
 from surefoot.policies.prompts import PromptFormat
@@ -24,7 +25,6 @@ from surefoot.protocols import (
     Segmenter,
 )
 from surefoot.records import Problem, Step, StepScores, Trace, Usage, content_id
-from surefoot.search.desk import Desk
 from surefoot.segment import Marker
 from surefoot.tree import Node, StepTree
 
@@ -112,7 +112,7 @@ class Space:
     def __init__(
         self,
         problem: Problem,
-        desk: Desk,
+        batcher: Batcher,
         *,
         steps: Steps,
         aggregation: Aggregator,
@@ -124,12 +124,12 @@ class Space:
         self.tree: StepTree[State] = StepTree(State)
         self.usage = Usage()
         self.counts = Counts()
-        self._desk = desk
+        self._batcher = batcher
 
     @property
     def has_scorer(self) -> bool:
         """Whether prefixes can be scored."""
-        return self._desk.scorer is not None
+        return self._batcher.scorer is not None
 
     @property
     def generator(self) -> np.random.Generator:
@@ -161,7 +161,7 @@ class Space:
         for k, end in zip(open_, whole, strict=True):
             requests.append(self._request(prefixes[k], wanted[k], end=end))
             prefixes[k].data.drawn += wanted[k]  # at once: the same prefix may be there twice
-        results = await self._desk.sample(requests) if requests else []
+        results = await self._batcher.sample(requests) if requests else []
         for k, end, result in zip(open_, whole, results, strict=True):
             self._note(result, step=not end)
             found[k] = [self._insert(prefixes[k], drawn, end=end) for drawn in result.completions]
@@ -179,7 +179,7 @@ class Space:
             going = [end for end in dict.fromkeys(ends) if is_open(end)]
             new = [prefix for prefix in going if prefix.data.ahead is None]
             requests = [self._request(prefix, 1, greedy=True) for prefix in new]
-            results = await self._desk.sample(requests) if requests else []
+            results = await self._batcher.sample(requests) if requests else []
             for prefix, result in zip(new, results, strict=True):
                 self._note(result, step=True)
                 for drawn in result.completions:
@@ -201,7 +201,7 @@ class Space:
         new = [body for body in bodies if body.data.scores is None and body.prefix.strip()]
         if new:
             items = [ProblemTrace(problem=self.problem, trace=self.trace(prefix)) for prefix in new]
-            for prefix, item, record in zip(new, items, await self._desk.score(items), strict=True):
+            for prefix, item, record in zip(new, items, await self._batcher.score(items), strict=True):
                 _require_fit(record, item.trace)
                 prefix.data.scores, prefix.data.reason = record.scores, record.unscored_reason
                 self.usage += record.usage
@@ -236,7 +236,7 @@ class Space:
         reason = state.reason if state.scores is not None else "not asked for"
         return StepScores(
             trace_id=trace.id,
-            scorer=getattr(self._desk.scorer, "name", type(self._desk.scorer).__name__),
+            scorer=getattr(self._batcher.scorer, "name", type(self._batcher.scorer).__name__),
             scores=state.scores if state.scores is not None else unknown,
             unscored_reason=reason,
         )
@@ -256,7 +256,7 @@ class Space:
             problem_id=self.problem.id,
             text=prefix.prefix,
             steps=tuple(steps),
-            policy=self._desk.policy.name,
+            policy=self._batcher.policy.name,
             seed=self.seed,
             finish_reason=prefix.data.finish,
         )
@@ -282,8 +282,8 @@ class Space:
         self.usage += result.usage
         if step and any(drawn.finish_reason == STOP_UNKNOWN for drawn in result.completions):
             raise PolicyError(
-                f"policy {self._desk.policy.name!r}: the server does not say whether a step or the solution "
-                "ended, so that nothing can be searched step by step; vLLM and SGLang do say it"
+                f"policy {self._batcher.policy.name!r}: the server does not say whether a step or the "
+                "solution ended, so a search step by step is not possible; vLLM and SGLang do say it"
             )
         if result.error is not None:
             self.counts.failed += 1

@@ -83,7 +83,7 @@ def search_file(
                     grader=judge,
                     seed=files.seed,
                     overlap=policy.base_url is not None,
-                    at_once=files.in_flight,
+                    concurrency=files.in_flight,
                     watch=watch,
                 )
             )

@@ -100,7 +100,7 @@ def plan(
                 grader=judge,
                 seed=seed,
                 overlap=writes.base_url is not None,
-                at_once=in_flight,
+                concurrency=in_flight,
             )
         )
     with checked_options():

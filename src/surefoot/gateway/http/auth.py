@@ -30,7 +30,7 @@ _READERS = 4
 _PATIENCE_S = 10.0
 """Seconds that the database has to say whose a key is."""
 _PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
-_LOG = logging.getLogger("surefoot.gateway.http")
+_LOG = logging.getLogger("surefoot.gateway")
 
 
 class Door:

@@ -15,7 +15,7 @@ from openai_server import Reply, chat, serve
 from surefoot.annotation.database import open_database
 from surefoot.gateway import GatewaySettings
 from surefoot.gateway.generating import policy_failure
-from surefoot.gateway.sharing import SharedPolicy, SharedScorer
+from surefoot.gateway.upstream import UpstreamPolicy, UpstreamScorer
 from surefoot.models.ensemble import Ensemble
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.scripted import ScriptedPolicy
@@ -29,7 +29,7 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"ty
 
 def asked_of_policy(error):
     """The error of a policy's result behind the gateway."""
-    policy = SharedPolicy(ScriptedPolicy(lambda *_: "x", fail=lambda _: error), overlap=True)
+    policy = UpstreamPolicy(ScriptedPolicy(lambda *_: "x", fail=lambda _: error))
     [result] = asyncio.run(policy.sample([SampleRequest(prompt="p")]))
     return result.error
 
@@ -52,7 +52,7 @@ def asked_of_policy(error):
     ],
 )
 def test_a_failure_is_told_by_its_kind_and_logged_whole(error, told, caplog):
-    with caplog.at_level(logging.WARNING, "surefoot.gateway.http"):
+    with caplog.at_level(logging.WARNING, "surefoot.gateway"):
         assert asked_of_policy(error) == told
     [line] = [record.getMessage() for record in caplog.records]
     assert repr(error) in line
@@ -122,8 +122,8 @@ class Failing:
     ],
 )
 def test_reasons_of_scorers_tell_nothing_of_their_servers(reason, told, caplog):
-    with caplog.at_level(logging.WARNING, "surefoot.gateway.http"):
-        [record] = SharedScorer(Failing(reason)).score_traces([one_item()])
+    with caplog.at_level(logging.WARNING, "surefoot.gateway"):
+        [record] = UpstreamScorer(Failing(reason)).score_traces([one_item()])
     assert (record.scores, record.unscored_reason) == ((None,), told)
     assert [repr(reason) in line.getMessage() for line in caplog.records] == [True] * (told != reason)
 
@@ -132,7 +132,7 @@ def test_of_several_scorers_each_has_its_kind_told():
     several = Ensemble(
         [Failing("server: status 400: too long", "a"), Failing(f"server: status 401: {SECRET}", "b")]
     )
-    [record] = SharedScorer(several).score_traces([one_item()])
+    [record] = UpstreamScorer(several).score_traces([one_item()])
     assert SECRET not in record.unscored_reason
     assert "too long" in record.unscored_reason
     assert record.unscored_reason.endswith("status 401")
@@ -221,3 +221,19 @@ def test_requests_with_tools_keep_to_the_limit_of_the_policy_and_share_its_clien
             assert asyncio.run(main(found.url)) == ["sunny"] * 12
     assert len(upstream.bodies) == 12
     assert upstream.most_in_flight == len(links) == 2
+
+
+def test_a_trace_that_the_scorer_cannot_read_spoils_no_other():
+    problem = Problem(text="p")
+    items = [
+        ProblemTrace(
+            problem=problem,
+            trace=Trace(problem_id=problem.id, text=text, steps=(Step(start=0, end=len(text)),)),
+        )
+        for text in ("fine", "raise", "bad")
+    ]
+    failed = []
+    records = UpstreamScorer(LineScorer(), on_failure=lambda: failed.append(1)).score_traces(items)
+    assert [record.scores for record in records] == [(0.9,), (None,), (0.1,)]
+    assert records[1].unscored_reason == "scorer: ValueError"
+    assert failed == [1]
