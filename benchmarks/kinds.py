@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.intervals import Interval, Resample, bootstrap_statistic
-from surefoot.evaluation.steps import auc_within, best_threshold, first_error, harmonic_mean, step_auc
+from surefoot.evaluation.steps import auc_within, best_threshold, first_error_below, harmonic_mean, step_auc
 from surefoot.io import Run
 from surefoot.lab.checkpoints import POLICY
 from surefoot.policies.transformers import TransformersPolicy
@@ -85,7 +85,7 @@ def column(held: Mapping[str, Split], dev: Scores, test: Scores) -> Column:
             continue
         empty = all(score is None for score in row)
         unscored += empty
-        hits.append(float(not empty and first_error(row, threshold) == meant))
+        hits.append(float(not empty and first_error_below(row, threshold) == meant))
     return Column(steps=np.array(steps), hits=np.array(hits), unscored=unscored)
 
 

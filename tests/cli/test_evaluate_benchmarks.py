@@ -46,8 +46,8 @@ def data(tmp_path_factory, lab_items) -> Path:
         LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(found))
         for item, found in zip(lab_items, labels, strict=True)
     ]
-    write_processbench(items[:6], folder / "gsm8k.json", neutral="positive")
-    write_processbench(items[6:], folder / "math.jsonl", neutral="positive")
+    write_processbench(items[:6], folder / "gsm8k.json", neutral="good")
+    write_processbench(items[6:], folder / "math.jsonl", neutral="good")
     rows = [
         {
             "original_question": item.problem.text,

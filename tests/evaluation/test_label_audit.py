@@ -19,11 +19,12 @@ from surefoot.cli.evaluate import app
 from surefoot.errors import LabelError, SurefootError
 from surefoot.evaluation.label_audit import audit_labels
 from surefoot.evaluation.label_report import write_label_report
-from surefoot.evaluation.label_sets import Reading, by_rater, label_set
+from surefoot.evaluation.label_sets import by_rater, label_set
 from surefoot.evaluation.labels import Confusion, label_noise
 from surefoot.io import write_records
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller
+from surefoot.labels import LabelRule
 from surefoot.records import Evidence, Step, StepLabel, Trace, Usage
 
 
@@ -61,6 +62,7 @@ def traces_like(table, problems=None):
     ]
 
 
+RULE = LabelRule(neutral="good")
 TRUTH = [[1, 1, -1, -1, -1], [1, 1, 1], [1, -1], [1, -1, 1], [1, 1], [-1, 1]]
 CLAIM = [[1, 1, -1, 1, -1], [1, 1, 1], [-1, 1], [1, 1, -1], [1, -1], [1, 1]]
 
@@ -149,7 +151,7 @@ def test_the_totals_are_those_of_label_noise(table, neutral):
         traces_like(claim),
         {"claim": rows(claim)},
         truth=rows(fact),
-        reading=Reading(neutral=neutral),
+        reading=LabelRule(neutral=neutral),
         draws=2,
     )
     found = audit.sources[0].against_truth
@@ -176,16 +178,16 @@ def test_every_label_and_step_is_accounted_for():
         label("t1", 1, 0.0),
         label("t1", 1, 0.25, kind="value"),
     ]
-    audit = audit_labels(traces, {"s": labels}, reading=Reading(neutral="drop", good_above=0.25))
+    audit = audit_labels(traces, {"s": labels}, reading=LabelRule(neutral="drop", good_above=0.25))
     assert (audit.traces, audit.steps, audit.traces_without_steps) == (3, 6, 1)
     counts = audit.sources[0].counts
     assert counts.labels == 9
     assert (counts.unknown_traces, counts.unknown_steps) == (1, 1)
-    assert counts.unread == {"not sure": 2, "neutral, dropped": 2, "kind advantage": 1}
+    assert counts.unread == {"not sure": 2, "neutral": 2, "label of kind 'advantage'": 1}
     assert (counts.used, counts.superseded) == (2, 0)
     assert counts.kinds == {"correctness": 5, "advantage": 1, "value": 1}
     assert (counts.steps_without_label, counts.traces_without_label) == (2, 1)
-    assert label_set("s", labels, traces[:2], Reading(good_above=0.25)).good == [
+    assert label_set("s", labels, traces[:2], LabelRule(neutral="good", good_above=0.25)).good == [
         [False, None, None],
         [None, False],
     ]
@@ -221,7 +223,7 @@ def test_value_labels_are_cut_and_calibrated():
         traces_like(values),
         {"hard": rows(values, kind="value"), "half": rows(values, kind="value")},
         truth=rows(truth),
-        readings={"half": Reading(good_above=0.5)},
+        readings={"half": LabelRule(neutral="good", good_above=0.5)},
         draws=10,
     )
     hard, half = (source.against_truth for source in audit.sources)
@@ -315,7 +317,10 @@ def test_equal_input_gives_equal_output(tmp_path):
     [
         ({"sources": {}}, "'sources' is empty"),
         ({"sources": {"truth": rows(TRUTH)}}, "a source is called 'truth'"),
-        ({"sources": {"a": rows(TRUTH)}, "readings": {"b": Reading()}}, "reading is given for 'b'.* are a"),
+        (
+            {"sources": {"a": rows(TRUTH)}, "readings": {"b": LabelRule(neutral="good")}},
+            "reading is given for 'b'.* are a",
+        ),
         ({"sources": {"a": [label("gone", 0, 1.0)]}}, r"a: none of its 1 labels .*first gone"),
         ({"sources": {"a": rows(TRUTH)}, "truth": []}, "truth: none of its 0 labels"),
     ],

@@ -14,7 +14,7 @@ from surefoot.evaluation.intervals import bootstrap_statistic
 from surefoot.evaluation.steps import (
     auc_within,
     best_threshold,
-    first_error,
+    first_error_below,
     harmonic_mean,
     processbench_f1,
     step_auc,
@@ -90,10 +90,10 @@ def test_auc_length_mismatch_raises():
 
 
 def test_first_error_is_zero_based_and_strict():
-    assert first_error([0.9, 0.4, 0.1], 0.5) == 1
-    assert first_error([0.9, 0.5], 0.5) == -1
-    assert first_error([None, math.nan, 0.1], 0.5) == 2
-    assert first_error([], 0.5) == -1
+    assert first_error_below([0.9, 0.4, 0.1], 0.5) == 1
+    assert first_error_below([0.9, 0.5], 0.5) == -1
+    assert first_error_below([None, math.nan, 0.1], 0.5) == 2
+    assert first_error_below([], 0.5) == -1
 
 
 def test_published_f1_of_two_accuracies():
@@ -180,7 +180,7 @@ def test_best_threshold_survives_monotone_transforms(case):
     plain, moved = best_threshold(scores, labels), best_threshold(logits, labels)
     assert plain.f1 == pytest.approx(moved.f1)
     for before, after in zip(scores, logits, strict=True):
-        assert first_error(before, plain.threshold) == first_error(after, moved.threshold)
+        assert first_error_below(before, plain.threshold) == first_error_below(after, moved.threshold)
 
 
 def test_best_threshold_between_neighbouring_floats():
@@ -194,7 +194,7 @@ def test_best_threshold_may_flag_everything():
     assert best_threshold([[0.9], [0.9]], [0, -1]).f1 == 0.0
     best = best_threshold([[0.9], [0.9], [math.inf]], [0, 0, -1])
     assert best.f1 == 1.0
-    assert first_error([0.9], best.threshold) == 0
+    assert first_error_below([0.9], best.threshold) == 0
 
 
 def test_best_threshold_needs_both_classes():

@@ -76,7 +76,7 @@ def test_changed_labels_are_written(tmp_path: Path):
     assert rows_of(tmp_path / "o.jsonl") == [{**ROW, "mistake_index": None}]
 
 
-@pytest.mark.parametrize(("neutral", "expected"), [("positive", 2), ("negative", 1)])
+@pytest.mark.parametrize(("neutral", "expected"), [("good", 2), ("bad", 1)])
 def test_neutral_policy_and_signs_after_the_mistake(tmp_path: Path, neutral: str, expected: int):
     problem = Problem(text="q")
     spans = [{"start": index, "end": index + 1} for index in range(3)]
@@ -95,6 +95,6 @@ def test_neutral_policy_and_signs_after_the_mistake(tmp_path: Path, neutral: str
         "answer": None,
         "mistake_index": expected,
     }
-    assert report.dropped == ({"signs: after the first error": 1} if neutral == "negative" else {})
+    assert report.dropped == ({"signs: after the first error": 1} if neutral == "bad" else {})
     report = write_bigbench_mistake([item], tmp_path / "o.jsonl", neutral="drop")
     assert report.dropped == {"traces: no sign before the first error (neutral)": 1}

@@ -157,12 +157,12 @@ def test_neutral_ratings_need_a_policy_where_signs_are_written(tmp_path: Path, n
     good(*words, "--neutral", "drop")
     refused = run(*words, "--neutral", "maybe")
     assert refused.exit_code != 0
-    assert "choose from positive, negative, drop" in f"{refused.output} {refused.exception}"
+    assert "choose from good, bad, drop" in f"{refused.output} {refused.exception}"
 
 
 def test_the_policy_says_what_a_neutral_rating_becomes(tmp_path: Path):
     source = file(tmp_path, "prm800k")
-    for policy, labels in (("positive", [True]), ("negative", [False])):
+    for policy, labels in (("good", [True]), ("bad", [False])):
         good(source, "--from=prm800k", "--to=stepwise", "--neutral", policy, "--out", tmp_path / "o.jsonl")
         rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
         assert [row["labels"] for row in rows] == [[True, False], labels]

@@ -109,7 +109,7 @@ def labelled(*steps: float | None, outcome: bool | None = True, kind: str = "cor
     return LabelledTrace(problem=problem, trace=trace, labels=labels)
 
 
-@pytest.mark.parametrize(("neutral", "expected"), [("positive", 2), ("negative", 1), ("drop", None)])
+@pytest.mark.parametrize(("neutral", "expected"), [("good", 2), ("bad", 1), ("drop", None)])
 def test_neutral_policy(tmp_path: Path, neutral: str, expected: int | None):
     path = tmp_path / "o.json"
     report = write_processbench([labelled(1, 0, -1)], path, neutral=neutral)
@@ -117,8 +117,8 @@ def test_neutral_policy(tmp_path: Path, neutral: str, expected: int | None):
     assert (
         report.dropped
         == {
-            "positive": {},
-            "negative": {"signs: after the first error": 1},
+            "good": {},
+            "bad": {"signs: after the first error": 1},
             "drop": {"traces: no sign before the first error (neutral)": 1},
         }[neutral]
     )

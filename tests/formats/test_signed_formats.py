@@ -174,7 +174,7 @@ def test_stepwise_bad_rows(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("neutral", "labels"),
-    [("positive", [True, True, False]), ("negative", [True, False, False]), ("drop", [True])],
+    [("good", [True, True, False]), ("bad", [True, False, False]), ("drop", [True])],
 )
 def test_stepwise_neutral_policy(tmp_path: Path, neutral: str, labels: list[bool]):
     report = write_stepwise([labelled(1, 0, -1)], tmp_path / "out.jsonl", neutral=neutral)

@@ -115,9 +115,9 @@ def test_the_reasons_say_how_the_sources_differ():
 
 def test_what_counts_as_good_is_said_in_the_call():
     sources = {"mc": [0.3, 0.0], "judge": [1, 0]}
-    assert values(combined(FirstError(), neutral="negative", **sources)) == [1, -1]
-    assert values(combined(FirstError(), neutral="positive", **sources)) == [None, None]
-    assert values(combined(FirstError(), neutral="negative", good_above=0.5, **sources)) == [None, None]
+    assert values(combined(FirstError(), neutral="bad", **sources)) == [1, -1]
+    assert values(combined(FirstError(), neutral="good", **sources)) == [None, None]
+    assert values(combined(FirstError(), neutral="bad", good_above=0.5, **sources)) == [None, None]
     silent = combined(Unanimous(), good_above=None, **sources)
     assert reasons(silent)[0] == "no vote of mc (label of kind 'value')"
 
@@ -342,7 +342,7 @@ def test_the_rules_of_the_command(run):
         (["--rule", "weighted", "--weight", "mc"], "'mc' is not of the form NAME=NUMBER"),
         (["--rule", "weighted", "--weight", "mc=x"], "--weight mc=x: give a number"),
         (["--rule", "weighted", "--weight", "m=1"], "a weight is given for 'm'"),
-        (["--neutral", "good"], "--neutral is 'good'; choose positive, negative or drop"),
+        (["--neutral", "fine"], "--neutral is 'fine'; choose good, bad or drop"),
     ],
 )
 def test_the_command_refuses_what_it_does_not_know(run, options, message):

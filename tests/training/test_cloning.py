@@ -127,7 +127,7 @@ def labelled(kind: str, *values: float | None) -> LabelledTrace:
     ("item", "good"),
     [
         (labelled("correctness", 1, 0, -1, None), {0}),
-        (labelled("value", 0.6, 0.59, 1, 0), {0, 2}),
+        (labelled("value", 0.6, 0.61, 1, 0), {1, 2}),
         (labelled("advantage", 0.1, 0, -0.5), {0}),
         (labelled("correctness", 1, 1, 1, 1, 1), {0, 1, 2, 3}),
         (labelled("correctness"), set()),

@@ -38,13 +38,13 @@ def convert(
         str | None,
         typer.Option(
             "--neutral",
-            help="What a 0 rating becomes in formats with two signs: positive, negative or drop. Needed "
+            help="What a 0 rating becomes in formats with two signs: good, bad or drop. Needed "
             "where there are such ratings, as published readers disagree.",
         ),
     ] = None,
     threshold: Annotated[
         float,
-        typer.Option("--threshold", help="Value labels above this are positive in formats with signs only."),
+        typer.Option("--threshold", help="Value labels above this are good in formats with signs only."),
     ] = 0.0,
     parquet: Annotated[
         bool, typer.Option("--parquet", help="Write records as Parquet instead of JSON Lines.")
@@ -54,7 +54,7 @@ def convert(
 
     Example: `surefoot convert phase1_train.jsonl.gz --from prm800k-steps --out prm800k/`
 
-    Example: `surefoot convert prm800k/ --from records --to math-shepherd --neutral positive --out ms.jsonl`
+    Example: `surefoot convert prm800k/ --from records --to math-shepherd --neutral good --out ms.jsonl`
     """
     from surefoot.errors import RecordError
     from surefoot.formats import WRITERS, Neutral, read_source
@@ -132,6 +132,6 @@ def _write(
     if neutrals and neutral is None:
         raise RecordError(
             f"{neutrals} labels are neutral (0), which {writer} does not have; say what they become with "
-            "--neutral positive, negative or drop"
+            "--neutral good, bad or drop"
         )
     return SIGN_WRITERS[writer](items, out, neutral=neutral or "drop", threshold=threshold)

@@ -31,7 +31,7 @@ class ImitateOptions(RoundsOptions):
         str | None, typer.Option("--labels", help="File of step labels: only good steps are cloned.")
     ] = None
     threshold: Annotated[
-        float, typer.Option("--threshold", min=0, max=1, help="A step of this value or more is good.")
+        float, typer.Option("--threshold", min=0, max=1, help="A step with a value above this is good.")
     ] = 0.5
     expert: Annotated[
         str | None,

@@ -25,9 +25,9 @@ from surefoot.evaluation.agreement import (
 )
 from surefoot.evaluation.calibration import Binning
 from surefoot.evaluation.intervals import Interval, bootstrap_statistic
-from surefoot.evaluation.label_sets import LabelCost, LabelCounts, LabelSet, Reading, label_set
+from surefoot.evaluation.label_sets import LabelCost, LabelCounts, LabelSet, label_set
 from surefoot.evaluation.label_truth import AgainstTruth, against_truth
-from surefoot.evaluation.labels import first_bad
+from surefoot.labels import LabelRule, first_error
 from surefoot.records import StepLabel, Trace
 
 FloatArray = NDArray[np.float64]
@@ -43,7 +43,7 @@ class Source:
     """One source of labels; ``against_truth`` is ``None`` without truth, and for the truth itself."""
 
     name: str
-    reading: Reading
+    reading: LabelRule
     counts: LabelCounts
     cost: LabelCost
     against_truth: AgainstTruth | None = None
@@ -104,8 +104,8 @@ def audit_labels(
     sources: Mapping[str, Sequence[StepLabel]],
     *,
     truth: Sequence[StepLabel] | None = None,
-    readings: Mapping[str, Reading] | None = None,
-    reading: Reading | None = None,
+    readings: Mapping[str, LabelRule] | None = None,
+    reading: LabelRule | None = None,
     bins: int = 10,
     binning: Binning = "equal-mass",
     draws: int = 1000,
@@ -120,7 +120,9 @@ def audit_labels(
     """
     usable = [trace for trace in traces if trace.steps]
     _check(usable, sources, truth, readings or {})
-    reads = {name: (readings or {}).get(name, reading or Reading()) for name in (*sources, TRUTH)}
+    reads = {
+        name: (readings or {}).get(name, reading or LabelRule(neutral="good")) for name in (*sources, TRUTH)
+    }
     sets = {name: label_set(name, labels, usable, reads[name]) for name, labels in sources.items()}
     facts = label_set(TRUTH, truth, usable, reads[TRUTH]) if truth is not None else None
     problems = [trace.problem_id for trace in usable]
@@ -220,7 +222,7 @@ def _values(sets: Sequence[LabelSet]) -> FloatArray:
 
 def _first_errors(sets: Sequence[LabelSet]) -> FloatArray:
     """[sources, traces]: index of the first bad step, -1 for none, NaN where an unknown step hides it."""
-    return np.array([[first_bad(row) for row in found.good] for found in sets], dtype=float)
+    return np.array([[first_error(row) for row in found.good] for found in sets], dtype=float)
 
 
 def _common_level(sets: Sequence[LabelSet]) -> Level | None:
@@ -233,7 +235,7 @@ def _check(
     traces: Sequence[Trace],
     sources: Mapping[str, Sequence[StepLabel]],
     truth: Sequence[StepLabel] | None,
-    readings: Mapping[str, Reading],
+    readings: Mapping[str, LabelRule],
 ) -> None:
     if not sources:
         raise LabelError("'sources' is empty; give at least one set of labels")

@@ -10,33 +10,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from surefoot.errors import LabelError
+from surefoot.labels import LabelRule
 from surefoot.records import StepLabel, Trace, Usage
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How a label becomes "good" or "bad"."""
-
-    good_above: float = 0.0
-    """A value label above this is good. 0 is Math-Shepherd's hard estimate (arXiv 2312.08935, equation 3)."""
-    neutral: Literal["good", "bad", "drop"] = "good"
-    """What a correctness label of 0 is; ``drop`` makes it unknown."""
-
-    def good(self, label: StepLabel) -> bool | None:
-        """``None`` for a label without value, a dropped neutral one, and kind ``advantage``.
-
-        Whether a step helped does not say whether it is right.
-        """
-        if label.value is None or label.kind == "advantage":
-            return None
-        if label.kind == "value":
-            return label.value > self.good_above
-        if label.value == 0:
-            return {"good": True, "bad": False, "drop": None}[self.neutral]
-        return label.value > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +72,13 @@ class LabelSet:
 
 
 def label_set(
-    name: str, labels: Sequence[StepLabel], traces: Sequence[Trace], reading: Reading | None = None
+    name: str, labels: Sequence[StepLabel], traces: Sequence[Trace], reading: LabelRule | None = None
 ) -> LabelSet:
     """Lay ``labels`` beside the steps of ``traces``, whose ids must differ.
 
     Raises ``LabelError`` if not one label belongs to a step of the traces.
     """
-    reading = reading or Reading()
+    rule = reading or LabelRule(neutral="good")
     of_step: dict[tuple[str, int], list[StepLabel]] = {}
     for label in labels:
         of_step.setdefault((label.trace_id, label.step), []).append(label)
@@ -113,12 +90,12 @@ def label_set(
             f"by 'trace_id'{f' (first {labels[0].trace_id})' if labels else ''}; "
             "give the traces that were labelled"
         )
-    readable = [[[x for x in found if reading.good(x) is not None] for found in row] for row in rows]
+    readable = [[[x for x in found if rule.good(x) is not None] for found in row] for row in rows]
     chosen = [[found[-1] if found else None for found in row] for row in readable]
     used = sum(label is not None for row in chosen for label in row)
     ids = {trace.id for trace in traces}
     orphans = sum(len(found) for (trace, _), found in of_step.items() if trace not in ids)
-    unread = Counter(_why_unread(label) for label in known if reading.good(label) is None)
+    unread = Counter(_why_unread(label, rule) for label in known if rule.good(label) is None)
     counts = LabelCounts(
         labels=len(labels),
         unknown_traces=orphans,
@@ -136,7 +113,7 @@ def label_set(
     return LabelSet(
         name=name,
         labels=chosen,
-        good=[[None if label is None else reading.good(label) for label in row] for row in chosen],
+        good=[[None if label is None else rule.good(label) for label in row] for row in chosen],
         counts=counts,
         cost=_cost(known, used, counts.traces - counts.traces_without_label),
     )
@@ -158,10 +135,8 @@ def by_rater(name: str, labels: Sequence[StepLabel]) -> dict[str, list[StepLabel
     return split
 
 
-def _why_unread(label: StepLabel) -> str:
-    if label.value is None:
-        return label.reason or ""
-    return "kind advantage" if label.kind == "advantage" else "neutral, dropped"
+def _why_unread(label: StepLabel, rule: LabelRule) -> str:
+    return label.reason or "" if label.value is None else rule.why_unknown(label)
 
 
 def _cost(labels: Sequence[StepLabel], used: int, traces: int) -> LabelCost:

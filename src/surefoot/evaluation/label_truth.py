@@ -12,8 +12,9 @@ import numpy as np
 from surefoot.evaluation.calibration import Binning, Calibration, calibration, calibration_by
 from surefoot.evaluation.intervals import Interval, bootstrap_statistic
 from surefoot.evaluation.label_sets import LabelSet
-from surefoot.evaluation.labels import Confusion, LabelNoise, confusion, first_bad, label_noise
+from surefoot.evaluation.labels import Confusion, LabelNoise, confusion, label_noise
 from surefoot.evaluation.steps import auc_within, harmonic_mean, step_auc
+from surefoot.labels import first_error
 
 PARTS = 5
 """Relative position: the fifth of its trace in which a step lies."""
@@ -164,7 +165,9 @@ def _fifth(step: int, steps: int) -> int:
 def _first_error(
     found: LabelSet, truth: LabelSet, problems: Sequence[str], *, draws: int, seed: int
 ) -> FirstError:
-    pairs = [(first_bad(said), first_bad(fact)) for said, fact in zip(found.good, truth.good, strict=True)]
+    pairs = [
+        (first_error(said), first_error(fact)) for said, fact in zip(found.good, truth.good, strict=True)
+    ]
     known = [
         (said, fact, problem)
         for (said, fact), problem in zip(pairs, problems, strict=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from surefoot.errors import LabelError
+from surefoot.labels import first_error
 
 LabelLists = Sequence[Sequence[float | None]]
 
@@ -101,7 +102,7 @@ def label_noise(
     claims = [_good(labels, predicted_good_above) for labels in predicted]
     facts = [_good(labels, truth_good_above) for labels in truth]
     counts = sum((confusion(c, f) for c, f in zip(claims, facts, strict=True)), Confusion())
-    pairs = [(first_bad(c), first_bad(f)) for c, f in zip(claims, facts, strict=True)]
+    pairs = [(first_error(c), first_error(f)) for c, f in zip(claims, facts, strict=True)]
     known = [(c, f) for c, f in pairs if c is not None and f is not None]
     return LabelNoise(
         precision_error=counts.precision,
@@ -126,16 +127,6 @@ def confusion(claims: Sequence[bool | None], facts: Sequence[bool | None]) -> Co
         if said is not None and meant is not None:
             counts[2 * said + meant] += 1
     return Confusion(tp=counts[0], fp=counts[1], fn=counts[2], tn=counts[3])
-
-
-def first_bad(good: Sequence[bool | None]) -> int | None:
-    """Index of the first bad step, -1 if all are good, ``None`` if an unknown step leaves it open."""
-    for step, value in enumerate(good):
-        if value is None:
-            return None
-        if not value:
-            return step
-    return -1
 
 
 def _good(labels: Sequence[float | None], above: float) -> list[bool | None]:

@@ -22,6 +22,7 @@ from surefoot.evaluation.processbench import AS_LABELLED, Missing
 from surefoot.evaluation.splits import SPLIT, Thresholds, thresholds
 from surefoot.evaluation.step_flags import best_flag_threshold
 from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
+from surefoot.labels import LabelRule
 from surefoot.protocols import LabelledTrace
 
 GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
@@ -224,10 +225,11 @@ def _case(item: LabelledTrace) -> FlagCase:
             f"trace {trace.id}: its 'meta' has class {kind!r} and idx {problem!r}; "
             "give PRMBench's own rows, with one of its classes"
         )
+    rule = LabelRule(neutral="bad", good_above=None)
     good: list[bool | None] = [None] * len(trace.steps)
     for label in item.labels:
-        if label.kind == "correctness" and label.value is not None:
-            good[label.step] = label.value > 0
+        if (value := rule.good(label)) is not None:
+            good[label.step] = value
     known = [value for value in good if value is not None]
     if len(known) < len(good):
         raise LabelError(f"trace {trace.id}: step {good.index(None)} has no correctness label")

@@ -15,10 +15,10 @@ from surefoot.errors import LabelError
 from surefoot.evaluation._plain import plain
 from surefoot.evaluation.first_errors import Board, Case, FirstErrors, Part
 from surefoot.evaluation.intervals import Interval
-from surefoot.evaluation.labels import first_bad
 from surefoot.evaluation.splits import SPLIT, Thresholds, thresholds
 from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
-from surefoot.evaluation.steps import best_threshold, first_error
+from surefoot.evaluation.steps import best_threshold, first_error_below
+from surefoot.labels import LabelRule, first_error
 from surefoot.protocols import LabelledTrace
 
 Missing = Literal["leave-out", "wrong"]
@@ -141,7 +141,7 @@ def _entries(
     system: System, kept: Sequence[int], cases: Sequence[Case], rules: Sequence[str | float]
 ) -> list[_Entry]:
     if system.kind == "labels":
-        predicted = [first_bad(system.good[t]) for t in kept]
+        predicted = [first_error(system.good[t]) for t in kept]
         return [_Entry(system=system, rule=AS_LABELLED, applied=None, predicted=predicted, partial=0)]
     scores = [system.scores[t] for t in kept]
     known = [sum(score is not None for score in row) for row in scores]
@@ -154,7 +154,7 @@ def _entries(
     for rule in rules:
         applied = thresholds(rule, [c.trace.problem_id for c in cases], [c.subset for c in cases], fit)
         rows = zip(scores, applied.of_trace, known, strict=True)
-        said = [first_error(row, cut) if count else None for row, cut, count in rows]
+        said = [first_error_below(row, cut) if count else None for row, cut, count in rows]
         entries.append(
             _Entry(system=system, rule=applied.rule, applied=applied, predicted=said, partial=partial)
         )
@@ -180,11 +180,12 @@ def _score(board: Board, entry: _Entry, reference: _Entry) -> ProcessBenchScore:
 
 
 def _label(item: LabelledTrace) -> int:
-    values: list[bool | None] = [None] * len(item.trace.steps)
+    rule = LabelRule(neutral="good", good_above=None)
+    good: list[bool | None] = [None] * len(item.trace.steps)
     for label in item.labels:
-        if label.kind == "correctness" and label.value is not None:
-            values[label.step] = label.value >= 0
-    first = first_bad(values)
+        if (value := rule.good(label)) is not None:
+            good[label.step] = value
+    first = first_error(good)
     if first is None:
         raise LabelError(
             f"trace {item.trace.id}: a step without a correctness label leaves its first error open; "

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from surefoot.errors import RecordError, RunError, ScoreError
-from surefoot.evaluation.label_sets import Reading, label_set
+from surefoot.evaluation.label_sets import label_set
+from surefoot.labels import LabelRule
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Record, StepLabel, StepScores, Trace, Usage, content_id
 
@@ -122,7 +123,7 @@ def scored_system(name: str, records: Sequence[StepScores], traces: Sequence[Tra
 
 
 def labelled_system(
-    name: str, labels: Sequence[StepLabel], traces: Sequence[Trace], reading: Reading | None = None
+    name: str, labels: Sequence[StepLabel], traces: Sequence[Trace], reading: LabelRule | None = None
 ) -> System:
     """Labels beside the steps of ``traces``; ``reading`` says which are good. Raises as ``label_set``."""
     found = label_set(name, labels, traces, reading)
@@ -152,7 +153,7 @@ def open_systems(
     items: Sequence[ProblemTrace],
     store: Path,
     *,
-    reading: Reading | None = None,
+    reading: LabelRule | None = None,
     device: str = "cpu",
     progress: Progress = lambda *_: None,
 ) -> list[System]:
@@ -227,7 +228,7 @@ def recorded_by_all(systems: Sequence[System], among: Sequence[int] | None = Non
     return common
 
 
-def _stored(name: str, path: Path, traces: Sequence[Trace], reading: Reading | None) -> list[System]:
+def _stored(name: str, path: Path, traces: Sequence[Trace], reading: LabelRule | None) -> list[System]:
     from surefoot.formats.fover_scores import read_fover_scores
     from surefoot.io import ReadReport
 

@@ -94,7 +94,7 @@ def auc_within(scores: ArrayLike, labels: ArrayLike, groups: ArrayLike | Sequenc
     )
 
 
-def first_error(scores: Sequence[float | None], threshold: float) -> int:
+def first_error_below(scores: Sequence[float | None], threshold: float) -> int:
     """0-based index of the first step scored below ``threshold``; -1 if there is none (ProcessBench).
 
     An unscored step is passed over, neither good nor bad.
@@ -118,7 +118,7 @@ def processbench_f1(
     _check_labels(step_scores, labels)
     scored = [_scored(scores) for scores in step_scores]
     right = [
-        bool(known) and first_error(scores, threshold) == label
+        bool(known) and first_error_below(scores, threshold) == label
         for scores, label, known in zip(step_scores, labels, scored, strict=True)
     ]
     errors = [hit for hit, label in zip(right, labels, strict=True) if label >= 0]

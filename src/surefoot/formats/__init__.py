@@ -9,8 +9,7 @@ from typing import Any
 
 from surefoot.errors import RecordError
 from surefoot.formats._prm800k_write import write_prm800k
-from surefoot.formats._rows import ReadReport
-from surefoot.formats._signs import Neutral, WriteReport
+from surefoot.formats._rows import ReadReport, WriteReport
 from surefoot.formats.bigbench_mistake import read_bigbench_mistake, write_bigbench_mistake
 from surefoot.formats.gsm8k import read_gsm8k, read_gsm8k_solutions
 from surefoot.formats.label_studio import read_label_studio, write_label_studio
@@ -22,6 +21,7 @@ from surefoot.formats.prm800k_steps import read_prm800k_steps, write_prm800k_ste
 from surefoot.formats.prmbench import read_prmbench, read_prmbench_controls, write_prmbench
 from surefoot.formats.processbench import read_processbench, write_processbench
 from surefoot.formats.stepwise import read_stepwise, write_stepwise
+from surefoot.labels import Neutral
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from surefoot.errors import RecordError
-from surefoot.formats._signs import Neutral, WriteReport, step_signs
+from surefoot.formats._rows import WriteReport
 from surefoot.formats._spans import join_parts
+from surefoot.labels import AFTER_FIRST_ERROR, NO_ERROR, LabelRule, Neutral, binary_labels, up_to_first_error
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace
-
-AFTER = "after the first error"
 
 
 def first_error_item(
@@ -36,16 +35,9 @@ def first_error_item(
     if first is not None and not 0 <= first < len(parts):
         raise RecordError(f"field {field!r}: {first}, but there are {len(parts)} steps")
     trace = make_trace(*join_parts(parts, separator))
-    values = _values(first, len(parts))
+    values = up_to_first_error(NO_ERROR if first is None else first, len(parts))
     labels = correctness_labels(trace.id, values, source=source, created=created)
     return LabelledTrace(problem=problem, trace=trace, labels=labels)
-
-
-def _values(first: int | None, steps: int) -> list[float | None]:
-    """+1 before the error, −1 there, unknown after it; all +1 if ``first`` is ``None``."""
-    if first is None:
-        return [1.0] * steps
-    return [1.0] * first + [-1.0] + [None] * (steps - first - 1)
 
 
 def correctness_labels(
@@ -66,7 +58,7 @@ def correctness_labels(
             step=index,
             kind="correctness",
             value=value,
-            reason=AFTER if value is None else None,
+            reason=AFTER_FIRST_ERROR if value is None else None,
             source=source,
             evidence=Evidence(message=error_message if value == -1.0 else None),
             created=created,
@@ -97,14 +89,16 @@ def first_error(
     if not item.trace.steps:
         report.dropped["traces: no steps"] += 1
         return None
-    signs = step_signs(item, neutral=neutral, threshold=threshold)
-    stop = next((index for index, sign in enumerate(signs) if not sign.positive), None)
+    signs = binary_labels(
+        item.labels, len(item.trace.steps), LabelRule(neutral=neutral, good_above=threshold)
+    )
+    stop = next((index for index, sign in enumerate(signs) if not sign.good), None)
     if stop is None:
         return FirstError(step=None)
-    if signs[stop].positive is None:
+    if signs[stop].good is None:
         report.dropped[f"traces: no sign before the first error ({signs[stop].reason})"] += 1
         return None
-    after = sum(sign.positive is not None for sign in signs[stop + 1 :])
+    after = sum(sign.good is not None for sign in signs[stop + 1 :])
     if after:
-        report.dropped[f"signs: {AFTER}"] += after
+        report.dropped[f"signs: {AFTER_FIRST_ERROR}"] += after
     return FirstError(step=stop)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.formats._prm800k_shared import FRAME_KEY, PLACES_KEY, RECORD_KEY
-from surefoot.formats._rows import write_rows
-from surefoot.formats._signs import WriteReport
+from surefoot.formats._rows import WriteReport, write_rows
 from surefoot.formats._spans import step_parts
 from surefoot.protocols import LabelledTrace
 from surefoot.records import StepLabel

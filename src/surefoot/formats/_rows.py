@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol, Self, TypeVar
 
@@ -36,6 +38,21 @@ class ReadReport(Protocol):
     def read(self) -> None: ...
 
     def skipped(self, line: int, reason: str) -> None: ...
+
+
+@dataclass(kw_only=True)
+class WriteReport:
+    """What a writer wrote and what the format had no place for."""
+
+    written: int = 0
+    """Rows in the file."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Count for each reason; the reason says whether it counts traces, steps or labels."""
+
+    def summary(self) -> str:
+        """One sentence: ``12 rows written; dropped: 3 steps: neutral, 1 traces: chat trace``."""
+        lost = ", ".join(f"{count} {reason}" for reason, count in sorted(self.dropped.items()))
+        return f"{self.written} rows written; dropped: {lost or 'nothing'}"
 
 
 class Row(BaseModel):

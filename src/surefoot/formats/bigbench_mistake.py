@@ -13,9 +13,9 @@ from typing import Any
 
 from surefoot.formats._first_error import first_error, first_error_item
 from surefoot.formats._form import Samples, form_note, in_form
-from surefoot.formats._rows import ReadReport, Row, read_rows, write_rows
-from surefoot.formats._signs import Neutral, WriteReport
+from surefoot.formats._rows import ReadReport, Row, WriteReport, read_rows, write_rows
 from surefoot.formats._spans import SEPARATOR_KEY, step_parts
+from surefoot.labels import Neutral
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Step, Trace, now
 
@@ -53,7 +53,7 @@ def write_bigbench_mistake(
 
     An answer that is not known is null. A trace is dropped, and counted, if it is a chat trace, has no steps,
     or a step at or before its first error has no sign; signs after the error are counted, too. ``neutral``
-    says what a 0 becomes; value labels are positive above ``threshold``, and have no sign where it is
+    says what a 0 becomes; value labels are good above ``threshold``, and have no sign where it is
     ``None``.
     """
     report = WriteReport()

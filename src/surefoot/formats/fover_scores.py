@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from surefoot.errors import RecordError
-from surefoot.formats._first_error import AFTER
 from surefoot.formats._rows import ReadReport, Row, read_rows
+from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.records import StepScores
 
 
@@ -46,7 +46,7 @@ def _records(_: int, row: _Row) -> list[StepScores]:
             trace_id=row.id,
             scorer=name,
             scores=(*scores, *[None] * (row.n_steps - len(scores))),
-            unscored_reason=AFTER if len(scores) < row.n_steps else None,
+            unscored_reason=AFTER_FIRST_ERROR if len(scores) < row.n_steps else None,
         )
         for name, scores in row.scores.items()
     ]

@@ -18,8 +18,7 @@ from pydantic import Field
 from surefoot.errors import RecordError
 from surefoot.formats._form import Samples, form_note, in_form
 from surefoot.formats._prefix_tree import Estimate, State, leaf_paths, linked
-from surefoot.formats._rows import ReadReport, Row, read_rows, write_rows
-from surefoot.formats._signs import WriteReport
+from surefoot.formats._rows import ReadReport, Row, WriteReport, read_rows, write_rows
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Step, StepLabel, Trace, now
 

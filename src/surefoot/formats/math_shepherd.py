@@ -12,10 +12,10 @@ from typing import Any
 
 from surefoot.errors import RecordError
 from surefoot.formats._form import Samples, form_note, in_form
-from surefoot.formats._rows import ReadReport, Row, read_rows, write_rows
+from surefoot.formats._rows import ReadReport, Row, WriteReport, read_rows, write_rows
 from surefoot.formats._shepherd_text import TAG, Tagged, parse, plain, render
-from surefoot.formats._signs import Neutral, Sign, WriteReport, step_signs
 from surefoot.formats._spans import SEPARATOR_KEY, join_parts, step_parts
+from surefoot.labels import BinaryLabel, LabelRule, Neutral, binary_labels
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace, now
 
@@ -56,7 +56,7 @@ def write_math_shepherd(
 ) -> WriteReport:
     """Write input and label text, with ``task`` where the trace notes none in ``meta["task"]``. Atomic.
 
-    ``neutral`` says what a 0 becomes; value labels are positive above ``threshold``: the default is the hard
+    ``neutral`` says what a 0 becomes; value labels are good above ``threshold``: the default is the hard
     estimate, 1 if any completion reached the answer. White space around steps is the format's own.
 
     A row ends with a tag. So the steps after the last one with a sign are dropped and counted; a step without
@@ -119,14 +119,14 @@ def _rows(
         if TAG in trace.text or TAG in item.problem.text:
             report.dropped[f"traces: the text has the tag '{TAG}'"] += 1
             continue
-        signs = step_signs(item, neutral=neutral, threshold=threshold)
-        end = max(
-            (index for index, sign in enumerate(signs, start=1) if sign.positive is not None), default=0
+        signs = binary_labels(
+            item.labels, len(item.trace.steps), LabelRule(neutral=neutral, good_above=threshold)
         )
+        end = max((index for index, sign in enumerate(signs, start=1) if sign.good is not None), default=0)
         if not end:
             report.dropped["traces: no step has a sign"] += 1
             continue
-        tagged = _tagged(item, [_MARKS[sign.positive] for sign in signs[:end]])
+        tagged = _tagged(item, [_MARKS[sign.good] for sign in signs[:end]])
         text, label = render(tagged)
         if not _comes_back(tagged, text, label):
             report.dropped["traces: its steps would be cut otherwise on reading"] += 1
@@ -161,9 +161,9 @@ def _comes_back(tagged: Tagged, text: str, label: str) -> bool:
     return (again.question, again.steps, again.marks) == (tagged.question, tagged.steps, tagged.marks)
 
 
-def _count_unsigned(signs: list[Sign], end: int, report: WriteReport) -> None:
+def _count_unsigned(signs: list[BinaryLabel], end: int, report: WriteReport) -> None:
     for sign in signs[:end]:
-        if sign.positive is None and sign.reason != "no label":
+        if sign.good is None and sign.reason != "no label":
             report.dropped[f"labels: {sign.reason}"] += 1
     if end < len(signs):
         report.dropped[f"steps: after the last one with a sign ({signs[end].reason})"] += len(signs) - end

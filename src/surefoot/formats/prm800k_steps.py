@@ -13,8 +13,7 @@ from pydantic import field_validator
 
 from surefoot.formats._form import form_note, in_form
 from surefoot.formats._prm800k_shared import RATINGS, Rated, labelled_trace
-from surefoot.formats._rows import ReadReport, Row, read_rows, write_rows
-from surefoot.formats._signs import WriteReport
+from surefoot.formats._rows import ReadReport, Row, WriteReport, read_rows, write_rows
 from surefoot.formats._spans import step_parts
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, now

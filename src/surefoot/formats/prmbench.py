@@ -14,9 +14,9 @@ from typing import Any
 from surefoot.errors import RecordError
 from surefoot.formats._first_error import correctness_labels
 from surefoot.formats._form import Samples, form_note, in_form
-from surefoot.formats._rows import ReadReport, Row, read_rows, write_rows
-from surefoot.formats._signs import Neutral, WriteReport, step_signs
+from surefoot.formats._rows import ReadReport, Row, WriteReport, read_rows, write_rows
 from surefoot.formats._spans import SEPARATOR_KEY, join_parts, step_parts
+from surefoot.labels import LabelRule, Neutral, binary_labels
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Trace, now
 
@@ -89,7 +89,7 @@ def write_prmbench(
     (``unknown``) only, which is what the evaluation reads.
 
     A trace is dropped, and counted, if it is a chat trace, has no steps, is a control, or any step has no
-    sign. ``neutral`` says what a 0 becomes; value labels are positive above ``threshold``, and have no sign
+    sign. ``neutral`` says what a 0 becomes; value labels are good above ``threshold``, and have no sign
     where it is ``None``.
     """
     report = WriteReport()
@@ -180,12 +180,14 @@ def _rows(
         if own and trace.meta.get("classification") == _CONTROL:
             report.dropped["traces: control, which is part of another row"] += 1
             continue
-        signs = step_signs(item, neutral=neutral, threshold=threshold)
-        missing = next((sign for sign in signs if sign.positive is None), None)
+        signs = binary_labels(
+            item.labels, len(item.trace.steps), LabelRule(neutral=neutral, good_above=threshold)
+        )
+        missing = next((sign for sign in signs if sign.good is None), None)
         if missing is not None:
             report.dropped[f"traces: a step has no sign ({missing.reason})"] += 1
             continue
-        errors = [number for number, sign in enumerate(signs, start=1) if not sign.positive]
+        errors = [number for number, sign in enumerate(signs, start=1) if not sign.good]
         report.written += 1
         yield in_form(_NAME, _row(item, errors, trace.meta if own else {}), trace.meta)
 

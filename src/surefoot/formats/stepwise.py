@@ -10,9 +10,9 @@ from typing import Any
 
 from surefoot.errors import RecordError
 from surefoot.formats._form import Samples, form_note, in_form
-from surefoot.formats._rows import ReadReport, Row, read_rows, write_rows
-from surefoot.formats._signs import Neutral, WriteReport, step_signs
+from surefoot.formats._rows import ReadReport, Row, WriteReport, read_rows, write_rows
 from surefoot.formats._spans import SEPARATOR_KEY, join_parts, step_parts
+from surefoot.labels import LabelRule, Neutral, binary_labels
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace, now
 
@@ -47,7 +47,7 @@ def write_stepwise(
     The format needs a label for every completion. Unsigned steps before the run (the shared prefix of an
     alternative) go to the end of the prompt, one a line; steps after it are dropped and counted by reason,
     and so are chat traces and traces without any sign. ``neutral`` says what a 0 becomes; value labels are
-    positive above ``threshold``, and have no sign where it is ``None``.
+    good above ``threshold``, and have no sign where it is ``None``.
     """
     report = WriteReport()
     write_rows(path, _rows(items, neutral, threshold, report))
@@ -87,14 +87,14 @@ def _rows(
         if item.trace.text is None:
             report.dropped["traces: chat trace"] += 1
             continue
-        signs = step_signs(item, neutral=neutral, threshold=threshold)
-        start = next((index for index, sign in enumerate(signs) if sign.positive is not None), None)
+        signs = binary_labels(
+            item.labels, len(item.trace.steps), LabelRule(neutral=neutral, good_above=threshold)
+        )
+        start = next((index for index, sign in enumerate(signs) if sign.good is not None), None)
         if start is None:
             report.dropped["traces: no step has a sign"] += 1
             continue
-        labels = [
-            bool(sign.positive) for sign in takewhile(lambda sign: sign.positive is not None, signs[start:])
-        ]
+        labels = [bool(sign.good) for sign in takewhile(lambda sign: sign.good is not None, signs[start:])]
         end = start + len(labels)
         if end < len(signs):
             report.dropped[f"steps: from one without a sign on ({signs[end].reason})"] += len(signs) - end

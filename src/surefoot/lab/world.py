@@ -23,6 +23,7 @@ from typing import Literal
 import numpy as np
 
 from surefoot.errors import RecordError
+from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import Evidence, Problem, StepLabel, Trace
 
@@ -264,7 +265,7 @@ class ExactLabeller:
             value: float | None = verdict.value
             reason = None
             if failed and self.after_error == "unlabelled":
-                value, reason = None, "after the first error"
+                value, reason = None, AFTER_FIRST_ERROR
             elif failed and self.after_error == "wrong":
                 value = -1
             failed = failed or verdict.value == -1

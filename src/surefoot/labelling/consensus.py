@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from surefoot.errors import LabelError
-from surefoot.formats._signs import Neutral, step_signs
 from surefoot.labelling.consensus_rules import Decision, Rule
-from surefoot.protocols import LabelledTrace, Labeller, ProblemTrace
+from surefoot.labels import LabelRule, Neutral, binary_labels
+from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Evidence, StepLabel, Usage
 
 SOURCE = "consensus"
@@ -84,15 +84,11 @@ def consensus(
         raise LabelError(f"consensus needs at least two sources, not {len(sources)}")
     for name, rows in sources.items():
         _check_rows(name, rows, items)
+    meaning = LabelRule(neutral=neutral, good_above=good_above)
     decided = []
     for at, item in enumerate(items):
         signs = {
-            name: step_signs(
-                LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(sources[name][at])),
-                neutral=neutral,
-                threshold=good_above,
-            )
-            for name in sorted(sources)
+            name: binary_labels(sources[name][at], len(item.trace.steps), meaning) for name in sorted(sources)
         }
         decided.append(rule.decide(signs))
     labels = [
@@ -149,12 +145,12 @@ def _listed(what: str, reasons: Mapping[str, int]) -> list[str]:
 
 
 def _label(item: ProblemTrace, step: int, decision: Decision) -> StepLabel:
-    known = decision.positive is not None
+    known = decision.good is not None
     return StepLabel(
         trace_id=item.trace.id,
         step=step,
         kind="correctness",
-        value=(1.0 if decision.positive else -1.0) if known else None,
+        value=(1.0 if decision.good else -1.0) if known else None,
         reason=None if known else decision.reason,
         source=SOURCE,
         evidence=Evidence(
@@ -169,12 +165,12 @@ def _report(rule: str, sources: tuple[str, ...], decided: Sequence[Sequence[Deci
     dropped: Counter[str] = Counter()
     unlabelled: Counter[str] = Counter()
     for decisions in decided:
-        reasons = [decision.reason for decision in decisions if decision.positive is None]
+        reasons = [decision.reason for decision in decisions if decision.good is None]
         unlabelled.update(reasons)
         if len(reasons) == len(decisions):
             one = set(reasons)
             dropped[one.pop() if len(one) == 1 else "no consensus on any step" if one else "no steps"] += 1
-    verdicts = Counter(decision.positive for decisions in decided for decision in decisions)
+    verdicts = Counter(decision.good for decisions in decided for decision in decisions)
     return ConsensusReport(
         rule=rule,
         sources=sources,

@@ -9,9 +9,9 @@ from fractions import Fraction
 from typing import Protocol
 
 from surefoot.errors import LabelError
-from surefoot.formats._signs import Sign
+from surefoot.labels import AFTER_FIRST_ERROR, NO_ERROR, BinaryLabel, first_error, up_to_first_error
 
-Signs = Mapping[str, Sequence[Sign]]
+Signs = Mapping[str, Sequence[BinaryLabel]]
 """By the name of the source, sorted: one sign a step of one trace."""
 
 
@@ -19,7 +19,7 @@ Signs = Mapping[str, Sequence[Sign]]
 class Decision:
     """What the sources say together of one step."""
 
-    positive: bool | None
+    good: bool | None
     """``None`` = no consensus."""
     reason: str = ""
     """Why there is none, in words that repeat from step to step, so that they can be counted."""
@@ -51,21 +51,20 @@ class FirstError:
     name: str = "first-error"
 
     def decide(self, signs: Signs) -> list[Decision]:
-        found = {source: _first_error(of_source) for source, of_source in signs.items()}
+        errors = {source: _first_error(votes) for source, votes in signs.items()}
         count = len(next(iter(signs.values())))
-        message = "first error: " + ", ".join(f"{source} {first.shown}" for source, first in found.items())
-        voting = sum(not first.open for first in found.values())
-        reason = _difference(found)
-        if reason:
-            return [Decision(positive=None, reason=reason, voting=voting, message=message)] * count
-        error = next(iter(found.values())).step
-        end = count if error is None else error + 1
-        decided = [
-            Decision(positive=step != error, agreeing=voting, voting=voting, message=message)
-            for step in range(end)
+        message = "first error: " + ", ".join(f"{source} {_shown(error)}" for source, error in errors.items())
+        voting = sum(error is not None for error in errors.values())
+        reason = _difference(signs, errors)
+        error = next(iter(errors.values()))
+        if reason or error is None:
+            return [Decision(good=None, reason=reason, voting=voting, message=message)] * count
+        return [
+            Decision(good=None, reason=AFTER_FIRST_ERROR, voting=voting, message=message)
+            if value is None
+            else Decision(good=value > 0, agreeing=voting, voting=voting, message=message)
+            for value in up_to_first_error(error, count)
         ]
-        after = Decision(positive=None, reason="after the first error", voting=voting, message=message)
-        return decided + [after] * (count - end)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +106,7 @@ class Weighted:
         weights = {source: Fraction(str(self.weights.get(source, 1.0))) for source in signs}
         return [self._decide(votes, weights) for votes in _votes(signs)]
 
-    def _decide(self, votes: Mapping[str, Sign], weights: Mapping[str, Fraction]) -> Decision:
+    def _decide(self, votes: Mapping[str, BinaryLabel], weights: Mapping[str, Fraction]) -> Decision:
         good, bad, silent = _sides(votes)
         lead = _total(good, weights) - _total(bad, weights)
         message, voting = _message(good, bad, silent), len(good) + len(bad)
@@ -119,58 +118,48 @@ class Weighted:
             reason = "lead below the margin"
         else:
             agreeing = len(good if lead > 0 else bad)
-            return Decision(positive=lead > 0, agreeing=agreeing, voting=voting, message=message)
-        return Decision(positive=None, reason=reason, voting=voting, message=message)
+            return Decision(good=lead > 0, agreeing=agreeing, voting=voting, message=message)
+        return Decision(good=None, reason=reason, voting=voting, message=message)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _First:
-    """A source's first error: ``step`` is ``None`` if there is none; ``open`` says why it is not known."""
-
-    step: int | None = None
-    open: str = ""
-
-    @property
-    def shown(self) -> str:
-        if self.open:
-            return "unknown"
-        return "none" if self.step is None else str(self.step)
+def _first_error(votes: Sequence[BinaryLabel]) -> int | None:
+    return first_error([vote.good for vote in votes])
 
 
-def _first_error(signs: Sequence[Sign]) -> _First:
-    for step, sign in enumerate(signs):
-        if sign.positive is None:
-            return _First(open=sign.reason)
-        if not sign.positive:
-            return _First(step=step)
-    return _First()
+def _shown(error: int | None) -> str:
+    return "unknown" if error is None else "none" if error == NO_ERROR else str(error)
 
 
-def _difference(found: Mapping[str, _First]) -> str:
+def _difference(signs: Signs, errors: Mapping[str, int | None]) -> str:
     """How the first errors differ, without their numbers; empty if they are the same."""
-    unknown = [f"{source} ({first.open})" for source, first in found.items() if first.open]
-    if unknown:
-        return f"first error unknown to {', '.join(unknown)}"
-    errors = {source: first.step for source, first in found.items() if first.step is not None}
-    if errors and len(errors) < len(found):
-        none = ", ".join(source for source in found if source not in errors)
-        return f"an error for {', '.join(errors)}, none for {none}"
-    if len(set(errors.values())) > 1:
-        earliest = [source for source, step in errors.items() if step == min(errors.values())]
+    hidden = {
+        source: next(vote.reason for vote in signs[source] if vote.good is None)
+        for source, error in errors.items()
+        if error is None
+    }
+    if hidden:
+        return f"first error unknown to {', '.join(f'{source} ({why})' for source, why in hidden.items())}"
+    found = {source: error for source, error in errors.items() if error not in (None, NO_ERROR)}
+    if found and len(found) < len(errors):
+        none = ", ".join(source for source in errors if source not in found)
+        return f"an error for {', '.join(found)}, none for {none}"
+    if len(set(found.values())) > 1:
+        first = min(error for error in found.values() if error is not None)
+        earliest = [source for source, error in found.items() if error == first]
         return f"first errors differ, earliest for {', '.join(earliest)}"
     return ""
 
 
-def _votes(signs: Signs) -> list[dict[str, Sign]]:
+def _votes(signs: Signs) -> list[dict[str, BinaryLabel]]:
     """By step: the sign of each source."""
     return [dict(zip(signs, votes, strict=True)) for votes in zip(*signs.values(), strict=True)]
 
 
-def _sides(votes: Mapping[str, Sign]) -> tuple[list[str], list[str], list[str]]:
+def _sides(votes: Mapping[str, BinaryLabel]) -> tuple[list[str], list[str], list[str]]:
     """Sources that say good, bad and nothing."""
-    good = [source for source, sign in votes.items() if sign.positive]
-    bad = [source for source, sign in votes.items() if sign.positive is False]
-    return good, bad, [source for source, sign in votes.items() if sign.positive is None]
+    good = [source for source, sign in votes.items() if sign.good]
+    bad = [source for source, sign in votes.items() if sign.good is False]
+    return good, bad, [source for source, sign in votes.items() if sign.good is None]
 
 
 def _total(sources: Iterable[str], weights: Mapping[str, Fraction]) -> Fraction:
@@ -182,12 +171,12 @@ def _message(good: Sequence[str], bad: Sequence[str], silent: Sequence[str]) -> 
     return "; ".join(f"{side}: {', '.join(names)}" for side, names in sides.items() if names)
 
 
-def _unanimous(votes: Mapping[str, Sign]) -> Decision:
+def _unanimous(votes: Mapping[str, BinaryLabel]) -> Decision:
     good, bad, silent = _sides(votes)
     message, voting = _message(good, bad, silent), len(good) + len(bad)
     if good and bad:
-        return Decision(positive=None, reason="sources disagree", voting=voting, message=message)
+        return Decision(good=None, reason="sources disagree", voting=voting, message=message)
     if silent:
         reason = f"no vote of {', '.join(f'{source} ({votes[source].reason})' for source in silent)}"
-        return Decision(positive=None, reason=reason, voting=voting, message=message)
-    return Decision(positive=bool(good), agreeing=voting, voting=voting, message=message)
+        return Decision(good=None, reason=reason, voting=voting, message=message)
+    return Decision(good=bool(good), agreeing=voting, voting=voting, message=message)

@@ -14,11 +14,11 @@ from typing import Final, TypeVar
 from surefoot.errors import LabelError
 from surefoot.labelling.judge_prompt import JudgePrompt
 from surefoot.labelling.judge_reply import FirstError, ReplyError, StepVerdict, StepVerdicts, read_reply
+from surefoot.labels import AFTER_FIRST_ERROR, up_to_first_error
 from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
 from surefoot.records import Evidence, StepLabel, Usage
 
 SOURCE: Final = "judge"
-AFTER_FIRST_ERROR: Final = "after the first error"
 
 V = TypeVar("V", str, int)
 
@@ -179,18 +179,15 @@ def _up_to_first_error(votes: list[FirstError], steps: int) -> list[_Outcome]:
     (index,) = leading
     critique = next(vote.critique for vote in votes if vote.first_error == index)
     told = steps - 1 if index == -1 else index
-    outcomes = []
-    for step in range(steps):
-        after = index != -1 and step > index
-        outcomes.append(
-            _Outcome(
-                value=None if after else -1.0 if step == index else 1.0,
-                votes=most,
-                reason=AFTER_FIRST_ERROR if after else None,
-                critique=critique if step == told else None,
-            )
+    return [
+        _Outcome(
+            value=value,
+            votes=most,
+            reason=AFTER_FIRST_ERROR if value is None else None,
+            critique=critique if step == told else None,
         )
-    return outcomes
+        for step, value in enumerate(up_to_first_error(index, steps))
+    ]
 
 
 def _leaders(votes: list[V]) -> tuple[list[V], int]:

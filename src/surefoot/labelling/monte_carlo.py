@@ -13,6 +13,7 @@ from typing import Literal
 from surefoot.answers import Grader
 from surefoot.labelling.rollouts import Rollouts, Tally, require_rollable
 from surefoot.labelling.stopping import HardEstimate, StoppingRule, wilson_interval
+from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, ProblemTrace, Sampling
 from surefoot.records import Evidence, StepLabel, Usage
@@ -22,8 +23,6 @@ Order = Literal["every", "until-error", "bisect"]
 
 OwnOutcome = Literal["same-policy", "always", "never"]
 """Whether a trace's outcome may count as a rollout of its prefixes: by default if the completer wrote it."""
-
-AFTER_ERROR = "after the first error"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +137,8 @@ class _Line:
         if first_bad is None or place < first_bad:
             return self._label(place, None, reason="not reached: an earlier estimate failed", usage=usage)
         if self.labeller.after_error == "wrong":
-            return self._label(place, 0.0, message=f"{AFTER_ERROR}, step {first_bad - 1}", usage=usage)
-        return self._label(place, None, reason=AFTER_ERROR, usage=usage)
+            return self._label(place, 0.0, message=f"{AFTER_FIRST_ERROR}, step {first_bad - 1}", usage=usage)
+        return self._label(place, None, reason=AFTER_FIRST_ERROR, usage=usage)
 
     def _known(self) -> dict[int, bool | None]:
         """Whether each decided place is good; ``None`` = its rollouts failed. Includes a finished end."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from surefoot.errors import ScoreError
+from surefoot.labels import as_target
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import LabelKind, StepLabel, StepScores, Usage
 
@@ -39,7 +40,8 @@ class LabelScorer:
         of_kind = [label for label in labels if label.kind == self.kind]
         scores: list[float | None] = []
         for step in range(len(item.trace.steps)):
-            known = [self._score(one.value) for one in of_kind if one.step == step and one.value is not None]
+            found = [as_target(one, neutral=self.neutral) for one in of_kind if one.step == step]
+            known = [score for score in found if score is not None]
             scores.append(sum(known) / len(known) if known else None)
         reason = None
         if None in scores:
@@ -53,10 +55,3 @@ class LabelScorer:
             unscored_reason=reason,
             usage=Usage(verifier_tokens=usage.tokens, calls=usage.calls),
         )
-
-    def _score(self, value: float) -> float:
-        if self.kind == "advantage":
-            return (1 + value) / 2
-        if self.kind == "correctness":
-            return self.neutral if value == 0 else (1 + value) / 2
-        return value

@@ -13,12 +13,13 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import TrainingError
+from surefoot.labels import LabelRule, improves
 from surefoot.models.causal import save_causal
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.lora import has_adapter
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import Problem, Record, StepLabel, Trace
+from surefoot.records import Problem, Record, Trace
 from surefoot.training.config import TrainingConfig, TrainingLog
 from surefoot.training.language import context_of, fit_tokens
 from surefoot.training.targets import Example, ExampleSet, LeftOut
@@ -52,14 +53,16 @@ def demonstrate(trace: Trace, steps: Collection[int] | None = None) -> Demonstra
 
 
 def good_steps(item: LabelledTrace, *, threshold: float = 0.5) -> frozenset[int]:
-    """Steps that all their labels call good: correctness +1, value ≥ ``threshold``, advantage > 0.
+    """Steps that all their labels call good: correctness +1, value > ``threshold``, advantage > 0.
 
     A neutral step is not good, and one without a label, or with unknown ones alone, neither.
     """
+    rule = LabelRule(neutral="bad", good_above=threshold)
     found: dict[int, list[bool]] = {}
     for label in item.labels:
-        if label.value is not None and label.step < len(item.trace.steps):
-            found.setdefault(label.step, []).append(_is_good(label, label.value, threshold))
+        good = improves(label) if label.kind == "advantage" else rule.good(label)
+        if good is not None and label.step < len(item.trace.steps):
+            found.setdefault(label.step, []).append(good)
     return frozenset(step for step, verdicts in found.items() if all(verdicts))
 
 
@@ -141,10 +144,6 @@ def clone_steps(
 def longest_example(model: PreTrainedModel, max_length: int | None = None) -> int:
     """Tokens of the longest example that ``model`` can learn from, or ``max_length`` if that is less."""
     return min(context_of(model), max_length or context_of(model))
-
-
-def _is_good(label: StepLabel, value: float, threshold: float) -> bool:
-    return value >= threshold if label.kind == "value" else value > 0
 
 
 def _example(

@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from surefoot.errors import TrainingError
+from surefoot.labels import LabelRule, Neutral
 from surefoot.models.verifier_format import CritiqueError, VerifierFormat
 from surefoot.policies.control_tokens import special_tokens
 from surefoot.policies.prompts import template_messages
 from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Record, Usage
 from surefoot.training.targets import Example
-
-Neutral = Literal["good", "bad", "drop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,18 +169,18 @@ def _kept(text: str, gold: tuple[bool, ...], form: VerifierFormat, steps: int, s
 
 def _gold(item: LabelledTrace, neutral: Neutral) -> tuple[bool, ...] | None:
     """Gold verdicts up to the first error; ``None`` if one is missing or labels of a step disagree."""
-    gold = []
+    rule, gold = LabelRule(neutral=neutral, good_above=None), []
     for step in range(len(item.trace.steps)):
-        values = {
-            label.value for label in item.labels if label.step == step and label.kind == "correctness"
-        } - {None}
-        if len(values) != 1:
+        labels = {
+            label.value: label
+            for label in item.labels
+            if label.step == step and label.kind == "correctness" and label.value is not None
+        }
+        good = rule.good(*labels.values()) if len(labels) == 1 else None
+        if good is None:
             return None
-        (value,) = values
-        if value == 0 and neutral == "drop":
-            return None
-        gold.append(value == 1 or (value == 0 and neutral == "good"))
-        if not gold[-1]:
+        gold.append(good)
+        if not good:
             break
     return tuple(gold) or None
 

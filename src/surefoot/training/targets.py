@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from surefoot.errors import TrainingError
+from surefoot.labels import as_target
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import LabelKind, StepLabel
+from surefoot.records import LabelKind
 
 from transformers import PreTrainedTokenizerBase  # isort: skip
+
+_NEUTRAL: Mapping[str, float | None] = {"good": 1.0, "bad": 0.0, "drop": None, "class": 0.5}
 
 
 class StepTargets(BaseModel):
@@ -193,7 +196,11 @@ def _step_values(item: LabelledTrace, targets: StepTargets, left: LeftOut) -> li
     """Target per step; several labels of one step are averaged, but classes have to agree."""
     values: list[float | None] = []
     for step in range(len(item.trace.steps)):
-        found = [_target(label, targets) for label in item.labels if label.step == step]
+        found = [
+            as_target(label, neutral=_NEUTRAL[targets.neutral], hard=targets.hard)
+            for label in item.labels
+            if label.step == step
+        ]
         known = [value for value in found if value is not None]
         if targets.neutral == "class" and len(set(known)) > 1:
             left.add("steps whose ratings disagree", item.trace.id)
@@ -202,18 +209,6 @@ def _step_values(item: LabelledTrace, targets: StepTargets, left: LeftOut) -> li
         if targets.up_to_first_error and known and values[-1] == 0.0:
             return values + [None] * (len(item.trace.steps) - len(values))
     return values
-
-
-def _target(label: StepLabel, targets: StepTargets) -> float | None:
-    if label.value is None:
-        return None
-    if label.kind == "advantage":
-        return (1 + label.value) / 2
-    if label.kind == "correctness":
-        if label.value == 0.0:
-            return {"good": 1.0, "bad": 0.0, "drop": None, "class": 0.5}[targets.neutral]
-        return float(label.value > 0)
-    return float(label.value > 0) if targets.hard else label.value
 
 
 def _outcome_values(item: LabelledTrace, targets: OutcomeTargets) -> list[float | None]:

@@ -8,6 +8,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from surefoot.errors import TrainingError
+from surefoot.labels import target_is_good
 from surefoot.models.reward_model import RewardModel
 from surefoot.training.targets import Example
 
@@ -25,7 +26,7 @@ class HeldOut:
     def __init__(self, examples: Sequence[Example], *, neutral_is_good: bool) -> None:
         self.examples = sorted(examples, key=lambda example: len(example.ids))
         self._good = [
-            target >= 0.5 if neutral_is_good else target > 0.5
+            target_is_good(target, neutral="good" if neutral_is_good else "bad")
             for example in self.examples
             for target in example.targets
         ]

@@ -53,7 +53,7 @@ def files(tmp_path_factory, lab_base) -> Path:
             for item, t, row in zip(items, traces, labels, strict=True)
         ],
         folder / "pb.json",
-        neutral="positive",
+        neutral="good",
     )
     scored = [type(items[0])(problem=i.problem, trace=t) for i, t in zip(items, traces, strict=True)]
     for rule in (exact, outcome, constant, length):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from surefoot.annotation.database import Adjudication, StoredLabel
+from surefoot.labels import LabelRule
 from surefoot.records import StepLabel
 
 DECIDED = "human:adjudicated"
@@ -62,7 +63,7 @@ def marked_error(found: Sequence[StoredLabel], decisions: dict[int, Any]) -> int
 
 
 def _wrong(label: StepLabel) -> bool:
-    return label.value == (-1.0 if label.kind == "correctness" else 0.0) and label.kind != "advantage"
+    return LabelRule(neutral="good").good(label) is False
 
 
 def _shown(one: StoredLabel) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from surefoot.errors import LabelError
 
 if TYPE_CHECKING:
     from surefoot.evaluation.intervals import Interval
-    from surefoot.evaluation.label_sets import Reading
     from surefoot.evaluation.step_scores import System, SystemCounts
+    from surefoot.labels import LabelRule
     from surefoot.protocols import LabelledTrace, ProblemTrace
 
 _ENDINGS = (".jsonl.gz", ".json.gz", ".jsonl", ".json", ".parquet")
@@ -44,7 +44,7 @@ def open_all(
     items: Sequence[LabelledTrace],
     out: Path,
     *,
-    reading: Reading | None = None,
+    reading: LabelRule | None = None,
     device: str = "cpu",
 ) -> list[System]:
     """Scorers and judges; scores of checkpoints are kept in ``out/scores``. Bad lines are said."""

@@ -69,10 +69,11 @@ def calibration(
     from surefoot.cli._shared import choice, labelled, read_all
     from surefoot.cli.evaluate._sources import named, open_all
     from surefoot.errors import CheckpointError
-    from surefoot.evaluation.label_sets import Reading, label_set
+    from surefoot.evaluation.label_sets import label_set
     from surefoot.evaluation.scorer_calibration import MAP_KINDS, audit_calibration
     from surefoot.evaluation.scorer_calibration_report import write_calibration_report
     from surefoot.io import write_json
+    from surefoot.labels import LabelRule
     from surefoot.records import Problem, Trace
 
     for kind in fit or []:
@@ -89,7 +90,7 @@ def calibration(
     items = labelled(read_all(problems, Problem), read_all(traces, Trace), [])
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    reading = Reading(good_above=good_above, neutral=neutral)  # type: ignore[arg-type]
+    reading = LabelRule(good_above=good_above, neutral=neutral)  # type: ignore[arg-type]
     facts = _labels(labels, after_error, items)
     solutions = [item.trace for item in items]
     audit = audit_calibration(

@@ -12,7 +12,7 @@ from surefoot.cli import _options as o
 if TYPE_CHECKING:
     from surefoot.evaluation.intervals import Interval
     from surefoot.evaluation.label_audit import LabelAudit
-    from surefoot.evaluation.label_sets import Reading
+    from surefoot.labels import LabelRule
     from surefoot.records import StepLabel, Trace
 
 
@@ -100,10 +100,10 @@ def labels(
     _print(audit)
 
 
-def _readings(good_above: list[str], neutral: str) -> dict[str, Reading]:
+def _readings(good_above: list[str], neutral: str) -> dict[str, LabelRule]:
     """Readings by name; the one for all others is under the empty name."""
     from surefoot.errors import LabelError
-    from surefoot.evaluation.label_sets import Reading
+    from surefoot.labels import LabelRule
 
     cuts = {"": 0.0}
     for text in good_above:
@@ -117,7 +117,7 @@ def _readings(good_above: list[str], neutral: str) -> dict[str, Reading]:
                 f"--good-above {text}: values lie in [0, 1], so give a number of 0 or more below 1"
             )
     meaning = cast("Literal['good', 'bad', 'drop']", neutral)
-    return {name: Reading(good_above=cut, neutral=meaning) for name, cut in cuts.items()}
+    return {name: LabelRule(good_above=cut, neutral=meaning) for name, cut in cuts.items()}
 
 
 def _split(found: dict[str, list[StepLabel]]) -> dict[str, list[StepLabel]]:

@@ -67,11 +67,11 @@ def prmbench(
 
     from surefoot.cli._shared import choice
     from surefoot.cli.evaluate._sources import named, open_all
-    from surefoot.evaluation.label_sets import Reading
     from surefoot.evaluation.prmbench import evaluate_prmbench, prmbench_cases
     from surefoot.evaluation.prmbench_report import write_prmbench_report
     from surefoot.evaluation.splits import SPLIT, parse_rules
     from surefoot.io import write_json
+    from surefoot.labels import LabelRule
 
     choice("--missing", missing, "leave-out", "wrong")
     choice("--neutral", neutral, "good", "bad", "drop")
@@ -81,7 +81,7 @@ def prmbench(
     cases = prmbench_cases(items)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    reading = Reading(neutral=neutral)  # type: ignore[arg-type]
+    reading = LabelRule(neutral=neutral)  # type: ignore[arg-type]
     kept = [case.item for case in cases.cases]
     systems = open_all(files, kept, folder, reading=reading, device=device)
     found = evaluate_prmbench(

@@ -61,11 +61,11 @@ def processbench(
 
     from surefoot.cli._shared import choice
     from surefoot.cli.evaluate._sources import named, open_all
-    from surefoot.evaluation.label_sets import Reading
     from surefoot.evaluation.processbench import evaluate_processbench, processbench_cases
     from surefoot.evaluation.processbench_report import write_processbench_report
     from surefoot.evaluation.splits import SPLIT, parse_rules
     from surefoot.io import write_json
+    from surefoot.labels import LabelRule
 
     choice("--missing", missing, "leave-out", "wrong")
     choice("--neutral", neutral, "good", "bad", "drop")
@@ -76,7 +76,7 @@ def processbench(
     cases = processbench_cases(subsets)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    reading = Reading(neutral=neutral)  # type: ignore[arg-type]
+    reading = LabelRule(neutral=neutral)  # type: ignore[arg-type]
     systems = open_all(files, items, folder, reading=reading, device=device)
     found = evaluate_processbench(
         cases, systems, rules=rules, missing=cast("Missing", missing), draws=draws, seed=seed

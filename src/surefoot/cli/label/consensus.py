@@ -36,7 +36,7 @@ def consensus(
         typer.Option("--good-above", help="A value label above this is good; 0 = any rollout got there."),
     ] = 0.0,
     neutral: Annotated[
-        str, typer.Option("--neutral", help="What a label of 0 is: positive, negative or drop (no vote).")
+        str, typer.Option("--neutral", help="What a label of 0 is: good, bad or drop (no vote).")
     ] = "drop",
     report: Annotated[
         str | None, typer.Option("--report", help="JSON file for what was kept and dropped, and why.")
@@ -60,8 +60,8 @@ def consensus(
     from surefoot.records import Problem, StepLabel, Trace
 
     deciding = _rule(rule, weight or [], margin)
-    if neutral not in ("positive", "negative", "drop"):
-        raise LabelError(f"--neutral is {neutral!r}; choose positive, negative or drop")
+    if neutral not in ("good", "bad", "drop"):
+        raise LabelError(f"--neutral is {neutral!r}; choose good, bad or drop")
     files = _named(sources, "NAME=FILE")
     items = pair(read_all(problems, Problem), read_all(traces, Trace))
     rows = {}

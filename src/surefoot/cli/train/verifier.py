@@ -12,9 +12,10 @@ from surefoot.cli.train._options import Directory, LargeLoopOptions, Rate, base_
 
 if TYPE_CHECKING:
     from surefoot.cli.train._run import Progress, Trained
+    from surefoot.labels import Neutral
     from surefoot.protocols import LabelledTrace
     from surefoot.records import StepLabel
-    from surefoot.training.generative_data import Neutral, TraceCritiques
+    from surefoot.training.generative_data import TraceCritiques
 
 
 @dataclass(frozen=True, kw_only=True)

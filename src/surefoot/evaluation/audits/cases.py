@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from surefoot.evaluation.label_sets import Reading, label_set
+from surefoot.evaluation.label_sets import label_set
 from surefoot.lab.world import State, check_steps, parse_problem
+from surefoot.labels import NO_ERROR, LabelRule, all_good, first_error
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepLabel, Trace
 
@@ -36,19 +37,17 @@ class Case:
     @property
     def right(self) -> bool | None:
         """Whether the process is right: all steps good; ``None`` if none is bad and one is unknown."""
-        if False in self.good:
-            return False
-        return None if None in self.good or not self.good else True
+        return all_good(self.good)
 
     @property
     def first_error(self) -> int | None:
         """The first bad step, if all before it are known to be good."""
-        step = next((number for number, good in enumerate(self.good) if good is not True), None)
-        return step if step is not None and self.good[step] is False else None
+        step = first_error(self.good)
+        return None if step == NO_ERROR else step
 
 
 def labelled_cases(
-    items: Sequence[ProblemTrace], labels: Sequence[StepLabel], reading: Reading | None = None
+    items: Sequence[ProblemTrace], labels: Sequence[StepLabel], reading: LabelRule | None = None
 ) -> list[Case]:
     """Cases from stored labels; ``reading`` says when a label is good.
 

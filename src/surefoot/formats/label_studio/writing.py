@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from surefoot.formats._rows import write_rows
-from surefoot.formats._signs import WriteReport
+from surefoot.formats._rows import WriteReport, write_rows
 from surefoot.formats.label_studio.vocabulary import OURS, is_measured, name_of
 from surefoot.protocols import LabelledTrace
 from surefoot.records import StepLabel, Trace, content_id

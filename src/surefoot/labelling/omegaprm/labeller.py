@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from surefoot.answers import Grader
-from surefoot.labelling.monte_carlo import AFTER_ERROR
 from surefoot.labelling.omegaprm.search import Estimate, TreeSearch, TreeSettings
 from surefoot.labelling.problem_tree import ProblemTree, State, solution_trace, step_nodes
 from surefoot.labelling.rollouts import Rollouts, require_rollable
 from surefoot.labelling.stopping import SoftEstimate, wilson_interval
+from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, Sampling, Segmenter
 from surefoot.records import Evidence, Problem, StepLabel, StepPair, Trace, Usage
@@ -158,7 +158,7 @@ class OmegaPRMLabeller:
             return (None, "not probed") if state.ending is None else (float(state.ending), None)
         before = node.path()[:-1]
         if any(above.data.good is False for above in before):
-            return None, AFTER_ERROR
+            return None, AFTER_FIRST_ERROR
         if state.good is None:
             return None, "not probed"
         if before and not before[-1].data.good:

@@ -1,0 +1,137 @@
+"""What a step label means: good or bad, what a neutral rating counts as, where the first error is.
+
+Published readers disagree about neutral ratings (PRM800K's 0), so every caller names its rule. A list with
+one entry per step holds ``True`` for a good step, ``False`` for a bad one and ``None`` where that is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from surefoot.records import StepLabel
+
+Neutral = Literal["good", "bad", "drop"]
+"""What a correctness label of 0 counts as; ``drop`` makes it unknown."""
+
+NO_ERROR: Final = -1
+"""Stands for the index of the first error in a trace that has none, as in ProcessBench."""
+
+AFTER_FIRST_ERROR: Final = "after the first error"
+"""Reason of a label that is unknown because an earlier step is wrong: raters and rollouts stop there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelRule:
+    """When a label calls its step good."""
+
+    neutral: Neutral
+    good_above: float | None = 0.0
+    """A value label above this is good; 0 is Math-Shepherd's hard estimate (arXiv 2312.08935, equation 3).
+    ``None``: a value says nothing about the step."""
+
+    def good(self, label: StepLabel) -> bool | None:
+        """``None`` where the label does not say; :meth:`why_unknown` gives the reason.
+
+        An advantage never does: whether a step helped does not say whether it is correct.
+        """
+        if label.value is None or label.kind == "advantage":
+            return None
+        if label.kind == "value":
+            return None if self.good_above is None else label.value > self.good_above
+        if is_neutral(label):
+            return {"good": True, "bad": False, "drop": None}[self.neutral]
+        return label.value > 0
+
+    def why_unknown(self, label: StepLabel) -> str:
+        """Why :meth:`good` is ``None``, in words that can be counted; empty if it is not."""
+        if label.value is None:
+            return "label without a value"
+        if self.good(label) is not None:
+            return ""
+        return "neutral" if label.kind == "correctness" else f"label of kind '{label.kind}'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryLabel:
+    """All labels of one step as one: good, bad, or ``None`` with the reason."""
+
+    good: bool | None
+    reason: str = ""
+
+
+def binary_labels(labels: Iterable[StepLabel], steps: int, rule: LabelRule) -> list[BinaryLabel]:
+    """One binary label for each of a trace's ``steps``.
+
+    Labels that ``rule`` cannot read are passed over if others of the step can be read; those must agree.
+    Labels of steps that the trace does not have are ignored.
+    """
+    by_step: list[list[BinaryLabel]] = [[] for _ in range(steps)]
+    for label in labels:
+        if label.step < steps:
+            by_step[label.step].append(BinaryLabel(good=rule.good(label), reason=rule.why_unknown(label)))
+    return [_agreed(row) for row in by_step]
+
+
+def is_neutral(label: StepLabel) -> bool:
+    """Whether a rater called the step neither correct nor wrong."""
+    return label.kind == "correctness" and label.value == 0
+
+
+def improves(label: StepLabel) -> bool | None:
+    """Whether an advantage label says that the step raised the chance of success; else ``None``."""
+    return None if label.kind != "advantage" or label.value is None else label.value > 0
+
+
+def as_target(label: StepLabel, *, neutral: float | None, hard: bool = False) -> float | None:
+    """The label as a number in [0, 1], for training towards it or as a score; ``None`` if it has no value.
+
+    Correctness +1 is 1 and -1 is 0; 0 is ``neutral``. A value is itself, or with ``hard`` 1[value > 0]. An
+    advantage A is (1 + A) / 2, so that ½ stands for a step that changes nothing.
+    """
+    if label.value is None:
+        return None
+    if is_neutral(label):
+        return neutral
+    if label.kind == "advantage":
+        return (1 + label.value) / 2
+    return float(label.value > 0) if hard or label.kind == "correctness" else label.value
+
+
+def target_is_good(target: float, *, neutral: Literal["good", "bad"]) -> bool:
+    """Whether a target of :func:`as_target` stands for a good step; ``neutral`` decides at ½."""
+    return target >= 0.5 if neutral == "good" else target > 0.5
+
+
+def first_error(good: Sequence[bool | None]) -> int | None:
+    """Index of the first bad step; ``NO_ERROR`` if all are good; ``None`` if an unknown step hides it."""
+    for step, value in enumerate(good):
+        if value is None:
+            return None
+        if not value:
+            return step
+    return NO_ERROR
+
+
+def all_good(good: Sequence[bool | None]) -> bool | None:
+    """Whether every step is good; ``None`` if none is bad but one is unknown, and without steps."""
+    if False in good:
+        return False
+    return None if None in good or not good else True
+
+
+def up_to_first_error(error: int, steps: int) -> list[float | None]:
+    """Correctness of each of ``steps`` steps: +1 before the first ``error``, -1 there, unknown after it."""
+    if error == NO_ERROR:
+        return [1.0] * steps
+    return [1.0] * error + [-1.0] + [None] * (steps - error - 1)
+
+
+def _agreed(labels: Sequence[BinaryLabel]) -> BinaryLabel:
+    known = {label.good for label in labels if label.good is not None}
+    if len(known) == 1:
+        return BinaryLabel(good=known.pop())
+    if known:
+        return BinaryLabel(good=None, reason="labels disagree")
+    return labels[0] if labels else BinaryLabel(good=None, reason="no label")
