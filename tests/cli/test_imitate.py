@@ -12,7 +12,7 @@ from command_line import good, refused
 from surefoot.io import read_records, write_records
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.records import Trace
-from surefoot.rl.gathering import Gathered
+from surefoot.rl.rounds import ProblemData
 
 READING = ("--extract", "phrase", "--equality", "exact", "--max-tokens", 72)
 
@@ -99,8 +99,8 @@ def test_an_expert_is_followed_after_its_traces_were_cloned(files, lab_base, tmp
     assert ended.err.count("accuracy") == 4
     shown = [
         one
-        for record in read_records(tmp_path / "shards" / "gathered-2" / "000000.jsonl", Gathered)
-        for one in record.shown
+        for record in read_records(tmp_path / "shards" / "collected-2" / "000000.jsonl", ProblemData)
+        for one in record.demonstrations
     ]
     assert {one.trace.policy for one in shown} >= {"lab-exact"}
 

@@ -107,7 +107,7 @@ def test_problems_of_the_lab_are_made(lab_base: Path, tmp_path: Path) -> None:
         (["--config", "none.toml"], "none.toml"),
         (["--samples", "1"], "'samples' must be 2 or more"),
         (["--system", "be brief"], "a system message needs"),
-        (["--round-problems", "99"], "is 99 a round, and there are"),
+        (["--round-problems", "99"], "is 99 per round, but there are"),
     ],
 )
 def test_what_does_not_fit_is_named(

@@ -18,10 +18,10 @@ from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.models.label_scorer import LabelScorer
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
-from surefoot.rl.exercise import Exercise
-from surefoot.rl.expert_iteration import ExpertIterationConfig, iterate, select_solutions
-from surefoot.rl.gathering import Gathered
-from surefoot.rl.round_rows import RoundRow
+from surefoot.rl.expert_iteration import iterate, select_solutions
+from surefoot.rl.rounds import ProblemData, RoundRow
+from surefoot.rl.rounds_config import ExpertIterationConfig
+from surefoot.rl.task import Task
 from surefoot.segment import Line, segment_trace
 from surefoot.training.config import TrainingConfig
 
@@ -55,15 +55,15 @@ def test_complete_right_answers_are_kept_in_the_order_drawn_and_all_else_is_coun
         solution("f\n", 8),
     ]
     found = select_solutions(traces, most=2)
-    assert [trace.sample for trace in found.kept] == [0, 7]
+    assert [trace.sample for trace in found.traces] == [0, 7]
     assert found.dropped == {
         "wrong answers": 1,
-        "solutions drawn before": 1,
+        "duplicate solutions": 1,
         "solutions whose answer could not be judged": 1,
-        "solutions cut off by max_tokens": 1,
+        "solutions truncated at max_tokens": 1,
         "empty samples": 1,
-        "samples that did not come": 1,
-        "good solutions beyond those kept": 1,
+        "failed samples": 1,
+        "good solutions beyond the limit": 1,
     }
 
 
@@ -71,13 +71,13 @@ def test_every_step_must_reach_the_threshold_and_the_best_worst_step_goes_first(
     traces = [solution(f"{n}\nx\n", n) for n in range(5)]
     scores = records(traces, (0.6, 0.9), (0.9, 0.5), (0.4999, 1.0), (None, 1.0))  # and none of the last
     found = select_solutions(traces, most=5, scores=scores, threshold=0.5)
-    assert [trace.sample for trace in found.kept] == [0, 1]
+    assert [trace.sample for trace in found.traces] == [0, 1]
     assert found.dropped == {
-        "right answers with a step below the threshold": 1,
-        "right answers with a step that was not scored": 2,
+        "correct answers with a step below the threshold": 1,
+        "correct answers with an unscored step": 2,
     }
     found = select_solutions(traces, most=1, scores=records(traces, (0.6, 0.9), (0.9, 0.7)), threshold=0.5)
-    assert [trace.sample for trace in found.kept] == [1]
+    assert [trace.sample for trace in found.traces] == [1]
     with pytest.raises(ScoreError, match="1 scores for the 2 steps"):
         select_solutions(traces, most=1, scores=records(traces, (0.6,)), threshold=0.5)
 
@@ -90,11 +90,11 @@ def test_what_is_kept_passes_and_with_what_is_dropped_makes_all(drawn, most, thr
     traces = [solution(text, n, outcome=outcome) for n, (outcome, text, _) in enumerate(drawn)]
     scores = records(traces, *((score,) for *_, score in drawn))
     found = select_solutions(traces, most=most, scores=scores, threshold=threshold)
-    assert len(found.kept) + found.dropped.total() == len(traces)
-    assert all(trace.outcome and scores[trace.id].scores[0] >= threshold for trace in found.kept)
-    assert len({trace.text for trace in found.kept}) == len(found.kept) <= most
+    assert len(found.traces) + found.dropped.total() == len(traces)
+    assert all(trace.outcome and scores[trace.id].scores[0] >= threshold for trace in found.traces)
+    assert len({trace.text for trace in found.traces}) == len(found.traces) <= most
     possible = {trace.text for trace in traces if trace.outcome and scores[trace.id].scores[0] >= threshold}
-    assert len(found.kept) == min(most, len(possible))
+    assert len(found.traces) == min(most, len(possible))
 
 
 # Runs
@@ -109,25 +109,31 @@ CONFIG = ExpertIterationConfig(
 )
 
 
-def run(out: Path, config: ExpertIterationConfig = CONFIG, progress=lambda *_: None, **who) -> list[RoundRow]:
-    problems = who.pop("problems", PROBLEMS)
+def run(
+    out: Path,
+    config: ExpertIterationConfig = CONFIG,
+    progress=lambda *_: None,
+    *,
+    problems=PROBLEMS,
+    scorer=None,
+) -> list[RoundRow]:
     with (
         AnswerChecker("exact") as checker,
         Run.open(out, command="expert-iteration", config=config.model_dump(mode="json")) as opened,
     ):
-        exercise = Exercise(
-            policy=POLICY,
+        task = Task(
             problems=problems,
             held_out=generate_problems(5, seed=4, difficulty=EASY, exclude=PROBLEMS),
             segmenter=Line(),
             grader=Grader(checker=checker, styles=("phrase",)),
             gold=ExactLabeller(),
+            scorer=scorer,
         )
-        return iterate(opened, exercise, config, progress, **who)
+        return iterate(opened, POLICY, task, config, progress)
 
 
-def gathered(out: Path, number: int) -> list[Gathered]:
-    return list(read_records(out / "shards" / f"gathered-{number}" / "000000.jsonl", Gathered))
+def collected(out: Path, number: int) -> list[ProblemData]:
+    return list(read_records(out / "shards" / f"collected-{number}" / "000000.jsonl", ProblemData))
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +142,9 @@ def by_steps(tmp_path_factory) -> tuple[Path, list[RoundRow]]:
     return out, run(out, CONFIG.model_copy(update={"threshold": 0.5}), scorer=CHECKED)
 
 
-def wrong_steps(one: Gathered) -> list[bool]:
+def wrong_steps(one: ProblemData) -> list[bool]:
     problem = next(problem for problem in PROBLEMS if problem.id == one.problem_id)
-    items = [ProblemTrace(problem=problem, trace=shown.trace) for shown in one.shown]
+    items = [ProblemTrace(problem=problem, trace=shown.trace) for shown in one.demonstrations]
     rows = asyncio.run(ExactLabeller().label(items))
     return [any(label.value == -1 for label in row) for row in rows]
 
@@ -146,14 +152,14 @@ def wrong_steps(one: Gathered) -> list[bool]:
 def test_only_solutions_that_pass_are_learned_and_the_rest_is_counted(by_steps) -> None:
     out, rows = by_steps
     for number in (1, 2):
-        found = gathered(out, number)
+        found = collected(out, number)
         assert [one.problem_id for one in found] == [problem.id for problem in PROBLEMS]
         assert not any(flag for one in found for flag in wrong_steps(one))
-        assert all(shown.trace.outcome and shown.end for one in found for shown in one.shown)
-        assert all(len(one.drawn) == 6 and len(one.shown) <= 2 for one in found)
+        assert all(shown.trace.outcome and shown.end for one in found for shown in one.demonstrations)
+        assert all(len(one.traces) == 6 and len(one.demonstrations) <= 2 for one in found)
         row = rows[number]
         assert row.learned > 3
-        assert row.learned == sum(len(one.shown) for one in found)
+        assert row.learned == sum(len(one.demonstrations) for one in found)
         assert row.learned + sum(row.dropped.values()) == row.drawn == 48
         assert row.samples == row.evaluation.samples == 48 * number
     assert rows[0].evaluation.samples == 0
@@ -167,7 +173,7 @@ def test_by_the_answer_alone_lucky_solutions_are_learned_too(tmp_path) -> None:
     )
     config = CONFIG.model_copy(update={"rounds": 1, "samples": 16, "keep_solutions": 16, "temperature": 1.5})
     run(tmp_path, config, problems=lucky)
-    shown = [(one, shown.trace) for one in gathered(tmp_path, 1) for shown in one.shown]
+    shown = [(one, shown.trace) for one in collected(tmp_path, 1) for shown in one.demonstrations]
     by_id = {problem.id: problem for problem in lucky}
     items = [ProblemTrace(problem=by_id[one.problem_id], trace=trace) for one, trace in shown]
     labels = asyncio.run(ExactLabeller().label(items))
@@ -180,7 +186,7 @@ def test_a_run_that_is_killed_anywhere_comes_to_the_same_weights(by_steps, tmp_p
     class KilledError(Exception):
         pass
 
-    places = [("round 1: write", 1), ("round 1: learn", 2), ("round 2: learn", 1), ("round 2: look", 0)]
+    places = [("round 1: sample", 1), ("round 1: train", 2), ("round 2: train", 1), ("round 2: evaluate", 0)]
 
     def kill(stage: str, done: int, _total: int) -> None:
         if places and (stage, done) == places[0]:

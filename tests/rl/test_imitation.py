@@ -18,11 +18,10 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Problem, Trace
-from surefoot.rl.exercise import Exercise, RoundsConfig
-from surefoot.rl.gathering import Gathered
-from surefoot.rl.imitation import ImitationConfig, imitate
-from surefoot.rl.relabelling import Expert, relabel, step_match
-from surefoot.rl.round_rows import RoundRow
+from surefoot.rl.imitation import Expert, imitate, relabel, step_match
+from surefoot.rl.rounds import ProblemData, RoundRow
+from surefoot.rl.rounds_config import ImitationConfig, RoundsConfig
+from surefoot.rl.task import Task
 from surefoot.segment import Line, segment_trace
 from surefoot.training.cloning import Demonstration, demonstrate
 from surefoot.training.config import TrainingConfig
@@ -83,7 +82,7 @@ def test_every_state_that_was_visited_is_relabelled_once_by_the_expert(stop, max
         if trace.finish_reason == "stop":
             states.append(trace.text)
         expected = {(state, expert_in(item.problem, state)) for state in states}
-        learned = decisions(found.shown)
+        learned = decisions(found.demonstrations)
         # the end after an expert's own answer belongs to that step: it is no state of the policy's
         own = [one for one in learned if one[1] is not END or one[0] in states]
         assert len(own) == len(set(own)) == found.states == len(states)
@@ -102,7 +101,7 @@ def test_until_the_first_error_no_later_state_is_looked_at(stop) -> None:
         steps = len(item.trace.steps)
         assert found.states == (steps + 1 if first is None else first + 1)
         assert found.agreed == (steps + 1 if first is None else first)
-        [shown] = found.shown
+        [shown] = found.demonstrations
         assert shown.steps == tuple(range(steps if first is None else first + 1))
         if first is None:
             assert shown.trace == item.trace
@@ -122,7 +121,7 @@ def test_an_expert_that_writes_on_is_asked_once_a_correction() -> None:
     wrong = ProblemTrace(problem=problem, trace=trace_of(problem, "".join(["Now 0\n", *lines[1:]])))
     found = relabelled(Expert(policy=EXACT), [right, wrong], after="all")
     assert found[0].usage.calls == 1
-    assert found[1].usage.calls == 1 + sum(one.trace != wrong.trace for one in found[1].shown)
+    assert found[1].usage.calls == 1 + sum(one.trace != wrong.trace for one in found[1].demonstrations)
 
 
 def trace_of(problem: Problem, text: str, **more: object) -> Trace:
@@ -142,9 +141,9 @@ def scripted(*replies: str, **more: object) -> Expert:
 
 def test_other_words_are_learned_but_no_error_where_the_rule_says_so() -> None:
     expert = scripted("uno 1\n", "dos 2\n", "tres 3\n", "")
-    assert [d for _, d in decisions(relabelled(expert, [ITEM])[0].shown)] == ["uno 1\n"]
+    assert [d for _, d in decisions(relabelled(expert, [ITEM])[0].demonstrations)] == ["uno 1\n"]
     [found] = relabelled(expert, [ITEM], match=step_match("numbers"))
-    assert decisions(found.shown) == [
+    assert decisions(found.demonstrations) == [
         ("", "uno 1\n"),
         ("one 1\n", "dos 2\n"),
         ("one 1\ntwo 2\n", "tres 3\n"),  # numbers the policy's step has none of: an error
@@ -153,23 +152,23 @@ def test_other_words_are_learned_but_no_error_where_the_rule_says_so() -> None:
 
 def test_an_expert_may_end_where_the_policy_goes_on() -> None:
     [found] = relabelled(scripted("one 1\n", "", "end\n", ""), [ITEM])
-    assert decisions(found.shown) == [("", "one 1\n"), ("one 1\n", END)]
+    assert decisions(found.demonstrations) == [("", "one 1\n"), ("one 1\n", END)]
     [found] = relabelled(scripted("one 1\n", "", "end\n", ""), [ITEM], after="all")
-    assert decisions(found.shown)[2:] == [("one 1\ntwo 2\n", "end\n"), ("one 1\ntwo 2\nend\n", END)]
+    assert decisions(found.demonstrations)[2:] == [("one 1\ntwo 2\n", "end\n"), ("one 1\ntwo 2\nend\n", END)]
     assert found.states == 4
 
 
 def test_failures_and_steps_that_are_cut_off_are_counted_and_end_the_relabelling() -> None:
     failing = scripted("one 1\n", "", fail=lambda request: "down" if request.prefix else None)
     [found] = relabelled(failing, [ITEM], after="all")
-    assert decisions(found.shown) == [("", "one 1\n")]
-    assert found.dropped == {"states that the expert failed in": 1}
+    assert decisions(found.demonstrations) == [("", "one 1\n")]
+    assert found.dropped == {"states in which the expert failed": 1}
     [found] = relabelled(scripted("one 1\n", "a b c d e f\n"), [ITEM], after="all")
-    assert decisions(found.shown) == [("", "one 1\n")]
-    assert found.dropped == {"expert's steps that were cut off": 1}
+    assert decisions(found.demonstrations) == [("", "one 1\n")]
+    assert found.dropped == {"truncated steps of the expert": 1}
     [found] = relabelled(scripted(" "), [ITEM])
-    assert not found.shown
-    assert found.dropped == {"problems that the expert wrote nothing of": 1}
+    assert not found.demonstrations
+    assert found.dropped == {"problems for which the expert wrote nothing": 1}
 
 
 def test_chats_are_refused() -> None:
@@ -204,15 +203,14 @@ def run(
         AnswerChecker("exact") as checker,
         Run.open(out, command="imitate", config=config.model_dump(mode="json")) as opened,
     ):
-        exercise = Exercise(
-            policy=base,
+        task = Task(
             problems=PROBLEMS,
             held_out=held_out,
             segmenter=Line(),
             grader=Grader(checker=checker, styles=("phrase",)),
             gold=ExactLabeller(),
         )
-        return imitate(opened, exercise, config, progress, **who)
+        return imitate(opened, base, task, config, progress, **who)
 
 
 def given_traces(count: int) -> list[Demonstration]:
@@ -223,7 +221,7 @@ def given_traces(count: int) -> list[Demonstration]:
 
 
 def test_a_run_clones_first_then_learns_from_all_that_was_said(lab_base, tmp_path) -> None:
-    rows = run(lab_base, tmp_path, given=given_traces(5), expert=Expert(policy=EXACT))
+    rows = run(lab_base, tmp_path, demonstrations=given_traces(5), expert=Expert(policy=EXACT))
     assert [row.round for row in rows] == [0, 1, 2, 3]
     assert [row.drawn for row in rows] == [0, 0, 12, 12]
     assert rows[1].learned == 5
@@ -233,7 +231,7 @@ def test_a_run_clones_first_then_learns_from_all_that_was_said(lab_base, tmp_pat
     assert rows[3].usage.verifier_tokens > 0 < rows[3].usage.completion_tokens
     curves = [json.loads(line) for line in (tmp_path / "curves.jsonl").read_text().splitlines()]
     assert [row["accuracy_value"] for row in curves] == [row.evaluation.accuracy.value for row in rows]
-    again = run(lab_base, tmp_path, given=given_traces(5), expert=Expert(policy=EXACT))
+    again = run(lab_base, tmp_path, demonstrations=given_traces(5), expert=Expert(policy=EXACT))
     assert again == rows
 
 
@@ -243,7 +241,7 @@ def test_a_run_that_is_killed_anywhere_comes_to_the_same_weights(lab_base, tmp_p
     class KilledError(Exception):
         pass
 
-    places = [("round 1: write", 1), ("round 1: learn", 2), ("round 1: look", 1), ("round 2: learn", 1)]
+    places = [("round 1: sample", 1), ("round 1: train", 2), ("round 1: evaluate", 1), ("round 2: train", 1)]
 
     def kill(stage: str, done: int, _total: int) -> None:
         if places and (stage, done) == places[0]:
@@ -266,7 +264,7 @@ def test_rounds_take_their_problems_in_turn_and_may_leave_the_last_weights_alone
     taken = [
         [
             one.problem_id
-            for one in read_records(tmp_path / "shards" / f"gathered-{n}" / "000000.jsonl", Gathered)
+            for one in read_records(tmp_path / "shards" / f"collected-{n}" / "000000.jsonl", ProblemData)
         ]
         for n in (1, 2)
     ]
@@ -276,23 +274,23 @@ def test_rounds_take_their_problems_in_turn_and_may_leave_the_last_weights_alone
 
 def test_at_beta_one_all_solutions_are_the_experts(lab_base, tmp_path) -> None:
     rows = run(lab_base, tmp_path, CONFIG.model_copy(update={"rounds": 1, "beta": 1.0, "max_tokens": 96}))
-    gathered = list(read_records(tmp_path / "shards" / "gathered-1" / "000000.jsonl", Gathered))
-    assert {trace.policy for one in gathered for trace in one.drawn} == {"exact"}
-    assert all(trace.outcome for one in gathered for trace in one.drawn)
+    collected = list(read_records(tmp_path / "shards" / "collected-1" / "000000.jsonl", ProblemData))
+    assert {trace.policy for one in collected for trace in one.traces} == {"exact"}
+    assert all(trace.outcome for one in collected for trace in one.traces)
     assert rows[1].dropped == {}
 
 
 def test_what_cannot_be_run_is_refused(lab_base, tmp_path) -> None:
     with pytest.raises(TrainingError, match="nobody to imitate"):
-        run(lab_base, tmp_path / "a", given=())
+        run(lab_base, tmp_path / "a", demonstrations=())
     broken = Expert(policy=ScriptedPolicy(lambda *_: "", fail=lambda _: "down"))
-    with pytest.raises(TrainingError, match="nothing to learn: 12 states that the expert failed in"):
+    with pytest.raises(TrainingError, match="nothing to learn: 12 states in which the expert failed"):
         run(lab_base, tmp_path / "b", expert=broken)
-    with pytest.raises(ValueError, match="adapters upon adapters"):
+    with pytest.raises(ValueError, match="adapter on an adapter"):
         RoundsConfig(start="last", training=TrainingConfig(lora=Lora(rank=2)))
     with AnswerChecker("exact") as checker:
         grader = Grader(checker=checker, styles=("phrase",))
         with pytest.raises(TrainingError, match="12 problems are both held out and trained on"):
-            Exercise(policy="x", problems=PROBLEMS, held_out=PROBLEMS, segmenter=Line(), grader=grader)
+            Task(problems=PROBLEMS, held_out=PROBLEMS, segmenter=Line(), grader=grader)
         with pytest.raises(TrainingError, match="'problems' is empty"):
-            Exercise(policy="x", problems=(), segmenter=Line(), grader=grader)
+            Task(problems=(), segmenter=Line(), grader=grader)

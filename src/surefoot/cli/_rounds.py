@@ -14,9 +14,10 @@ from surefoot.cli import _options as o
 from surefoot.cli.train._options import LargeLoopOptions
 
 if TYPE_CHECKING:
+    from surefoot.protocols import StepScorer
     from surefoot.records import Problem
-    from surefoot.rl.exercise import Exercise
-    from surefoot.rl.round_rows import RoundRow
+    from surefoot.rl.rounds import RoundRow
+    from surefoot.rl.task import Task
 
 Directory = Annotated[Path, typer.Option("--out", "-o", help="Run directory; round-N in it is a policy.")]
 Start = Annotated[
@@ -68,36 +69,43 @@ class RoundsOptions(LargeLoopOptions):
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over a round's examples.")] = 2
 
     def settings(self) -> dict[str, Any]:
-        """Fields of :class:`surefoot.rl.exercise.RoundsConfig`. Raises ``ValidationError`` (pydantic)."""
+        """Fields of :class:`surefoot.rl.rounds_config.RoundsConfig`. Raises ``ValidationError``
+        (pydantic)."""
         names = ("rounds", "temperature", "max_tokens", "max_length", "start", "keep", "evaluation_samples")
-        mine = {name: getattr(self, name) for name in names}
-        return mine | {"problems": self.round_problems, "training": self.config(), "seed": self.seed}
+        settings = {name: getattr(self, name) for name in (*names, "seed")}
+        settings |= {"problems": self.round_problems, "batch_size": self.decode_batch}
+        return settings | {"training": self.config()}
 
     def decisive(self) -> dict[str, Any]:
         """What else decides what a run comes to."""
         return {"policy": self.policy, "gold": self.gold}
 
+    def start_policy(self) -> str | Path:
+        """The policy to start from."""
+        from surefoot.lab.checkpoints import POLICY
+
+        return POLICY if self.policy == "lab" else self.policy
+
     @contextmanager
-    def exercise(self, problems: Sequence[Problem], reading: o.ReadingOptions) -> Iterator[Exercise]:
-        """Who is trained on what, with the grader and the verifiers open."""
+    def task(
+        self, problems: Sequence[Problem], reading: o.ReadingOptions, scorer: StepScorer | None = None
+    ) -> Iterator[Task]:
+        """What is learned, with the grader and the verifiers open."""
         from surefoot.cli._shared import grader, read_all
         from surefoot.cli._step_judges import verifiers
-        from surefoot.lab.checkpoints import POLICY
         from surefoot.records import Problem
-        from surefoot.rl.exercise import Exercise
+        from surefoot.rl.task import Task
         from surefoot.segment import segmenter
 
         with ExitStack() as stack:
-            yield Exercise(
-                policy=POLICY if self.policy == "lab" else self.policy,
+            yield Task(
                 problems=problems,
                 held_out=read_all(self.held_out, Problem) if self.held_out else (),
                 segmenter=segmenter(reading.segment),
                 grader=stack.enter_context(grader(reading.extract, reading.equality)),
                 prompt=reading.prompt(),
+                scorer=scorer,
                 gold=verifiers(stack, self.gold) if self.gold else None,
-                batch_size=self.decode_batch,
-                device=self.device,
             )
 
 

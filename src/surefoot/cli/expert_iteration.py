@@ -59,7 +59,8 @@ def expert_iteration(options: ExpertIterationOptions, reading: ReadingOptions) -
     from surefoot.io import Run
     from surefoot.models.families import identifying_files
     from surefoot.records import Problem
-    from surefoot.rl.expert_iteration import ExpertIterationConfig, iterate
+    from surefoot.rl.expert_iteration import iterate
+    from surefoot.rl.rounds_config import ExpertIterationConfig
 
     threshold = options.threshold if by_steps(options.prm, options.verifier) else None
     with checked_options():
@@ -68,17 +69,17 @@ def expert_iteration(options: ExpertIterationOptions, reading: ReadingOptions) -
     reading.prompt()  # refused before anything is read
     problems = read_all(options.problems, Problem)
     judge = {"prm": options.prm, "family": options.family, "verifier": options.verifier}
-    resolved = {"rounds": config.model_dump(mode="json"), **options.decisive(), **reading.decisive(), **judge}
+    resolved = {"rounds": config.decisive, **options.decisive(), **reading.decisive(), **judge}
     inputs = file_inputs(problems=options.problems, held_out=options.held_out)
     inputs |= identifying_files(options.prm) if options.prm else {}
-    with (
-        ExitStack() as stack,
-        options.exercise(problems, reading) as exercise,
-        Run.open(options.out, command="expert-iteration", config=resolved, inputs=inputs) as run,
-        stages() as progress,
-    ):
+    with ExitStack() as stack:
         scorer = step_scorer(
             stack, prm=options.prm, family=options.family, verifier=options.verifier, device=options.device
         )
-        rows = iterate(run, exercise, config, progress, scorer=scorer)
+        task = stack.enter_context(options.task(problems, reading, scorer))
+        run = stack.enter_context(
+            Run.open(options.out, command="expert-iteration", config=resolved, inputs=inputs)
+        )
+        progress = stack.enter_context(stages())
+        rows = iterate(run, options.start_policy(), task, config, progress, device=options.device)
     say_rounds(options.out, rows)

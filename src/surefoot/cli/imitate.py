@@ -13,7 +13,7 @@ from surefoot.cli._rounds import Data, RoundsOptions
 if TYPE_CHECKING:
     from surefoot.protocols import Policy
     from surefoot.records import Problem
-    from surefoot.rl.relabelling import Expert
+    from surefoot.rl.imitation import Expert
     from surefoot.training.cloning import Demonstration
 
 EXACT = "lab-exact"
@@ -99,8 +99,8 @@ def imitate(options: ImitateOptions, reading: o.ReadingOptions) -> None:
     from surefoot.errors import RunError
     from surefoot.io import Run
     from surefoot.records import Problem
-    from surefoot.rl.imitation import ImitationConfig
     from surefoot.rl.imitation import imitate as follow
+    from surefoot.rl.rounds_config import ImitationConfig
 
     choice("--after", options.after, "until_error", "all")
     if options.traces is None and options.expert is None:
@@ -114,17 +114,26 @@ def imitate(options: ImitateOptions, reading: o.ReadingOptions) -> None:
     reading.prompt()  # refused before anything is read
     problems = read_all(options.problems, Problem)
     given = _demonstrations(options, problems)
-    resolved = {"rounds": config.model_dump(mode="json"), **options.decisive(), **reading.decisive()}
+    resolved = {"rounds": config.decisive, **options.decisive(), **reading.decisive()}
     resolved |= _asked_of_expert(options)
     inputs = file_inputs(
         problems=options.problems, traces=options.traces, labels=options.labels, held_out=options.held_out
     )
     with (
-        options.exercise(problems, reading) as exercise,
+        options.task(problems, reading) as task,
         Run.open(options.out, command="imitate", config=resolved, inputs=inputs) as run,
         stages() as progress,
     ):
-        rows = follow(run, exercise, config, progress, given=given, expert=_expert(options, reading))
+        rows = follow(
+            run,
+            options.start_policy(),
+            task,
+            config,
+            progress,
+            demonstrations=given,
+            expert=_expert(options, reading),
+            device=options.device,
+        )
     say_rounds(options.out, rows)
 
 
@@ -161,7 +170,7 @@ def _expert(options: ImitateOptions, reading: o.ReadingOptions) -> Expert | None
         return None
     from surefoot.policies.prompts import PromptFormat
     from surefoot.protocols import Sampling
-    from surefoot.rl.relabelling import Expert
+    from surefoot.rl.imitation import Expert
 
     return Expert(
         policy=_open(options, options.expert),

@@ -1,4 +1,4 @@
-"""Settings of reinforcement learning."""
+"""Settings of reinforcement learning; importable without torch."""
 
 from __future__ import annotations
 
@@ -14,120 +14,168 @@ from surefoot.rl.learner_config import CriticConfig, OnlinePRMConfig
 
 Mean = Literal["token", "sequence", "constant"]
 
-_BESIDE = {
+_NOT_DECISIVE = {
     "batch_size", "tokens_per_pass", "gradient_checkpointing", "checkpoint_every", "keep_samples", "report_to"
 }  # fmt: skip
-"""Settings of memory, and of what is kept and shown: they change results by rounding at most."""
+"""Settings of memory use and of logging: they change results by rounding at most."""
 
 
 class KL(BaseModel):
-    """Penalty on leaving the reference policy, the one that training started from."""
+    """Penalty on leaving the reference policy, which is the policy that training started from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    coefficient: float = Field(default=0.04, ge=0)
-    """Nats count this much; DeepSeekMath and Math-Shepherd have 0.04."""
-    estimator: Literal["k1", "k2", "k3"] = "k3"
-    where: Literal["loss", "reward"] = "loss"
+    coefficient: float = Field(
+        default=0.04, ge=0, description="Penalty per nat; DeepSeekMath and Math-Shepherd use 0.04."
+    )
+    estimator: Literal["k1", "k2", "k3"] = Field(
+        default="k3", description="Estimator of the KL of a token: k1 in the reward, k2 or k3 in the loss."
+    )
+    where: Literal["loss", "reward"] = Field(
+        default="loss", description="Whether the penalty is added to the loss or subtracted from the reward."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.where == "loss" and self.estimator == "k1":
             raise ValueError(
-                "'k1' in the loss has no gradient on average: use k2 or k3, or put it in 'reward'"
+                "'estimator' k1 has no gradient on average in the loss: use k2 or k3, or set 'where' to "
+                "reward"
             )
         if self.where == "reward" and self.estimator != "k1":
             raise ValueError(
-                f"a KL reward is 'k1', the log-ratio of the tokens drawn, not {self.estimator!r}"
+                f"'estimator' must be k1 (the log-ratio of the sampled tokens) with 'where' reward, not "
+                f"{self.estimator}"
             )
         return self
 
 
 class Objective(BaseModel):
-    """The loss (:mod:`surefoot.rl.loss`)."""
+    """The policy loss (:mod:`surefoot.rl.loss`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    clip_low: float = Field(default=0.2, gt=0, le=1)
-    clip_high: float = Field(default=0.2, gt=0)
-    mean: Mean = "token"
-    """Over the tokens of a minibatch: token, sequence (GRPO as published) or constant (Dr. GRPO)."""
-    kl: KL | None = None
-    entropy: float = Field(default=0.0, ge=0)
-    """Bonus for entropy, per nat."""
+    clip_low: float = Field(
+        default=0.2, gt=0, le=1, description="The probability ratio is clipped below 1 - clip_low."
+    )
+    clip_high: float = Field(
+        default=0.2, gt=0, description="The probability ratio is clipped above 1 + clip_high."
+    )
+    mean: Mean = Field(
+        default="token",
+        description="How the tokens of a minibatch are averaged: token, sequence (GRPO as published) or "
+        "constant (Dr. GRPO).",
+    )
+    kl: KL | None = Field(default=None, description="KL penalty; none by default.")
+    entropy: float = Field(default=0.0, ge=0, description="Entropy bonus per nat.")
 
 
 class RLConfig(BaseModel):
-    """How to train a policy. Defaults suit the lab's; large models want a much smaller learning rate."""
+    """How to train a policy. The defaults suit the lab's policy; large models need a much smaller rate."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    credit: Credit = Outcome()
-    advantage: Advantage = LeaveOneOut()
-    objective: Objective = Objective()
-    guards: Guards = Guards()
-    online_prm: OnlinePRMConfig = OnlinePRMConfig()
-    """For credit that needs log-ratios."""
-    critic: CriticConfig = CriticConfig()
-    """For the advantage ``gae``."""
+    credit: Credit = Field(
+        default=Outcome(), description="Credit rule: which rewards a token's return is made of."
+    )
+    advantage: Advantage = Field(
+        default=LeaveOneOut(),
+        description="Advantage estimator: which baseline is subtracted from the returns.",
+    )
+    objective: Objective = Field(default=Objective(), description="The policy loss.")
+    guards: Guards = Field(default=Guards(), description="Alarms for reward hacking, and which end the run.")
+    online_prm: OnlinePRMConfig = Field(
+        default=OnlinePRMConfig(),
+        description="The implicit reward model that learns beside the policy; for credit that reads "
+        "log-ratios.",
+    )
+    critic: CriticConfig = Field(
+        default=CriticConfig(), description="The value model; for the advantage estimator gae."
+    )
 
-    updates: int = Field(default=100, ge=1)
-    """Rounds of sampling; each is followed by ``epochs`` × ``minibatches`` steps of the optimiser."""
-    problems: int = Field(default=16, ge=1)
-    """Problems a round."""
-    samples: int = Field(default=8, ge=1)
-    """Rollouts a problem: the group."""
-    temperature: float = Field(default=1.0, gt=0)
-    max_tokens: int = Field(default=96, ge=1)
-    """Longest response."""
-    accuracy_band: tuple[float, float] | None = None
-    """Keep only problems of whose samples a share in [low, high] is right: PRIME has (0.2, 0.8)."""
-    epochs: int = Field(default=1, ge=1)
-    minibatches: int = Field(default=1, ge=1)
-    learning_rate: float = Field(default=1e-4, gt=0)
-    warmup: int = Field(default=10, ge=0)
-    """Updates in which the rate rises; then it stays."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    clip: float = Field(default=1.0, gt=0)
-    """Largest norm of the gradient."""
-    batch_size: int = Field(default=256, ge=1)
-    """Samples decoded together, of rollouts and of evaluations; a server sees to that itself."""
-    tokens_per_pass: int = Field(default=8_192, ge=1)
-    """Most tokens, padding counted, of one forward and backward pass."""
-    lora: Lora | None = None
-    gradient_checkpointing: bool = False
-    bf16: bool = False
-    seed: int = 0
+    updates: int = Field(
+        default=100,
+        ge=1,
+        description="Rounds of sampling; each is followed by epochs × minibatches optimizer steps.",
+    )
+    problems: int = Field(default=16, ge=1, description="Problems per round.")
+    samples: int = Field(default=8, ge=1, description="Rollouts per problem and round: the group.")
+    temperature: float = Field(default=1.0, gt=0, description="Sampling temperature of the rollouts.")
+    max_tokens: int = Field(default=96, ge=1, description="Maximum tokens of a response.")
+    accuracy_band: tuple[float, float] | None = Field(
+        default=None,
+        description="Train only on problems whose share of correct samples is in [low, high]; PRIME uses "
+        "[0.2, 0.8].",
+    )
+    epochs: int = Field(default=1, ge=1, description="Passes over the rollouts of a round.")
+    minibatches: int = Field(default=1, ge=1, description="Optimizer steps per epoch.")
+    learning_rate: float = Field(
+        default=1e-4, gt=0, description="1e-4 suits the lab's policy, 1e-6 a policy of 7B parameters."
+    )
+    warmup: int = Field(
+        default=10, ge=0, description="Updates over which the learning rate rises; then it is constant."
+    )
+    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
+    clip: float = Field(default=1.0, gt=0, description="Maximum norm of the gradient.")
+    batch_size: int = Field(
+        default=256,
+        ge=1,
+        description="Samples decoded together in this process, in rollouts and evaluations; a server batches "
+        "by itself.",
+    )
+    tokens_per_pass: int = Field(
+        default=8_192, ge=1, description="Maximum tokens, including padding, of a forward and backward pass."
+    )
+    lora: Lora | None = Field(default=None, description="Train a LoRA adapter instead of the whole model.")
+    gradient_checkpointing: bool = Field(
+        default=False, description="Recompute activations in the backward pass: less memory, more time."
+    )
+    bf16: bool = Field(default=False, description="Compute in bfloat16; weights stay in float32.")
+    seed: int = Field(default=0, description="Seed of problems, samples and updates.")
 
-    evaluate_every: int = Field(default=10, ge=1)
-    """Updates between evaluations on held-out problems."""
-    evaluation_samples: int = Field(default=1, ge=1)
-    """Samples a held-out problem; the policy is evaluated before the first update, too."""
-    evaluation_temperature: float | None = Field(default=None, ge=0)
-    """0 = greedy; ``None`` = that of training, at which much of a gain can be mere sharpening."""
-    checkpoint_every: int = Field(default=10, ge=1)
-    keep_samples: int = Field(default=4, ge=0)
-    """Rollouts of each round written to ``samples/`` for reading, with scores and advantages."""
-    report_to: tuple[str, ...] = ()
-    """Trackers that get the curves too: tensorboard, wandb, trackio ... (those of accelerate)."""
+    evaluate_every: int = Field(
+        default=10, ge=1, description="Updates between evaluations on held-out problems."
+    )
+    evaluation_samples: int = Field(default=1, ge=1, description="Samples per held-out problem.")
+    evaluation_temperature: float | None = Field(
+        default=None,
+        ge=0,
+        description="Sampling temperature of evaluations, 0 = greedy; the default is that of training, at "
+        "which much of a gain can be mere sharpening.",
+    )
+    checkpoint_every: int = Field(default=10, ge=1, description="Updates between checkpoints.")
+    keep_samples: int = Field(
+        default=4,
+        ge=0,
+        description="Rollouts of each round written to samples/ for reading, with scores and advantages.",
+    )
+    report_to: tuple[str, ...] = Field(
+        default=(),
+        description="Trackers that also receive the curves, as accelerate names them: tensorboard, wandb, "
+        "trackio ...",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.samples == 1 and self.advantage.compares:
             raise ValueError(
-                f"'{self.advantage.kind}' compares the samples of a problem: 'samples' must be 2 or more"
+                f"'samples' must be 2 or more with advantage {self.advantage.kind!r}, which compares the "
+                "samples of a problem"
             )
         if self.accuracy_band and not 0 <= self.accuracy_band[0] <= self.accuracy_band[1] <= 1:
-            raise ValueError(f"'accuracy_band' is {self.accuracy_band}; give two shares, the lower first")
+            raise ValueError(
+                f"'accuracy_band' is {self.accuracy_band}: give two shares between 0 and 1, the lower first"
+            )
         kl, advantage = self.objective.kl, self.advantage
         if kl and kl.where == "reward" and isinstance(advantage, Group) and advantage.scale:
             raise ValueError(
-                "'group' divides rewards by their deviation, and 'coefficient' of a KL reward drops out: put "
-                "the KL into the 'loss', or turn 'scale' off"
+                "'objective.kl.where' is reward, but advantage 'group' divides rewards by their standard "
+                "deviation, so the KL coefficient would cancel: set it to loss, or set 'advantage.scale' to "
+                "false"
             )
         return self
 
     @property
     def decisive(self) -> dict[str, Any]:
-        """The settings that decide what a run comes to, as JSON; a run goes on with others changed."""
-        return self.model_dump(mode="json", exclude=_BESIDE)
+        """The settings that determine the result, as JSON; a run may resume with the others changed."""
+        return self.model_dump(mode="json", exclude=_NOT_DECISIVE)

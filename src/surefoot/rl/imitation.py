@@ -1,102 +1,109 @@
-"""Imitation of an expert on the policy's own states: DAgger (Ross, Gordon and Bagnell, arXiv 1011.0686).
+"""Imitation of an expert in the states that the policy itself visits.
 
-A policy that is cloned from an expert's solutions has never seen the states that its own errors lead to. Here
-it writes solutions, the expert says what it would have done at each of their steps, and the policy is
-fine-tuned on all that the expert has said so far; then again.
+A policy that is cloned from an expert's solutions has never seen the states that its own errors lead to. In
+DAgger the policy writes solutions, the expert says what it would have done at each of their steps, and the
+policy is fine-tuned on everything that the expert has said so far; then again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
-
-from pydantic import Field
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from surefoot.errors import TrainingError
 from surefoot.io import Run
+from surefoot.labelling.step_match import ExactText, SameNumbers, SimilarText, StepMatch
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces
-from surefoot.protocols import Policy, ProblemTrace, Sampling
-from surefoot.records import Problem, Trace, Usage, content_id
-from surefoot.rl.exercise import Exercise, RoundsConfig
-from surefoot.rl.gathering import Gathered, Turn
-from surefoot.rl.relabelling import After, Expert, Relabelled, relabel, step_match
-from surefoot.rl.round_rows import RoundRow
-from surefoot.rl.rounds import Progress, run_rounds
+from surefoot.protocols import (
+    STOP_UNKNOWN,
+    Policy,
+    ProblemTrace,
+    SampleRequest,
+    SampleResult,
+    Sampling,
+    Segmenter,
+)
+from surefoot.records import Problem, Step, Trace, Usage, content_id
+from surefoot.rl.rounds import ProblemData, Progress, RoundRow, run_rounds
+from surefoot.rl.rounds_config import After, ImitationConfig
+from surefoot.rl.task import Task
 from surefoot.training.cloning import Demonstration
 
 
-class ImitationConfig(RoundsConfig):
-    """Rounds of DAgger."""
+@dataclass(frozen=True, kw_only=True)
+class Expert:
+    """The policy that is imitated."""
 
-    after: After = "until_error"
-    """What to do with the states after the first step that the expert would not have taken. ``until_error``:
-    nothing, since the solution is wrong from there on and its continuation hardly worth knowing. ``all``: the
-    expert goes on from there too, so that the policy learns to carry on after an error; what it then learns
-    is to make the best of a wrong value, and it needs an expert that can."""
-    match: Literal["exact", "numbers", "tolerance"] = "exact"
-    """When a step of other words is the expert's all the same, and so no error: for ``until_error``. The
-    expert's words are what is learned in any case."""
-    beta: float = Field(default=0.0, ge=0, le=1)
-    """In round n the solutions of a problem are the expert's own with chance beta^n. (Ross et al. mix step by
-    step. Their first round, which is the expert's alone, is to clone its solutions and start from there.)"""
+    policy: Policy
+    prompt: PromptFormat = field(default_factory=PromptFormat)
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.0, max_tokens=96))
+    """With a stop text that ends a step, the expert writes one step at a time: cheap where it rarely agrees
+    for long. Without, it writes to the end, and is asked again only after the policy has departed from it."""
 
 
 def imitate(
     run: Run,
-    exercise: Exercise,
+    policy: str | Path,
+    task: Task,
     config: ImitationConfig,
     progress: Progress,
     *,
-    given: Sequence[Demonstration] = (),
+    demonstrations: Sequence[Demonstration] = (),
     expert: Expert | None = None,
+    device: str = "cpu",
 ) -> list[RoundRow]:
-    """Clone what is ``given``, then follow the ``expert``; in the run directory, or the rest of it.
+    """Clone the ``demonstrations``, then run DAgger with the ``expert`` (Ross et al., arXiv 1011.0686).
 
-    Either may be left out: without ``expert`` this is behaviour cloning, without ``given`` DAgger from the
-    first policy's own states on. See :func:`surefoot.rl.rounds.run_rounds`.
+    Either may be left out: without ``expert`` this is behaviour cloning, without ``demonstrations`` DAgger
+    from the first policy's own states on. See :func:`surefoot.rl.rounds.run_rounds`.
     """
-    if not given and expert is None:
+    if not demonstrations and expert is None:
         raise TrainingError("there is nobody to imitate: give traces, or an expert, or both")
-    gather = _OwnStates(exercise, expert, config) if expert else None
-    return run_rounds(run, exercise, config, gather, progress, given=given)
+    collect = _Dagger(task, expert, config) if expert else None
+    return run_rounds(
+        run, policy, task, config, collect, progress, demonstrations=demonstrations, device=device
+    )
 
 
 @dataclass(frozen=True)
-class _OwnStates:
-    """Gathers the expert's decisions on new rollouts (:class:`surefoot.rl.gathering.Gather`)."""
+class _Dagger:
+    """Collects the expert's decisions on new rollouts (:class:`surefoot.rl.rounds.Collector`)."""
 
-    exercise: Exercise
+    task: Task
     expert: Expert
     config: ImitationConfig
 
-    async def __call__(self, turn: Turn) -> list[Gathered]:
-        problems, seed, chance = turn.problems, turn.seed, self.config.beta**turn.number
-        experts = [problem for problem in problems if _share(seed, problem) < chance]
-        own = [problem for problem in problems if _share(seed, problem) >= chance]
+    async def __call__(
+        self, policy: Policy, problems: Sequence[Problem], *, number: int, seed: int
+    ) -> list[ProblemData]:
+        chance = self.config.beta**number
+        experts = [problem for problem in problems if _uniform(seed, problem) < chance]
+        own = [problem for problem in problems if _uniform(seed, problem) >= chance]
         whole = Sampling(temperature=self.expert.sampling.temperature, max_tokens=self.config.max_tokens)
-        drawn = await self._draw(turn.policy, own, seed, self.exercise.prompt, self.config.sampling)
-        drawn |= await self._draw(self.expert.policy, experts, seed, self.expert.prompt, whole)
+        traces = await self._sample(policy, own, seed, self.task.prompt, self.config.sampling)
+        traces |= await self._sample(self.expert.policy, experts, seed, self.expert.prompt, whole)
         rollouts = [
             ProblemTrace(problem=problem, trace=trace)
             for problem in problems
-            for trace in drawn[problem.id]
+            for trace in traces[problem.id]
             if trace.steps
         ]
-        heard = await relabel(
+        relabelled = await relabel(
             self.expert,
             rollouts,
-            segmenter=self.exercise.segmenter,
+            segmenter=self.task.segmenter,
             after=self.config.after,
             match=step_match(self.config.match),
             seed=seed,
         )
-        of_trace = {item.trace.id: one for item, one in zip(rollouts, heard, strict=True)}
-        return [_gathered(problem, drawn[problem.id], of_trace) for problem in problems]
+        by_trace = {item.trace.id: one for item, one in zip(rollouts, relabelled, strict=True)}
+        return [_problem_data(problem, traces[problem.id], by_trace) for problem in problems]
 
-    async def _draw(
+    async def _sample(
         self, policy: Policy, problems: Sequence[Problem], seed: int, prompt: PromptFormat, sampling: Sampling
     ) -> dict[str, list[Trace]]:
         """Solutions by problem."""
@@ -107,34 +114,197 @@ class _OwnStates:
             problems,
             n=self.config.samples,
             seed=seed,
-            segmenter=self.exercise.segmenter,
-            grader=self.exercise.grader,
+            segmenter=self.task.segmenter,
+            grader=self.task.grader,
             prompt=prompt,
             sampling=sampling,
         )
         return {problem.id: traces for problem, traces in zip(problems, groups, strict=True)}
 
 
-def _share(seed: int, problem: Problem) -> float:
-    """A number in [0, 1) of this problem's own."""
+def _uniform(seed: int, problem: Problem) -> float:
+    """A number in [0, 1) that depends on seed and problem alone."""
     return int(content_id("expert", seed, problem.id), 16) / 2**64
 
 
-def _gathered(problem: Problem, drawn: Sequence[Trace], of_trace: Mapping[str, Relabelled]) -> Gathered:
-    heard = [of_trace[trace.id] for trace in drawn if trace.id in of_trace]
-    dropped = sum((one.dropped for one in heard), Counter[str]())
-    dropped["rollouts without a step"] += len(drawn) - len(heard)
-    dropped["states that nothing was shown in"] += sum(
-        _states(trace) - of_trace[trace.id].states for trace in drawn if trace.id in of_trace
+def _problem_data(
+    problem: Problem, traces: Sequence[Trace], by_trace: Mapping[str, ExpertDecisions]
+) -> ProblemData:
+    relabelled = [by_trace[trace.id] for trace in traces if trace.id in by_trace]
+    dropped = sum((one.dropped for one in relabelled), Counter[str]())
+    dropped["rollouts without a step"] += len(traces) - len(relabelled)
+    dropped["states without a demonstration"] += sum(
+        len(trace.steps) + (trace.finish_reason != "length") - by_trace[trace.id].states
+        for trace in traces
+        if trace.id in by_trace
     )
-    return Gathered(
+    return ProblemData(
         problem_id=problem.id,
-        drawn=tuple(drawn),
-        shown=tuple(one for record in heard for one in record.shown),
+        traces=tuple(traces),
+        demonstrations=tuple(one for record in relabelled for one in record.demonstrations),
         dropped={reason: count for reason, count in dropped.items() if count},
-        usage=sum((trace.usage for trace in drawn), Usage()) + sum((one.usage for one in heard), Usage()),
+        usage=sum((trace.usage for trace in traces), Usage())
+        + sum((one.usage for one in relabelled), Usage()),
     )
 
 
-def _states(trace: Trace) -> int:
-    return len(trace.steps) + (trace.finish_reason != "length")
+@dataclass(frozen=True, kw_only=True)
+class ExpertDecisions:
+    """What an expert would have done in the states of one rollout."""
+
+    demonstrations: tuple[Demonstration, ...]
+    """Together they hold the expert's decision in every state that counts, each once."""
+    states: int
+    """States in which it decided: before each step, and at the end."""
+    agreed: int
+    """Of these, those in which the policy did the same, word for word."""
+    dropped: Counter[str]
+    usage: Usage
+
+
+async def relabel(
+    expert: Expert,
+    rollouts: Sequence[ProblemTrace],
+    *,
+    segmenter: Segmenter,
+    after: After = "until_error",
+    match: StepMatch[Any] | None = None,
+    seed: int = 0,
+) -> list[ExpertDecisions]:
+    """The expert's decisions in the states of text ``rollouts``; one record each, in order.
+
+    A state is the text up to a step; where the policy ended a solution itself, ending there is a decision as
+    well. While the policy's steps are the expert's own, word for word, one reply of the expert covers several
+    states: it is what the expert does there. A failure, or a truncated step, ends the relabelling of the
+    rollout and is counted.
+    """
+    pending = [_Relabelling(item, after, match or ExactText()) for item in rollouts]
+    while active := [one for one in pending if not one.done]:
+        requests = [one.request(expert, seed) for one in active]
+        for one, result in zip(active, await expert.policy.sample(requests), strict=True):
+            one.receive(result, expert, segmenter)
+    return [
+        ExpertDecisions(
+            demonstrations=tuple(one.demonstrations),
+            states=one.states,
+            agreed=one.agreed,
+            dropped=one.dropped,
+            usage=one.usage,
+        )
+        for one in pending
+    ]
+
+
+def step_match(name: str) -> StepMatch[Any]:
+    """The rule of that name, with its default tolerance."""
+    rules: dict[str, StepMatch[Any]] = {
+        rule.name: rule for rule in (ExactText(), SameNumbers(), SimilarText())
+    }
+    return rules[name]
+
+
+class _Relabelling:
+    """One rollout, decision by decision: a decision is the text of a step, or ``None`` to end here."""
+
+    def __init__(self, item: ProblemTrace, after: After, match: StepMatch[Any]) -> None:
+        trace = item.trace
+        if trace.text is None:
+            raise TrainingError(f"trace {trace.id} is a chat; an expert can continue only texts")
+        self._problem, self._trace, self._after, self._match = item.problem, trace, after, match
+        self._own: list[str | None] = [trace.step_text(step) for step in range(len(trace.steps))]
+        if trace.finish_reason != "length":
+            self._own.append(None)
+        self._at = 0  # decisions before the current state
+        self._same: list[int] = []  # decisions shared with the expert, not yet in a demonstration
+        self.demonstrations: list[Demonstration] = []
+        self.states = self.agreed = 0
+        self.dropped: Counter[str] = Counter()
+        self.usage = Usage()
+        self.done = False
+
+    def request(self, expert: Expert, seed: int) -> SampleRequest:
+        """Ask what the expert would do in this state, and after."""
+        return SampleRequest(
+            prompt=expert.prompt.render(self._problem),
+            prefix=self._trace.prefix(self._at),
+            seed=seed,
+            sampling=expert.sampling,
+        )
+
+    def receive(self, result: SampleResult, expert: Expert, segmenter: Segmenter) -> None:
+        """Follow a reply for as long as the rollout does the same."""
+        self.usage += Usage(verifier_tokens=result.usage.tokens, calls=result.usage.calls)
+        reply = self._decisions(result, expert.sampling.stop, segmenter)
+        for number, decision in enumerate(reply):
+            if self._at == len(self._own):
+                break
+            self.states += 1
+            if decision != self._own[self._at]:
+                last = reply[number + 1 : number + 2] == [None]
+                self._correct(decision, expert.policy.name, last=last)
+                return
+            self.agreed += 1
+            self._same.append(self._at)
+            self._at += 1
+        if not reply or self._at == len(self._own):
+            self._finish()
+
+    def _decisions(
+        self, result: SampleResult, stop: tuple[str, ...], segmenter: Segmenter
+    ) -> list[str | None]:
+        """What the expert does from here on; nothing (counted) if that is not known."""
+        if not result.completions:
+            self.dropped["states in which the expert failed"] += 1
+            return []
+        completion = result.completions[0]
+        prefix = self._trace.prefix(self._at)
+        text = prefix + completion.text if completion.text.strip() else prefix
+        spans = segmenter.segment(text) if text != prefix else []
+        steps: list[str | None] = [text[max(a, len(prefix)) : b] for a, b in spans if b > len(prefix)]
+        if len(steps) > 1 and not str(steps[0]).strip():
+            # the segmenter attached leading white space to the step before; it belongs to the expert's first
+            steps[:2] = [f"{steps[0]}{steps[1]}"]
+        if completion.finish_reason not in ("stop", STOP_UNKNOWN):
+            steps = steps[:-1]
+            self.dropped["truncated steps of the expert"] += not steps
+        elif not (stop and text.endswith(stop)) or text == prefix:
+            steps.append(None)
+        if steps == [None] and not prefix.strip():
+            self.dropped["problems for which the expert wrote nothing"] += 1
+            return []
+        return steps
+
+    def _correct(self, decision: str | None, name: str, *, last: bool) -> None:
+        """Demonstrate the expert's decision in place of the policy's, and continue if that is wanted."""
+        at, before = self._at, self._trace.prefix(self._at)
+        steps = self._trace.steps[:at]
+        if decision is not None:
+            steps = (*steps, Step(start=len(before), end=len(before) + len(decision)))
+        trace = Trace(
+            problem_id=self._problem.id,
+            text=before + (decision or ""),
+            steps=steps,
+            policy=name,
+            meta={"rollout": self._trace.id},
+        )
+        learned = (*self._same, at) if decision is not None else tuple(self._same)
+        self.demonstrations.append(Demonstration(trace=trace, steps=learned, end=last or decision is None))
+        self._same = []
+        self._at += 1
+        if self._at >= len(self._own) or (self._after == "until_error" and not self._matches(trace, at)):
+            self._finish()
+
+    def _matches(self, trace: Trace, at: int) -> bool:
+        """Whether the rollout's step ``at`` is the expert's in other words."""
+        if at >= len(trace.steps) or at >= len(self._trace.steps):
+            return False
+        own, expert = self._match.key(self._trace, at), self._match.key(trace, at)
+        return own is not None and expert is not None and bool(self._match.same(own, expert))
+
+    def _finish(self) -> None:
+        """Demonstrate what the rollout shares with the expert since the last correction."""
+        self.done = True
+        steps = tuple(at for at in self._same if self._own[at] is not None)
+        if self._same:
+            end = len(steps) < len(self._same)
+            self.demonstrations.append(Demonstration(trace=self._trace, steps=steps, end=end))

@@ -1,31 +1,34 @@
-"""Rounds of gathering and fine-tuning: what imitation and expert iteration share.
+"""Rounds of collecting data and fine-tuning: what imitation and expert iteration share.
 
-A round lets the policy write, has something chosen of it that is worth learning, fine-tunes on that, and
-looks at held-out problems. Everything is kept in the run directory, problem by problem, and depends on seed
-and round alone: a run that is killed goes on and comes to the same weights.
+In each round the policy writes solutions, some of the data is chosen to learn from, the policy is fine-tuned
+on it, and evaluated on held-out problems. Everything is stored in the run directory, problem by problem, and
+depends on seed and round alone: a run that is killed resumes and ends with the same weights.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.errors import RunError, TrainingError
-from surefoot.io import JSON, Run
+from surefoot.io import JSON, Run, atomic_file
 from surefoot.models.causal import load_causal
 from surefoot.policies.transformers import TransformersPolicy
-from surefoot.records import Problem, Usage
+from surefoot.protocols import Policy
+from surefoot.records import Problem, Record, Trace, Usage
 from surefoot.rl.audit import audit_policy
-from surefoot.rl.exercise import Exercise, RoundsConfig
-from surefoot.rl.gathering import Gather, Gathered, Turn
-from surefoot.rl.log import EvaluationRow
-from surefoot.rl.round_rows import RoundRow, write_curves
+from surefoot.rl.log import EvaluationRow, scalars
+from surefoot.rl.rounds_config import RoundsConfig
+from surefoot.rl.task import Task
 from surefoot.training.cloning import (
     Demonstration,
     build_cloning_examples,
@@ -34,113 +37,174 @@ from surefoot.training.cloning import (
 )
 
 Progress = Callable[[str, int, int], None]
-"""Called with the stage's name, the pieces done and the pieces in all."""
+"""Called with the name of the stage, the parts done and the parts in all."""
 
-_PIECE = 256
-"""Samples of one piece of gathering: what a kill can cost."""
-_SEEDS = 1_000_003
-"""Distance of the seeds of two rounds."""
+_SAMPLES_PER_SHARD = 256
+"""A kill loses at most this many samples."""
+_SEED_STRIDE = 1_000_003
+"""Difference between the seeds of two rounds."""
+
+
+class ProblemData(Record):
+    """What a round collected for one problem."""
+
+    problem_id: str
+    traces: tuple[Trace, ...]
+    """All solutions that were written."""
+    demonstrations: tuple[Demonstration, ...]
+    """What is learned from."""
+    dropped: dict[str, int] = Field(default_factory=dict)
+    """What is not, by reason."""
+    usage: Usage = Usage()
+    """Of the policy; tokens of scorers and experts count as verifier tokens."""
+
+
+class Collector(Protocol):
+    """Lets the policy write solutions, and chooses what to learn from: one record per problem, in order."""
+
+    async def __call__(
+        self, policy: Policy, problems: Sequence[Problem], *, number: int, seed: int
+    ) -> list[ProblemData]:
+        """``number`` counts the rounds that collect data, from 1; ``seed`` is that of the round."""
+
+
+class RoundRow(BaseModel):
+    """Result of a round; round 0 is the policy before training."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+    round: int
+    samples: int = 0
+    """Solutions written in all rounds so far."""
+    drawn: int = 0
+    """Solutions written in this round."""
+    learned: int = 0
+    """Traces that were learned from, including those of earlier rounds."""
+    decisions: int = 0
+    """Steps and ends that were learned."""
+    dropped: dict[str, int] = Field(default_factory=dict)
+    usage: Usage = Usage()
+    updates: int = 0
+    tokens: int = 0
+    """Read by the updates."""
+    loss: float | None = None
+    """Mean of the last 50 updates, nats per token."""
+    evaluation: EvaluationRow | None = None
 
 
 def run_rounds(
     run: Run,
-    exercise: Exercise,
+    policy: str | Path,
+    task: Task,
     config: RoundsConfig,
-    gather: Gather | None,
+    collect: Collector | None,
     progress: Progress,
     *,
-    given: Sequence[Demonstration] = (),
+    demonstrations: Sequence[Demonstration] = (),
     distinct: bool = False,
+    device: str = "cpu",
 ) -> list[RoundRow]:
-    """Do or finish all rounds; one row each, the policy as it was first.
+    """Run or resume all rounds, from the checkpoint or hub name ``policy``; one row each, round 0 first.
 
-    With ``given`` there is a round before the others that learns from that alone; it is part of the data of
-    all rounds. Without ``gather`` it is the only one. With ``distinct`` a text that several rounds gathered
-    is learned once.
+    With ``demonstrations``, a first round learns from those alone; they stay part of the data. Without
+    ``collect`` that is the only round. With ``distinct`` a text that several rounds collected is learned
+    once.
 
     ``round-N`` in the run directory is the policy after round N, ``curves.jsonl`` has the rows,
-    ``shards/gathered-N`` what was written and learned. Raises ``TrainingError`` if a round finds nothing to
+    ``shards/collected-N`` what was written and learned. Raises ``TrainingError`` if a round has nothing to
     learn, saying why.
     """
-    work = _Work(run, exercise, config, gather, progress, given, distinct)
-    rows = [work.start()]
-    for number in range(1, bool(given) + (config.rounds if gather else 0) + 1):
-        rows.append(work.round(number, rows[-1].samples))
-        write_curves(run.directory / "curves.jsonl", rows)
+    rounds = _Rounds(run, policy, task, config, collect, progress, demonstrations, distinct, device)
+    rows = [rounds.start()]
+    for number in range(1, bool(demonstrations) + (config.rounds if collect else 0) + 1):
+        rows.append(rounds.round(number, rows[-1].samples))
+        _write_curves(run.directory / "curves.jsonl", rows)
         if config.keep == "last" and number > 1:
             shutil.rmtree(run.directory / f"round-{number - 1}", ignore_errors=True)
     return rows
 
 
+def _write_curves(path: Path, rows: Sequence[RoundRow]) -> None:
+    """One flat JSON object per round; the evaluation's names are those of reinforcement learning."""
+    with atomic_file(path) as stream:
+        for row in rows:
+            flat = row.model_dump(mode="json", exclude={"evaluation"}, exclude_none=True)
+            if row.evaluation:
+                flat |= {name: value for name, value in scalars(row.evaluation).items() if name not in flat}
+            stream.write(json.dumps(flat).encode() + b"\n")
+
+
 @dataclass(frozen=True)
-class _Work:
+class _Rounds:
     run: Run
-    exercise: Exercise
+    policy: str | Path
+    task: Task
     config: RoundsConfig
-    gather: Gather | None
+    collect: Collector | None
     progress: Progress
-    given: Sequence[Demonstration]
+    demonstrations: Sequence[Demonstration]
     distinct: bool
+    device: str
 
     def start(self) -> RoundRow:
-        """Row 0: the policy as it was."""
+        """Row 0: the policy before training."""
         if not self.run.done("round-0"):
             row = RoundRow(round=0, evaluation=self._evaluate(0, 0))
             self.run.finish("round-0", row.model_dump(mode="json"))
         return self._row(0)
 
     def round(self, number: int, samples: int) -> RoundRow:
-        """One round, from where it was left; ``samples`` were drawn before it."""
+        """One round, from where it was interrupted; ``samples`` were written before it."""
         if self.run.done(f"round-{number}"):
             return self._row(number)
-        with self.run.timed("gather"):
-            found = self._gather(number)
+        with self.run.timed("collect"):
+            data = self._collect(number)
         if not self.run.done(f"train-{number}"):
             with self.run.timed("train"):
                 self._train(number)
-        drawn = sum(len(one.drawn) for one in found)
+        drawn = sum(len(one.traces) for one in data)
         with self.run.timed("evaluate"):
             evaluation = self._evaluate(number, samples + drawn)
-        trained = self.run.result(f"train-{number}")
-        dropped = Counter(trained.pop("dropped"))
-        for one in found:
+        training = self.run.result(f"train-{number}")
+        dropped = Counter(training.pop("dropped"))
+        for one in data:
             dropped.update(one.dropped)
         row = RoundRow(
             round=number,
             samples=samples + drawn,
             drawn=drawn,
             dropped=dict(dropped),
-            usage=sum((one.usage for one in found), Usage()),
+            usage=sum((one.usage for one in data), Usage()),
             evaluation=evaluation,
-            **trained,
+            **training,
         )
         self.run.finish(f"round-{number}", row.model_dump(mode="json"))
         return row
 
-    def _gather(self, number: int) -> list[Gathered]:
-        """The round's solutions, those of an earlier start among them; none in a round of what was given."""
-        turn = number - bool(self.given)
-        if self.gather is None or not turn:
+    def _collect(self, number: int) -> list[ProblemData]:
+        """The round's data, including what an interrupted run collected; none in a round of
+        demonstrations."""
+        turn = number - bool(self.demonstrations)
+        if self.collect is None or not turn:
             return []
         problems = self._problems(turn)
-        size = max(1, _PIECE // self.config.samples)
-        pieces = [problems[start : start + size] for start in range(0, len(problems), size)]
-        shards = self.run.shards(f"gathered-{number}", Gathered)
-        missing = shards.missing(len(pieces))
-        stage = f"round {number}: write"
-        self.progress(stage, len(pieces) - len(missing), len(pieces))
+        size = max(1, _SAMPLES_PER_SHARD // self.config.samples)
+        parts = [problems[start : start + size] for start in range(0, len(problems), size)]
+        shards = self.run.shards(f"collected-{number}", ProblemData)
+        missing = shards.missing(len(parts))
+        stage = f"round {number}: sample"
+        self.progress(stage, len(parts) - len(missing), len(parts))
         if not missing:
             return list(shards.read())
-        policy, seed = self._policy(number - 1), self.config.seed + number * _SEEDS
-        for piece in missing:
-            part = Turn(policy=policy, problems=pieces[piece], number=turn, seed=seed)
-            shards.write(piece, asyncio.run(self.gather(part)))
-            self.progress(stage, piece + 1, len(pieces))
+        policy, seed = self._policy(number - 1), self.config.seed + number * _SEED_STRIDE
+        for part in missing:
+            shards.write(part, asyncio.run(self.collect(policy, parts[part], number=turn, seed=seed)))
+            self.progress(stage, part + 1, len(parts))
         return list(shards.read())
 
     def _problems(self, turn: int) -> list[Problem]:
-        """All, or the turn's part of an order that the seed gives; it begins anew at its end."""
-        problems, count = list(self.exercise.problems), self.config.problems
+        """All, or the turn's part of an order that the seed determines; it starts over at its end."""
+        problems, count = list(self.task.problems), self.config.problems
         if count is None or count >= len(problems):
             return problems
         order = np.random.default_rng(self.config.seed).permutation(len(problems))
@@ -148,79 +212,80 @@ class _Work:
         return [problems[order[at % len(problems)]] for at in range(first, first + count)]
 
     def _train(self, number: int) -> None:
-        """Fine-tune, and note what was learned."""
+        """Fine-tune, and record what was learned."""
         rounds = range(1, number + 1) if self.config.data == "all" else (number,)
-        gathered = [one for n in rounds for one in self.run.shards(f"gathered-{n}", Gathered).read()]
-        given = self.given if 1 in rounds else ()
-        shown = [*given, *(one for record in gathered for one in record.shown)]
-        shown = _distinct(shown) if self.distinct else shown
-        if not shown:
-            counts = sum((Counter(record.dropped) for record in gathered), Counter[str]())
+        data = [one for n in rounds for one in self.run.shards(f"collected-{n}", ProblemData).read()]
+        learned = [
+            *(self.demonstrations if 1 in rounds else ()),
+            *(one for record in data for one in record.demonstrations),
+        ]
+        learned = _distinct(learned) if self.distinct else learned
+        if not learned:
+            counts = sum((Counter(record.dropped) for record in data), Counter[str]())
             reasons = (
                 ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "nothing was written"
             )
-            raise TrainingError(f"round {number} found nothing to learn: {reasons}")
+            raise TrainingError(f"round {number} has nothing to learn: {reasons}")
         before = self._checkpoint(number - 1 if self.config.start == "last" else 0)
         model, tokenizer = load_causal(before, dtype="float32", trust_remote_code=False)
-        data = build_cloning_examples(
+        examples = build_cloning_examples(
             tokenizer,
-            self.exercise.prompt,
-            {problem.id: problem for problem in self.exercise.problems},
-            shown,
+            self.task.prompt,
+            {problem.id: problem for problem in self.task.problems},
+            learned,
             max_length=longest_example(model, self.config.max_length),
         )
-        stage = f"round {number}: learn"
+        stage = f"round {number}: train"
         log = clone_steps(
-            model.to(self.exercise.device),
+            model.to(self.device),
             tokenizer,
-            data.examples,
+            examples.examples,
             self.config.training.model_copy(update={"seed": self.config.seed}),
             self.run.directory / f"round-{number}",
             progress=lambda done, total, _loss: self.progress(stage, done, total),
         )
         tail = log.losses[-50:]
-        found: dict[str, JSON] = {
-            "learned": len(data.examples),
-            "decisions": sum(one.decisions for one in shown),
+        result: dict[str, JSON] = {
+            "learned": len(examples.examples),
+            "decisions": sum(one.decisions for one in learned),
             "updates": len(log.losses),
             "tokens": log.tokens,
             "loss": sum(tail) / len(tail),
-            "dropped": dict(data.dropped),
+            "dropped": dict(examples.dropped),
         }
-        self.run.finish(f"train-{number}", found)
+        self.run.finish(f"train-{number}", result)
 
     def _evaluate(self, number: int, samples: int) -> EvaluationRow | None:
-        """The policy after ``number`` rounds on the held-out problems: the same draws for every round."""
-        exercise = self.exercise
-        if not exercise.held_out:
+        """The policy after ``number`` rounds on the held-out problems, with the same seed in every round."""
+        task = self.task
+        if not task.held_out:
             return None
-        self.progress(f"round {number}: look", 0, 1)
+        self.progress(f"round {number}: evaluate", 0, 1)
         audit = asyncio.run(
             audit_policy(
                 self._policy(number),
-                exercise.held_out,
+                task.held_out,
                 update=number,
                 samples=samples,
                 n=self.config.evaluation_samples,
                 seed=self.config.seed,
-                segmenter=exercise.segmenter,
-                grader=exercise.grader,
-                prompt=exercise.prompt,
+                segmenter=task.segmenter,
+                grader=task.grader,
+                prompt=task.prompt,
                 sampling=self.config.sampling,
-                gold=exercise.gold,
+                gold=task.gold,
             )
         )
-        self.progress(f"round {number}: look", 1, 1)
+        self.progress(f"round {number}: evaluate", 1, 1)
         return audit.row
 
     def _policy(self, number: int) -> TransformersPolicy:
-        exercise = self.exercise
         return TransformersPolicy.from_pretrained(
-            self._checkpoint(number), batch_size=exercise.batch_size, device=exercise.device
+            self._checkpoint(number), batch_size=self.config.batch_size, device=self.device
         )
 
     def _checkpoint(self, number: int) -> str | Path:
-        return self.run.directory / f"round-{number}" if number else self.exercise.policy
+        return self.run.directory / f"round-{number}" if number else self.policy
 
     def _row(self, number: int) -> RoundRow:
         try:
@@ -229,10 +294,10 @@ class _Work:
             raise RunError(f"{self.run.directory}: round {number} cannot be read: {error}") from error
 
 
-def _distinct(shown: Sequence[Demonstration]) -> list[Demonstration]:
-    """Each text once, white space at its ends aside."""
-    found: dict[tuple[object, ...], Demonstration] = {}
-    for one in shown:
+def _distinct(demonstrations: Sequence[Demonstration]) -> list[Demonstration]:
+    """Each text once, ignoring white space at its ends."""
+    unique: dict[tuple[object, ...], Demonstration] = {}
+    for one in demonstrations:
         text = (one.trace.text or "").strip()
-        found.setdefault((one.trace.problem_id, text, one.steps, one.end), one)
-    return list(found.values())
+        unique.setdefault((one.trace.problem_id, text, one.steps, one.end), one)
+    return list(unique.values())

@@ -1,9 +1,10 @@
-"""What a policy is to learn, who judges it, and who draws its rollouts."""
+"""What a policy learns, who judges it, and who samples its rollouts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from surefoot.answers import Grader
 from surefoot.errors import TrainingError
@@ -11,53 +12,65 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Labeller, Policy, Segmenter, StepScorer
 from surefoot.records import Problem
 from surefoot.rl.audit import Reduction
-from surefoot.rl.config import RLConfig
-from surefoot.rl.server_weights import Publisher
+
+if TYPE_CHECKING:
+    from surefoot.rl.config import RLConfig
+    from surefoot.rl.server_weights import Publisher
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is to be learned, and who judges it."""
+    """What is to be learned, and who judges it: by reinforcement learning, imitation or expert iteration.
+
+    Raises ``TrainingError`` if there are no problems, or if one is both trained on and held out.
+    """
 
     problems: Sequence[Problem]
-    held_out: Sequence[Problem]
-    """For evaluation; none of them is in ``problems``."""
+    held_out: Sequence[Problem] = ()
+    """Problems to evaluate on; imitation and expert iteration do not evaluate without any."""
     segmenter: Segmenter
     grader: Grader
     prompt: PromptFormat = field(default_factory=PromptFormat)
     scorer: StepScorer | None = None
-    """Gives the step scores that credit rules read: a reward model, or a checker as a ``LabelScorer``."""
+    """Source of step scores, for credit rules and for the choice of solutions: a reward model, or a checker
+    wrapped in ``LabelScorer``."""
     gold: Labeller | None = None
-    """A truth of steps that the reward does not see, for the audits."""
+    """Labels the steps of held-out solutions with correct answers (trace error); independent of the
+    reward."""
     aggregation: Reduction = "min"
-    """How step scores become the proxy that is drawn beside the gold accuracy."""
+    """How step scores are reduced to the proxy that is plotted beside the gold accuracy."""
+
+    def __post_init__(self) -> None:
+        if not self.problems:
+            raise TrainingError("'problems' is empty: there is nothing to train on")
+        if shared := {problem.id for problem in self.problems} & {problem.id for problem in self.held_out}:
+            raise TrainingError(
+                f"{len(shared)} problems are both held out and trained on, first {min(shared)}: remove them "
+                "from 'problems' or from 'held_out'"
+            )
 
     def check(self, config: RLConfig) -> None:
-        """Raise ``TrainingError`` for what training with ``config`` needs and this lacks."""
-        if not self.problems or not self.held_out:
-            raise TrainingError("no problems to train on" if self.held_out else "no held-out problems")
-        if shared := {one.id for one in self.problems} & {one.id for one in self.held_out}:
-            raise TrainingError(
-                f"{len(shared)} held-out problems are trained on, such as {sorted(shared)[0]}"
-            )
+        """Raise ``TrainingError`` for what reinforcement learning with ``config`` needs and this lacks."""
+        if not self.held_out:
+            raise TrainingError("'held_out' is empty: reinforcement learning needs problems to evaluate on")
         if "scores" in config.credit.needs and self.scorer is None:
             raise TrainingError(f"credit {config.credit.rule!r} needs step scores: give a 'scorer'")
-        unknown = [problem.id for problem in self.problems if problem.answer is None]
-        if "outcome" in config.credit.needs and unknown:
+        unanswered = [problem.id for problem in self.problems if problem.answer is None]
+        if "outcome" in config.credit.needs and unanswered:
             raise TrainingError(
-                f"credit {config.credit.rule!r} needs outcomes, and {len(unknown)} problems have no "
-                f"'answer', first {unknown[0]}"
+                f"credit {config.credit.rule!r} needs outcomes, but {len(unanswered)} problems have no "
+                f"'answer', first {unanswered[0]}"
             )
         if len(self.problems) < config.problems:
             raise TrainingError(
-                f"'problems' is {config.problems} a round, and there are {len(self.problems)}: lower it, or "
-                "give more problems"
+                f"'problems' is {config.problems} per round, but there are only {len(self.problems)}: lower "
+                "it, or give more problems"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A server that draws the rollouts, and the way to give it new weights."""
+    """A server that samples the rollouts, and how it receives new weights."""
 
     policy: Policy
     publisher: Publisher
