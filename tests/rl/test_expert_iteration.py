@@ -222,5 +222,5 @@ def test_a_round_without_a_good_solution_says_why(tmp_path) -> None:
             ]
 
     config = CONFIG.model_copy(update={"threshold": 0.5, "samples": 2})
-    with pytest.raises(TrainingError, match=r"found nothing to learn: .*with a step below the threshold"):
+    with pytest.raises(TrainingError, match=r"has nothing to learn: .*with a step below the threshold"):
         run(tmp_path, config, scorer=Strict())
