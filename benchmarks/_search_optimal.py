@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from surefoot.models.aggregate import Aggregator
+from surefoot.scores import Aggregator
 from surefoot.search import BestOfNSearch, Probe, Search, SearchResult, Trial, fit_optimal
 from surefoot.search.optimal import Fit
 

@@ -45,12 +45,12 @@ from surefoot.evaluation.intervals import bootstrap_seeds
 from surefoot.io import read_records, write_json, write_records
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import generate_problems
-from surefoot.models.aggregate import AGGREGATORS, Aggregator, aggregate
 from surefoot.models.incremental import IncrementalScorer
 from surefoot.models.reward_model import RewardModel
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Candidate, Sampling
 from surefoot.records import Problem
+from surefoot.scores import AGGREGATORS, Aggregator, aggregate
 from surefoot.search import (
     DVTS,
     MCTS,

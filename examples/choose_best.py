@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from surefoot.evaluation.intervals import bootstrap_difference, bootstrap_mean
-from surefoot.models.aggregate import AGGREGATORS, aggregate
 from surefoot.protocols import Candidate
+from surefoot.scores import AGGREGATORS, aggregate
 from surefoot.search import SELECTORS, Pool, selection_curve
 
 # One trace, four numbers: name the rule, for the rules do not agree.

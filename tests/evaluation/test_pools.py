@@ -100,7 +100,7 @@ def test_pools_leave_unscored_what_is_not_wholly_scored():
     assert pool.scores[1:] == [None] * 4
     [pool] = pools_of([group], {known[2].trace_id: known[2]}, "min")
     assert pool.scores == [None] * 5
-    with pytest.raises(ScoreError, match="has 2 steps and its 'scores' are 1"):
+    with pytest.raises(ScoreError, match=r"1 scores .* do not fit the 2 steps"):
         pools_of([group], {group[0].id: record(group[0], 0.5)}, "min")
 
 

@@ -49,7 +49,7 @@ def test_usage_is_that_of_all():
 
 
 def test_members_of_different_lengths_are_refused():
-    with pytest.raises(ScoreError, match="do not match"):
+    with pytest.raises(ScoreError, match="do not fit"):
         Ensemble(members([0.3, 0.1], [0.5])).score_traces(ITEMS)
 
 

@@ -18,8 +18,9 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.generative import GenerativeVerifier, load_verifier
 from surefoot.models.verifier_format import VerifierFormat
 from surefoot.models.yes_no import YesNo
+from surefoot.policies.prompts import encode_prompt
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.policies.transformers import TransformersPolicy, encode_request
+from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling, StepScorer
 from surefoot.records import Problem, Step, Trace, Usage
 
@@ -224,14 +225,7 @@ def test_a_solution_cannot_speak_for_another_in_the_chat() -> None:
             problem = Problem(text=text)
             trace = Trace(problem_id=problem.id, text=text, steps=(Step(start=0, end=len(text)),))
             prompt = found._prompt(ProblemTrace(problem=problem, trace=trace))
-            request = SampleRequest(prompt=prompt, prefix="", n=1, seed=0, sampling=found.sampling)
-            frames.append(
-                [
-                    token
-                    for token in encode_request(policy.tokenizer, request, policy=policy.name)
-                    if token >= SPECIAL
-                ]
-            )
+            frames.append([token for token in encode_prompt(policy.tokenizer, prompt) if token >= SPECIAL])
         assert frames[0] == frames[1]
         assert len(frames[0]) == 5
 

@@ -218,7 +218,7 @@ def test_scores_that_do_not_fit_are_an_error(fault):
                 for record in records
             ]
 
-    with pytest.raises(ScoreError, match="must keep order, ids and lengths"):
+    with pytest.raises(ScoreError, match="do not fit the"):
         searched(BeamSearch(), problems(1), ScriptedPolicy(random_solver()), Wrong())
 
 

@@ -22,8 +22,8 @@ def open_task(options: RLOptions, reading: ReadingOptions, seed: int) -> Iterato
     """What is learned, with the grader and the verifiers open. Raises ``RunError``."""
     from surefoot.cli._shared import choice, grader
     from surefoot.cli._step_judges import step_scorer, verifiers
-    from surefoot.models.aggregate import AGGREGATORS
     from surefoot.rl.task import Task
+    from surefoot.scores import AGGREGATORS
     from surefoot.segment import segmenter
 
     choice("--aggregate", options.aggregate, *AGGREGATORS, "sum")

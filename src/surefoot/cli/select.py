@@ -9,9 +9,9 @@ import typer
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
-    from surefoot.models.aggregate import Aggregator
     from surefoot.protocols import Candidate
-    from surefoot.records import StepScores, Trace
+    from surefoot.records import Trace
+    from surefoot.scores import Aggregator
     from surefoot.search.estimators import Method
 
 
@@ -40,9 +40,9 @@ def select(
     from surefoot.cli._shared import checker, read_all
     from surefoot.errors import ScoreError
     from surefoot.io import write_records
-    from surefoot.models.aggregate import AGGREGATORS
     from surefoot.protocols import Candidate
     from surefoot.records import StepScores, Trace
+    from surefoot.scores import AGGREGATORS, trace_score
     from surefoot.search import SELECTORS
 
     if rule not in SELECTORS:
@@ -60,20 +60,14 @@ def select(
     with checker(equality) as compare:
         for group in groups.values():
             answers = group_equal([trace.answer for trace in group], compare)
-            values = [_value(records.get(trace.id), how) for trace in group]
+            known = [records.get(trace.id) for trace in group]
+            values = [None if record is None else trace_score(record.scores, how) for record in known]
             pools.append([Candidate(answer=a, score=v) for a, v in zip(answers, values, strict=True)])
     if unscored := sum(c.score is None for pool in pools for c in pool if scores):
         typer.echo(f"{unscored} traces have no score and are chosen last", err=True)
     chosen = [group[SELECTORS[rule].select(pool)] for group, pool in zip(groups.values(), pools, strict=True)]
     write_records(out if out == "-" else Path(out), chosen, record=Trace)
     _table(list(groups.values()), pools, rule)
-
-
-def _value(record: StepScores | None, how: Aggregator) -> float | None:
-    from surefoot.models.aggregate import aggregate
-
-    usable = record is not None and record.scores and None not in record.scores
-    return aggregate(record.scores, how) if record and usable else None
 
 
 def _table(groups: list[list[Trace]], pools: list[list[Candidate]], rule: str) -> None:

@@ -20,13 +20,12 @@ from surefoot.evaluation.pools import (
     Candidates,
     FloatArray,
     expected_accuracy,
-    is_scored,
     pools_of,
     require_ceiling,
     sizes_up_to,
 )
-from surefoot.models.aggregate import AGGREGATORS, Aggregator
 from surefoot.records import StepScores, Trace
+from surefoot.scores import AGGREGATORS, Aggregator, complete_scores
 
 MAJORITY = "majority"
 CEILING = "pass@N"
@@ -124,7 +123,10 @@ def evaluate_best_of_n(
         study.spend(name, known)
         counts[name] = ScorerCounts(
             traces=len(candidates.traces),
-            unscored=sum(not is_scored(known.get(trace.id)) for trace in candidates.traces),
+            unscored=sum(
+                trace.id not in known or not complete_scores(known[trace.id].scores)
+                for trace in candidates.traces
+            ),
             foreign=len(known.keys() - {trace.id for trace in candidates.traces}),
             left_out=left_out,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 from surefoot.answers import AnswerChecker, AnswerStyle, extract_answer, group_equal
 from surefoot.errors import ScoreError
 from surefoot.formats.candidate_pool import CandidatePool
-from surefoot.models.aggregate import Aggregator, aggregate
 from surefoot.records import Problem, StepScores, Trace
+from surefoot.scores import Aggregator, require_fit, trace_score
 from surefoot.search.estimators import Method, Pool, selection_curve
 
 FloatArray = NDArray[np.float64]
@@ -147,7 +146,7 @@ def pools_of(
 ) -> list[Pool]:
     """One pool a problem; ``scores`` is by trace id. A trace not wholly scored stays unscored.
 
-    Raises ``ScoreError`` if a record has not one score a step, or as ``surefoot.models.aggregate`` does.
+    Raises ``ScoreError`` as ``require_fit`` and ``aggregate`` of ``surefoot.scores`` do.
     """
     return [
         Pool(
@@ -157,13 +156,6 @@ def pools_of(
         )
         for group in groups
     ]
-
-
-def is_scored(record: StepScores | None) -> bool:
-    """Whether there is a step, and every one has a score."""
-    if record is None or not record.scores:
-        return False
-    return not any(score is None or math.isnan(score) for score in record.scores)
 
 
 def sizes_up_to(samples: int) -> list[int]:
@@ -202,15 +194,10 @@ def require_ceiling(name: str, accuracy: FloatArray, ceiling: FloatArray, *, dra
 
 
 def _value(trace: Trace, record: StepScores | None, how: Aggregator) -> float | None:
-    if record is None or not is_scored(record):
+    if record is None or not record.scores:
         return None
-    if len(record.scores) != len(trace.steps):
-        raise ScoreError(
-            f"trace {trace.id} has {len(trace.steps)} steps and its 'scores' are {len(record.scores)}; "
-            "give the traces that were scored"
-        )
-    value = aggregate(record.scores, how)
-    return value if math.isfinite(value) else None
+    require_fit(record, trace)
+    return trace_score(record.scores, how)
 
 
 def _canonical(group: Sequence[Trace], checker: AnswerChecker) -> list[Trace]:

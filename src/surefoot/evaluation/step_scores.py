@@ -17,6 +17,7 @@ from surefoot.evaluation.label_sets import label_set
 from surefoot.labels import LabelRule
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Record, StepLabel, StepScores, Trace, Usage, content_id
+from surefoot.scores import require_fit
 
 R = TypeVar("R", bound=Record)
 
@@ -95,11 +96,8 @@ def scored_system(name: str, records: Sequence[StepScores], traces: Sequence[Tra
             f"{f' (first {records[0].trace_id})' if records else ''}; give the scores of these traces"
         )
     for trace, record in zip(traces, known, strict=True):
-        if record and len(record.scores) != len(trace.steps):
-            raise ScoreError(
-                f"{name}: trace {trace.id} has {len(trace.steps)} steps and {len(record.scores)} scores; "
-                "score the same steps, None for a step without a score"
-            )
+        if record:
+            require_fit(record, trace)
     ids = {trace.id for trace in traces}
     foreign = sum(record.trace_id not in ids for record in records)
     found = [record for record in known if record]

@@ -29,9 +29,9 @@ from surefoot.gateway.settings import GatewaySettings
 from surefoot.gateway.strategies import PLAIN
 from surefoot.gateway.tasks import Account, Choice, Generation, Task
 from surefoot.gateway.upstream import StaysConnected, TakesExtraBody, UpstreamPolicy, UpstreamScorer
-from surefoot.models.aggregate import Aggregator
 from surefoot.protocols import Policy, ProblemTrace, StepScorer
 from surefoot.records import StepScores, Usage
+from surefoot.scores import Aggregator
 
 T = TypeVar("T")
 MAX_SAMPLES = 1024

@@ -13,10 +13,10 @@ from surefoot.gateway.schemas import ChatMessage, ChatRequest, CompletionRequest
 from surefoot.gateway.settings import GatewaySettings
 from surefoot.gateway.strategies import PLAIN, Strategy, strategy_of, unknown_strategy
 from surefoot.gateway.tasks import Task
-from surefoot.models.aggregate import Aggregator
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Message, Problem, ToolCall
+from surefoot.scores import Aggregator
 from surefoot.search.space import Steps
 
 DEFAULT = "surefoot"

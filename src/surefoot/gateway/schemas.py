@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from surefoot.models.aggregate import Aggregator
+from surefoot.scores import Aggregator
 
 Candidates = Literal["all", "chosen", "none"]
 """Which solutions an answer shows beside the chosen text."""

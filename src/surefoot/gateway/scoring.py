@@ -13,8 +13,8 @@ from surefoot.gateway.gateway import Gateway
 from surefoot.gateway.given import Given, item_of
 from surefoot.gateway.http.errors import ApiError, declared
 from surefoot.gateway.schemas import Sent
-from surefoot.models.aggregate import Aggregator, aggregate
 from surefoot.records import StepScores, Usage
+from surefoot.scores import Aggregator, aggregate
 
 SCORING_ERRORS = declared(400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from surefoot.answers import AnswerStyle
 from surefoot.gateway.http.settings import Settings
 from surefoot.gateway.schemas import Candidates
-from surefoot.models.aggregate import Aggregator
+from surefoot.scores import Aggregator
 
 OFFERED = ("best-of-16", "majority-16", "weighted-vote-16", "beam-4x4", "dvts-4x4")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from surefoot.gateway.strategies import Strategy
-from surefoot.models.aggregate import Aggregator
 from surefoot.records import Problem, ToolCall, Usage
+from surefoot.scores import Aggregator
 from surefoot.search.result import SearchResult
 from surefoot.search.saved_tree import SavedTree
 from surefoot.search.space import Steps

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from surefoot.errors import PolicyError
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer, StreamsText
 from surefoot.records import StepScores
+from surefoot.scores import checked_scores
 
 T = TypeVar("T")
 _LOG = logging.getLogger("surefoot.gateway")
@@ -100,9 +101,7 @@ class UpstreamScorer:
 
     def _score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         try:
-            records = self.scorer.score_traces(items)
-            _require_fit(items, records)
-            return self._redacted(records)
+            return self._redacted(checked_scores(self.scorer, items))
         except Exception as error:
             if len(items) > 1:
                 return [record for item in items for record in self._score([item])]
@@ -130,13 +129,6 @@ class UpstreamScorer:
             else record
             for record in records
         ]
-
-
-def _require_fit(items: Sequence[ProblemTrace], records: Sequence[StepScores]) -> None:
-    if [record.trace_id for record in records] != [item.trace.id for item in items] or any(
-        len(record.scores) != len(item.trace.steps) for item, record in zip(items, records, strict=True)
-    ):
-        raise RuntimeError("the scorer's records do not fit the traces in number, order or length")
 
 
 MAX_CHARACTERS = 500

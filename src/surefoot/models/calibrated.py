@@ -20,11 +20,11 @@ from sklearn.isotonic import IsotonicRegression
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.io import write_json
-from surefoot.models.aggregate import aggregate
 from surefoot.models.card import CALIBRATION
 from surefoot.models.scorer import CheckpointScorer, pasted
 from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, StepScores, content_id
+from surefoot.scores import aggregate
 
 FloatArray: TypeAlias = NDArray[np.float64]
 

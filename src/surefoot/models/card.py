@@ -8,9 +8,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.errors import CheckpointError
-from surefoot.models.aggregate import Aggregator
 from surefoot.models.encoding import Encoding
 from surefoot.records import LabelKind
+from surefoot.scores import Aggregator
 
 CARD = "surefoot.json"
 CALIBRATION = "calibration.json"

@@ -5,19 +5,19 @@ Training and scoring both build their tokens here, and nowhere else.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from transformers import PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
-from surefoot.policies.prompts import PromptFormat
+from surefoot.policies.prompts import PromptFormat, render_chat
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Message, Problem, ToolCall
+from surefoot.records import Message, Problem
 from surefoot.segment import token_positions
 
 
@@ -135,7 +135,7 @@ def _locate(tokenizer: PreTrainedTokenizerBase, encoding: Encoding, item: Proble
     if item.trace.text is None:
         return _locate_messages(tokenizer, item)
     prompt = encoding.prompt(item.problem)
-    before = prompt if isinstance(prompt, str) else _render(tokenizer, prompt, generation=True)
+    before = prompt if isinstance(prompt, str) else render_chat(tokenizer, prompt, error=ScoreError)
     spans = [(len(before) + step.start, len(before) + step.end) for step in item.trace.steps]
     return _Located(text=before + item.trace.text, spans=spans, rendered=encoding.chat)
 
@@ -172,43 +172,18 @@ def _written_tokens(
 def _locate_messages(tokenizer: PreTrainedTokenizerBase, item: ProblemTrace) -> _Located:
     """An agent's run: the chat template renders it, a step is everything its message adds."""
     messages = item.trace.messages
-    whole = _render(tokenizer, messages, generation=False)
+    render = partial(render_chat, tokenizer, error=ScoreError)
+    whole = render(messages, generation=False)
     spans, written = [], []
     for step in item.trace.steps:
         last = step.message or 0
-        start = len(_render(tokenizer, messages[:last], generation=False)) if last else 0
-        upto = _render(tokenizer, messages[: last + 1], generation=False)
+        start = len(render(messages[:last], generation=False)) if last else 0
+        upto = render(messages[: last + 1], generation=False)
         if not whole.startswith(upto):
             raise ScoreError(
                 f"trace {item.trace.id}: the chat template rewrites earlier messages, no step can be located"
             )
         spans.append((start, len(upto)))
-        opened = _render(tokenizer, messages[:last], generation=True) if last else ""
+        opened = render(messages[:last]) if last else ""
         written.append((len(opened) if upto.startswith(opened) and opened else start, len(upto)))
     return _Located(text=whole, spans=spans, rendered=True, written=written)
-
-
-def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], *, generation: bool) -> str:
-    if not tokenizer.chat_template:
-        raise ScoreError("the tokenizer has no chat template; use an encoding without chat, or set one")
-    rows = [_row(message) for message in messages]
-    return str(tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=generation))
-
-
-def _row(message: Message) -> dict[str, Any]:
-    """A message as chat templates expect it; several of them take any 'tool_calls' key for a call."""
-    row = message.model_dump(exclude_none=True, exclude={"tool_calls"})
-    if message.tool_calls:
-        row.setdefault("content", "")
-        row["tool_calls"] = [_call(call) for call in message.tool_calls]
-    return row
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    try:
-        arguments = json.loads(call.arguments)
-    except ValueError:
-        arguments = None
-    # Templates write arguments with ``tojson``; text that is no JSON object stays as the model wrote it.
-    function = {"name": call.name, "arguments": arguments if isinstance(arguments, dict) else call.arguments}
-    return {"type": "function", "function": function} | ({"id": call.id} if call.id else {})

@@ -14,9 +14,9 @@ from functools import reduce
 from operator import add
 from typing import Literal
 
-from surefoot.errors import ScoreError
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import StepScores
+from surefoot.scores import checked_scores, complete_scores
 
 Combine = Literal["mean", "min"]
 
@@ -70,19 +70,13 @@ class Ensemble:
     def score_with_spread(self, items: Sequence[ProblemTrace]) -> list[SpreadScores]:
         """Combined scores with the members' disagreement at each step.
 
-        Raises ``ScoreError`` where members give different numbers of scores for a trace.
+        Raises ``ScoreError`` if a member's scores do not fit the traces.
         """
-        by_member = [scorer.score_traces(items) for scorer in self.scorers]
+        by_member = [checked_scores(scorer, items) for scorer in self.scorers]
         return [self._combine(members) for members in zip(*by_member, strict=True)]
 
     def _combine(self, members: tuple[StepScores, ...]) -> SpreadScores:
-        counts = {len(member.scores) for member in members}
-        if len(counts) > 1 or len({member.trace_id for member in members}) > 1:
-            raise ScoreError(
-                f"the members' scores of trace {members[0].trace_id} do not match: "
-                + ", ".join(f"{m.scorer} has {len(m.scores)} for {m.trace_id}" for m in members)
-            )
-        steps = [_known(step) for step in zip(*(member.scores for member in members), strict=True)]
+        steps = [complete_scores(step) for step in zip(*(member.scores for member in members), strict=True)]
         combined = tuple(None if known is None else self._one(known) for known in steps)
         reasons = [f"{m.scorer}: {m.unscored_reason}" for m in members if m.unscored_reason]
         return SpreadScores(
@@ -105,8 +99,3 @@ class Ensemble:
             return max(known) - min(known)
         mean = math.fsum(known) / len(known)
         return math.sqrt(math.fsum((score - mean) ** 2 for score in known) / len(known))
-
-
-def _known(step: tuple[float | None, ...]) -> list[float] | None:
-    known = [score for score in step if score is not None]
-    return known if len(known) == len(step) else None

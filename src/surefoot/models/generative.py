@@ -15,18 +15,17 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
-from surefoot.models.aggregate import aggregate
 from surefoot.models.card import CheckpointCard
 from surefoot.models.scorer import pasted
 from surefoot.models.verification import Chain, Draft, Job, Prompt, Verification
 from surefoot.models.verifier_checkpoint import FAMILY, FORMAT, read_verifier
 from surefoot.models.verifier_format import CritiqueError, VerifierFormat
 from surefoot.models.yes_no import TransformersYesNo, YesNoReader
-from surefoot.policies.control_tokens import special_tokens
-from surefoot.policies.prompts import template_messages
+from surefoot.policies.prompts import render_chat, special_tokens
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, Sampling, Segmenter
 from surefoot.records import Problem, StepScores, Usage
+from surefoot.scores import aggregate
 
 __all__ = ["FAMILY", "FORMAT", "Chain", "GenerativeVerifier", "Verification", "load_verifier"]
 
@@ -152,8 +151,7 @@ class GenerativeVerifier:
         prompt = self.form.prompt(item, self._special)
         if self.tokenizer is None or isinstance(prompt, str):
             return prompt
-        rows = template_messages(prompt)
-        return str(self.tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True))
+        return render_chat(self.tokenizer, prompt)
 
     async def _write(self, jobs: list[Job]) -> list[Draft]:
         """All rounds of all chains; those that fail are counted in their job and left out."""

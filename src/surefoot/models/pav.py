@@ -13,6 +13,7 @@ from typing import TypeAlias
 from surefoot.errors import ScoreError
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import StepScores
+from surefoot.scores import checked_scores
 
 Start: TypeAlias = "float | Mapping[str, float]"
 """A prover's success rate before the first step: one for all problems, or by problem id."""
@@ -61,11 +62,11 @@ class EffectiveReward:
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Effective rewards, one record a trace, in order; usage is that of all models.
 
-        Raises ``ScoreError`` for a score outside [0, 1], or models that disagree on the number of steps.
+        Raises ``ScoreError`` for a score outside [0, 1], or scores that do not fit the traces.
         """
-        values = self.base.score_traces(items)
+        values = checked_scores(self.base, items)
         other = self.advantage or self.prover
-        proofs = values if other is None else other.score_traces(items)
+        proofs = values if other is None else checked_scores(other, items)
         return [
             self._record(item, mine, theirs, shared=other is None)
             for item, mine, theirs in zip(items, values, proofs, strict=True)
@@ -75,7 +76,7 @@ class EffectiveReward:
         self, item: ProblemTrace, values: StepScores, proofs: StepScores, *, shared: bool
     ) -> StepScores:
         for record in (values, proofs):
-            _require_unit(record, len(item.trace.steps))
+            _require_unit(record)
         advantages = self._advantages(item.problem.id, proofs.scores)
         scores = tuple(
             None if value is None or advantage is None else value + self.alpha * advantage
@@ -102,11 +103,7 @@ class EffectiveReward:
         ]
 
 
-def _require_unit(record: StepScores, steps: int) -> None:
-    if len(record.scores) != steps:
-        raise ScoreError(
-            f"{record.scorer} gave {len(record.scores)} scores for the {steps} steps of {record.trace_id}"
-        )
+def _require_unit(record: StepScores) -> None:
     for step, score in enumerate(record.scores):
         if score is not None and not 0 <= score <= 1:
             raise ScoreError(

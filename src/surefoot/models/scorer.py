@@ -10,13 +10,13 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from surefoot.errors import ScoreError
-from surefoot.models.aggregate import aggregate
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
 from surefoot.models.packing import Reading, read_states, tree_limit
 from surefoot.models.step_model import StepModel
 from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, StepScores, Trace, Usage
+from surefoot.scores import aggregate
 from surefoot.segment import BlankLine, Line, segment_trace
 
 

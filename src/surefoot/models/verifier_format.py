@@ -15,7 +15,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from surefoot.errors import ScoreError
-from surefoot.policies.control_tokens import break_control_tokens
+from surefoot.policies.prompts import break_control_tokens
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message
 
@@ -110,7 +110,7 @@ class VerifierFormat(BaseModel):
 
         Control tokens in the problem or a step, those of common chat templates and the ``special`` ones of
         the model's tokenizer, get a space after their first character
-        (:func:`surefoot.policies.control_tokens.break_control_tokens`).
+        (:func:`surefoot.policies.prompts.break_control_tokens`).
         """
         if item.trace.text is None or not item.trace.steps:
             raise ScoreError(

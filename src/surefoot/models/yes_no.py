@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
 from surefoot.models.reward_model import pad_batch
-from surefoot.policies.prompts import template_messages
+from surefoot.policies.prompts import encode_prompt
 from surefoot.protocols import SampleRequest
 from surefoot.records import Usage
 
@@ -79,7 +79,10 @@ class TransformersYesNo:
         return await asyncio.to_thread(self._read, list(requests))
 
     def _read(self, requests: list[SampleRequest]) -> list[YesNo]:
-        encoded = [self._encode(request) for request in requests]
+        encoded = [
+            encode_prompt(self.tokenizer, request.prompt, request.prefix, error=ScoreError)
+            for request in requests
+        ]
         results: dict[int, YesNo] = {}
         for number, ids in enumerate(encoded):
             if len(ids) > self._context:
@@ -100,15 +103,6 @@ class TransformersYesNo:
         split = len(self.yes_ids)
         yes, no = logits_bk[:, :split].double(), logits_bk[:, split:].double()
         return yes.logsumexp(1) - no.logsumexp(1)
-
-    def _encode(self, request: SampleRequest) -> tuple[int, ...]:
-        if isinstance(request.prompt, str):
-            return tuple(self.tokenizer(request.prompt + request.prefix)["input_ids"])
-        if not self.tokenizer.chat_template:
-            raise ScoreError("the tokenizer has no chat template; use a verifier format without chat")
-        rows = template_messages(request.prompt)
-        text = self.tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True)
-        return tuple(self.tokenizer(text + request.prefix, add_special_tokens=False)["input_ids"])
 
     @torch.inference_mode()
     def _logits(self, sequences: list[tuple[int, ...]]) -> torch.Tensor:

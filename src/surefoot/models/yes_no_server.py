@@ -12,7 +12,7 @@ from openai import APIError, AsyncOpenAI
 from pydantic import BaseModel, Field, ValidationError
 
 from surefoot.models.yes_no import YesNo
-from surefoot.policies.prompts import template_messages
+from surefoot.policies.openai_body import openai_message
 from surefoot.protocols import SampleRequest
 from surefoot.records import Usage
 
@@ -92,7 +92,7 @@ class OpenAIYesNo:
             )
             return plain.text
         body |= {"logprobs": True, "top_logprobs": self._top}
-        messages: list[Any] = template_messages(request.prompt)
+        messages: list[Any] = [openai_message(message) for message in request.prompt]
         if request.prefix:
             messages.append({"role": "assistant", "content": request.prefix})
             body |= {"continue_final_message": True, "add_generation_prompt": False}

@@ -37,7 +37,7 @@ def body_of(request: SampleRequest, *, model: str, mode: Mode, dialect: Dialect)
     else:
         prompt = request.prompt
         messages = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
-        body["messages"] = [_message(message) for message in messages]
+        body["messages"] = [openai_message(message) for message in messages]
         if request.prefix:
             body["messages"].append({"role": "assistant", "content": request.prefix})
             body |= {"continue_final_message": True, "add_generation_prompt": False}
@@ -48,7 +48,7 @@ def body_of(request: SampleRequest, *, model: str, mode: Mode, dialect: Dialect)
     return body
 
 
-def _message(message: Message) -> dict[str, Any]:
+def openai_message(message: Message) -> dict[str, Any]:
     """A message in the OpenAI shape."""
     sent: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:

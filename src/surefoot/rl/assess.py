@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from surefoot.errors import ScoreError, TrainingError
+from surefoot.errors import TrainingError
 from surefoot.protocols import StepScorer
 from surefoot.records import Usage
 from surefoot.rl.advantage.estimator import Credited
@@ -17,6 +17,7 @@ from surefoot.rl.credit.rule import FloatArray, Scored, Stream
 from surefoot.rl.critic import Critic
 from surefoot.rl.online_prm import OnlinePRM
 from surefoot.rl.rollouts import Rollout
+from surefoot.scores import checked_scores
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -132,15 +133,7 @@ def within_band(groups: Sequence[Sequence[Rollout]], band: tuple[float, float] |
 def _scores(rollouts: Sequence[Rollout], scorer: StepScorer) -> tuple[list[tuple[float | None, ...]], Usage]:
     """Scores of every rollout's steps, and what they cost; a response without a visible step has ``None``."""
     readable = [rollout for rollout in rollouts if rollout.trace.steps]
-    records = scorer.score_traces([rollout.item for rollout in readable]) if readable else []
-    if len(records) != len(readable):
-        raise ScoreError(f"the scorer gave {len(records)} records for {len(readable)} traces")
-    for rollout, record in zip(readable, records, strict=True):
-        if len(record.scores) != len(rollout.ends):
-            raise TrainingError(
-                f"{record.scorer} gave {len(record.scores)} scores for the {len(rollout.ends)} steps of "
-                f"trace {rollout.trace.id}"
-            )
+    records = checked_scores(scorer, [rollout.item for rollout in readable])
     found = iter(records)
     scores = [next(found).scores if rollout.trace.steps else (None,) for rollout in rollouts]
     return scores, sum((record.usage for record in records), Usage())

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.answers import Grader
-from surefoot.errors import LabelError, PolicyError, ScoreError
+from surefoot.errors import LabelError, PolicyError
 from surefoot.evaluation.intervals import Interval, bootstrap_mean, bootstrap_totals
-from surefoot.models.aggregate import Aggregator, aggregate
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling, Segmenter, StepScorer
 from surefoot.records import Problem, StepLabel, Trace, Usage
 from surefoot.rl.log import EvaluationRow, Shape
+from surefoot.scores import Aggregator, checked_scores, complete_scores, trace_score
 
 Reduction = Aggregator | Literal["sum"]
 """How step scores become the proxy: a trace's score, or the sum that a summed reward maximises."""
@@ -122,12 +122,12 @@ def shape_of(traces: Sequence[Trace]) -> Shape:
 def reduce_scores(scores: Sequence[float | None], how: Reduction) -> float | None:
     """One number for a trace; ``None`` if it has no step, or one without a score (unscored is not zero).
 
-    Raises ``ScoreError`` as :func:`surefoot.models.aggregate.aggregate` does, for ``product`` of negatives.
+    Raises ``ScoreError`` as :func:`surefoot.scores.aggregate` does, for ``product`` of negatives.
     """
-    known = [score for score in scores if score is not None and not math.isnan(score)]
-    if not known or len(known) < len(scores):
-        return None
-    return math.fsum(known) if how == "sum" else aggregate(known, how)
+    if how == "sum":
+        known = complete_scores(scores)
+        return math.fsum(known) if known else None
+    return trace_score(scores, how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +142,7 @@ async def _scored(
 ) -> _Scored:
     """Mean over problems of the mean score of their traces."""
     items = [item for group in groups for item in group]
-    records = await asyncio.to_thread(proxy.score_traces, items)
-    if len(records) != len(items):
-        raise ScoreError(f"the proxy gave {len(records)} records for {len(items)} traces")
+    records = await asyncio.to_thread(checked_scores, proxy, items)
     values: dict[str, list[float]] = {}
     for item, record in zip(items, records, strict=True):
         score = reduce_scores(record.scores, how)

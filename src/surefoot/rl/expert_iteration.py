@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from surefoot.errors import ScoreError, TrainingError
+from surefoot.errors import TrainingError
 from surefoot.io import Run
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import Policy, ProblemTrace
@@ -20,6 +20,7 @@ from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.rl.rounds import ProblemData, Progress, RoundRow, run_rounds
 from surefoot.rl.rounds_config import ExpertIterationConfig
 from surefoot.rl.task import Task
+from surefoot.scores import checked_scores, require_fit
 from surefoot.training.cloning import demonstrate
 
 
@@ -132,9 +133,7 @@ class _GoodSolutions:
             for trace in traces
             if _answer_fault(trace) is None
         ]
-        records = await asyncio.to_thread(self.task.scorer.score_traces, items) if items else []
-        if len(records) != len(items):
-            raise ScoreError(f"the scorer gave {len(records)} records for {len(items)} traces")
+        records = await asyncio.to_thread(checked_scores, self.task.scorer, items)
         return {item.trace.id: record for item, record in zip(items, records, strict=True)}
 
     def _problem_data(
@@ -164,9 +163,10 @@ def _worst_step(
     fault = _answer_fault(trace)
     if fault or scores is None:
         return 1.0, fault
-    of_steps = scores[trace.id].scores if trace.id in scores else (None,) * len(trace.steps)
-    if len(of_steps) != len(trace.steps):
-        raise ScoreError(f"{len(of_steps)} scores for the {len(trace.steps)} steps of trace {trace.id}")
+    of_steps: tuple[float | None, ...] = (None,) * len(trace.steps)
+    if trace.id in scores:
+        require_fit(scores[trace.id], trace)
+        of_steps = scores[trace.id].scores
     known = [score for score in of_steps if score is not None]
     if not all(score >= threshold for score in known):
         return 0.0, "correct answers with a step below the threshold"

@@ -11,9 +11,8 @@ from itertools import accumulate
 from transformers import PreTrainedTokenizerFast
 
 from surefoot.answers import Grader
-from surefoot.policies.prompts import PromptFormat
+from surefoot.policies.prompts import PromptFormat, encode_prompt
 from surefoot.policies.traces import build_traces
-from surefoot.policies.transformers import encode_request
 from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, Sampling, Segmenter
 from surefoot.records import Problem, Step, Trace
 
@@ -86,7 +85,7 @@ async def roll_out(
     failed = again = 0
     error = None
     for problem, request, result in zip(problems, requests, results, strict=True):
-        prompt_ids = encode_request(tokenizer, request, policy=policy.name)
+        prompt_ids = encode_prompt(tokenizer, request.prompt, request.prefix)
         traces = build_traces(policy.name, problem, result, seed=seed, segmenter=segmenter, grader=grader)
         group = []
         for trace, completion in zip(traces, result.completions, strict=False):
@@ -156,9 +155,7 @@ def _tokens(
     completion: Completion,
 ) -> tuple[int, ...]:
     """Tokens of a completion whose policy gave its text alone; the end of sequence is put back."""
-    whole = encode_request(
-        tokenizer, SampleRequest(prompt=request.prompt, prefix=completion.text), policy="the trained model"
-    )
+    whole = encode_prompt(tokenizer, request.prompt, completion.text)
     ids = whole[len(prompt_ids) :]
     if whole[: len(prompt_ids)] != prompt_ids:  # the text's beginning melts into the prompt's last token
         ids = tuple(tokenizer(completion.text, add_special_tokens=False)["input_ids"])

@@ -8,9 +8,9 @@ from typing import Protocol, runtime_checkable
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.batching import Batcher
-from surefoot.models.aggregate import Aggregator
 from surefoot.protocols import Policy, StepScorer
 from surefoot.records import Problem
+from surefoot.scores import Aggregator
 from surefoot.search.result import SearchResult, conclude
 from surefoot.search.space import Prefix, Space, Steps
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from surefoot.answers import Grader, group_equal
 from surefoot.batching import Batcher
-from surefoot.errors import PolicyError, ScoreError
-from surefoot.models.aggregate import Aggregator, aggregate
+from surefoot.errors import PolicyError
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import (
     STOP_UNKNOWN,
@@ -25,6 +24,7 @@ from surefoot.protocols import (
     Segmenter,
 )
 from surefoot.records import Problem, Step, StepScores, Trace, Usage, content_id
+from surefoot.scores import Aggregator, complete_scores, require_fit, trace_score
 from surefoot.segment import Marker
 from surefoot.tree import Node, StepTree
 
@@ -202,16 +202,17 @@ class Space:
         if new:
             items = [ProblemTrace(problem=self.problem, trace=self.trace(prefix)) for prefix in new]
             for prefix, item, record in zip(new, items, await self._batcher.score(items), strict=True):
-                _require_fit(record, item.trace)
+                require_fit(record, item.trace)
                 prefix.data.scores, prefix.data.reason = record.scores, record.unscored_reason
                 self.usage += record.usage
-                self.counts.unscored += not _usable(record.scores)
+                self.counts.unscored += not complete_scores(record.scores)
         return [self.value(prefix) for prefix in prefixes]
 
     def value(self, prefix: Prefix) -> float:
         """As :meth:`score`, of a prefix that was scored before; minus infinity if it was not."""
         scores = _body(prefix).data.scores
-        return aggregate(scores, self.aggregation) if scores is not None and _usable(scores) else -math.inf
+        value = trace_score(scores or (), self.aggregation)
+        return -math.inf if value is None else value
 
     def step_value(self, prefix: Prefix) -> float:
         """Score of a prefix's last step alone, scored before; minus infinity where there is none."""
@@ -351,15 +352,3 @@ def _body(prefix: Prefix) -> Prefix:
     while prefix.parent is not None and not prefix.text.strip():
         prefix = prefix.parent
     return prefix
-
-
-def _require_fit(record: StepScores, trace: Trace) -> None:
-    if record.trace_id != trace.id or len(record.scores) != len(trace.steps):
-        raise ScoreError(
-            f"{record.scorer} gave {len(record.scores)} scores for trace {record.trace_id}, asked for the "
-            f"{len(trace.steps)} steps of trace {trace.id}; a scorer must keep order, ids and lengths"
-        )
-
-
-def _usable(scores: Sequence[float | None]) -> bool:
-    return bool(scores) and all(score is not None and math.isfinite(score) for score in scores)

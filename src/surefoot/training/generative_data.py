@@ -17,8 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from surefoot.errors import TrainingError
 from surefoot.labels import LabelRule, Neutral
 from surefoot.models.verifier_format import CritiqueError, VerifierFormat
-from surefoot.policies.control_tokens import special_tokens
-from surefoot.policies.prompts import template_messages
+from surefoot.policies.prompts import render_chat, special_tokens
 from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Record, Usage
 from surefoot.training.targets import Example
@@ -197,8 +196,7 @@ def _encode(
     prompt = form.prompt(pair, special_tokens(tokenizer))
     special = isinstance(prompt, str)
     if not isinstance(prompt, str):
-        rows = template_messages(prompt)
-        prompt = str(tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True))
+        prompt = render_chat(tokenizer, prompt)
     before = prompt + form.opening
     answer = _answer(tokenizer, form, correct)
     ids = list(tokenizer(before + critique + form.closing + answer, add_special_tokens=special)["input_ids"])

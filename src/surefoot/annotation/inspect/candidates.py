@@ -17,9 +17,9 @@ from surefoot.annotation.pages.context import enter, pages_of
 from surefoot.annotation.pages.render import show, twin
 from surefoot.annotation.pages.visitors import SignedIn
 from surefoot.answers import AnswerChecker, group_equal
-from surefoot.models.aggregate import AGGREGATORS
 from surefoot.protocols import Candidate
 from surefoot.records import Trace
+from surefoot.scores import AGGREGATORS
 from surefoot.search.selection import SELECTORS
 
 router = APIRouter()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from surefoot.errors import ScoreError
-from surefoot.models.aggregate import AGGREGATORS, aggregate
 from surefoot.records import StepScores
+from surefoot.scores import AGGREGATORS, aggregate
 
 BUCKETS: Final = 10
 _SHOWN: Final = 20_000

@@ -11,9 +11,9 @@ from surefoot.errors import RunError
 
 if TYPE_CHECKING:
     from surefoot.evaluation.audits import Case, Subject
-    from surefoot.models.aggregate import Aggregator
     from surefoot.protocols import ProblemTrace
     from surefoot.records import StepScores
+    from surefoot.scores import Aggregator
 
 T = TypeVar("T")
 
@@ -191,7 +191,7 @@ def _from_processbench(files: list[str]) -> list[Case]:
 
 def _rules(aggregate: str | None) -> dict[str, Aggregator]:
     """Rule by scorer's name; the one for all others is under the empty name."""
-    from surefoot.models.aggregate import AGGREGATORS
+    from surefoot.scores import AGGREGATORS
 
     rules: dict[str, Aggregator] = {}
     for part in aggregate.split(",") if aggregate else []:

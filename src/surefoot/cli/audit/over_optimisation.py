@@ -92,8 +92,8 @@ def _from_pool(path: str, aggregate: str | None) -> tuple[list[Subject], list[Pr
     from surefoot.cli._shared import choice
     from surefoot.evaluation.audits import StoredScores, Subject
     from surefoot.formats.candidate_pool import read_candidate_pool
-    from surefoot.models.aggregate import AGGREGATORS
     from surefoot.protocols import ProblemTrace
+    from surefoot.scores import AGGREGATORS
 
     if aggregate:
         choice("--aggregate", aggregate, *AGGREGATORS)

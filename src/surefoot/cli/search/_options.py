@@ -10,9 +10,9 @@ import typer
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
-    from surefoot.models.aggregate import Aggregator
     from surefoot.models.scorer import CheckpointScorer
     from surefoot.protocols import Policy
+    from surefoot.scores import Aggregator
     from surefoot.search.space import Steps
 
 Prm = Annotated[
@@ -160,7 +160,7 @@ class PrmOptions:
     def aggregation(self) -> Aggregator | None:
         """The rule asked for. Raises ``ScoreError`` for an unknown one."""
         from surefoot.errors import ScoreError
-        from surefoot.models.aggregate import AGGREGATORS
+        from surefoot.scores import AGGREGATORS
 
         found = next((rule for rule in AGGREGATORS if rule == self.aggregate), None)
         if self.aggregate is not None and found is None:

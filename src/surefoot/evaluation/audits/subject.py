@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.errors import ScoreError
-from surefoot.models.aggregate import Aggregator, aggregate
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import StepScores, Usage
+from surefoot.scores import Aggregator, checked_scores, trace_score
 
 FloatArray = NDArray[np.float64]
 
@@ -43,27 +42,19 @@ class Subject:
     error). A minimum is then an upper bound. Without it such a trace is not scored."""
 
     def read(self, items: Sequence[ProblemTrace]) -> Readings:
-        """Score traces, in order. Raises ``ScoreError`` if the scorer gives another number of records."""
-        records = self.scorer.score_traces(items) if items else []
-        if len(records) != len(items):
-            raise ScoreError(f"{self.name} gave {len(records)} records for {len(items)} traces")
-        rows = [self._row(item, record) for item, record in zip(items, records, strict=True)]
+        """Score traces, in order. Raises ``ScoreError`` if the scores do not fit the traces."""
+        records = checked_scores(self.scorer, items)
+        rows = [
+            np.array([math.nan if score is None else score for score in record.scores], dtype=float)
+            for record in records
+        ]
         usage = sum((record.usage for record in records), Usage())
         return Readings(steps=rows, traces=np.array([self._one(row) for row in rows]), usage=usage)
 
-    def _row(self, item: ProblemTrace, record: StepScores) -> FloatArray:
-        if len(record.scores) != len(item.trace.steps):
-            raise ScoreError(
-                f"{self.name}: trace {item.trace.id} has {len(item.trace.steps)} steps and "
-                f"{len(record.scores)} scores; give the traces that were scored"
-            )
-        return np.array([math.nan if score is None else score for score in record.scores], dtype=float)
-
     def _one(self, row: FloatArray) -> float:
-        known = row[~np.isnan(row)]
-        if not len(known) or (len(known) < len(row) and not self.partial):
-            return math.nan
-        return aggregate(known.tolist(), self.rule)
+        used = row[~np.isnan(row)] if self.partial else row
+        score = trace_score(used.tolist(), self.rule)
+        return math.nan if score is None else score
 
 
 class StoredScores:
@@ -103,7 +94,7 @@ class Remembered:
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """One record a trace, by the trace's id."""
         new = {item.trace.id: item for item in items if item.trace.id not in self._known}
-        fresh = self.scorer.score_traces(list(new.values())) if new else []
+        fresh = checked_scores(self.scorer, list(new.values()))
         self._known.update(zip(new, fresh, strict=True))
         paid = set(new)
         return [self._record(item.trace.id, paid) for item in items]

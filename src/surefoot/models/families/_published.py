@@ -22,7 +22,7 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
 from surefoot.models.families._checkpoint import Checkpoint
-from surefoot.policies.control_tokens import special_tokens
+from surefoot.policies.prompts import special_tokens
 from surefoot.protocols import ProblemTrace
 
 if TYPE_CHECKING:

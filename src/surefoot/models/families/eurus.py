@@ -37,8 +37,9 @@ from surefoot.models.families._published import (
     within_context,
 )
 from surefoot.models.scorer import Scorer
+from surefoot.policies.prompts import render_chat
 from surefoot.protocols import ProblemTrace
-from surefoot.records import StepScores
+from surefoot.records import Message, StepScores
 
 REFERENCE = "Qwen/Qwen2.5-7B-Instruct"
 COEFFICIENT = 0.001
@@ -122,11 +123,10 @@ class ImplicitModel:
 
     def _conversation(self, question: str, steps: list[str]) -> str:
         messages = [
-            {"role": "user", "content": question},
-            {"role": "assistant", "content": "\n\n".join(steps)},
+            Message(role="user", content=question),
+            Message(role="assistant", content="\n\n".join(steps)),
         ]
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
-        return str(text)
+        return render_chat(self.tokenizer, messages, generation=False)
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

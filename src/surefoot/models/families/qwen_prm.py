@@ -21,6 +21,8 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.families._checkpoint import Checkpoint
 from surefoot.models.families._published import Family, Fit, PublishedModel, Written, marked, one_token
+from surefoot.policies.prompts import render_chat
+from surefoot.records import Message
 
 ARCHITECTURE = "Qwen2ForProcessRewardModel"
 MARKER = "<extra_0>"
@@ -42,11 +44,11 @@ class QwenPRM(PublishedModel):
 
     def write(self, question: str, steps: list[str]) -> Written:
         messages = [
-            {"role": "system", "content": SYSTEM},
-            {"role": "user", "content": question},
-            {"role": "assistant", "content": "".join(step + MARKER for step in steps)},
+            Message(role="system", content=SYSTEM),
+            Message(role="user", content=question),
+            Message(role="assistant", content="".join(step + MARKER for step in steps)),
         ]
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+        text = render_chat(self.tokenizer, messages, generation=False)
         ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         return Written(ids=ids, reads=marked(ids, self.tokenizer.convert_tokens_to_ids(MARKER), len(steps)))
 

@@ -29,6 +29,8 @@ from surefoot.models.families._published import (
     marked,
     one_token,
 )
+from surefoot.policies.prompts import render_chat
+from surefoot.records import Message
 
 PLACE = "<|reserved_special_token_0|>"
 
@@ -50,11 +52,11 @@ class RLHFlow(PublishedModel):
         texts = [step.strip() for step in steps]
         texts[0] = f"{question} {texts[0]}"
         messages = [
-            {"role": role, "content": content}
+            message
             for text in texts
-            for role, content in (("user", text), ("assistant", PLACE))
+            for message in (Message(role="user", content=text), Message(role="assistant", content=PLACE))
         ]
-        rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+        rendered = render_chat(self.tokenizer, messages, generation=False)
         ids = list(self.tokenizer(rendered, add_special_tokens=False)["input_ids"])
         places = marked(ids, self.tokenizer.convert_tokens_to_ids(PLACE), len(steps))
         [plus] = self.tokenizer("+", add_special_tokens=False)["input_ids"]

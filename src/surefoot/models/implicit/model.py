@@ -9,7 +9,6 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
-from surefoot.models.aggregate import aggregate
 from surefoot.models.card import CheckpointCard
 from surefoot.models.causal import load_causal, read_logprobs, require_plain_head
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
@@ -19,6 +18,7 @@ from surefoot.models.reference import Reference
 from surefoot.models.scorer import pasted
 from surefoot.protocols import ProblemTrace, Segmenter
 from surefoot.records import Problem, StepScores, Usage
+from surefoot.scores import aggregate
 
 
 class ImplicitPRM:

@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 
 from surefoot.errors import ScoreError
-from surefoot.models.aggregate import Aggregator
 from surefoot.models.encoding import EncodedTrace
 from surefoot.models.reference import Response
 from surefoot.records import LabelKind
+from surefoot.scores import Aggregator
 
 Read = Literal["step", "prefix"]
 """What a step's score is: the sigmoid of its own reward, or of the sum of the rewards up to it."""

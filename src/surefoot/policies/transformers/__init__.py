@@ -7,6 +7,6 @@ only, so the same request gives the same samples whatever it is batched with (up
 
 from __future__ import annotations
 
-from surefoot.policies.transformers.policy import TransformersPolicy, encode_request
+from surefoot.policies.transformers.policy import TransformersPolicy
 
-__all__ = ["TransformersPolicy", "encode_request"]
+__all__ = ["TransformersPolicy"]

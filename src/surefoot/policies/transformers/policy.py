@@ -20,7 +20,7 @@ from transformers import (
 
 from surefoot.errors import PolicyError
 from surefoot.policies.prefix_cache import PrefixCache
-from surefoot.policies.prompts import template_messages
+from surefoot.policies.prompts import encode_prompt
 from surefoot.policies.transformers.drawing import Row, draw
 from surefoot.policies.transformers.stop_texts import WrittenText
 from surefoot.protocols import Completion, SampleRequest, SampleResult
@@ -102,7 +102,7 @@ class TransformersPolicy:
         rows: list[Row] = []
         errors: dict[int, str] = {}
         for number, request in enumerate(requests):
-            ids = encode_request(self.tokenizer, request, policy=self.name)
+            ids = encode_prompt(self.tokenizer, request.prompt, request.prefix)
             room = self._context - len(ids)
             if room <= 0:
                 errors[number] = (
@@ -218,19 +218,3 @@ class TransformersPolicy:
         written = sum(len(row.tokens) for row in rows)
         usage = Usage(prompt_tokens=read, completion_tokens=written, calls=0 if error else 1)
         return SampleResult(completions=completions, usage=usage, error=error)
-
-
-def encode_request(
-    tokenizer: PreTrainedTokenizerFast, request: SampleRequest, *, policy: str
-) -> tuple[int, ...]:
-    """Tokens of a request's prompt and prefix, as the policy of that name reads them.
-
-    Raises ``PolicyError`` for messages where the tokenizer has no chat template.
-    """
-    if isinstance(request.prompt, str):
-        return tuple(tokenizer(request.prompt + request.prefix)["input_ids"])
-    if not tokenizer.chat_template:
-        raise PolicyError(f"policy {policy!r} has no chat template; use a prompt format without chat")
-    messages = template_messages(request.prompt)
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return tuple(tokenizer(text + request.prefix, add_special_tokens=False)["input_ids"])

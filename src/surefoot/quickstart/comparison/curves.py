@@ -9,9 +9,9 @@ import numpy as np
 
 from surefoot.evaluation.intervals import bootstrap_difference, bootstrap_mean
 from surefoot.evaluation.pools import FloatArray, expected_accuracy, pools_of, sizes_up_to
-from surefoot.models.aggregate import AGGREGATORS, Aggregator
 from surefoot.quickstart.comparison.summary import Curve, Estimate
 from surefoot.records import Problem, StepScores, Trace
+from surefoot.scores import AGGREGATORS, Aggregator
 from surefoot.search.estimators import Pool
 
 READINGS: Mapping[str, tuple[str, Aggregator]] = {

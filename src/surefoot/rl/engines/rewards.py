@@ -18,6 +18,7 @@ from surefoot.rl.advantage.estimator import Credited
 from surefoot.rl.advantage.tokens import token_returns
 from surefoot.rl.credit.rule import CreditRule, FloatArray, Scored
 from surefoot.rl.rollouts import step_ends, token_starts
+from surefoot.scores import checked_scores
 from surefoot.segment import segment_trace
 
 
@@ -126,7 +127,7 @@ class StepRewards:
         """Of each response's steps; those without a step are not shown to the scorer."""
         if self.scorer is None or "scores" not in self.credit.needs:
             return [()] * len(items)
-        records = iter(self.scorer.score_traces([item for item in items if item.trace.steps]))
+        records = iter(checked_scores(self.scorer, [item for item in items if item.trace.steps]))
         return [next(records).scores if item.trace.steps else (None,) for item in items]
 
 

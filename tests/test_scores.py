@@ -1,11 +1,12 @@
 import math
 
 import pytest
+from fixed_scorer import FixedScorer, one_character_steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import ScoreError
-from surefoot.models.aggregate import AGGREGATORS, aggregate
+from surefoot.scores import AGGREGATORS, aggregate, checked_scores, trace_score
 
 PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=40)
 
@@ -75,3 +76,41 @@ def test_product_of_logits_raises():
 def test_unknown_rule_raises():
     with pytest.raises(ScoreError, match="min, product, last, mean"):
         aggregate([0.4], "median")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scores", [[], [None], [0.9, None], [0.9, math.nan], [math.inf]])
+def test_a_trace_without_all_its_scores_has_none(scores):
+    assert trace_score(scores, "last") is None
+
+
+def test_the_score_of_a_whole_trace_is_the_aggregate():
+    assert trace_score([0.9, 0.8], "mean") == aggregate([0.9, 0.8], "mean")
+    with pytest.raises(ScoreError, match="logits"):
+        trace_score([0.4, -1.2], "product")
+
+
+class OtherRecords(FixedScorer):
+    """Changes the records with ``change`` before they are returned."""
+
+    change = staticmethod(lambda records: records)
+
+    def score_traces(self, items):
+        return type(self).change(super().score_traces(items))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda records: records[:1], "fixed gave 1 records for 2 traces"),
+        (lambda records: records[::-1], "do not fit the 1 steps of trace"),
+        (lambda records: [r.model_copy(update={"scores": (0.5, 0.5)}) for r in records], "2 scores of trace"),
+    ],
+)
+def test_records_that_do_not_fit_the_traces_are_refused(change, message):
+    items = one_character_steps("a", "b")
+    scorer = OtherRecords({"a": [0.1], "b": [0.2]})
+    assert [record.scores for record in checked_scores(scorer, items)] == [(0.1,), (0.2,)]
+    assert checked_scores(scorer, []) == []
+    changed = type("Changed", (OtherRecords,), {"change": staticmethod(change)})(scorer.scores)
+    with pytest.raises(ScoreError, match=message):
+        checked_scores(changed, items)

@@ -1,4 +1,4 @@
-"""Reduce the step scores of one trace to one number, by a rule that the caller names."""
+"""Step scores of a trace: whether they fit its steps, and how they become one number."""
 
 from __future__ import annotations
 
@@ -7,12 +7,53 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from surefoot.errors import ScoreError
+from surefoot.protocols import ProblemTrace, StepScorer
+from surefoot.records import StepScores, Trace
 
 Aggregator = Literal["min", "product", "last", "mean"]
 """Papers differ: product (Lightman et al. 2023; OmegaPRM), min (Math-Shepherd), last (Snell et al. 2024),
 mean (RLHFlow's evaluation)."""
 
 AGGREGATORS: tuple[Aggregator, ...] = get_args(Aggregator)
+
+
+def checked_scores(scorer: StepScorer, items: Sequence[ProblemTrace]) -> list[StepScores]:
+    """What ``scorer`` says of ``items``: one record per trace, in order, with one score per step.
+
+    Nothing is asked if there are no items. Raises ``ScoreError`` if the records do not fit.
+    """
+    records = scorer.score_traces(items) if items else []
+    if len(records) != len(items):
+        name = getattr(scorer, "name", type(scorer).__name__)
+        raise ScoreError(f"{name} gave {len(records)} records for {len(items)} traces")
+    for item, record in zip(items, records, strict=True):
+        require_fit(record, item.trace)
+    return records
+
+
+def require_fit(record: StepScores, trace: Trace) -> None:
+    """Raise ``ScoreError`` unless ``record`` is of ``trace`` and has one score per step."""
+    if record.trace_id != trace.id or len(record.scores) != len(trace.steps):
+        raise ScoreError(
+            f"{record.scorer}: {len(record.scores)} scores of trace {record.trace_id} do not fit the "
+            f"{len(trace.steps)} steps of trace {trace.id}; give one score per step, null for an unscored one"
+        )
+
+
+def trace_score(scores: Sequence[float | None], how: Aggregator) -> float | None:
+    """:func:`aggregate`, or ``None`` for a trace without steps or with a step that has no finite score.
+
+    Unscored is not zero, and a minimum over the other steps would look better than it is. Raises
+    ``ScoreError`` if ``product`` meets a negative score.
+    """
+    known = complete_scores(scores)
+    return aggregate(known, how) if known else None
+
+
+def complete_scores(scores: Sequence[float | None]) -> list[float] | None:
+    """The scores, or ``None`` if one is missing or not finite."""
+    known = [score for score in scores if score is not None and math.isfinite(score)]
+    return known if len(known) == len(scores) else None
 
 
 def aggregate(scores: Sequence[float | None], how: Aggregator) -> float:
