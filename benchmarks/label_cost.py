@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 
 from surefoot import __version__
+from surefoot import labels as meaning
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.intervals import Interval, Resample, bootstrap_seeds, bootstrap_statistic
-from surefoot.evaluation.labels import first_bad
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.labelling.dry_run import predict
@@ -214,7 +214,7 @@ def measure(
 
 def first_error(row: Sequence[StepLabel], above: float) -> int | None:
     """First step whose value is not above ``above``; -1 = none, ``None`` = open."""
-    return first_bad([None if label.value is None else label.value > above for label in row])
+    return meaning.first_error([None if label.value is None else label.value > above for label in row])
 
 
 def ratio(first: list[Outcome], second: list[Outcome], top: str, bottom: str) -> Interval:
