@@ -23,7 +23,11 @@ LabelKind = Literal["correctness", "value", "advantage"]
 
 def content_id(*parts: object) -> str:
     """Hash ``parts`` (rendered as JSON) into 16 hexadecimal characters."""
-    text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"), default=str)
+
+    def as_json(value: object) -> object:
+        return value.model_dump(mode="json") if isinstance(value, BaseModel) else str(value)
+
+    text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"), default=as_json)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
@@ -51,6 +55,9 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     schema_version: Literal[1] = SCHEMA_VERSION
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
 
 
 class Usage(BaseModel):
@@ -97,6 +104,10 @@ class Problem(Record):
         if not self.id:
             object.__setattr__(self, "id", content_id("problem", self.text, self.answer))
         return self
+
+    def __str__(self) -> str:
+        answer = "" if self.answer is None else f" (answer {_short(self.answer)})"
+        return f"{self.id}: {_short(self.text)}{answer}"
 
 
 class ToolCall(BaseModel):
@@ -183,6 +194,12 @@ class Trace(Record):
             object.__setattr__(self, "id", content_id("trace", *parts))
         return self
 
+    def __str__(self) -> str:
+        outcome = {True: "correct", False: "incorrect", None: "not graded"}[self.outcome]
+        answer = "no answer" if self.answer is None else f"answer {_short(self.answer)}"
+        writer = "" if self.policy is None else f" by {self.policy}"
+        return f"{self.id}{writer}: {len(self.steps)} steps, {answer}, {outcome}"
+
     def _content(self, message: int | None) -> str:
         if message is None:
             return self.text or ""
@@ -248,6 +265,10 @@ class StepLabel(Record):
             raise ValueError(f"a label of kind '{self.kind}' lies in [{low:g}, 1], not {self.value}")
         return self
 
+    def __str__(self) -> str:
+        value = f"unknown ({self.reason})" if self.value is None else f"{self.value:g}"
+        return f"{self.trace_id} step {self.step}: {self.kind} {value}, from {self.source}"
+
 
 class StepPair(Record):
     """Two rival steps after one prefix, with their values: a preference for pairwise training."""
@@ -266,6 +287,10 @@ class StepPair(Record):
         """Chance that the better step is the better one, ½ (1 + p - q) (OmegaPRM, arXiv 2406.06592)."""
         return (1 + self.better_value - self.worse_value) / 2
 
+    def __str__(self) -> str:
+        better, worse = _short(self.better.strip()), _short(self.worse.strip())
+        return f"{self.problem_id}: {better!r} ({self.better_value:g}) over {worse!r} ({self.worse_value:g})"
+
 
 class StepScores(Record):
     """A reward model's output for one trace: one score a step, ``None`` where there is none."""
@@ -283,3 +308,12 @@ class StepScores(Record):
         if None in self.scores and not self.unscored_reason:
             raise ValueError("a missing score needs an 'unscored_reason'")
         return self
+
+    def __str__(self) -> str:
+        values = " ".join("n/a" if value is None else f"{value:.3f}" for value in self.scores)
+        return f"{self.trace_id} by {self.scorer}: {values}"
+
+
+def _short(text: str, limit: int = 60) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

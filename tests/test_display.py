@@ -1,0 +1,71 @@
+"""How records and scored traces are shown to people."""
+
+from __future__ import annotations
+
+import pytest
+
+from surefoot.display import show
+from surefoot.errors import ScoreError
+from surefoot.records import Message, Problem, Step, StepLabel, StepScores, ToolCall, Trace, content_id
+
+TRACE = Trace(
+    id="t", problem_id="p", text="7 + 3 = 0\n<b> = 2\n", steps=(Step(start=0, end=10), Step(start=10, end=18))
+)
+
+
+def scores(*values: float | None) -> StepScores:
+    return StepScores(
+        trace_id="t", scorer="prm", scores=values, unscored_reason="cut" if None in values else None
+    )
+
+
+def test_steps_are_listed_with_scores_and_the_first_error() -> None:
+    assert str(show(TRACE, scores(0.9, 0.2))).splitlines() == [
+        "t: 2 steps, no answer, not graded, scored by prm",
+        "  0  0.900  7 + 3 = 0",
+        "  1  0.200  <b> = 2  ← first error",
+    ]
+
+
+def test_without_a_low_score_there_is_no_first_error() -> None:
+    view = show(TRACE, scores(0.9, None), threshold=0.3)
+    assert view.first_error is None
+    assert "n/a" in str(view)
+    assert "first error" not in str(view)
+
+
+def test_notebooks_get_escaped_coloured_rows() -> None:
+    html = show(TRACE, scores(1.0, 0.0))._repr_html_()
+    assert "&lt;b&gt; = 2" in html
+    assert "<b> = 2" not in html
+    assert html.count("<tr") == 2
+    assert "hsl(120 " in html  # green for the best score, red for the worst
+    assert "hsl(0 " in html
+    assert html.index("first error") > html.index("&lt;b&gt;")
+
+
+def test_scores_of_another_trace_are_refused() -> None:
+    with pytest.raises(ScoreError, match="1 scores of trace t do not fit"):
+        show(TRACE, scores(0.5))
+
+
+def test_a_step_that_only_calls_a_tool_shows_the_call() -> None:
+    call = ToolCall(name="search", arguments='{"q": "x"}')
+    messages = (Message(role="user", content="hi"), Message(role="assistant", tool_calls=(call,)))
+    run = Trace(problem_id="p", messages=messages, steps=(Step(message=1, start=0, end=0),))
+    assert 'search({"q": "x"})' in str(show(run))
+
+
+def test_records_read_as_one_line() -> None:
+    problem = Problem(id="p", text="word " * 40, answer="7")
+    assert repr(problem).startswith("<Problem p: word word")
+    assert repr(problem).endswith("… (answer 7)>")
+    label = StepLabel(trace_id="t", step=1, kind="correctness", value=-1, source="checker")
+    assert str(label) == "t step 1: correctness -1, from checker"
+    assert str(scores(0.5, None)) == "t by prm: 0.500 n/a"
+
+
+def test_identity_rests_on_the_whole_record_and_not_on_what_is_shown() -> None:
+    first, second = (Problem(id="p", text="word " * 40 + end) for end in "ab")
+    assert str(first) == str(second)
+    assert content_id(first) != content_id(second)
