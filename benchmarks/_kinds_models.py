@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,12 +26,20 @@ from surefoot.models.scorer import Scorer
 from surefoot.models.verifier_format import VerifierFormat
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import StepScores
+from surefoot.training.config import (
+    ImplicitConfig,
+    LoopConfig,
+    OutcomeTargets,
+    StepTargets,
+    TrainingConfig,
+    VerifierConfig,
+)
 from surefoot.training.generative_data import build_sft_set, write_critiques
 from surefoot.training.implicit import build_outcome_examples, train_implicit
-from surefoot.training.loop import TrainingConfig, train
+from surefoot.training.loop import train
 from surefoot.training.pairs import build_pairs
 from surefoot.training.sft import train_verifier
-from surefoot.training.targets import OutcomeTargets, StepTargets, build_examples
+from surefoot.training.targets import build_examples
 
 CONTEXT = 256
 ENCODING = Encoding(max_length=CONTEXT)
@@ -69,10 +77,12 @@ def fit(lab: Lab, kind: str, count: int) -> Path:
     return directory
 
 
-def training(lab: Lab, **changes: Any) -> TrainingConfig:
-    """The quickstart's schedule: the head first, then the whole model."""
-    settings = {"epochs": lab.sizes.epochs, "batch_size": 16, "learning_rate": 3e-4, "head_epochs": 3}
-    return TrainingConfig(**settings | {"checkpoint_every": 100, "seed": lab.seed} | changes)
+C = TypeVar("C", bound=LoopConfig)
+
+
+def training(lab: Lab, kind: type[C], **changes: Any) -> C:
+    """The quickstart's schedule."""
+    return kind(epochs=lab.sizes.epochs, checkpoint_every=100, seed=lab.seed, **changes)
 
 
 def fit_classifier(lab: Lab, kind: str, count: int, directory: Path) -> dict[str, Any]:
@@ -92,11 +102,11 @@ def fit_classifier(lab: Lab, kind: str, count: int, directory: Path) -> dict[str
         pairs = build_pairs(
             model.tokenizer, ENCODING, problems, [pair for pair in lab.pairs if pair.problem_id in ids]
         )
-        log = train(model, pairs.examples, training(lab, loss="pairwise"), directory)
+        log = train(model, pairs.examples, training(lab, TrainingConfig, loss="pairwise"), directory)
         return {"examples": len(pairs.examples), "dropped": dict(pairs.dropped), "tokens": log.tokens}
-    targets = OutcomeTargets(at="every") if kind == "orm" else StepTargets(hard=kind == "hard")
+    targets = OutcomeTargets() if kind == "orm" else StepTargets(hard=kind == "hard")
     data = build_examples(model.tokenizer, ENCODING, lab.labelled(kind, count), targets)
-    log = train(model, data.examples, training(lab), directory)
+    log = train(model, data.examples, training(lab, TrainingConfig), directory)
     return {"examples": len(data.examples), "dropped": dict(data.dropped), "tokens": log.tokens}
 
 
@@ -104,7 +114,7 @@ def fit_implicit(lab: Lab, _kind: str, count: int, directory: Path) -> dict[str,
     """A language model on outcomes. It has no head that could go first."""
     model = ImplicitPRM.initialise(TRUNK, cache=directory)
     data = build_outcome_examples(model, lab.first(count)[1])
-    log = train_implicit(model, data.examples, training(lab, head_epochs=0), directory)
+    log = train_implicit(model, data.examples, training(lab, ImplicitConfig), directory)
     return {"examples": len(data.examples), "dropped": dict(data.dropped), "tokens": log.tokens}
 
 
@@ -119,7 +129,7 @@ def fit_generative(lab: Lab, kind: str, count: int, directory: Path) -> dict[str
     critiques = asyncio.run(write_critiques(scripted, items, FORMAT, chains=2, seed=lab.seed))
     data = build_sft_set(tokenizer, items, critiques, FORMAT, seed=lab.seed)
     short = [example for example in data.examples if len(example.ids) <= CONTEXT]
-    config = training(lab, head_epochs=0, learning_rate=1e-3)
+    config = training(lab, VerifierConfig, batch_size=16, learning_rate=1e-3)
     log = train_verifier(
         model,
         tokenizer,

@@ -44,9 +44,9 @@ from surefoot.models.reward_model import RewardModel
 from surefoot.models.scorer import load_prm
 from surefoot.protocols import LabelledTrace, ProblemTrace, StepScorer
 from surefoot.records import StepScores
-from surefoot.training.config import TrainingConfig, TrainingLog
+from surefoot.training.config import StepTargets, TrainingConfig, TrainingLog
 from surefoot.training.loop import train
-from surefoot.training.targets import StepTargets, build_examples
+from surefoot.training.targets import build_examples
 
 TARGETS = StepTargets(neutral="good")
 FROZEN = TrainingConfig(
@@ -57,7 +57,8 @@ LORA = TrainingConfig(
     epochs=1,
     batch_size=8,
     learning_rate=2e-4,
-    tokens_per_pass=1536,
+    microbatch_tokens=1536,
+    head_epochs=0,
     checkpoint_every=20,
     seed=SEED,
 )

@@ -105,7 +105,7 @@ COMMON: dict[str, Any] = {
     "max_tokens": 96,
     "learning_rate": 1e-4,
     "warmup": 10,
-    "tokens_per_pass": 4096,
+    "microbatch_tokens": 4096,
     "evaluate_every": 5,
     "evaluation_temperature": 0.0,
     "checkpoint_every": 20,

@@ -39,7 +39,8 @@ from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace
 from surefoot.segment import Line, segment_trace
 from surefoot.training.batches import batch_order
-from surefoot.training.loop import TrainingConfig, train
+from surefoot.training.config import TrainingConfig
+from surefoot.training.loop import train
 from surefoot.training.targets import Example
 
 WARM = 2
@@ -95,7 +96,7 @@ def measure(
     """Both orders for one model: figures, and what they rest on."""
     config = TrainingConfig(
         epochs=1, batch_size=options.batch_size, learning_rate=rate, weight_decay=0.0, warmup=0.0,
-        tokens_per_pass=options.tokens_per_pass,
+        head_epochs=0, microbatch_tokens=options.microbatch_tokens,
     )  # fmt: skip
     examples = lab_examples(path, count)
     ours_order = batch_order(examples, config)
@@ -258,7 +259,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trl-python", default=sys.executable, help="interpreter that has trl 1.13")
     parser.add_argument("--model", type=Path, action="append", default=[], help="a transformers checkpoint")
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--tokens-per-pass", type=int, help="ours: most padded tokens of one forward pass")
+    parser.add_argument("--microbatch-tokens", type=int, help="ours: most padded tokens of one forward pass")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(

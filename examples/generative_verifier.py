@@ -30,7 +30,7 @@ from surefoot.policies.traces import sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import Problem
 from surefoot.segment import Line
-from surefoot.training.config import TrainingConfig
+from surefoot.training.config import VerifierConfig
 from surefoot.training.generative_data import build_sft_set, write_critiques
 from surefoot.training.sft import train_verifier
 
@@ -66,7 +66,7 @@ def labelled(problems: list[Problem], *, seed: int) -> list[LabelledTrace]:
     ]
 
 
-def train(items: list[LabelledTrace], directory: Path, config: TrainingConfig) -> dict[str, object]:
+def train(items: list[LabelledTrace], directory: Path, config: VerifierConfig) -> dict[str, object]:
     """Critiques → filter → fine-tuning; returns what was kept, dropped and learned."""
     tokenizer = AutoTokenizer.from_pretrained(TRUNK)
     tokenizer.add_tokens(list(critic.PIECES))
@@ -133,7 +133,7 @@ def main() -> None:
     options = parser.parse_args()
     problems = generate_problems(options.traces + options.test, seed=options.seed, difficulty=DIFFICULTY)
     items = labelled(problems, seed=options.seed)
-    config = TrainingConfig(epochs=options.epochs, batch_size=16, learning_rate=1e-3, seed=options.seed)
+    config = VerifierConfig(epochs=options.epochs, batch_size=16, learning_rate=1e-3, seed=options.seed)
     report = train(items[: options.traces], options.out, config)
     print(json.dumps(report, indent=2))
     sampling = Sampling(temperature=0.6 if options.chains > 1 else 0.0, max_tokens=192)

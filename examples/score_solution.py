@@ -23,8 +23,9 @@ from surefoot.models.reward_model import RewardModel
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.segment import Line
-from surefoot.training.loop import TrainingConfig, train
-from surefoot.training.targets import StepTargets, build_examples
+from surefoot.training.config import StepTargets, TrainingConfig
+from surefoot.training.loop import train
+from surefoot.training.targets import build_examples
 
 PROBLEM = "Start with 7. Add 3. Multiply by 4. Subtract 9."
 SOLUTION = "7 + 3 = 0\n0 * 4 = 2\n2 - 9 = 3\nAnswer: 3\n"  # the second line is wrong: 0 * 4 ends in 0
@@ -56,7 +57,7 @@ def train_prm(directory: Path) -> None:
     )
     model = RewardModel.initialise(TRUNK, card)
     data = build_examples(model.tokenizer, model.card.encoding, labelled_traces(), StepTargets())
-    log = train(model, data.examples, TrainingConfig(epochs=2, batch_size=16), directory)
+    log = train(model, data.examples, TrainingConfig(epochs=2), directory)
     print(f"{len(log.losses)} updates, loss {log.losses[0]:.3f} at first, {log.losses[-1]:.3f} at last")
 
 

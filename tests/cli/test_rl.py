@@ -71,7 +71,7 @@ def test_a_run_leaves_policy_curves_samples_and_report(
     assert (config["credit"]["rule"], config["batch_size"]) == ("min-form", 2)
     assert "finished already" in good(*line).err
     assert "another run" in refused(*line, "--seed", "1")
-    assert "finished already" in good(*line, "--set", "tokens_per_pass=64", "--batch-size", "3").err
+    assert "finished already" in good(*line, "--set", "microbatch_tokens=64", "--batch-size", "3").err
     assert "finished with 2 updates: train on from --policy" in refused(*line, "--updates", "3")
 
 

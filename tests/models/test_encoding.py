@@ -10,7 +10,8 @@ from surefoot.models.reward_model import RewardModel
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Message, Problem, StepLabel, ToolCall, Trace
 from surefoot.segment import BlankLine, Line, segment_trace
-from surefoot.training.targets import StepTargets, build_examples
+from surefoot.training.config import StepTargets
+from surefoot.training.targets import build_examples
 
 CHATML = (
     "{% for m in messages %}"

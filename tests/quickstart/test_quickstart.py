@@ -11,7 +11,7 @@ import pytest
 from surefoot.io import Run
 from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.quickstart.run import QuickstartConfig, run_quickstart
-from surefoot.training.loop import TrainingConfig
+from surefoot.training.config import TrainingConfig
 
 pytestmark = [
     pytest.mark.slow,

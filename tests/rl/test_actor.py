@@ -152,9 +152,9 @@ def test_passes_hold_every_rollout_once_and_keep_the_bound(sizes, bound):
     assert longest == sorted(longest, reverse=True)
 
 
-@pytest.mark.parametrize("tokens_per_pass", [1, 20, 10_000])
-def test_log_probabilities_come_in_the_order_of_the_rollouts(lab, tokens_per_pass):
-    found = Actor(lab[0]).logprobs(UNEVEN, tokens_per_pass=tokens_per_pass)
+@pytest.mark.parametrize("microbatch_tokens", [1, 20, 10_000])
+def test_log_probabilities_come_in_the_order_of_the_rollouts(lab, microbatch_tokens):
+    found = Actor(lab[0]).logprobs(UNEVEN, microbatch_tokens=microbatch_tokens)
     assert [len(one) for one in found] == [len(rollout.ids) for rollout in UNEVEN]
     assert {one.dtype for one in found} == {np.dtype(np.float64)}
     with torch.no_grad():
@@ -168,25 +168,25 @@ def test_shared_prompts_that_are_read_once_change_nothing(model, temperature):
     rollouts = [made(prompt, [4 + place * number % 9 for place in range(2 + number)]) for number in range(9)]
     rollouts += [made(prompt[:4], [8, 2]), rollouts[3]]
     alone = Actor(model, temperature=temperature)
-    found = alone.logprobs(rollouts, tokens_per_pass=48)
+    found = alone.logprobs(rollouts, microbatch_tokens=48)
     with torch.no_grad():
         expected = straight(model, rollouts, temperature)[0].numpy()
         padded = alone.read(rollouts).logprobs.double().numpy()
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
     np.testing.assert_allclose(np.concatenate(found), padded, atol=1e-4)
-    kept = Reference(model, temperature=temperature, bf16=False).logprobs(rollouts, tokens_per_pass=48)
+    kept = Reference(model, temperature=temperature, bf16=False).logprobs(rollouts, microbatch_tokens=48)
     np.testing.assert_allclose(np.concatenate(kept), expected, atol=1e-4)
 
 
 def test_the_reference_stays_when_the_policy_moves(lab):
     model = copy.deepcopy(lab[0])
     reference = Reference(model, temperature=1.0, bf16=False)
-    before = reference.logprobs(UNEVEN, tokens_per_pass=100)
+    before = reference.logprobs(UNEVEN, microbatch_tokens=100)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1
-    after = reference.logprobs(UNEVEN, tokens_per_pass=100)
-    moved = Actor(model).logprobs(UNEVEN, tokens_per_pass=100)
+    after = reference.logprobs(UNEVEN, microbatch_tokens=100)
+    moved = Actor(model).logprobs(UNEVEN, microbatch_tokens=100)
     for one, other, mine in zip(before, after, moved, strict=True):
         assert np.array_equal(one, other)
         assert np.abs(one - mine).max() > 1e-3
@@ -207,7 +207,7 @@ def test_tokens_are_drawn_with_the_chances_that_are_read(lab):
     pairs = [(end,), *((a, b) for a in vocabulary if a != end for b in vocabulary)]
     prompt_ids = tokenizer(prompt)["input_ids"]
     read = Actor(model, temperature=temperature).logprobs(
-        [made(prompt_ids, pair) for pair in pairs], tokens_per_pass=16_384
+        [made(prompt_ids, pair) for pair in pairs], microbatch_tokens=16_384
     )
     expected = count * np.exp([one.sum() for one in read])
     assert expected.sum() == pytest.approx(count, rel=1e-4)
@@ -222,7 +222,7 @@ def test_tokens_are_drawn_with_the_chances_that_are_read(lab):
     freedom = len(cells[0]) - 1
     assert freedom > 30
     assert chi < freedom + 4 * np.sqrt(2 * freedom)
-    wrong = Actor(model).logprobs([made(prompt_ids, pair) for pair in pairs], tokens_per_pass=16_384)
+    wrong = Actor(model).logprobs([made(prompt_ids, pair) for pair in pairs], microbatch_tokens=16_384)
     other = count * np.exp([one.sum() for one in wrong])  # of temperature 1: the test would notice
     assert ((found - other) ** 2 / other)[common].sum() > freedom + 20 * np.sqrt(2 * freedom)
 

@@ -23,7 +23,7 @@ from surefoot.rl.rounds import ProblemData, RoundRow
 from surefoot.rl.rounds_config import ExpertIterationConfig
 from surefoot.rl.task import Task
 from surefoot.segment import Line, segment_trace
-from surefoot.training.config import TrainingConfig
+from surefoot.training.config import SFTConfig
 
 EASY = Difficulty(min_operations=6, max_operations=6)
 PROBLEMS = generate_problems(8, seed=3, difficulty=EASY)
@@ -105,7 +105,7 @@ CONFIG = ExpertIterationConfig(
     samples=6,
     keep_solutions=2,
     max_tokens=72,
-    training=TrainingConfig(epochs=1, batch_size=2, learning_rate=1e-4, checkpoint_every=1),
+    training=SFTConfig(epochs=1, batch_size=2, learning_rate=1e-4, checkpoint_every=1),
 )
 
 

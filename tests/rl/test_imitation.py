@@ -24,7 +24,7 @@ from surefoot.rl.rounds_config import ImitationConfig, RoundsConfig
 from surefoot.rl.task import Task
 from surefoot.segment import Line, segment_trace
 from surefoot.training.cloning import Demonstration, demonstrate
-from surefoot.training.config import TrainingConfig
+from surefoot.training.config import SFTConfig
 
 EXACT = NoisySolver(error_rate=0.0, name="exact")
 END = None
@@ -190,7 +190,7 @@ def test_the_usage_is_the_experts_as_verifier_tokens() -> None:
 CONFIG = ImitationConfig(
     rounds=2,
     max_tokens=24,
-    training=TrainingConfig(epochs=1, batch_size=4, learning_rate=1e-2, checkpoint_every=1),
+    training=SFTConfig(epochs=1, batch_size=4, learning_rate=1e-2, checkpoint_every=1),
 )
 
 
@@ -287,7 +287,7 @@ def test_what_cannot_be_run_is_refused(lab_base, tmp_path) -> None:
     with pytest.raises(TrainingError, match="nothing to learn: 12 states in which the expert failed"):
         run(lab_base, tmp_path / "b", expert=broken)
     with pytest.raises(ValueError, match="adapter on an adapter"):
-        RoundsConfig(start="last", training=TrainingConfig(lora=Lora(rank=2)))
+        RoundsConfig(start="last", training=SFTConfig(lora=Lora(rank=2)))
     with AnswerChecker("exact") as checker:
         grader = Grader(checker=checker, styles=("phrase",))
         with pytest.raises(TrainingError, match="12 problems are both held out and trained on"):

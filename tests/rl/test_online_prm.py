@@ -35,11 +35,11 @@ def rollouts(base, lab_items):
     return [of_item(base[1], item) for item in lab_items[:6]]
 
 
-def start(base, *, tokens_per_pass: int = 16_384, recompute: bool = False, **settings) -> OnlinePRM:
+def start(base, *, microbatch_tokens: int = 16_384, recompute: bool = False, **settings) -> OnlinePRM:
     return OnlinePRM.from_policy(
         *base,
         OnlinePRMConfig(**settings),
-        Execution(tokens_per_pass=tokens_per_pass, gradient_checkpointing=recompute),
+        Execution(microbatch_tokens=microbatch_tokens, gradient_checkpointing=recompute),
         prompt=PromptFormat(),
         name="start",
     )
@@ -100,7 +100,7 @@ def test_the_loss_is_the_cross_entropy_of_the_whole_responses_reward(base, rollo
 
 def test_passes_and_recomputing_change_nothing(base, rollouts):
     outcomes = [1, 0, 0, 1, 0, 1]
-    ways = [start(base), start(base, tokens_per_pass=60), start(base, recompute=True)]
+    ways = [start(base), start(base, microbatch_tokens=60), start(base, recompute=True)]
     losses = [[model.learn(rollouts, outcomes) for _ in range(3)] for model in ways]
     for model, one in zip(ways[1:], losses[1:], strict=True):
         assert one == pytest.approx(losses[0], abs=1e-4)

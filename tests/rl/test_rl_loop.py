@@ -220,7 +220,7 @@ def test_a_checkpoint_some_rounds_old_gives_the_same_curve(
         {"credit": Effective(), "advantage": Plain()},
         {"objective": Objective(kl=KL(estimator="k1", where="reward"), entropy=0.01)},
         {"accuracy_band": (0.0, 1.0)},
-        {"gradient_checkpointing": True, "tokens_per_pass": 64},
+        {"gradient_checkpointing": True, "microbatch_tokens": 64},
     ],
     ids=["group", "effective", "kl reward", "band", "passes"],
 )
@@ -231,7 +231,7 @@ def test_settings_run(lab_base: Path, task: Task, tmp_path: Path, changes: dict[
 
 def test_passes_do_not_change_the_update(lab_base: Path, task: Task, tmp_path: Path) -> None:
     _, one = run(lab_base, task, settings(updates=1), tmp_path / "one")
-    _, many = run(lab_base, task, settings(updates=1, tokens_per_pass=40), tmp_path / "many")
+    _, many = run(lab_base, task, settings(updates=1, microbatch_tokens=40), tmp_path / "many")
     for name, tensor in one.items():
         torch.testing.assert_close(many[name], tensor, atol=2e-4, rtol=0)
 
@@ -311,7 +311,7 @@ def test_a_finished_run_of_other_settings_is_not_taken_for_this_one(
     lab_base: Path, task: Task, tmp_path: Path
 ) -> None:
     log, _ = run(lab_base, task, settings(updates=1), tmp_path)
-    assert run(lab_base, task, settings(updates=1, tokens_per_pass=64), tmp_path)[0] == log
+    assert run(lab_base, task, settings(updates=1, microbatch_tokens=64), tmp_path)[0] == log
     with pytest.raises(TrainingError, match=r"other settings \(updates, learning_rate\)"):
         run(lab_base, task, settings(updates=2, learning_rate=1e-3), tmp_path)
 

@@ -62,7 +62,7 @@ SETTINGS = {
     "several steps and a reference": {
         "credit": {"rule": "summed"},
         "epochs": 2,
-        "tokens_per_pass": 64,
+        "microbatch_tokens": 64,
         "objective": {"kl": {"coefficient": 0.1}, "entropy": 0.01},
     },
     "critic": {

@@ -31,11 +31,11 @@ def rollouts(base, lab_items):
     return [of_item(base[1], item) for item in lab_items[:6]]
 
 
-def start(base, *, tokens_per_pass: int = 16_384, recompute: bool = False, **settings) -> Critic:
+def start(base, *, microbatch_tokens: int = 16_384, recompute: bool = False, **settings) -> Critic:
     return Critic(
         base[0],
         CriticConfig(**settings),
-        Execution(tokens_per_pass=tokens_per_pass, gradient_checkpointing=recompute),
+        Execution(microbatch_tokens=microbatch_tokens, gradient_checkpointing=recompute),
     )
 
 
@@ -127,7 +127,7 @@ def test_the_loss_is_a_mean_over_tokens(base, rollouts):
 
 
 def test_passes_and_recomputing_change_nothing(base, rollouts):
-    ways = [start(base), start(base, tokens_per_pass=60), start(base, recompute=True)]
+    ways = [start(base), start(base, microbatch_tokens=60), start(base, recompute=True)]
     targets = [np.linspace(0, 1, len(rollout.ids)) for rollout in rollouts]
     losses = [
         [critic.learn(rollouts, targets, constant(rollouts, 0.0), seed=seed) for seed in range(3)]

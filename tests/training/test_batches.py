@@ -35,8 +35,8 @@ def example(name: int, length: int, target: float = 1.0) -> Example:
 )
 def test_the_passes_of_an_update_are_its_traces_once(lengths, workers, accumulate, tokens, layout):
     batch = [example(number, length) for number, length in enumerate(lengths)]
-    config = TrainingConfig(accumulate=accumulate, tokens_per_pass=tokens, layout=layout)
-    passes = cut_passes(batch, config, workers)
+    config = TrainingConfig(gradient_accumulation_steps=accumulate, microbatch_tokens=tokens, layout=layout)
+    passes = cut_passes(batch, config, layout=layout, workers=workers)
     assert len(passes) % workers == 0
     counted = Counter(item.trace_id for one in passes if one.weight for item in one.items)
     assert counted == Counter(item.trace_id for item in batch)
@@ -51,13 +51,13 @@ def test_the_passes_of_an_update_are_its_traces_once(lengths, workers, accumulat
 
 def test_two_buckets_are_drawn_equally_often():
     items = [example(number, 5, target=0.2 if number < 3 else 0.8) for number in range(23)]
-    batches = batch_order(items, TrainingConfig(epochs=2, batch_size=10, balance=0.5))
+    batches = batch_order(items, TrainingConfig(epochs=2, batch_size=10), balance=0.5)
     drawn = Counter(number for batch in batches for number in batch)
     low = sum(drawn[number] for number in range(3))
     assert low == sum(drawn[number] for number in range(3, 23)) == 40
     assert all(drawn[number] == 2 for number in range(3, 23)), "the larger bucket is seen once an epoch"
     with pytest.raises(TrainingError, match="without a target below"):
-        batch_order(items[:3], TrainingConfig(balance=0.5))
+        batch_order(items[:3], TrainingConfig(), balance=0.5)
 
 
 @pytest.mark.parametrize("base", ["lab_base", "gpt2_base"])

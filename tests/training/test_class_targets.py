@@ -10,7 +10,8 @@ from surefoot.models.encoding import Encoding
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import Line, segment_trace
-from surefoot.training.targets import StepTargets, build_examples
+from surefoot.training.config import StepTargets
+from surefoot.training.targets import build_examples
 
 PROBLEM = Problem(text="Start with 7. Add 3. Add 1.", answer="1")
 

@@ -12,8 +12,9 @@ from transformers import LlamaConfig, LlamaModel
 from surefoot.lab.tokenizer import build_tokenizer
 from surefoot.models.card import CheckpointCard
 from surefoot.models.reward_model import RewardModel
+from surefoot.training.config import TrainingConfig
 from surefoot.training.features import FrozenFeatures
-from surefoot.training.loop import TrainingConfig, train
+from surefoot.training.loop import train
 from surefoot.training.targets import Example
 
 

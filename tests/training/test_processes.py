@@ -18,7 +18,8 @@ import json, sys
 from pathlib import Path
 from surefoot.models.card import CheckpointCard
 from surefoot.models.reward_model import RewardModel
-from surefoot.training.loop import TrainingConfig, train
+from surefoot.training.config import TrainingConfig
+from surefoot.training.loop import train
 from surefoot.training.targets import Example
 base, out, settings = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 model = RewardModel.initialise(base, CheckpointCard(kind="prm", label_source="test", base="tiny"))

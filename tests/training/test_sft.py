@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import AutoPeftModelForCausalLM
+from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
 from surefoot.errors import CheckpointError, TrainingError
@@ -19,7 +20,7 @@ from surefoot.models.generative import load_verifier
 from surefoot.models.lora import Lora
 from surefoot.models.verifier_format import VerifierFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
-from surefoot.training.config import TrainingConfig
+from surefoot.training.config import VerifierConfig
 from surefoot.training.generative_data import build_sft_set, write_critiques
 from surefoot.training.language import TokenLoss
 from surefoot.training.sft import train_verifier
@@ -67,7 +68,7 @@ def examples(lab_base: Path, lab_items: list[ProblemTrace]) -> list[Example]:
     return build_sft_set(base(lab_base)[1], items, texts, FORM).examples
 
 
-def train(lab_base: Path, examples: list[Example], config: TrainingConfig, directory: Path, **settings):
+def train(lab_base: Path, examples: list[Example], config: VerifierConfig, directory: Path, **settings):
     model, tokenizer = base(lab_base)
     return train_verifier(
         model, tokenizer, examples, FORM, config, directory, base="tiny", label_source="exact", **settings
@@ -84,7 +85,7 @@ def by_hand(model, example: Example) -> float:
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_the_loss_is_the_critiques_alone(lab_base, examples, layout) -> None:
     model, _ = base(lab_base)
-    found = TokenLoss(model.eval(), TrainingConfig(layout=layout))(examples[:4])
+    found = TokenLoss(model.eval(), VerifierConfig(layout=layout))(examples[:4])
     assert found.item() == pytest.approx(sum(by_hand(model, one) for one in examples[:4]), rel=1e-5)
 
 
@@ -103,21 +104,21 @@ def test_logits_that_are_capped_are_taken_from_the_model(examples) -> None:
         attn_implementation="eager",
     )
     model = Gemma2ForCausalLM(config).eval()
-    found = TokenLoss(model, TrainingConfig())(examples[:3])
+    found = TokenLoss(model, VerifierConfig())(examples[:3])
     assert found.item() == pytest.approx(sum(by_hand(model, one) for one in examples[:3]), rel=1e-5)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"accumulate": 3},
-        {"tokens_per_pass": 150},
-        {"layout": "packed", "accumulate": 2},
+        {"gradient_accumulation_steps": 3},
+        {"microbatch_tokens": 150},
+        {"layout": "packed", "gradient_accumulation_steps": 2},
         {"gradient_checkpointing": True},
     ],
 )
 def test_how_an_update_is_computed_does_not_change_it(lab_base, examples, tmp_path, changes) -> None:
-    config = TrainingConfig(epochs=1, batch_size=6)
+    config = VerifierConfig(epochs=1, batch_size=6)
     logs = [
         train(lab_base, examples, config.model_copy(update=update), tmp_path / name)
         for name, update in (("one", {}), ("other", changes))
@@ -130,7 +131,7 @@ def test_how_an_update_is_computed_does_not_change_it(lab_base, examples, tmp_pa
 def test_a_few_critiques_can_be_learned_by_heart_and_are_then_written(
     lab_base, examples, lab_items, tmp_path
 ) -> None:
-    config = TrainingConfig(epochs=60, batch_size=6, learning_rate=5e-3)
+    config = VerifierConfig(epochs=60, batch_size=6, learning_rate=5e-3)
     log = train(lab_base, examples, config, tmp_path / "v")
     assert log.losses[-1] < 0.2 < log.losses[0]
     verifier = load_verifier(tmp_path / "v", sampling=Sampling(temperature=0.0, max_tokens=90))
@@ -149,7 +150,7 @@ def test_a_few_critiques_can_be_learned_by_heart_and_are_then_written(
 @pytest.mark.parametrize("lora", [None, Lora(rank=4, dropout=0.1)])
 def test_a_killed_run_goes_on_with_the_same_losses(lab_base, examples, tmp_path, lora) -> None:
     lab_base = resized(lab_base, tmp_path / "base")
-    config = TrainingConfig(epochs=2, batch_size=4, checkpoint_every=2, lora=lora)
+    config = VerifierConfig(epochs=2, batch_size=4, checkpoint_every=2, lora=lora)
     whole = train(lab_base, examples, config, tmp_path / "whole")
 
     class KilledError(Exception):
@@ -174,7 +175,7 @@ def test_a_killed_run_goes_on_with_the_same_losses(lab_base, examples, tmp_path,
 def test_an_adapter_is_saved_alone_and_read_back_on_its_base(lab_base, examples, lab_items, tmp_path) -> None:
     lab_base = resized(lab_base, tmp_path / "base")
     model, tokenizer = base(lab_base)
-    config = TrainingConfig(epochs=8, batch_size=6, learning_rate=1e-2, lora=Lora(rank=8))
+    config = VerifierConfig(epochs=8, batch_size=6, learning_rate=1e-2, lora=Lora(rank=8))
     directory = tmp_path / "v"
     log = train_verifier(
         model, tokenizer, examples, FORM, config, directory, base="tiny", label_source="exact"
@@ -199,7 +200,7 @@ def test_an_adapter_is_saved_alone_and_read_back_on_its_base(lab_base, examples,
 
 
 def test_an_adapter_without_a_base_to_come_back_to_is_refused(lab_base, examples, tmp_path) -> None:
-    config = TrainingConfig(lora=Lora(rank=2))
+    config = VerifierConfig(lora=Lora(rank=2))
     with pytest.raises(TrainingError, match="save the model and load it from there"):
         train(lab_base, examples, config, tmp_path)  # tokens were added to this one
     model, tokenizer = base(resized(lab_base, tmp_path / "base"))
@@ -211,18 +212,18 @@ def test_an_adapter_without_a_base_to_come_back_to_is_refused(lab_base, examples
         )
 
 
-@pytest.mark.parametrize("changes", [{"freeze_trunk": True}, {"head_epochs": 1}, {"patience": 2}])
-def test_options_that_do_not_apply_are_refused(lab_base, examples, tmp_path, changes) -> None:
-    with pytest.raises(TrainingError, match=f"{next(iter(changes))}.*generative verifiers"):
-        train(lab_base, examples, TrainingConfig(**changes), tmp_path)
+@pytest.mark.parametrize("name", ["freeze_trunk", "head_epochs", "patience"])
+def test_options_that_do_not_apply_are_refused(name) -> None:
+    with pytest.raises(ValidationError, match=name):
+        VerifierConfig(**{name: 1})
 
 
 def test_unusable_examples_are_refused(lab_base, examples, tmp_path) -> None:
     with pytest.raises(TrainingError, match="no examples"):
-        train(lab_base, [], TrainingConfig(), tmp_path)
+        train(lab_base, [], VerifierConfig(), tmp_path)
     long = replace(examples[0], ids=examples[0].ids * 5)
     with pytest.raises(TrainingError, match=f"{long.trace_id}.*context is 128"):
-        train(lab_base, [long], TrainingConfig(), tmp_path)
+        train(lab_base, [long], VerifierConfig(), tmp_path)
 
 
 def test_a_loss_that_is_not_finite_names_its_traces(lab_base, examples, tmp_path) -> None:
@@ -235,7 +236,7 @@ def test_a_loss_that_is_not_finite_names_its_traces(lab_base, examples, tmp_path
             tokenizer,
             examples[:1],
             FORM,
-            TrainingConfig(),
+            VerifierConfig(),
             tmp_path,
             base="tiny",
             label_source="exact",

@@ -11,7 +11,8 @@ from surefoot.models.encoding import Encoding
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import Line, segment_trace
-from surefoot.training.targets import OutcomeTargets, StepTargets, build_examples
+from surefoot.training.config import OutcomeTargets, StepTargets
+from surefoot.training.targets import build_examples
 
 PROBLEM = Problem(text="Start with 7. Add 3. Add 1.", answer="1")
 TEXT = "7 + 3 = 0\n0 + 1 = 1\nAnswer: 1\n"
@@ -61,9 +62,9 @@ VALUES = labelled((0, "value", 0.75), (1, "value", 0.0), (2, "value", 0.25))
         (VALUES, StepTargets(hard=True), {0: 1.0, 1: 0.0, 2: 1.0}),
         (VALUES, StepTargets(up_to_first_error=True), {0: 0.75, 1: 0.0}),
         (CORRECTNESS, StepTargets(up_to_first_error=True), {0: 1.0, 1: 1.0, 2: 0.0}),
-        (CORRECTNESS, OutcomeTargets(), {2: 1.0}),
-        (CORRECTNESS, OutcomeTargets(at="every"), {0: 1.0, 1: 1.0, 2: 1.0}),
-        (labelled(outcome=False), OutcomeTargets(), {2: 0.0}),
+        (CORRECTNESS, OutcomeTargets(at="last"), {2: 1.0}),
+        (CORRECTNESS, OutcomeTargets(), {0: 1.0, 1: 1.0, 2: 1.0}),
+        (labelled(outcome=False), OutcomeTargets(at="last"), {2: 0.0}),
         (labelled((1, "value", 0.5)), StepTargets(), {1: 0.5}),
         (labelled((0, "value", None), (1, "value", 0.5)), StepTargets(), {1: 0.5}),
         (labelled((0, "correctness", 1), (0, "correctness", -1)), StepTargets(), {0: 0.5}),
@@ -98,7 +99,7 @@ def test_labelled_steps_beyond_the_context_are_counted():
 
 def test_traces_without_outcome_train_no_orm():
     unknown = labelled((0, "value", 1.0), outcome=None)
-    found = build([unknown, CORRECTNESS], OutcomeTargets(at="every"))
+    found = build([unknown, CORRECTNESS], OutcomeTargets())
     assert [example.trace_id for example in found.examples] == [CORRECTNESS.trace.id]
     assert found.dropped == {"traces without a usable label": 1}
 
@@ -151,4 +152,4 @@ def test_what_is_not_for_advantages_is_refused(settings, says):
 
 
 def test_outcomes_do_not_look_at_labels():
-    assert targets_of(ADVANTAGES, OutcomeTargets()) == {2: 1.0}
+    assert targets_of(ADVANTAGES, OutcomeTargets(at="last")) == {2: 1.0}

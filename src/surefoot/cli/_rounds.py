@@ -74,7 +74,9 @@ class RoundsOptions(LargeLoopOptions):
         names = ("rounds", "temperature", "max_tokens", "max_length", "start", "keep", "evaluation_samples")
         settings = {name: getattr(self, name) for name in (*names, "seed")}
         settings |= {"problems": self.round_problems, "batch_size": self.decode_batch}
-        return settings | {"training": self.config()}
+        from surefoot.training.config import SFTConfig
+
+        return settings | {"training": self.config(SFTConfig)}
 
     def decisive(self) -> dict[str, Any]:
         """What else decides what a run comes to."""

@@ -10,14 +10,15 @@ import json
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from transformers import PreTrainedModel
 
 from surefoot.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 ADAPTER = "adapter_config.json"
 
@@ -27,11 +28,15 @@ class Lora(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    rank: int = Field(default=16, ge=1)
-    alpha: float = Field(default=32.0, gt=0)
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    targets: tuple[str, ...] = ()
-    """Ends of the names of the layers to adapt, e.g. ``q_proj``; empty = all linear ones."""
+    rank: int = Field(default=16, ge=1, description="Rank of the weight changes.")
+    alpha: float | None = Field(
+        default=None, gt=0, description="Scale of the adapter; twice the rank by default."
+    )
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout on the adapter's input.")
+    targets: tuple[str, ...] = Field(
+        default=(),
+        description="Layers to adapt, by the end of their names, such as q_proj; all linear ones by default.",
+    )
 
 
 def add_adapter(trunk: PreTrainedModel, lora: Lora, *, seed: int) -> None:
@@ -41,11 +46,12 @@ def add_adapter(trunk: PreTrainedModel, lora: Lora, *, seed: int) -> None:
     peft is absent or ``targets`` name no layer.
     """
     _need_peft()
+    import torch
     from peft import LoraConfig
 
     config = LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.alpha,
+        lora_alpha=2.0 * lora.rank if lora.alpha is None else lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=list(lora.targets) or "all-linear",
         task_type="FEATURE_EXTRACTION" if trunk.get_output_embeddings() is None else "CAUSAL_LM",
@@ -70,6 +76,7 @@ def save_adapter(trunk: PreTrainedModel, directory: Path, state: Mapping[str, to
     Never the embeddings: a new marker's is the mean of the others, and is made again when it is loaded.
     """
     from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
 
     weights = get_peft_model_state_dict(trunk, state_dict=dict(state), save_embedding_layers=False)
     tensors = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in weights.items()}
@@ -91,6 +98,8 @@ def base_of(directory: Path) -> str | None:
 def load_adapter(trunk: PreTrainedModel, directory: Path) -> None:
     """Put the adapter of ``directory`` into ``trunk``. Raises ``CheckpointError`` if it does not fit."""
     _need_peft()
+    from safetensors import SafetensorError
+
     try:
         found = trunk.load_adapter(str(directory))
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:

@@ -33,8 +33,9 @@ from surefoot.quickstart.comparison import READINGS, ScoredTraces, compare
 from surefoot.quickstart.report import write_report
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import Line
-from surefoot.training.loop import TrainingConfig, train
-from surefoot.training.targets import OutcomeTargets, StepTargets, build_examples
+from surefoot.training.config import OutcomeTargets, StepTargets, TrainingConfig
+from surefoot.training.loop import train
+from surefoot.training.targets import build_examples
 
 R = TypeVar("R", bound=Record)
 Progress = Callable[[str, int, int], None]
@@ -58,9 +59,7 @@ class QuickstartConfig(BaseModel):
     test_problems: int = Field(default=300, ge=1)
     test_samples: int = Field(default=64, ge=1)
     max_tokens: int = 96
-    training: TrainingConfig = TrainingConfig(
-        epochs=4, batch_size=16, learning_rate=3e-4, head_epochs=3, checkpoint_every=100
-    )
+    training: TrainingConfig = TrainingConfig(epochs=4, checkpoint_every=100)
     shard: int = Field(default=50, ge=1)
     """Problems per piece of work."""
 
@@ -161,7 +160,7 @@ def _train(
     """Three models on the same traces from the same trunk: what differs is the supervision."""
     pairs = _pair(problems, traces)
     plans: dict[str, tuple[CheckpointCard, list[list[StepLabel]], StepTargets | OutcomeTargets]] = {
-        "orm": (_card("orm", "outcome", "outcome"), labels["exact"], OutcomeTargets(at="every")),
+        "orm": (_card("orm", "outcome", "outcome"), labels["exact"], OutcomeTargets()),
         "prm": (_card("prm", "value", "monte-carlo"), labels["monte_carlo"], StepTargets()),
         "prm_gold": (_card("prm_gold", "correctness", "lab-checker"), labels["exact"], StepTargets()),
     }

@@ -90,18 +90,18 @@ class Actor:
         return TokenReading(logprobs=found[0], entropies=None if entropy == "none" else found[1])
 
     @torch.no_grad()
-    def logprobs(self, rollouts: Sequence[Rollout], *, tokens_per_pass: int) -> list[FloatArray]:
+    def logprobs(self, rollouts: Sequence[Rollout], *, microbatch_tokens: int) -> list[FloatArray]:
         """log π [T] of every rollout's tokens, in nats. Prompts that rollouts share are read once."""
         if self.reader.plain:
             sequences = [rollout.prompt_ids + rollout.ids for rollout in rollouts]
             first = [len(rollout.prompt_ids) for rollout in rollouts]
             with torch.autocast(self.model.device.type, dtype=torch.bfloat16, enabled=self.bf16):
                 known, _ = read_logprobs(
-                    self.model, sequences, first, temperature=self.temperature, batch_tokens=tokens_per_pass
+                    self.model, sequences, first, temperature=self.temperature, batch_tokens=microbatch_tokens
                 )
             return [one.double().numpy() for one in known]
         found: dict[int, FloatArray] = {}
-        for part in passes(rollouts, tokens_per_pass):
+        for part in passes(rollouts, microbatch_tokens):
             chosen = [rollouts[index] for index in part]
             read = self.read(chosen).logprobs.double().cpu().numpy()
             cuts = np.cumsum([len(rollout.ids) for rollout in chosen])[:-1]
@@ -124,13 +124,13 @@ class Reference:
         """Follow the policy to its device."""
         self._actor.model.to(device)
 
-    def logprobs(self, rollouts: Sequence[Rollout], *, tokens_per_pass: int) -> list[FloatArray]:
+    def logprobs(self, rollouts: Sequence[Rollout], *, microbatch_tokens: int) -> list[FloatArray]:
         """log π_ref [T] of every rollout's tokens, in nats."""
         if not self._adapted:
-            return self._actor.logprobs(rollouts, tokens_per_pass=tokens_per_pass)
+            return self._actor.logprobs(rollouts, microbatch_tokens=microbatch_tokens)
         self._actor.model.disable_adapters()
         try:
-            return self._actor.logprobs(rollouts, tokens_per_pass=tokens_per_pass)
+            return self._actor.logprobs(rollouts, microbatch_tokens=microbatch_tokens)
         finally:
             self._actor.model.enable_adapters()
 
@@ -167,7 +167,7 @@ def response_places(rollouts: Sequence[Rollout]) -> tuple[torch.Tensor, torch.Te
     return torch.tensor(rows), torch.tensor(columns)
 
 
-def passes(rollouts: Sequence[Rollout], tokens_per_pass: int) -> Iterator[list[int]]:
+def passes(rollouts: Sequence[Rollout], microbatch_tokens: int) -> Iterator[list[int]]:
     """Indices of rollouts that are read together: similar lengths, at most so many tokens with padding.
 
     One that is longer alone has a pass of its own.
@@ -176,7 +176,7 @@ def passes(rollouts: Sequence[Rollout], tokens_per_pass: int) -> Iterator[list[i
     part: list[int] = []
     for index in sorted(range(len(rollouts)), key=lengths.__getitem__, reverse=True):
         # the first of a part is its longest: too little memory shows at once
-        if part and (len(part) + 1) * lengths[part[0]] > tokens_per_pass:
+        if part and (len(part) + 1) * lengths[part[0]] > microbatch_tokens:
             yield part
             part = []
         part.append(index)

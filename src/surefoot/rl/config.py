@@ -15,7 +15,8 @@ from surefoot.rl.learner_config import CriticConfig, OnlinePRMConfig
 Mean = Literal["token", "sequence", "constant"]
 
 _NOT_DECISIVE = {
-    "batch_size", "tokens_per_pass", "gradient_checkpointing", "checkpoint_every", "keep_samples", "report_to"
+    "batch_size", "microbatch_tokens", "gradient_checkpointing", "checkpoint_every", "keep_samples",
+    "report_to",
 }  # fmt: skip
 """Settings of memory use and of logging: they change results by rounding at most."""
 
@@ -116,14 +117,16 @@ class RLConfig(BaseModel):
         default=10, ge=0, description="Updates over which the learning rate rises; then it is constant."
     )
     weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
-    clip: float = Field(default=1.0, gt=0, description="Maximum norm of the gradient.")
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="Gradients with a larger norm are scaled down to this one."
+    )
     batch_size: int = Field(
         default=256,
         ge=1,
         description="Samples decoded together in this process, in rollouts and evaluations; a server batches "
         "by itself.",
     )
-    tokens_per_pass: int = Field(
+    microbatch_tokens: int = Field(
         default=8_192, ge=1, description="Maximum tokens, including padding, of a forward and backward pass."
     )
     lora: Lora | None = Field(default=None, description="Train a LoRA adapter instead of the whole model.")

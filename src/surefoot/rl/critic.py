@@ -57,7 +57,8 @@ class Critic:
         found: dict[int, FloatArray] = {}
         trunk = self.model.trunk
         with torch.autocast(trunk.device.type, dtype=torch.bfloat16, enabled=self.execution.bf16):
-            for reading in read_states(trunk, sequences, places, batch_tokens=self.execution.tokens_per_pass):
+            most = self.execution.microbatch_tokens
+            for reading in read_states(trunk, sequences, places, batch_tokens=most):
                 for number, states_th in reading.states.items():
                     found[number] = self.model.read(states_th).double().cpu().numpy()
         return [found[number] for number in range(len(rollouts))]

@@ -28,15 +28,14 @@ class Optimisation(Protocol):
     def weight_decay(self) -> float: ...
 
     @property
-    def clip(self) -> float:
-        """Largest norm of the gradient."""
+    def max_grad_norm(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
     """How models that learn on rollouts are computed: memory, precision, processes."""
 
-    tokens_per_pass: int = 16_384
+    microbatch_tokens: int = 16_384
     """Most tokens, padding counted, of one forward and backward pass."""
     bf16: bool = False
     """Compute in bfloat16."""
@@ -61,7 +60,12 @@ class Learner:
         what: str,
         reader: nn.Module | None = None,
     ) -> None:
-        self.model, self.execution, self._clip, self._what = model, execution, config.clip, what
+        self.model, self.execution, self._max_grad_norm, self._what = (
+            model,
+            execution,
+            config.max_grad_norm,
+            what,
+        )
         _require_precision(model, what)
         optimiser = partial(
             torch.optim.AdamW, lr=config.learning_rate, weight_decay=config.weight_decay, betas=(0.9, 0.99)
@@ -83,7 +87,7 @@ class Learner:
         if not rollouts:
             raise TrainingError(f"{self._what} has no rollouts to learn from; skip the round")
         team = self.execution.team
-        parts = list(passes(rollouts, self.execution.tokens_per_pass))
+        parts = list(passes(rollouts, self.execution.microbatch_tokens))
         count = team.largest(len(parts))
         self.optimiser.zero_grad()
         total = 0.0
@@ -97,14 +101,16 @@ class Learner:
                 total += share.item()
         total = team.total(total)
         self._require_finite(total, "loss")
-        norm = team.clip(self.parameters.values(), self._clip)
+        norm = team.clip(self.parameters.values(), self._max_grad_norm)
         self._require_finite(norm, "norm of the gradient")
         self.optimiser.step()
         return total, norm
 
     def _require_finite(self, value: float, of: str) -> None:
         if not math.isfinite(value):
-            raise TrainingError(f"the {of} of {self._what} is {value}; lower its 'learning_rate' or 'clip'")
+            raise TrainingError(
+                f"the {of} of {self._what} is {value}; lower its 'learning_rate' or 'max_grad_norm'"
+            )
 
 
 def _require_precision(model: nn.Module, what: str) -> None:

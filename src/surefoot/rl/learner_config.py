@@ -13,14 +13,19 @@ class OnlinePRMConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    learning_rate: float = Field(default=3e-4, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    beta: float = Field(default=0.05, gt=0)
-    """Log odds of a right outcome per nat of log-ratio. The rewards of tokens are not scaled by it."""
-    clip: float = Field(default=10.0, gt=0)
-    """Largest norm of the gradient."""
-    epochs: int = Field(default=1, ge=1)
-    """Steps of the optimiser a round, each over all its rollouts."""
+    learning_rate: float = Field(default=3e-4, gt=0, description="Learning rate.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
+    beta: float = Field(
+        default=0.05,
+        gt=0,
+        description="Log odds of a correct outcome per nat of log-ratio; token rewards are not scaled by it.",
+    )
+    max_grad_norm: float = Field(
+        default=10.0, gt=0, description="Gradients with a larger norm are scaled down to this one."
+    )
+    epochs: int = Field(
+        default=1, ge=1, description="Optimiser steps per round, each over all of its rollouts."
+    )
 
 
 class CriticConfig(BaseModel):
@@ -28,13 +33,17 @@ class CriticConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    learning_rate: float = Field(default=1e-3, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    value_clip: float | None = Field(default=0.2, gt=0)
-    """A value that moved further than this from what it was in the rollout counts by its bounded self where
-    that is worse (PPO's own code has 0.2, for returns of about 1); ``None`` = plain squares."""
-    clip: float = Field(default=1.0, gt=0)
-    """Largest norm of the gradient."""
-    epochs: int = Field(default=1, ge=1)
-    minibatches: int = Field(default=4, ge=1)
-    """Steps of the optimiser an epoch, each over its share of the rollouts."""
+    learning_rate: float = Field(default=1e-3, gt=0, description="Learning rate.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
+    value_clip: float | None = Field(
+        default=0.2,
+        gt=0,
+        # PPO's own code has 0.2, for returns of about 1
+        description="Bound on how far a value may move from that of the rollout before its loss is clipped; "
+        "none: plain squared error.",
+    )
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="Gradients with a larger norm are scaled down to this one."
+    )
+    epochs: int = Field(default=1, ge=1, description="Passes over the rollouts of a round.")
+    minibatches: int = Field(default=4, ge=1, description="Optimiser steps per epoch.")

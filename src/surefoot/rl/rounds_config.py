@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.protocols import Sampling
-from surefoot.training.config import TrainingConfig
+from surefoot.training.config import SFTConfig
 
 After = Literal["until_error", "all"]
 
@@ -32,8 +32,8 @@ class RoundsConfig(BaseModel):
     data: Literal["all", "last"] = Field(
         default="all", description="Fine-tune on the data of all rounds so far, or of the last round alone."
     )
-    training: TrainingConfig = Field(
-        default=TrainingConfig(epochs=2, batch_size=16, learning_rate=3e-4),
+    training: SFTConfig = Field(
+        default=SFTConfig(epochs=2),
         description="How to fine-tune in a round; its seed is ignored in favour of the run's.",
     )
     max_length: int | None = Field(

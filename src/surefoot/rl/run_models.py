@@ -46,7 +46,7 @@ class RunModels:
                 "and start from it"
             )
         execution = Execution(
-            tokens_per_pass=config.tokens_per_pass,
+            microbatch_tokens=config.microbatch_tokens,
             bf16=config.bf16,
             gradient_checkpointing=config.gradient_checkpointing,
             team=team,
@@ -80,15 +80,15 @@ class RunModels:
 
     def assess(self, groups: list[list[Rollout]]) -> tuple[list[Lesson], Assessment]:
         """What the policy is to learn of a round's rollouts, and what the judges said of them."""
-        flat, most = [rollout for group in groups for rollout in group], self.config.tokens_per_pass
+        flat, most = [rollout for group in groups for rollout in group], self.config.microbatch_tokens
         several = self.config.epochs * self.config.minibatches > 1
         kl = self.config.objective.kl
         old: Sequence[FloatArray | None] = [None] * len(flat)
         if several or (kl and kl.where == "reward"):
-            old = self._updater.actor.logprobs(flat, tokens_per_pass=most)
+            old = self._updater.actor.logprobs(flat, microbatch_tokens=most)
         reference: Sequence[FloatArray | None] = [None] * len(flat)
         if self.reference:
-            reference = self.reference.logprobs(flat, tokens_per_pass=most)
+            reference = self.reference.logprobs(flat, microbatch_tokens=most)
         penalty = None
         if kl and kl.where == "reward":
             penalty = [

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from surefoot.errors import TrainingError
 from surefoot.models.reward_model import pad_batch
-from surefoot.training.config import TrainingConfig
+from surefoot.training.config import LoopConfig
 from surefoot.training.targets import Example, TrainingItem
 
 
@@ -46,7 +46,9 @@ class Inputs:
     depths_bt: torch.Tensor | None
 
 
-def batch_order(items: Sequence[TrainingItem], config: TrainingConfig) -> list[list[int]]:
+def batch_order(
+    items: Sequence[TrainingItem], config: LoopConfig, *, balance: float | None = None
+) -> list[list[int]]:
     """Item numbers of every update: each epoch sees each item once, in a new order.
 
     Within a window of 16 batches similar lengths are put together, which saves padding, and the batches
@@ -55,7 +57,7 @@ def batch_order(items: Sequence[TrainingItem], config: TrainingConfig) -> list[l
     rng = np.random.default_rng(config.seed)
     batches: list[list[int]] = []
     size = config.batch_size
-    buckets = None if config.balance is None else _buckets(items, config.balance)
+    buckets = None if balance is None else _buckets(items, balance)
     for _ in range(config.epochs):
         order = _balanced(buckets, rng) if buckets else rng.permutation(len(items)).tolist()
         epoch = []
@@ -88,20 +90,22 @@ def _balanced(buckets: tuple[list[int], list[int]], rng: np.random.Generator) ->
     return [number for both in zip(*draws, strict=True) for number in both]
 
 
-def cut_passes(batch: list[TrainingItem], config: TrainingConfig, workers: int = 1) -> list[Pass]:
+def cut_passes(
+    batch: list[TrainingItem], config: LoopConfig, *, layout: str = "padded", workers: int = 1
+) -> list[Pass]:
     """An update's forward passes, all workers' together: a multiple of ``workers``, similar lengths together.
 
-    Pass number p belongs to worker p mod ``workers``; there are ``accumulate`` of them for each, more
-    where ``tokens_per_pass`` is too little, fewer where the batch has too few items. What is missing to the
-    multiple is repeated with weight 0.
+    Pass number p belongs to worker p mod ``workers``; there are ``gradient_accumulation_steps`` of them
+    for each, more where ``microbatch_tokens`` is too little, fewer where the batch has too few items. What is
+    missing to the multiple is repeated with weight 0.
     """
-    count = config.accumulate * workers
-    if count == 1 and config.tokens_per_pass is None:
+    count = config.gradient_accumulation_steps * workers
+    if count == 1 and config.microbatch_tokens is None:
         return [Pass(items=batch)]
     ordered = sorted(batch, key=lambda item: item.length, reverse=True)  # too little memory shows at once
     shares = _even(ordered, min(count, len(ordered)))
-    if config.tokens_per_pass is not None:
-        shares = [piece for share in shares for piece in _fill(share, config)]
+    if config.microbatch_tokens is not None:
+        shares = [piece for share in shares for piece in _fill(share, config.microbatch_tokens, layout)]
     passes = [Pass(items=share) for share in shares]
     return passes + [Pass(items=shares[-1][:1], weight=0.0)] * (-len(passes) % workers)
 
@@ -117,11 +121,11 @@ def _even(ordered: list[TrainingItem], count: int) -> list[list[TrainingItem]]:
     return [ordered[start:end] for start, end in pairwise(cuts)]
 
 
-def _fill(ordered: list[TrainingItem], config: TrainingConfig) -> list[list[TrainingItem]]:
-    """Pieces of at most ``tokens_per_pass`` tokens; an item that is larger alone has a pass of its own."""
+def _fill(ordered: list[TrainingItem], most: int, layout: str) -> list[list[TrainingItem]]:
+    """Pieces of at most ``most`` tokens; an item that is larger alone has a pass of its own."""
     pieces: list[list[TrainingItem]] = []
     for item in ordered:
-        if pieces and _cost([*pieces[-1], item], config.layout) <= (config.tokens_per_pass or 0):
+        if pieces and _cost([*pieces[-1], item], layout) <= most:
             pieces[-1].append(item)
         else:
             pieces.append([item])

@@ -20,10 +20,10 @@ from surefoot.models.lora import has_adapter
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Record, Trace
-from surefoot.training.config import TrainingConfig, TrainingLog
+from surefoot.training.config import SFTConfig, TrainingLog
 from surefoot.training.language import context_of, fit_tokens
 from surefoot.training.targets import Example, ExampleSet, LeftOut
-from surefoot.training.updates import Progress, refuse_options
+from surefoot.training.updates import Progress
 
 
 class Demonstration(Record):
@@ -110,7 +110,7 @@ def clone_steps(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[Example],
-    config: TrainingConfig,
+    config: SFTConfig,
     directory: Path,
     *,
     progress: Progress | None = None,
@@ -124,7 +124,6 @@ def clone_steps(
     Raises ``TrainingError`` where :func:`surefoot.training.language.fit_tokens` does, and for a model that is
     an adapter already.
     """
-    refuse_options(config, ("balance",), "cloned policies")
     if has_adapter(model):
         raise TrainingError(
             "the policy is an adapter on its base already: merge it into the base (peft's merge_and_unload) "
@@ -135,7 +134,6 @@ def clone_steps(
         examples,
         config,
         directory,
-        kind="cloned policies",
         save=lambda: save_causal(model, tokenizer, directory),
         progress=progress,
     )

@@ -1,4 +1,7 @@
-"""How to train, and what happened: the settings and the log of a training run."""
+"""Settings of training, one class for each kind of model, and the log that a run leaves behind.
+
+Loads without torch: the command line makes its options from these classes.
+"""
 
 from __future__ import annotations
 
@@ -7,64 +10,172 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.models.lora import Lora
-from surefoot.training.losses import Loss
+
+Loss = Literal["bce", "mse", "classes", "pairwise"]
+"""See :func:`surefoot.training.losses.reduced_loss`."""
 
 
-class TrainingConfig(BaseModel):
-    """How to train. Defaults suit the lab's models; large ones want a smaller ``learning_rate``."""
+class LoopConfig(BaseModel):
+    """What every kind of training has. Defaults suit the lab's models; large ones want a smaller rate."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    epochs: int = Field(default=3, ge=1)
-    batch_size: int = Field(default=32, ge=1)
-    """Traces (or pairs) per update, over all processes and forward passes together."""
-    learning_rate: float = Field(default=1e-3, gt=0)
-    weight_decay: float = 0.01
-    warmup: float = Field(default=0.05, ge=0, le=1)
-    """Share of the updates in which the rate rises; then it falls linearly to 0."""
-    clip: float = 1.0
-    """Largest norm of the gradient."""
-    seed: int = 0
-    checkpoint_every: int = Field(default=200, ge=1)
-    """Updates between checkpoints."""
-    freeze_trunk: bool = False
-    """Train the head only, on hidden states computed once."""
-    head_epochs: int = Field(default=0, ge=0)
-    """Epochs for the head alone, on the frozen trunk, before the whole model is trained, so that a head that
-    knows nothing does not spoil the trunk (Kumar et al., arXiv 2202.10054; PURE, arXiv 2504.15275)."""
-    head_learning_rate: float = Field(default=1e-2, gt=0)
-    loss: Loss = "bce"
-    """What is minimised (``surefoot.training.losses``); the head must fit it."""
-    lora: Lora | None = None
-    """Train an adapter and the head, in place of the whole model."""
-    balance: float | None = Field(default=None, gt=0, le=1)
-    """Threshold of two-bucket sampling: traces with a target below it, and those without, are drawn equally
-    often, the rarer ones repeatedly (Setlur et al., arXiv 2410.08146, at 0.5)."""
-    accumulate: int = Field(default=1, ge=1)
-    """Forward passes per update (and process): each takes its share of the batch, by length."""
-    tokens_per_pass: int | None = Field(default=None, ge=1)
-    """Most tokens, padding counted, of one forward pass; an update takes as many passes as that needs."""
-    layout: Literal["padded", "packed"] = "padded"
-    """padded: one trace a row; packed: the traces of a pass in one row, which do not see each other. Faster
-    is padded on a CPU, packed where the trunk runs FlashAttention."""
-    gradient_checkpointing: bool = False
-    """Compute activations again on the way back: less memory, about a third more time."""
-    bf16: bool = False
-    """Run the trunk in bfloat16; weights, head and optimiser stay as they are."""
-    evaluate_every: int | None = Field(default=None, ge=1)
-    """Updates between evaluations on the held-out traces; ``None`` = once an epoch."""
-    patience: int | None = Field(default=None, ge=1)
-    """Stop after so many evaluations without a better step AUC; ``None`` = go on to the end."""
-    report_to: tuple[str, ...] = ()
-    """Trackers that get the curves too: tensorboard, wandb, trackio ... (those of accelerate)."""
+    epochs: int = Field(default=3, ge=1, description="Passes over the training data.")
+    batch_size: int = Field(
+        default=16,
+        ge=1,
+        description="Traces (or pairs) per optimiser step, over all processes and microbatches.",
+    )
+    learning_rate: float = Field(
+        default=3e-4, gt=0, description="Highest learning rate; 1e-5 suits a large trunk."
+    )
+    weight_decay: float = Field(default=0.01, ge=0, description="Weight decay of AdamW.")
+    warmup: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Share of the steps in which the learning rate rises; then it falls linearly to 0.",
+    )
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="Gradients with a larger norm are scaled down to this one."
+    )
+    seed: int = Field(default=0, description="Seed of the batch order, dropout and new weights.")
+    checkpoint_every: int = Field(default=200, ge=1, description="Optimiser steps between checkpoints.")
+    gradient_accumulation_steps: int = Field(
+        default=1, ge=1, description="Microbatches per optimiser step and process, cut by length."
+    )
+    microbatch_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most tokens of one microbatch, padding included; adds microbatches where needed.",
+    )
+    gradient_checkpointing: bool = Field(
+        default=False,
+        description="Recompute activations in the backward pass: less memory for about a third more time.",
+    )
+
+
+class TrunkConfig(LoopConfig):
+    """Kinds that can train an adapter, in bfloat16 and on packed rows."""
+
+    lora: Lora | None = Field(
+        default=None, description="Train a low-rank adapter (peft) instead of the whole model."
+    )
+    layout: Literal["padded", "packed"] = Field(
+        default="padded",
+        description="padded: one trace per row; packed: the traces of a microbatch in one row without seeing "
+        "each other, which is faster where the trunk runs FlashAttention.",
+    )
+    bf16: bool = Field(
+        default=False, description="Run the trunk in bfloat16; weights and optimiser keep their type."
+    )
+
+
+class TrainingConfig(TrunkConfig):
+    """Training of a trunk with a head that scores steps: PRMs, ORMs and PAVs."""
+
+    freeze_trunk: bool = Field(
+        default=False, description="Train the head only, on hidden states that are computed once."
+    )
+    head_epochs: int = Field(
+        default=3,
+        ge=0,
+        # a random head would spoil the trunk: Kumar et al., arXiv 2202.10054; PURE, arXiv 2504.15275
+        description="Epochs for the head alone, on the frozen trunk, before the whole model is trained.",
+    )
+    head_learning_rate: float = Field(
+        default=1e-2, gt=0, description="Highest learning rate while the head is trained alone."
+    )
+    loss: Loss = Field(
+        default="bce",
+        description="bce (cross-entropy), mse (squared error), classes (bad, neutral, good) or pairwise "
+        "(preferences between rival steps).",
+    )
+    balance: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        # Setlur et al., arXiv 2410.08146, at 0.5
+        description="Draw traces with a target below this threshold as often as the others.",
+    )
+    evaluate_every: int | None = Field(
+        default=None,
+        ge=1,
+        description="Optimiser steps between evaluations on the held-out traces; once per epoch by default.",
+    )
+    patience: int | None = Field(
+        default=None, ge=1, description="Stop after this many evaluations without a better step AUC."
+    )
+    report_to: tuple[str, ...] = Field(
+        default=(), description="Trackers for the curves: tensorboard, wandb, trackio (those of accelerate)."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.lora and self.freeze_trunk:
-            raise ValueError("'lora' trains an adapter in the trunk, 'freeze_trunk' none of it; choose one")
+            raise ValueError(
+                "'lora' trains an adapter in the trunk and 'freeze_trunk' nothing in it; choose one"
+            )
         if self.balance is not None and self.loss == "pairwise":
-            raise ValueError("'balance' parts single traces; pairs have none to part")
+            raise ValueError("'balance' sorts single traces by their targets; loss 'pairwise' has pairs")
         return self
+
+
+class ImplicitConfig(LoopConfig):
+    """Training of an implicit PRM on outcomes. EurusPRM (7B) had a rate of 5e-7 and 64 traces per step."""
+
+    balance: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Draw traces with an outcome below this threshold as often as the others.",
+    )
+
+
+class SFTConfig(TrunkConfig):
+    """Supervised fine-tuning of a language model on chosen tokens: cloned policies."""
+
+
+class VerifierConfig(SFTConfig):
+    """Fine-tuning of a generative verifier, as ThinkPRM (1.5B, full weights; arXiv 2504.16828) did it."""
+
+    batch_size: int = Field(default=32, ge=1, description="Critiques per optimiser step.")
+    learning_rate: float = Field(default=6e-5, gt=0, description="Highest learning rate.")
+
+
+class StepTargets(BaseModel):
+    """A PRM's targets: the labels of the steps.
+
+    A correctness label of +1 becomes 1 and -1 becomes 0; ``neutral`` says what 0 becomes. A value label is
+    the target itself, or 1[value > 0] with ``hard``. With ``up_to_first_error`` nothing after the first bad
+    step is trained on (Lightman et al., arXiv 2305.20050, section 2.6).
+
+    An advantage A in [-1, 1] becomes (1 + A) / 2: a score s then says A = 2 s - 1, which is what
+    :class:`surefoot.models.pav.EffectiveReward` reads. None of the options above applies to advantages, and
+    they are not mixed with labels of another kind.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["step"] = "step"
+    neutral: Literal["good", "bad", "drop", "class"] = Field(
+        default="good",
+        description="What a label of 0 becomes: good (1), bad (0), drop (no target) or class (½, a class of "
+        "its own for loss 'classes').",
+    )
+    hard: bool = Field(default=False, description="Train on 1[value > 0] instead of the value.")
+    up_to_first_error: bool = Field(default=False, description="No loss after the first bad step.")
+
+
+class OutcomeTargets(BaseModel):
+    """An ORM's targets: the outcome of the whole trace (Cobbe et al., arXiv 2110.14168)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["outcome"] = "outcome"
+    at: Literal["last", "every"] = Field(
+        default="every", description="Put the outcome at the last step or at every step."
+    )
 
 
 class Evaluation(BaseModel):
@@ -83,15 +194,15 @@ class TrainingLog(BaseModel):
     norms: list[float] = Field(default_factory=list)
     """Norm of the gradient before clipping."""
     tokens: int = 0
-    """Tokens of the traces, padding left out."""
+    """Tokens of the traces without padding."""
     validation: list[Evaluation] = Field(default_factory=list)
     stopped: str | None = None
     """Why training ended early; ``None`` if it did not."""
 
     @property
     def best(self) -> Evaluation | None:
-        """The first evaluation with the highest AUC: what is kept."""
-        return max(self.validation, key=lambda one: one.auc, default=None)
+        """The first evaluation with the highest AUC: the one whose weights are saved."""
+        return max(self.validation, key=lambda evaluation: evaluation.auc, default=None)
 
     @property
     def stale(self) -> int:

@@ -17,23 +17,9 @@ from surefoot.models.causal import target_logprobs
 from surefoot.models.implicit import ImplicitPRM, counted_tokens, response_of
 from surefoot.models.reward_model import pad_batch
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.training.config import TrainingConfig, TrainingLog
+from surefoot.training.config import ImplicitConfig, TrainingLog
 from surefoot.training.targets import Example, ExampleSet, LeftOut
-from surefoot.training.updates import Progress, refuse_options, run_updates
-
-_FOREIGN = (
-    "freeze_trunk",
-    "head_epochs",
-    "head_learning_rate",
-    "loss",
-    "lora",
-    "layout",
-    "bf16",
-    "evaluate_every",
-    "patience",
-    "report_to",
-)
-"""Options of ``TrainingConfig`` that mean nothing here, or are not built."""
+from surefoot.training.updates import Progress, run_updates
 
 
 def build_outcome_examples(
@@ -119,7 +105,7 @@ class OutcomeLoss:
 def train_implicit(
     model: ImplicitPRM,
     examples: Sequence[Example],
-    config: TrainingConfig,
+    config: ImplicitConfig,
     directory: Path,
     *,
     with_reference: bool = True,
@@ -135,7 +121,6 @@ def train_implicit(
     Raises ``TrainingError`` for options that do not apply, and naming the traces of a batch whose loss or
     gradient is not finite.
     """
-    refuse_options(config, _FOREIGN, "implicit reward models")
     return run_updates(
         model.policy,
         examples,
@@ -143,6 +128,7 @@ def train_implicit(
         config,
         directory,
         terms=lambda _: 1,
+        balance=config.balance,
         save=lambda: model.save(directory, with_reference=with_reference),
         progress=progress,
     )

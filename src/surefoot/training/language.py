@@ -16,43 +16,30 @@ from surefoot.errors import CheckpointError, TrainingError
 from surefoot.models.causal import require_plain_head, target_logprobs
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.training.batches import can_pack, lay_out
-from surefoot.training.config import TrainingConfig, TrainingLog
+from surefoot.training.config import SFTConfig, TrainingLog
 from surefoot.training.targets import Example
-from surefoot.training.updates import Progress, refuse_options, run_updates
-
-_FOREIGN = (
-    "freeze_trunk",
-    "head_epochs",
-    "head_learning_rate",
-    "loss",
-    "evaluate_every",
-    "patience",
-    "report_to",
-)
-"""Options of ``TrainingConfig`` that mean nothing here, or are not built."""
+from surefoot.training.updates import Progress, run_updates
 
 
 def fit_tokens(
     model: PreTrainedModel,
     examples: Sequence[Example],
-    config: TrainingConfig,
+    config: SFTConfig,
     directory: Path,
     *,
-    kind: str,
     save: Callable[[], None],
     progress: Progress | None = None,
 ) -> TrainingLog:
     """Train ``model``, or an adapter of it (``config.lora``), on the tokens at the examples' positions.
 
-    ``kind`` names in errors what is trained; ``save`` writes it, and is called at the end. ``progress`` gets
+    ``save`` writes the result and is called at the end. ``progress`` gets
     (updates done, updates in all, loss). Goes on from ``directory/checkpoint.safetensors`` if there is one.
     One process.
 
-    Raises ``TrainingError`` for no examples, one longer than the model's context, options that do not apply,
+    Raises ``TrainingError`` for no examples, one longer than the model's context,
     an adapter whose base could not be found again, or a loss or gradient that is not finite, naming the
     traces.
     """
-    refuse_options(config, _FOREIGN, kind)
     _check_examples(model, examples)
     if config.layout == "packed" and not can_pack(model.base_model):
         raise TrainingError(
@@ -68,6 +55,7 @@ def fit_tokens(
         config,
         directory,
         terms=lambda example: len(example.positions),
+        layout=config.layout,
         save=save,
         progress=progress,
     )
@@ -79,7 +67,7 @@ class TokenLoss:
     The head is applied to those positions, some at a time, where the logits are its plain product.
     """
 
-    def __init__(self, model: PreTrainedModel, config: TrainingConfig) -> None:
+    def __init__(self, model: PreTrainedModel, config: SFTConfig) -> None:
         self._model, self._config = model, config
         try:
             require_plain_head(model)

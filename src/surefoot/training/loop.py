@@ -29,8 +29,6 @@ from surefoot.training.updates import recompute_activations
 from surefoot.training.validation import HeldOut
 from surefoot.training.workers import Alone, Workers, open_workers, whole
 
-__all__ = ["TrainingConfig", "TrainingLog", "train"]
-
 Progress = Callable[[int, int, float], None]
 
 
@@ -118,7 +116,7 @@ def _optimise(plan: _Plan) -> TrainingLog:
     )
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     run = _Run(plan, called, optimiser, parameters, features, team)
-    batches = batch_order(plan.items, config)
+    batches = batch_order(plan.items, config, balance=config.balance)
     rates = [
         config.learning_rate * rate_share(update, len(batches), config.warmup)
         for update in range(len(batches))
@@ -164,7 +162,7 @@ class _Run:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         torch.manual_seed(config.seed + number)  # dropout, too, is the same after a restart
-        passes = cut_passes(batch, config, team.count)
+        passes = cut_passes(batch, config, layout=config.layout, workers=team.count)
         share = 1 / sum(len(item.terms) for item in batch) if len(passes) > 1 else None
         mine = passes[team.rank :: team.count]
         self.optimiser.zero_grad()
@@ -177,7 +175,7 @@ class _Run:
             losses.append(loss.item())
         log.losses.append(team.total(sum(losses)))
         _check_finite(log.losses[-1], "loss", number, batch, mine, losses)
-        norm = team.clip(self.parameters.values(), config.clip)
+        norm = team.clip(self.parameters.values(), config.max_grad_norm)
         _check_finite(norm, "norm of the gradient", number, batch, mine, losses)
         self.optimiser.step()
         log.norms.append(norm)

@@ -9,8 +9,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from surefoot.errors import TrainingError
 from surefoot.models.card import Head
-
-Loss = Literal["bce", "mse", "classes", "pairwise"]
+from surefoot.training.config import Loss
 
 _HEADS: dict[Loss, tuple[Head, ...]] = {
     "bce": ("logit",),

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from surefoot.models.card import CheckpointCard
 from surefoot.models.verifier_checkpoint import FAMILY, VerifierCheckpoint
 from surefoot.models.verifier_format import VerifierFormat
-from surefoot.training.config import TrainingConfig, TrainingLog
+from surefoot.training.config import TrainingLog, VerifierConfig
 from surefoot.training.language import fit_tokens
 from surefoot.training.targets import Example
 from surefoot.training.updates import Progress
@@ -25,7 +25,7 @@ def train_verifier(
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[Example],
     form: VerifierFormat,
-    config: TrainingConfig,
+    config: VerifierConfig,
     directory: Path,
     *,
     base: str,
@@ -43,7 +43,7 @@ def train_verifier(
     transformers (or peft) checkpoint, by anything else. ``progress`` gets (updates done, updates in all,
     loss). Goes on from ``directory/checkpoint.safetensors`` if there is one.
 
-    Raises ``TrainingError`` for no examples, one longer than the model's context, options that do not apply,
+    Raises ``TrainingError`` for no examples, one longer than the model's context,
     an adapter whose base could not be found again, or a loss or gradient that is not finite, naming the
     traces.
     """
@@ -61,7 +61,6 @@ def train_verifier(
         examples,
         config,
         directory,
-        kind="generative verifiers",
         save=lambda: trained.save(directory),
         progress=progress,
     )

@@ -5,49 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
-
-from pydantic import BaseModel, ConfigDict
+from typing import Protocol
 
 from surefoot.errors import TrainingError
 from surefoot.labels import as_target
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import LabelKind
+from surefoot.training.config import OutcomeTargets, StepTargets
 
 from transformers import PreTrainedTokenizerBase  # isort: skip
 
 _NEUTRAL: Mapping[str, float | None] = {"good": 1.0, "bad": 0.0, "drop": None, "class": 0.5}
-
-
-class StepTargets(BaseModel):
-    """A PRM's targets: the labels of the steps.
-
-    A correctness label of +1 becomes 1 and -1 becomes 0; ``neutral`` says what 0 becomes: 1, 0, nothing,
-    or with ``class`` the target ½ that stands for a class of its own (loss ``classes``). A value label
-    is the target itself, or 1[value > 0] with ``hard``. With ``up_to_first_error`` nothing after the first
-    bad step is trained on (Lightman et al., arXiv 2305.20050, section 2.6).
-
-    An advantage A in [-1, 1] becomes (1 + A) / 2: a score s then says A = 2 s - 1, which is what
-    :class:`surefoot.models.pav.EffectiveReward` reads. It is a quantity of its own: none of the options
-    above is for it, and it is not trained on together with another kind.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kind: Literal["step"] = "step"
-    neutral: Literal["good", "bad", "drop", "class"] = "good"
-    hard: bool = False
-    up_to_first_error: bool = False
-
-
-class OutcomeTargets(BaseModel):
-    """An ORM's targets: the outcome of the whole trace, at its last step or at every step (Cobbe et al.)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kind: Literal["outcome"] = "outcome"
-    at: Literal["last", "every"] = "last"
 
 
 @dataclass(frozen=True, kw_only=True)

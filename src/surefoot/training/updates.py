@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 
 from surefoot.errors import TrainingError
 from surefoot.io import write_json
-from surefoot.training.batches import batch_order, cut_passes
+from surefoot.training.batches import Pass, batch_order, cut_passes
 from surefoot.training.checkpoint import load_state, save_state, write_curves
-from surefoot.training.config import TrainingConfig, TrainingLog, rate_share
+from surefoot.training.config import LoopConfig, TrainingLog, rate_share
 from surefoot.training.targets import Example
 
 Progress = Callable[[int, int, float], None]
@@ -30,11 +30,13 @@ def run_updates(
     model: PreTrainedModel,
     examples: Sequence[Example],
     loss: SummedLoss,
-    config: TrainingConfig,
+    config: LoopConfig,
     directory: Path,
     *,
     terms: Callable[[Example], int],
     save: Callable[[], None],
+    balance: float | None = None,
+    layout: str = "padded",
     progress: Progress | None = None,
 ) -> TrainingLog:
     """Train the parameters of ``model`` that require a gradient; returns the log, also ``training.json``.
@@ -54,7 +56,7 @@ def run_updates(
         parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay, betas=(0.9, 0.98)
     )
     log = load_state(checkpoint, parameters, [optimiser], TrainingLog)
-    batches = batch_order(examples, config)
+    batches = batch_order(examples, config, balance=balance)
     rates = [config.learning_rate * rate_share(n, len(batches), config.warmup) for n in range(len(batches))]
     for update in range(len(log.losses), len(batches)):
         batch = [examples[index] for index in batches[update]]
@@ -62,8 +64,10 @@ def run_updates(
             group["lr"] = rates[update]
         torch.manual_seed(config.seed + update)  # dropout, too, is the same after a restart
         optimiser.zero_grad()
-        log.losses.append(_backward(loss, batch, config, update, sum(map(terms, batch))))
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters.values(), config.clip))
+        log.losses.append(
+            _backward(loss, cut_passes(list(batch), config, layout=layout), update, sum(map(terms, batch)))
+        )
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters.values(), config.max_grad_norm))
         _require_finite(norm, "norm of the gradient", update, batch)
         optimiser.step()
         log.norms.append(norm)
@@ -80,13 +84,6 @@ def run_updates(
     return log
 
 
-def refuse_options(config: TrainingConfig, names: Sequence[str], kind: str) -> None:
-    """Raise ``TrainingError`` if one of ``names``, options that ``kind`` lacks, is not at its default."""
-    for name in names:
-        if getattr(config, name) != TrainingConfig.model_fields[name].default:
-            raise TrainingError(f"{name!r} is no option of {kind}, which train a whole language model")
-
-
 def recompute_activations(model: PreTrainedModel) -> None:
     """Turn gradient checkpointing on, by its name since transformers 5.20 or so, or the one before."""
     names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
@@ -94,12 +91,10 @@ def recompute_activations(model: PreTrainedModel) -> None:
     enable({"use_reentrant": False})
 
 
-def _backward(
-    loss: SummedLoss, batch: list[Example], config: TrainingConfig, update: int, terms: int
-) -> float:
+def _backward(loss: SummedLoss, passes: Sequence[Pass], update: int, terms: int) -> float:
     """Gradient of the batch's mean loss, in as many passes as ``config`` wants; returns that loss."""
     total = 0.0
-    for one in cut_passes(list(batch), config):
+    for one in passes:
         term = loss(one.parts) / terms
         _require_finite(term.item(), "loss", update, one.parts)
         term.backward()

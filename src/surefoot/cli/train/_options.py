@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -13,7 +13,9 @@ from surefoot.cli import _options as o
 if TYPE_CHECKING:
     from surefoot.models.card import CheckpointCard
     from surefoot.models.encoding import Encoding
-    from surefoot.training.config import TrainingConfig
+    from surefoot.training.config import LoopConfig
+
+    C = TypeVar("C", bound=LoopConfig)
 
 Directory = Annotated[Path, typer.Option("--out", "-o", help="Directory for the checkpoint.")]
 Base = Annotated[
@@ -120,15 +122,16 @@ class LoopOptions:
     seed: o.Seed = 0
     device: o.Device = "cpu"
 
-    def config(self, **more: Any) -> TrainingConfig:
+    def config(self, kind: type[C], **more: Any) -> C:
         """Settings of the loop. Raises ``ValidationError`` (pydantic) for a value that it refuses."""
-        from surefoot.training.config import TrainingConfig
-
-        return TrainingConfig.model_validate(self._settings() | more)
+        return kind.model_validate(self._settings() | more)
 
     def _settings(self) -> dict[str, Any]:
-        names = ("epochs", "batch_size", "learning_rate", "accumulate", "tokens_per_pass", "seed")
-        return {name: getattr(self, name) for name in (*names, "gradient_checkpointing")}
+        names = ("epochs", "batch_size", "learning_rate", "seed", "gradient_checkpointing")
+        return {name: getattr(self, name) for name in names} | {
+            "gradient_accumulation_steps": self.accumulate,
+            "microbatch_tokens": self.tokens_per_pass,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +153,7 @@ class LargeLoopOptions(LoopOptions):
                 "--lora-alpha and --lora-target need --lora: without it the whole model is trained"
             )
         if self.lora is not None:
-            scale = 2.0 * self.lora if self.lora_alpha is None else self.lora_alpha
-            adapter = Lora(rank=self.lora, alpha=scale, targets=tuple(self.lora_target or ()))
+            adapter = Lora(rank=self.lora, alpha=self.lora_alpha, targets=tuple(self.lora_target or ()))
         layout = "packed" if self.packed else "padded"
         return super()._settings() | {"lora": adapter, "layout": layout, "bf16": self.bf16}
 

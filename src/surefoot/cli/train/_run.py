@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from surefoot.models.card import CheckpointCard
     from surefoot.models.reward_model import RewardModel
     from surefoot.protocols import LabelledTrace
-    from surefoot.training.config import TrainingConfig
-    from surefoot.training.targets import Example, OutcomeTargets, StepTargets, TrainingItem
+    from surefoot.training.config import OutcomeTargets, StepTargets, TrainingConfig
+    from surefoot.training.targets import Example, TrainingItem
 
 Progress = Callable[[int, int, float], None]
 """Called with updates done, updates in all, and the loss."""

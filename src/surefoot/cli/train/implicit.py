@@ -56,11 +56,12 @@ def implicit(
     from surefoot.cli.train._run import in_run
     from surefoot.models.implicit import ImplicitSettings
     from surefoot.records import Problem, Trace, content_id
+    from surefoot.training.config import ImplicitConfig
 
     choice("--read", read, "step", "prefix")
     with checked_options():
         encoding = reads.encoding()
-        config = options.config(balance=balance)
+        config = options.config(ImplicitConfig, balance=balance)
         ImplicitSettings.model_validate({"beta": beta})  # refused here, by the option's name
     items = pair(read_all(problems, Problem), read_all(traces, Trace))
     model: dict[str, Any] = {"reference": reference, "beta": beta, "read": read}

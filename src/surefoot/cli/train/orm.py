@@ -30,14 +30,14 @@ def orm(
     from surefoot.cli._shared import checked_options, labelled, read_all
     from surefoot.cli.train._run import of_traces, split, train_classifier
     from surefoot.records import Problem, Trace, content_id
-    from surefoot.training.targets import OutcomeTargets
+    from surefoot.training.config import OutcomeTargets, TrainingConfig
 
     with checked_options():
         card = options.card(
             reads, kind="orm", aggregation="last", score_means="outcome", label_source="outcome"
         )
         targets = OutcomeTargets.model_validate({"at": at})
-        config = options.config()
+        config = options.config(TrainingConfig)
     items = labelled(read_all(problems, Problem), read_all(traces, Trace), [])
     training, held_out = split(items, options.validation)
     train_classifier(

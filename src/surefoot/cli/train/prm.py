@@ -59,7 +59,8 @@ def prm(
     from surefoot.cli.train._run import of_traces, split, train_classifier
     from surefoot.errors import RunError
     from surefoot.records import Problem, StepLabel, Trace, content_id
-    from surefoot.training.targets import StepTargets, check_kinds
+    from surefoot.training.config import StepTargets, TrainingConfig
+    from surefoot.training.targets import check_kinds
 
     choice("--loss", loss, "bce", "mse", "classes", "pairwise")
     if linear and loss == "classes":
@@ -85,7 +86,7 @@ def prm(
             head="classes" if loss == "classes" else "linear" if linear else "logit",
             neutral=neutral if loss == "classes" else "good",
         )
-        config = options.config(loss=loss, balance=balance)
+        config = options.config(TrainingConfig, loss=loss, balance=balance)
     items = labelled(read_all(problems, Problem), read_all(traces, Trace), found) if traces else []
     training, held_out = split(items, options.validation)
     train_classifier(

@@ -66,12 +66,13 @@ def verifier(
     from surefoot.cli.train._run import in_run
     from surefoot.errors import TrainingError
     from surefoot.records import Problem, StepLabel, Trace, content_id
+    from surefoot.training.config import VerifierConfig
     from surefoot.training.generative_data import TraceCritiques
 
     choice("--neutral", neutral, "good", "bad", "drop")
     wanted = verifier_format(form)
     with checked_options():
-        config = options.config()
+        config = options.config(VerifierConfig)
     gold = [label for label in read_all(labels, StepLabel) if label.kind == "correctness"]
     if not gold:
         raise TrainingError(f"{labels}: no label of kind 'correctness', which verdicts have to agree with")
