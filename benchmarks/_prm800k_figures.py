@@ -12,9 +12,9 @@ import numpy as np
 from _prm800k_rows import SEED, StepLists, first_bad, halves, rated_rows
 from numpy.typing import NDArray
 
-from surefoot.evaluation.intervals import Interval, Resample, bootstrap_statistic
-from surefoot.evaluation.steps import auc_within, best_threshold, processbench_f1, step_auc
+from surefoot.evaluation.steps import best_threshold, processbench_f1
 from surefoot.protocols import LabelledTrace
+from surefoot.stats import Interval, Resample, bootstrap_statistic, roc_auc, roc_auc_within
 
 DRAWS = 1000
 BASELINE = "length"
@@ -45,11 +45,11 @@ def auc_figures(items: Sequence[LabelledTrace], arms: Arms, *, draws: int = DRAW
     groups = rows.siblings.max() + 1
 
     def pooled(values: NDArray[np.float64], labels: Labels, draw: Resample) -> float:
-        return step_auc(values[draw.items], labels[draw.items]).value
+        return roc_auc(values[draw.items], labels[draw.items]).value
 
     def among_siblings(values: NDArray[np.float64], labels: Labels, draw: Resample) -> float:
         group = draw.clusters * groups + rows.siblings[draw.items]
-        return auc_within(values[draw.items], labels[draw.items], group).value
+        return roc_auc_within(values[draw.items], labels[draw.items], group).value
 
     figures = []
     for name, auc, labels in (

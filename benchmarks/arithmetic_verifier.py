@@ -33,10 +33,10 @@ from surefoot import __version__
 from surefoot.formats import read_gsm8k_solutions, read_prm800k_steps, read_processbench
 from surefoot.labelling.arithmetic import ArithmeticVerifier, Check
 from surefoot.labelling.game24 import play
-from surefoot.labelling.stopping import wilson_interval
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
+from surefoot.stats import wilson_interval
 
 _ANNOTATION = re.compile(r"<<([^<>]*)>>")
 Figure = dict[str, object]
@@ -204,7 +204,7 @@ def on_games(folder: Path, most: int | None) -> list[Figure]:
 
 
 def _share(name: str, count: int, total: int) -> Figure:
-    low, high = wilson_interval(count, total)
+    low, high = wilson_interval(count, total).bounds
     return _figure(name, count / total, f"share of {total}", low, high)
 
 

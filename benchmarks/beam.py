@@ -46,7 +46,6 @@ from scoring import CLOCKS, Clock
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, AnswerStyle, Grader
-from surefoot.evaluation.intervals import bootstrap_difference
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import generate_problems
 from surefoot.models.incremental import IncrementalScorer
@@ -57,6 +56,7 @@ from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import Problem, Trace
 from surefoot.search import BeamSearch, Steps, run_search
 from surefoot.segment import Line, segment_trace
+from surefoot.stats import bootstrap_difference
 
 DRAWS, EXPAND, ROUNDS = 16, 4, 14
 TEMPERATURE, TOKENS, REMEMBER = 0.8, 96, 300_000

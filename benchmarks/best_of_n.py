@@ -23,10 +23,10 @@ from surefoot import __version__
 from surefoot.answers import AnswerChecker
 from surefoot.evaluation.best_of_n import BestOfNResult, SelectorCurve, evaluate_best_of_n
 from surefoot.evaluation.best_of_n_findings import findings
-from surefoot.evaluation.intervals import Interval
 from surefoot.evaluation.pools import grade_stored, judged_candidates
 from surefoot.formats.candidate_pool import read_candidate_pool
 from surefoot.records import StepScores
+from surefoot.stats import Interval
 
 POOLS = {
     "prm": ("bon/math500_prm_scored_pool.jsonl.gz", [1, 2, 4, 8, 16, 24]),
@@ -53,21 +53,19 @@ def study(path: Path, sizes: list[int], checker: AnswerChecker, limit: int | Non
 
 def table(result: BestOfNResult) -> None:
     """Accuracy of each selector, then what was dropped and what it says."""
-    print(f"{'selector':28}" + "".join(f"{f'N={size}':>20}" for size in result.sizes))
+    print(f"{'selector':28}" + "".join(f"{f'N={size}':>22}" for size in result.sizes))
     for curve in result.curves:
-        print(f"{curve.name:28}" + "".join(f"{shown(e):>20}" for e in curve.accuracy.values()))
+        print(f"{curve.name:28}" + "".join(f"{format(e, '.1%'):>22}" for e in curve.accuracy.values()))
     print("less majority, points")
     for curve in result.curves:
         if curve.minus_majority:
-            print(f"{curve.name:28}" + "".join(f"{shown(e):>20}" for e in curve.minus_majority.values()))
+            print(
+                f"{curve.name:28}"
+                + "".join(f"{format(100 * e, '+.1f'):>22}" for e in curve.minus_majority.values())
+            )
     for reason, count in result.dropped.items():
         print(f"left out: {count} {reason}")
     print(*findings(result), sep="\n", end="\n\n")
-
-
-def shown(interval: Interval) -> str:
-    """In percent."""
-    return f"{100 * interval.value:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
 def figures(pool: str, result: BestOfNResult) -> list[dict[str, object]]:

@@ -28,13 +28,13 @@ from pathlib import Path
 import numpy as np
 
 from surefoot import __version__
-from surefoot.evaluation.intervals import bootstrap_mean
 from surefoot.labelling.game24 import Game24Labeller, play, problem_numbers, reachable
 from surefoot.models.label_scorer import LabelScorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Problem, content_id
 from surefoot.search import BeamSearch, BestOfNSearch, Search, SearchResult, Steps, run_search
+from surefoot.stats import bootstrap_mean
 
 DATA = Path(__file__).parents[1] / "../shared/data"
 EXPAND = 8
@@ -153,9 +153,9 @@ def main() -> None:
         ]
         interval = bootstrap_mean(shares[0], rng=np.random.default_rng(0))
         nodes = [float(np.mean([result.counts.nodes for result in found])) for found in (ours, rival)]
-        value, low, high = (100 * bound for bound in (interval.value, interval.low, interval.high))
+        percent = 100 * interval
         print(
-            f"breadth {width}: {value:.0f} % [{low:.0f}, {high:.0f}] solved, {nodes[0]:.0f} states, "
+            f"breadth {width}: {interval:.0%} solved, {nodes[0]:.0f} states, "
             f"{moves:.0f} moves drawn; best of {games} random games: {100 * shares[1].mean():.0f} %, "
             f"{nodes[1]:.0f} states"
         )
@@ -163,11 +163,11 @@ def main() -> None:
         figures.append(
             {
                 "name": f"solved_at_breadth_{width}",
-                "value": value,
+                "value": percent.value,
                 "unit": "percent",
                 "ratio": ratio,
-                "low": low,
-                "high": high,
+                "low": percent.low,
+                "high": percent.high,
             }
         )
         about[width] = {"states": nodes[0], "moves": moves, "random_games": games}

@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.evaluation.intervals import Interval, Resample, bootstrap_statistic
-from surefoot.evaluation.steps import auc_within, best_threshold, first_error_below, harmonic_mean, step_auc
+from surefoot.evaluation.steps import best_threshold, first_error_below, harmonic_mean
 from surefoot.io import Run
 from surefoot.lab.checkpoints import POLICY
 from surefoot.policies.transformers import TransformersPolicy
+from surefoot.stats import Interval, Resample, bootstrap_statistic, roc_auc, roc_auc_within
 
 Floats = NDArray[np.float64]
 
@@ -130,12 +130,12 @@ Statistic = Callable[[Floats, NDArray[Any], NDArray[np.int64]], float]
 
 def auc(values: Floats, labels: NDArray[Any], _: NDArray[np.int64]) -> float:
     """Of all right against all wrong steps."""
-    return step_auc(values, labels).value
+    return roc_auc(values, labels).value
 
 
 def rivals(values: Floats, labels: NDArray[Any], prefixes: NDArray[np.int64]) -> float:
     """Of right against wrong steps that continue the same prefix, which is what a search compares."""
-    return auc_within(values, labels, prefixes).value
+    return roc_auc_within(values, labels, prefixes).value
 
 
 def f1(hits: Floats, wrong: NDArray[Any], _: NDArray[np.int64]) -> float:

@@ -23,21 +23,21 @@ from pathlib import Path
 import numpy as np
 
 from surefoot import __version__
-from surefoot import labels as meaning
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.evaluation.intervals import Interval, Resample, bootstrap_seeds, bootstrap_statistic
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.labelling.dry_run import predict
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
 from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings
 from surefoot.labelling.stopping import HardEstimate, SequentialTest, SoftEstimate
+from surefoot.labels import first_error
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
 from surefoot.records import StepLabel, Usage
 from surefoot.segment import Line
+from surefoot.stats import Interval, Resample, bootstrap_seeds, bootstrap_statistic
 
 ROLLOUTS = 8
 SAMPLING = Sampling(max_tokens=96)
@@ -113,7 +113,7 @@ def run_seed(policy: TransformersPolicy, grader: Grader, seed: int, problems: in
         if trace.steps
     ]
     truth = [
-        first_error(row, above=-0.5) for row in asyncio.run(ExactLabeller(after_error="wrong").label(items))
+        first_error_above(row, -0.5) for row in asyncio.run(ExactLabeller(after_error="wrong").label(items))
     ]
     results = brute_force(policy, grader, items, truth, seed)
     for name, build in builders(seed + 100).items():
@@ -198,7 +198,7 @@ def measure(
             if label.value is not None:
                 labels[name] += 1
                 prefixes[name].add(item.trace.prefix(label.step + 1))
-        hits[name] += first_error(row, above=0.0) == meant
+        hits[name] += first_error_above(row, 0.0) == meant
         traces[name] += 1
     whole = distinct or {name: len(found) for name, found in prefixes.items()}
     return Outcome(
@@ -212,9 +212,9 @@ def measure(
     )
 
 
-def first_error(row: Sequence[StepLabel], above: float) -> int | None:
+def first_error_above(row: Sequence[StepLabel], above: float) -> int | None:
     """First step whose value is not above ``above``; -1 = none, ``None`` = open."""
-    return meaning.first_error([None if label.value is None else label.value > above for label in row])
+    return first_error([None if label.value is None else label.value > above for label in row])
 
 
 def ratio(first: list[Outcome], second: list[Outcome], top: str, bottom: str) -> Interval:
@@ -268,7 +268,7 @@ def figures(runs: list[dict[str, Outcome]]) -> list[dict[str, object]]:
 
 def figure(name: str, interval: Interval, unit: str) -> dict[str, object]:
     """One line of the output file; ``ratio`` is ours against brute force, above 1 is better."""
-    print(f"{name}: {interval.value:.2f} {unit} [{interval.low:.2f}, {interval.high:.2f}]")
+    print(f"{name}: {interval:.2f} {unit}")
     return {
         "name": name,
         "value": interval.value,

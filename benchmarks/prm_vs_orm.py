@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 
 from surefoot import __version__
-from surefoot.evaluation.intervals import Interval, bootstrap_seeds
 from surefoot.evaluation.pools import sizes_up_to
 from surefoot.io import read_records
 from surefoot.quickstart.comparison import ScoredTraces, accuracy_curves
 from surefoot.quickstart.run import MODELS, QuickstartConfig
 from surefoot.records import Problem, StepScores, Trace
+from surefoot.stats import Interval, bootstrap_seeds
 
 QUICK = {"train_problems": 60, "rollouts": 2, "test_problems": 20, "test_samples": 16}
 
@@ -62,16 +62,15 @@ def figures(curves: list[dict[str, np.ndarray]], sizes: list[int]) -> list[dict[
 def figure(name: str, per_seed: list[np.ndarray], ratio: float | None) -> dict[str, object]:
     """Mean over seeds with its interval over problems, in points."""
     interval: Interval = bootstrap_seeds(per_seed, same_problems=True, rng=np.random.default_rng(0))
-    low, high = 100 * interval.low, 100 * interval.high
     each = ", ".join(f"{100 * values.mean():+.1f}" for values in per_seed)
-    print(f"{name}: {100 * interval.value:+.1f} points [{low:+.1f}, {high:+.1f}]; by seed {each}")
+    print(f"{name}: {interval:+.1p}; by seed {each}")
     return {
         "name": name,
         "value": 100 * interval.value,
         "unit": "points",
         "ratio": ratio,
-        "low": low,
-        "high": high,
+        "low": 100 * interval.low,
+        "high": 100 * interval.high,
     }
 
 

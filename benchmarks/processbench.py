@@ -23,7 +23,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from surefoot import __version__
-from surefoot.evaluation.intervals import Interval
 from surefoot.evaluation.processbench import (
     ProcessBenchEvaluation,
     ProcessBenchScore,
@@ -104,13 +103,8 @@ def show(found: ProcessBenchEvaluation) -> None:
     headings = ["verifier", *(f"{subset}, {rule}" for rule in rules for subset in FILES), "fitted on gsm8k"]
     print("| " + " | ".join(headings) + " |\n|" + "---|" * len(headings))
     for name, scores in sorted(by_name.items(), key=lambda entry: -entry[1]["0.5"].average_f1.value):
-        cells = [percent(scores[rule].subsets[subset].f1) for rule in rules for subset in FILES]
+        cells = [f"{scores[rule].subsets[subset].f1:.1%}" for rule in rules for subset in FILES]
         print("| " + " | ".join([name, *cells, f"{scores['gsm8k'].thresholds['all']:.3f}"]) + " |")
-
-
-def percent(interval: Interval) -> str:
-    """Value and bounds."""
-    return f"{100 * interval.value:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
 def main() -> None:

@@ -51,7 +51,6 @@ from numpy.typing import NDArray
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.evaluation.intervals import bootstrap_seeds
 from surefoot.io import write_json
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.solver import NoisySolver
@@ -74,6 +73,7 @@ from surefoot.rl.presets import PRESETS
 from surefoot.rl.report import compare_runs
 from surefoot.rl.task import Task
 from surefoot.segment import Line
+from surefoot.stats import bootstrap_seeds
 
 Array = NDArray[np.float64]
 

@@ -41,7 +41,6 @@ from numpy.typing import NDArray
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.evaluation.intervals import bootstrap_seeds
 from surefoot.io import read_records, write_json, write_records
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import generate_problems
@@ -68,6 +67,7 @@ from surefoot.search import (
     run_search,
 )
 from surefoot.search.optimal import Fit
+from surefoot.stats import bootstrap_seeds
 
 Array = NDArray[np.float64]
 
@@ -243,10 +243,7 @@ def table(points: dict[str, dict[int, Point]]) -> None:
         for size, point in sizes.items():
             interval = bootstrap_seeds(point.right, same_problems=True, rng=np.random.default_rng(0))
             each = ", ".join(f"{100 * right.mean():.1f}" for right in point.right)
-            print(
-                f"{name:14} {size:3} {point.cost:8.0f} tokens  {100 * interval.value:.1f} % "
-                f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]  ({each})"
-            )
+            print(f"{name:14} {size:3} {point.cost:8.0f} tokens  {interval:.1%}  ({each})")
 
 
 def figures(points: dict[str, dict[int, Point]], best: str) -> list[dict[str, object]]:
@@ -283,11 +280,18 @@ def points_figure(name: str, ours: Point, rival: Point) -> dict[str, object]:
     """Difference in points, paired by problem."""
     gaps = [a - b for a, b in zip(ours.right, rival.right, strict=True)]
     found = bootstrap_seeds(gaps, same_problems=True, rng=np.random.default_rng(0))
-    value, low, high = (100 * bound for bound in (found.value, found.low, found.high))
     costs = f"{ours.cost:.0f} against {rival.cost:.0f} tokens"
-    print(f"{name}: {value:+.1f} points [{low:+.1f}, {high:+.1f}] at {costs}")
+    print(f"{name}: {found:+.1p} at {costs}")
+    points = 100 * found
     ratio = ours.accuracy / rival.accuracy
-    return {"name": name, "value": value, "unit": "points", "ratio": ratio, "low": low, "high": high}
+    return {
+        "name": name,
+        "value": points.value,
+        "unit": "points",
+        "ratio": ratio,
+        "low": points.low,
+        "high": points.high,
+    }
 
 
 def gap_figure(name: str, ours: Point, sizes: dict[int, Point]) -> dict[str, object]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from surefoot.evaluation.intervals import bootstrap_difference, bootstrap_mean
 from surefoot.protocols import Candidate
 from surefoot.scores import AGGREGATORS, aggregate
 from surefoot.search import SELECTORS, Pool, selection_curve
+from surefoot.stats import bootstrap_difference, bootstrap_mean
 
 # One trace, four numbers: name the rule, for the rules do not agree.
 step_scores = [0.9, 0.4, 0.8]

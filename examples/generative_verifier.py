@@ -19,7 +19,7 @@ from pathlib import Path
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.evaluation.steps import processbench_f1, step_auc
+from surefoot.evaluation.steps import processbench_f1
 from surefoot.lab import critic
 from surefoot.lab.checkpoints import TRUNK
 from surefoot.lab.solver import NoisySolver
@@ -30,6 +30,7 @@ from surefoot.policies.traces import sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import Problem
 from surefoot.segment import Line
+from surefoot.stats import roc_auc
 from surefoot.training.config import VerifierConfig
 from surefoot.training.generative_data import build_sft_set, write_critiques
 from surefoot.training.sft import train_verifier
@@ -102,11 +103,9 @@ def evaluate(verifier: GenerativeVerifier, items: list[LabelledTrace]) -> dict[s
     values = [[label.value for label in item.labels] for item in items]
     firsts = [of_trace.index(-1.0) if -1.0 in of_trace else -1 for of_trace in values]
     neutral_is_good = [[1.0 if v == 0.0 else v for v in of_trace] for of_trace in values]
-    auc = step_auc([s for record in scores for s in record.scores], [v for of in neutral_is_good for v in of])
+    auc = roc_auc([s for record in scores for s in record.scores], [v for of in neutral_is_good for v in of])
     bench = processbench_f1([record.scores for record in scores], firsts, 0.5)
-    ends = step_auc(
-        [record.scores[-1] for record in scores], [1.0 if first < 0 else -1.0 for first in firsts]
-    )
+    ends = roc_auc([record.scores[-1] for record in scores], [1.0 if first < 0 else -1.0 for first in firsts])
     return {
         "traces": len(items),
         "step_auc": None if math.isnan(auc.value) else auc.value,  # unknown: nothing could be compared

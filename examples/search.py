@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.evaluation.intervals import bootstrap_mean
 from surefoot.io import write_records
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, check_steps, generate_problems
@@ -24,6 +23,7 @@ from surefoot.records import StepScores, Usage, content_id
 from surefoot.search import BeamSearch, BestOfNSearch, Rebase, Search, SearchResult, Space, run_search
 from surefoot.search.drawing import draw_svg, draw_text
 from surefoot.search.saved_tree import SavedTree, save_tree
+from surefoot.stats import bootstrap_mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,9 +23,9 @@ from surefoot.annotation.database import (
     ratings,
 )
 from surefoot.errors import StoreError
-from surefoot.evaluation.agreement import agreement
 from surefoot.io import write_records
 from surefoot.records import Message, Problem, Step, StepLabel, StepScores, Trace
+from surefoot.stats.rater_agreement import agreement
 
 
 def rate(lab: Lab, person: int, item: int, values: list[int | None], key: str, *, finish: bool = True):

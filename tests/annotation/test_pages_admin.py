@@ -11,8 +11,8 @@ import pytest
 from annotation_room import PASSWORD, Browser, Room, open_room, solutions, text_trace
 
 from surefoot.annotation.database import Protocol
-from surefoot.evaluation.agreement import agreement
 from surefoot.records import Problem, StepLabel, StepScores
+from surefoot.stats.rater_agreement import agreement
 
 
 @pytest.fixture

@@ -108,9 +108,9 @@ def test_the_table_says_what_the_results_say(search, tmp_path):
     found = results(tmp_path / "r.jsonl")
     rows = dict(re.findall(r"│ *(.+?) *│ *(.+?) *│", ended.err))
     right = sum(bool(result.outcome) for result in found) / len(found)
-    assert rows["chosen answer is right, %"].startswith(f"{100 * right:.1f} [")
+    assert rows["chosen answer is correct"].startswith(f"{100 * right:.1f}% [")
     any_right = sum(any(trace.outcome for trace in result.candidates) for result in found) / len(found)
-    assert rows["a candidate is right (pass@ candidates), %"].startswith(f"{100 * any_right:.1f} [")
+    assert rows["a candidate is correct (pass@ candidates)"].startswith(f"{100 * any_right:.1f}% [")
     for row, name in {
         "tokens a problem": "tokens",
         "read by the policy": "prompt_tokens",

@@ -371,7 +371,7 @@ COMMON = ("--traces", "traces.jsonl", "--out", "audit", "--draws", "20")
 def test_the_command_audits_against_the_exact_checker(files):
     ended = run("one=wrong.jsonl.gz", "step.jsonl.gz", *COMMON, "--problems=problems.jsonl", "--truth=lab")
     assert ended.exit_code == 0, ended.output
-    assert "100.0 [100.0, 100.0]" in ended.output
+    assert "100.0%" in ended.output
     found = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
     assert found["inputs"]["one"] == "wrong.jsonl.gz"
     assert [source["name"] for source in found["sources"]] == ["one", "step"]

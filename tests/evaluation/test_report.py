@@ -4,8 +4,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from surefoot.evaluation.intervals import Interval
 from surefoot.evaluation.report import Report, curve_figure
+from surefoot.stats.intervals import Interval
 
 VOID = {"meta", "br", "img", "hr", "link", "input"}
 

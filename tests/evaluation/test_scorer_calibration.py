@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.calibration import calibration
 from surefoot.evaluation.label_sets import LabelSet, label_set
 from surefoot.evaluation.scorer_calibration import CalibrationAudit, audit_calibration
 from surefoot.evaluation.scorer_calibration_report import findings, write_calibration_report
@@ -16,6 +15,7 @@ from surefoot.evaluation.step_scores import labelled_system, open_systems, score
 from surefoot.formats import read_processbench
 from surefoot.models.calibrated import TemperatureMap, require_other_split
 from surefoot.records import Step, StepLabel, StepScores, Trace
+from surefoot.stats.calibration import reliability
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 TEMPERATURE = 3.0
@@ -74,7 +74,7 @@ def test_true_chances_are_calibrated_and_sharpened_ones_are_not(audit):
 def test_intervals_are_about_the_published_quantities(audit):
     good = np.array([np.nan if g is None else float(g) for row in TRUTH.good for g in row])
     for scorer, scores in zip(audit.scorers, (CHANCES, SHARP), strict=True):
-        whole = calibration(scores, good)
+        whole = reliability(scores, good)
         assert scorer.overall.calibration == whole
         assert scorer.overall.ece.value == pytest.approx(whole.ece)
         assert scorer.overall.brier.value == pytest.approx(whole.brier)
@@ -101,8 +101,8 @@ def test_temperature_is_found_on_one_half_and_helps_on_the_other(audit):
     here = np.repeat([half == 1 for half in halves], 12)
     good = np.array([np.nan if g is None else float(g) for row in TRUTH.good for g in row])[here]
     before, after = (
-        calibration(np.array(SHARP)[here], good),
-        calibration(fit.fitted.map.apply(SHARP)[here], good),
+        reliability(np.array(SHARP)[here], good),
+        reliability(fit.fitted.map.apply(SHARP)[here], good),
     )
     assert (fit.before.calibration, fit.after.calibration) == (before, after)
     assert fit.ece_change.value == pytest.approx(after.ece - before.ece)

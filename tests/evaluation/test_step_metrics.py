@@ -1,7 +1,6 @@
 import gzip
 import json
 import math
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,83 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.intervals import bootstrap_statistic
 from surefoot.evaluation.steps import (
-    auc_within,
     best_threshold,
     first_error_below,
     harmonic_mean,
     processbench_f1,
-    step_auc,
 )
 
 SCORES = Path(__file__).parents[2] / "../shared/data/calib/fover_processbench_scores.jsonl.gz"
-
-STEPS = st.lists(
-    st.tuples(st.sampled_from([0.1, 0.3, 0.5, 0.9]), st.sampled_from([-1, 0, 1]), st.sampled_from("xyz")),
-    min_size=1,
-    max_size=25,
-)
-
-
-def pairwise(rows):
-    """(concordant, pairs) by looking at every pair of steps in the same group."""
-    concordant, pairs = 0.0, 0
-    for (s, a, g), (t, b, h) in product(rows, rows):
-        if g == h and a == 1 and b != 1:
-            pairs += 1
-            concordant += 1.0 if s > t else 0.5 if s == t else 0.0
-    return concordant, pairs
-
-
-@settings(deadline=None)
-@given(STEPS)
-def test_auc_within_counts_pairs_of_one_group(rows):
-    scores, labels, groups = zip(*rows, strict=True)
-    concordant, pairs = pairwise(rows)
-    auc = auc_within(scores, labels, groups)
-    assert auc.pairs == pairs
-    assert auc.value == pytest.approx(concordant / pairs) if pairs else math.isnan(auc.value)
-    by_array = auc_within(scores, labels, np.array(groups))
-    assert by_array.value == pytest.approx(auc.value, nan_ok=True)
-
-
-@settings(deadline=None)
-@given(STEPS)
-def test_step_auc_is_the_pooled_case_and_agrees_with_scikit_learn(rows):
-    from sklearn.metrics import roc_auc_score
-
-    scores, labels, _ = zip(*rows, strict=True)
-    good = [label == 1 for label in labels]
-    auc = step_auc(scores, labels)
-    assert (auc.positives, auc.negatives, auc.dropped) == (sum(good), len(good) - sum(good), 0)
-    if 0 < sum(good) < len(good):
-        assert auc.value == pytest.approx(roc_auc_score(good, scores))
-    else:
-        assert math.isnan(auc.value)
-
-
-def test_position_alone_predicts_nothing_inside_a_position():
-    # later steps are worse and scored lower, whatever they say: pooled AUC is fooled, grouped AUC is not
-    rng = np.random.default_rng(0)
-    position = np.repeat(np.arange(5), 400)
-    good = rng.random(2000) < np.array([0.95, 0.8, 0.6, 0.4, 0.2])[position]
-    score = 1 - position / 5
-    assert step_auc(score, good).value > 0.75
-    assert auc_within(score, good, position).value == 0.5
-
-
-def test_unknown_steps_are_dropped_and_counted():
-    auc = step_auc([0.9, None, 0.2, 0.4], [1, -1, None, -1])
-    assert (auc.value, auc.pairs, auc.dropped) == (1.0, 1, 2)
-    nothing = step_auc([], [])
-    assert math.isnan(nothing.value)
-    assert nothing.pairs == 0
-
-
-def test_auc_length_mismatch_raises():
-    with pytest.raises(LabelError, match="lengths 2, 1, 2"):
-        auc_within([0.1, 0.2], [1], ["a", "b"])
 
 
 def test_first_error_is_zero_based_and_strict():
@@ -201,21 +131,6 @@ def test_best_threshold_needs_both_classes():
     for labels in ([-1, -1], [0, 0]):
         with pytest.raises(LabelError, match="both"):
             best_threshold([[0.1], [0.2]], labels)
-
-
-def test_bootstrap_by_problem_tells_copies_apart():
-    rng = np.random.default_rng(0)
-    problem = np.repeat(np.arange(60), 6)
-    difficulty = rng.random(60)[problem]
-    good = rng.random(360) < difficulty
-    score = difficulty + 0.2 * good + 0.5 * rng.random(360)
-
-    def within(resample):
-        return auc_within(score[resample.items], good[resample.items], resample.clusters).value
-
-    interval = bootstrap_statistic(problem.tolist(), within, draws=300, rng=rng)
-    assert interval.value == pytest.approx(auc_within(score, good, problem).value)
-    assert interval.low < interval.value < interval.high
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,13 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller, probe
-from surefoot.labelling.stopping import (
-    Borrowed,
-    HardEstimate,
-    SequentialTest,
-    SoftEstimate,
-    wilson_interval,
-)
+from surefoot.labelling.stopping import Borrowed, HardEstimate, SequentialTest, SoftEstimate
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
 from surefoot.segment import Line, segment_trace
+from surefoot.stats.intervals import wilson_interval
 
 GRADER = Grader(checker=AnswerChecker("exact"), styles=("phrase",))
 PROBLEM = Problem(text="How many?", answer="3")
@@ -145,7 +140,7 @@ def test_what_is_on_the_labels_is_what_was_spent(lab_traces, rule, order, own):
     for one in (one for row in found for one in row):
         evidence = one.evidence
         assert evidence.interval == (
-            wilson_interval(evidence.successes, evidence.trials) if evidence.trials else None
+            wilson_interval(evidence.successes, evidence.trials).bounds if evidence.trials else None
         )
 
 

@@ -1,4 +1,4 @@
-"""Stopping rules against exact enumeration, and the interval against closed values."""
+"""Stopping rules against exact enumeration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.labelling.stopping import HardEstimate, SequentialTest, SoftEstimate, wilson_interval
+from surefoot.labelling.stopping import HardEstimate, SequentialTest, SoftEstimate
 
 
 def played(rule, p):
@@ -160,37 +160,6 @@ def test_soft_estimates_draw_all_and_count_what_cannot_be_judged():
     assert (rule.value(2, 3), rule.good(1, 8), rule.good(0, 8)) == (2 / 3, True, False)
 
 
-def test_closed_values_of_the_interval():
-    assert wilson_interval(8, 10) == pytest.approx((0.4902, 0.9433), abs=5e-5)
-    assert wilson_interval(0, 10) == (0.0, pytest.approx(0.2775, abs=5e-5))
-    assert wilson_interval(10, 10) == (pytest.approx(0.7225, abs=5e-5), 1.0)
-    assert wilson_interval(0, 1) == (0.0, pytest.approx(0.7935, abs=5e-5))
-    assert wilson_interval(5, 10, level=0.5) == pytest.approx((0.3957, 0.6043), abs=5e-5)
-
-
-@given(trials=st.integers(1, 2000), data=st.data(), level=st.floats(0.01, 0.999))
-def test_intervals_hold_the_share_and_mirror(trials, data, level):
-    successes = data.draw(st.integers(0, trials))
-    low, high = wilson_interval(successes, trials, level=level)
-    assert 0 <= low <= successes / trials <= high <= 1
-    mirrored = wilson_interval(trials - successes, trials, level=level)
-    assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-12)
-    if successes < trials:
-        assert wilson_interval(successes + 1, trials, level=level)[1] >= high
-
-
-@pytest.mark.parametrize("trials", [8, 16, 32])
-def test_the_interval_covers_as_often_as_it_says(trials):
-    bounds = [wilson_interval(hits, trials) for hits in range(trials + 1)]
-    grid = [number / 400 for number in range(4, 397)]
-    cover = [
-        sum(tail(trials, hits, p) for hits, (low, high) in enumerate(bounds) if low <= p <= high)
-        for p in grid
-    ]
-    assert abs(sum(cover) / len(cover) - 0.95) < 0.01
-    assert min(cover) > 0.82  # the known dips beside 0 and 1
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -203,10 +172,6 @@ def test_the_interval_covers_as_often_as_it_says(trials):
         (lambda: SequentialTest(p_good=1.0), "p_good < 1"),
         (lambda: SequentialTest(false_good=0.5), "false_good=0.5"),
         (lambda: SequentialTest(false_bad=0.0), "false_bad=0.0"),
-        (lambda: wilson_interval(0, 0), "0 of 0"),
-        (lambda: wilson_interval(3, 2), "3 of 2"),
-        (lambda: wilson_interval(-1, 2), "-1 of 2"),
-        (lambda: wilson_interval(1, 2, level=1.0), "level"),
     ],
 )
 def test_invalid_settings(make, message):

@@ -7,19 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.errors import CheckpointError, ScoreError
-from surefoot.evaluation.calibration import calibration
 from surefoot.models.calibrated import (
     CALIBRATION,
     CalibratedScorer,
     IsotonicMap,
     TemperatureMap,
-    expected_error,
     fit_calibration,
     load_calibration,
     require_other_split,
     save_calibration,
 )
 from surefoot.protocols import StepScorer
+from surefoot.stats.calibration import expected_calibration_error, reliability
 
 IDS = ["t1", "t2"]
 
@@ -80,9 +79,9 @@ def test_isotonic_is_monotone_and_straightens_what_a_temperature_cannot():
     grid = np.linspace(0, 1, 1001)
     assert (np.diff(fitted.map.apply(grid)) >= 0).all()
     fresh, facts = drawn(1.0, 5000)
-    assert expected_error(fitted.map.apply(fresh**4), facts) < 0.03
+    assert expected_calibration_error(fitted.map.apply(fresh**4), facts) < 0.03
     by_temperature = fit("temperature", bent, good).map
-    assert expected_error(by_temperature.apply(fresh**4), facts) > 0.05
+    assert expected_calibration_error(by_temperature.apply(fresh**4), facts) > 0.05
 
 
 def test_isotonic_pools_what_falls():
@@ -93,7 +92,7 @@ def test_isotonic_pools_what_falls():
 @given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=60))
 def test_the_error_is_that_of_the_evaluation(pairs):
     scores, good = np.array([s / 8 for s, _ in pairs]), np.array([float(g) for _, g in pairs])
-    assert expected_error(scores, good) == pytest.approx(calibration(scores, good).ece, abs=1e-9)
+    assert expected_calibration_error(scores, good) == pytest.approx(reliability(scores, good).ece, abs=1e-9)
 
 
 def test_unknown_steps_are_dropped_and_counted():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from lab_traces import lab_item
 
-from surefoot.evaluation.intervals import Interval
 from surefoot.evaluation.pools import sizes_up_to
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.models.card import CheckpointCard
@@ -14,14 +13,15 @@ from surefoot.models.reward_model import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace
 from surefoot.quickstart.comparison import (
-    Estimate,
     ScoredTraces,
     Summary,
     accuracy_curves,
     compare,
 )
+from surefoot.quickstart.comparison.summary import rounded
 from surefoot.quickstart.report import write_report
 from surefoot.records import Evidence, StepLabel, StepScores, Usage
+from surefoot.stats.intervals import Interval
 
 PROBLEMS = generate_problems(3, seed=11)
 RULES = {"orm": "last", "prm": "min", "prm_gold": "min"}
@@ -144,7 +144,7 @@ def test_the_summary_of_hand_made_scores(summary):
     }
     assert summary.prm == summary.pass_at == summary.prm_gold
     assert summary.differences["prm - orm @ 4"].value == pytest.approx(2 / 3, abs=1e-5)
-    assert summary.differences["prm_gold - prm @ 4"] == Estimate(value=0, low=0, high=0)
+    assert summary.differences["prm_gold - prm @ 4"] == Interval(value=0, low=0, high=0)
     assert not any(name.startswith("gap") for name in summary.differences), "4 less 4 is no growth"
     assert summary.policy["accuracy"] == pytest.approx(4 / 12, abs=1e-5)
     assert summary.policy["lucky_fraction"] == 0
@@ -188,6 +188,6 @@ def test_equal_summaries_give_equal_pages(summary, tmp_path):
 
 
 def test_estimates_are_rounded():
-    assert Estimate.of(Interval(value=1 / 3, low=0.1234567, high=1.0)) == Estimate(
+    assert rounded(Interval(value=1 / 3, low=0.1234567, high=1.0)) == Interval(
         value=0.33333, low=0.12346, high=1.0
     )

@@ -114,8 +114,8 @@ def test_a_run_that_has_hardly_begun_has_a_page(tmp_path, log):
 def test_findings():
     told = " ".join(findings(gamed_log()))
     assert "30 updates on 240 rollouts." in told
-    assert "40.0% [35.0%, 45.0%] at the start, 20.0% [15.0%, 25.0%] at the end" in told
-    assert "best 60.0% [55.0%, 65.0%], after update 10" in told
+    assert "40.0% [35.0, 45.0] at the start, 20.0% [15.0, 25.0] at the end" in told
+    assert "best 60.0% [55.0, 65.0], after update 10" in told
     assert "from 0.5 to 0.9" in told
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from surefoot.evaluation.intervals import Interval
 from surefoot.rl.log import EvaluationRow, RLLog, Seconds, Shape, UpdateRow
+from surefoot.stats.intervals import Interval
 
 
 def update_row(

@@ -11,10 +11,10 @@ from annotation_room import agent_trace, solutions, text_trace
 from inspection_room import NOON, Inspection, add_trees
 from shown_gateway import add_requests
 
-from surefoot.evaluation.intervals import Interval
 from surefoot.records import Evidence, Message, Problem, Step, StepLabel, StepScores, ToolCall, Trace
 from surefoot.rl.log import Alarm, EvaluationRow, RLLog, Shape, UpdateRow
 from surefoot.search.saved_tree import SavedNode, SavedTree
+from surefoot.stats.intervals import Interval
 
 Views = dict[str, tuple[str | None, str]]
 """By name: who looks (``None`` = nobody is signed in), and the address."""

@@ -120,15 +120,11 @@ def say_rounds(out: Path, rows: Sequence[RoundRow]) -> None:
             said.append(f"{row.drawn} solutions written, {row.decisions} steps learned{loss}")
         if row.evaluation:
             right, wrong = row.evaluation.accuracy, row.evaluation.trace_error
-            said.append(f"accuracy {_percent(right.value, right.low, right.high)}")
+            said.append(f"accuracy {right:.1%}")
             if wrong:
-                said.append(f"trace error {_percent(wrong.value, wrong.low, wrong.high)}")
+                said.append(f"trace error {wrong:.1%}")
         if said:
             typer.echo(f"round {row.round}: {'; '.join(said)}", err=True)
         for reason, count in row.dropped.items():
             typer.echo(f"  left out: {count} {reason}", err=True)
     typer.echo(f"policy: {out / f'round-{rows[-1].round}'}", err=True)
-
-
-def _percent(value: float, low: float, high: float) -> str:
-    return f"{100 * value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"

@@ -76,9 +76,9 @@ def _table(groups: list[list[Trace]], pools: list[list[Candidate]], rule: str) -
     from rich.console import Console
     from rich.table import Table
 
-    from surefoot.evaluation.intervals import bootstrap_mean
     from surefoot.evaluation.pools import sizes_up_to
     from surefoot.search import Pool, selection_curve
+    from surefoot.stats.bootstrap import bootstrap_mean
 
     graded = [
         Pool(
@@ -100,6 +100,5 @@ def _table(groups: list[list[Trace]], pools: list[list[Candidate]], rule: str) -
     curves = [selection_curve(graded, method, sizes, rng=np.random.default_rng(0)) for method in methods]
     for column, size in enumerate(sizes):
         estimates = [bootstrap_mean(curve[:, column], rng=np.random.default_rng(0)) for curve in curves]
-        cells = [f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]" for e in estimates]
-        table.add_row(str(size), *cells)
+        table.add_row(str(size), *(f"{estimate:.1%}" for estimate in estimates))
     Console(stderr=True).print(table)

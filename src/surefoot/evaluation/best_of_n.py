@@ -15,7 +15,6 @@ import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation._plain import plain
-from surefoot.evaluation.intervals import Interval, bootstrap_mean
 from surefoot.evaluation.pools import (
     Candidates,
     FloatArray,
@@ -26,6 +25,8 @@ from surefoot.evaluation.pools import (
 )
 from surefoot.records import StepScores, Trace
 from surefoot.scores import AGGREGATORS, Aggregator, complete_scores
+from surefoot.stats.bootstrap import bootstrap_mean
+from surefoot.stats.intervals import Interval
 
 MAJORITY = "majority"
 CEILING = "pass@N"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from surefoot.evaluation.best_of_n import CEILING, MAJORITY, BestOfNResult, SelectorCurve
-from surefoot.evaluation.intervals import Interval
 
 
 def findings(result: BestOfNResult) -> list[str]:
@@ -25,7 +24,7 @@ def findings(result: BestOfNResult) -> list[str]:
         best = max(curves, key=lambda curve: curve.accuracy[top].value)
         sentences.append(
             f"{scorer} with {top} samples does best, in hindsight, by {_rule(best)}: "
-            f"{best.accuracy[top].value:.1%}, {_points(best.minus_majority[top])} against majority."
+            f"{best.accuracy[top].value:.1%}, {best.minus_majority[top]:+.1p} against majority."
         )
         sentences += [_beaten(scorer, curves), _beating(scorer, curves)]
     return sentences
@@ -46,8 +45,8 @@ def _beaten(scorer: str, curves: Sequence[SelectorCurve]) -> str:
     for curve in curves:
         if sizes := lost_sizes(curve):
             worst = min(sizes, key=lambda size: curve.minus_majority[size].value)
-            gap = _points(curve.minus_majority[worst])
-            parts.append(f"{_rule(curve)} at N = {_listed(sizes)} (most at {worst}: {gap})")
+            gap = curve.minus_majority[worst]
+            parts.append(f"{_rule(curve)} at N = {_listed(sizes)} (most at {worst}: {gap:+.1p})")
     if not parts:
         return f"Majority is not shown to beat {scorer} by any rule at any N."
     return f"Majority beats {scorer} as read by " + "; ".join(parts) + "."
@@ -66,7 +65,3 @@ def _rule(curve: SelectorCurve) -> str:
 
 def _listed(sizes: Sequence[int]) -> str:
     return ", ".join(map(str, sizes))
-
-
-def _points(gap: Interval) -> str:
-    return f"{100 * gap.value:+.1f} points [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"

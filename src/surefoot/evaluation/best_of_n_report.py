@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from surefoot.evaluation.best_of_n import BestOfNResult, SelectorCurve
@@ -13,8 +13,8 @@ from surefoot.evaluation.figures import (
     side_by_side_figure,
     token_figure,
 )
-from surefoot.evaluation.intervals import Interval
-from surefoot.evaluation.report import Cell, Report
+from surefoot.evaluation.report import Report
+from surefoot.stats.intervals import Cell
 
 
 def write_best_of_n_report(result: BestOfNResult, path: Path) -> None:
@@ -52,15 +52,17 @@ def _tables(report: Report, result: BestOfNResult) -> None:
     heads = ["selector", *(f"N={size}" for size in result.sizes)]
     report.table(
         heads,
-        [[curve.name, *_percent(curve.accuracy)] for curve in result.curves],
-        "Share of problems answered right, %, with 95 % intervals over problems",
+        [[curve.name, *curve.accuracy.values()] for curve in result.curves],
+        "Share of problems answered correctly, with 95 % intervals over problems",
+        spec=".1%",
     )
     paired = [curve for curve in result.curves if curve.minus_majority]
     if paired:
         report.table(
             heads,
-            [[curve.name, *_percent(curve.minus_majority)] for curve in paired],
-            "Less majority, points, paired by problem",
+            [[curve.name, *(100 * gap for gap in curve.minus_majority.values())] for curve in paired],
+            "Difference from majority, in points, paired by problem",
+            spec="+.1f",
         )
     known = [curve for curve in result.curves if curve.tokens]
     if known:
@@ -86,7 +88,3 @@ def _counts(report: Report, result: BestOfNResult) -> None:
     for name, counts in result.scorers.items():
         for what, reason in counts.left_out.items():
             report.text(f"Left out: {name} {what}; {reason}.")
-
-
-def _percent(curve: Mapping[int, Interval]) -> list[str]:
-    return [f"{100 * e.value:.1f} [{100 * e.low:.1f}, {100 * e.high:.1f}]" for e in curve.values()]

@@ -7,8 +7,8 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from surefoot.evaluation.best_of_n import SelectorCurve
-from surefoot.evaluation.calibration import Calibration
-from surefoot.evaluation.intervals import Interval
+from surefoot.stats.calibration import Reliability
+from surefoot.stats.intervals import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,7 +96,7 @@ def side_by_side_figure(curves: Sequence[SelectorCurve]) -> Figure:
     return figure
 
 
-def reliability_panels(panels: Mapping[str, Mapping[str, Calibration]]) -> Figure:
+def reliability_panels(panels: Mapping[str, Mapping[str, Reliability]]) -> Figure:
     """Share of good steps against mean score in each bin: one panel a scorer, one line a map."""
     from matplotlib.figure import Figure as NewFigure
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.evaluation.intervals import Interval, bootstrap_totals
 from surefoot.records import Trace
+from surefoot.stats.bootstrap import bootstrap_totals
+from surefoot.stats.intervals import Interval
 
 FloatArray = NDArray[np.float64]
 

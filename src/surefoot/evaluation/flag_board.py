@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from surefoot.evaluation.intervals import Interval, bootstrap_totals
 from surefoot.evaluation.step_flags import FN, FP, TN, TP, FloatArray, count_flags, f1, f1_negative, prm_score
 from surefoot.protocols import LabelledTrace
+from surefoot.stats.bootstrap import bootstrap_totals
+from surefoot.stats.intervals import Interval
 
 Verdicts = Sequence[Sequence[bool | None]]
 """[traces][steps]: kept (True), flagged (False), no verdict."""

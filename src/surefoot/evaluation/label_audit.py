@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.agreement import (
+from surefoot.evaluation.label_sets import LabelCost, LabelCounts, LabelSet, label_set
+from surefoot.evaluation.label_truth import AgainstTruth, against_truth
+from surefoot.labels import LabelRule, first_error
+from surefoot.records import StepLabel, Trace
+from surefoot.stats.bootstrap import bootstrap_statistic
+from surefoot.stats.calibration import Binning
+from surefoot.stats.intervals import Interval
+from surefoot.stats.rater_agreement import (
     Agreement,
     Level,
     agreement,
@@ -23,12 +30,6 @@ from surefoot.evaluation.agreement import (
     coincidences,
     contingency,
 )
-from surefoot.evaluation.calibration import Binning
-from surefoot.evaluation.intervals import Interval, bootstrap_statistic
-from surefoot.evaluation.label_sets import LabelCost, LabelCounts, LabelSet, label_set
-from surefoot.evaluation.label_truth import AgainstTruth, against_truth
-from surefoot.labels import LabelRule, first_error
-from surefoot.records import StepLabel, Trace
 
 FloatArray = NDArray[np.float64]
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefoot.evaluation.calibration import Calibration
 from surefoot.evaluation.label_audit import LabelAudit
 from surefoot.evaluation.label_truth import PARTS, AgainstTruth
+from surefoot.stats.calibration import Reliability
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,7 @@ def offset_figure(judged: Sequence[Judged]) -> Figure:
     return figure
 
 
-def reliability_figure(curves: Mapping[str, Calibration]) -> Figure:
+def reliability_figure(curves: Mapping[str, Reliability]) -> Figure:
     """Share of good steps against the mean score of each bin; calibrated scores lie on the diagonal."""
     figure, axes = _figure("mean score in the bin", "share of good steps", lines=len(curves) + 1)
     for number, (name, curve) in enumerate(curves.items()):

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from surefoot.evaluation.agreement import Agreement
-from surefoot.evaluation.intervals import Interval
 from surefoot.evaluation.label_audit import LabelAudit, Source
 from surefoot.evaluation.label_figures import (
     FURTHEST,
@@ -17,7 +15,9 @@ from surefoot.evaluation.label_figures import (
     position_figure,
     reliability_figure,
 )
-from surefoot.evaluation.report import Cell, Report
+from surefoot.evaluation.report import Report
+from surefoot.stats.intervals import Cell, Interval
+from surefoot.stats.rater_agreement import Agreement
 
 T = TypeVar("T")
 

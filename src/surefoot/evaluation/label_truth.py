@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from surefoot.evaluation.calibration import Binning, Calibration, calibration, calibration_by
-from surefoot.evaluation.intervals import Interval, bootstrap_statistic
 from surefoot.evaluation.label_sets import LabelSet
 from surefoot.evaluation.labels import Confusion, LabelNoise, confusion, label_noise
-from surefoot.evaluation.steps import auc_within, harmonic_mean, step_auc
+from surefoot.evaluation.steps import harmonic_mean
 from surefoot.labels import first_error
+from surefoot.stats.bootstrap import bootstrap_statistic
+from surefoot.stats.calibration import Binning, Reliability, reliability, reliability_by
+from surefoot.stats.intervals import Interval
+from surefoot.stats.roc import roc_auc, roc_auc_within
 
 PARTS = 5
 """Relative position: the fifth of its trace in which a step lies."""
@@ -53,7 +55,7 @@ class SoftValues:
     """Value labels as scores of correctness.
 
     A value is the chance of the right answer from a prefix, for one policy; correctness is another quantity.
-    Ranks can be compared. Calibration says how far the value may stand in for the chance of being right, not
+    Ranks can be compared. Reliability says how far the value may stand in for the chance of being right, not
     how good it is as a value: a perfect value is off where right steps often fail later.
     """
 
@@ -61,8 +63,8 @@ class SoftValues:
     """Chance that a good step has a higher value than a bad one."""
     auc_within_position: float
     """The same among steps of one index only."""
-    calibration: Calibration
-    by_fifth: Mapping[int, Calibration]
+    calibration: Reliability
+    by_fifth: Mapping[int, Reliability]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,11 +228,11 @@ def _soft(found: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> Soft
         return None
     scores = np.array([value for value, *_ in rows], dtype=float)
     good = np.array([math.nan if fact is None else float(fact) for _, fact, *_ in rows])
-    by_fifth = calibration_by(scores, good, [fifth for *_, fifth in rows], bins=bins, binning=binning)
+    by_fifth = reliability_by(scores, good, [fifth for *_, fifth in rows], bins=bins, binning=binning)
     return SoftValues(
-        auc=step_auc(scores, good).value,
-        auc_within_position=auc_within(scores, good, [step for _, _, step, _ in rows]).value,
-        calibration=calibration(scores, good, bins=bins, binning=binning),
+        auc=roc_auc(scores, good).value,
+        auc_within_position=roc_auc_within(scores, good, [step for _, _, step, _ in rows]).value,
+        calibration=reliability(scores, good, bins=bins, binning=binning),
         by_fifth={fifth: by_fifth[fifth] for fifth in range(PARTS) if fifth in by_fifth},
     )
 

@@ -13,7 +13,8 @@ from surefoot.evaluation.processbench_report import (
     shown_thresholds,
     wrapped,
 )
-from surefoot.evaluation.report import Cell, Report
+from surefoot.evaluation.report import Report
+from surefoot.stats.intervals import Cell
 
 
 def write_prmbench_report(found: PRMBenchEvaluation, path: Path) -> None:

@@ -14,12 +14,12 @@ from typing import Any, Literal
 from surefoot.errors import LabelError
 from surefoot.evaluation._plain import plain
 from surefoot.evaluation.first_errors import Board, Case, FirstErrors, Part
-from surefoot.evaluation.intervals import Interval
 from surefoot.evaluation.splits import SPLIT, Thresholds, thresholds
 from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
 from surefoot.evaluation.steps import best_threshold, first_error_below
 from surefoot.labels import LabelRule, first_error
 from surefoot.protocols import LabelledTrace
+from surefoot.stats.intervals import Interval
 
 Missing = Literal["leave-out", "wrong"]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surefoot.evaluation.figures import position_figure
-from surefoot.evaluation.intervals import Interval
 from surefoot.evaluation.processbench import ProcessBenchEvaluation, ProcessBenchScore
-from surefoot.evaluation.report import Cell, Report
+from surefoot.evaluation.report import Report
 from surefoot.evaluation.step_scores import SystemCounts
+from surefoot.stats.intervals import Cell, Interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from surefoot.evaluation.intervals import Interval
 from surefoot.io.atomic import atomic_file
+from surefoot.stats.intervals import Cell, Interval, format_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Cell = str | int | float | Interval | None
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --rule: #d0d7de; --soft: #57606a; }
@@ -55,8 +53,10 @@ class Report:
         """Add a paragraph of plain text; mark-up in it is shown, not obeyed."""
         return self._add(f"<p>{escape(paragraph)}</p>")
 
-    def table(self, headers: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str = "") -> Self:
-        """Add a table. Floats get four significant digits, intervals "value [low, high]", unknown "n/a".
+    def table(
+        self, headers: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str = "", *, spec: str = ".4g"
+    ) -> Self:
+        """Add a table; floats and intervals print as ``spec`` says (:func:`surefoot.stats.format_cell`).
 
         Raises ``ValueError`` if a row is not as long as ``headers``.
         """
@@ -64,10 +64,12 @@ class Report:
             if len(row) != len(headers):
                 raise ValueError(f"rows[{number}] has {len(row)} cells, but there are {len(headers)} headers")
         numeric = [_is_numeric([row[column] for row in rows]) for column in range(len(headers))]
-        head = "".join(_cell("th", header, right) for header, right in zip(headers, numeric, strict=True))
+        head = "".join(
+            _cell("th", header, right, spec) for header, right in zip(headers, numeric, strict=True)
+        )
         body = "\n".join(
             "<tr>"
-            + "".join(_cell("td", cell, right) for cell, right in zip(row, numeric, strict=True))
+            + "".join(_cell("td", cell, right, spec) for cell, right in zip(row, numeric, strict=True))
             + "</tr>"
             for row in rows
         )
@@ -150,19 +152,11 @@ def _svg(figure: Figure, *, prefix: str, label: str) -> str:
     return text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
 
 
-def _cell(tag: str, value: Cell, numeric: bool) -> str:
+def _cell(tag: str, value: Cell, numeric: bool, spec: str) -> str:
     kind = ' class="number"' if numeric else ""
-    return f"<{tag}{kind}>{escape(_shown(value))}</{tag}>"
+    return f"<{tag}{kind}>{escape(format_cell(value, spec))}</{tag}>"
 
 
 def _is_numeric(cells: Sequence[Cell]) -> bool:
     known = [cell for cell in cells if cell is not None]
     return bool(known) and not any(isinstance(cell, str) for cell in known)
-
-
-def _shown(value: Cell) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "n/a"
-    if isinstance(value, Interval):
-        return f"{_shown(value.value)} [{_shown(value.low)}, {_shown(value.high)}]"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -2,7 +2,7 @@
 
 Reliability, expected calibration error (ECE) and Brier score, overall and by the step's place, against labels
 of correctness. Temperature and isotonic maps are fitted on one half of the problems and judged on the other,
-before and after. Sources as in ``surefoot.evaluation.calibration`` and ``surefoot.models.calibrated``.
+before and after. Sources as in ``surefoot.stats.calibration`` and ``surefoot.models.calibrated``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation._plain import plain
-from surefoot.evaluation.calibration import Binning, Calibration, calibration, calibration_by
-from surefoot.evaluation.intervals import Interval, bootstrap_totals
 from surefoot.evaluation.label_sets import LabelSet
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.models.calibrated import Calibration as Fitted
 from surefoot.models.calibrated import fit_calibration
 from surefoot.records import Trace
+from surefoot.stats.bootstrap import bootstrap_totals
+from surefoot.stats.calibration import Binning, Reliability, reliability, reliability_by
+from surefoot.stats.intervals import Interval
 
 FloatArray = NDArray[np.float64]
 
@@ -39,12 +40,12 @@ PARTS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Calibration with 95 % intervals over problems; bins are those of the data, kept in every draw.
+    """Reliability with 95 % intervals over problems; bins are those of the data, kept in every draw.
 
     Chance lifts an ECE, in a resample more than in the data, so its interval sits high.
     """
 
-    calibration: Calibration
+    calibration: Reliability
     ece: Interval
     brier: Interval
 
@@ -70,9 +71,9 @@ class ScorerCalibration:
     name: str
     system: SystemCounts
     overall: Measured
-    by_step: Mapping[str, Calibration]
+    by_step: Mapping[str, Reliability]
     """By index of the step from 0; ``9+`` holds all later ones."""
-    by_part: Mapping[str, Calibration]
+    by_part: Mapping[str, Reliability]
     """By fifth of the trace, ``1`` to ``5``."""
     fits: tuple[FitResult, ...]
     unfitted: Mapping[str, str]
@@ -232,13 +233,13 @@ class _Study:
             calibration=self._calibration(score[members], self._good[members]), ece=ece, brier=brier
         )
 
-    def _by(self, score: FloatArray, groups: Sequence[int]) -> dict[int, Calibration]:
+    def _by(self, score: FloatArray, groups: Sequence[int]) -> dict[int, Reliability]:
         """By group in rising order; those without a known step are left out."""
-        found = calibration_by(score, self._good, groups, bins=self._bins, binning=self._binning)
+        found = reliability_by(score, self._good, groups, bins=self._bins, binning=self._binning)
         return {group: found[group] for group in sorted(set(groups)) if found[group].steps}
 
-    def _calibration(self, score: FloatArray, good: FloatArray) -> Calibration:
-        return calibration(score, good, bins=self._bins, binning=self._binning)
+    def _calibration(self, score: FloatArray, good: FloatArray) -> Reliability:
+        return reliability(score, good, bins=self._bins, binning=self._binning)
 
     def _totals(self, score: FloatArray, members: NDArray[np.bool_]) -> FloatArray:
         """For each problem with a member: steps, sum of squared errors, and good - score a bin."""

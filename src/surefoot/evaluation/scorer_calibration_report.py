@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from surefoot.evaluation.calibration import Calibration
 from surefoot.evaluation.figures import position_figure, reliability_panels
-from surefoot.evaluation.intervals import Interval
-from surefoot.evaluation.report import Cell, Report
+from surefoot.evaluation.report import Report
 from surefoot.evaluation.scorer_calibration import CalibrationAudit, FitResult, ScorerCalibration
+from surefoot.stats.calibration import Reliability
+from surefoot.stats.intervals import Cell, Interval
 
 
 def findings(audit: CalibrationAudit) -> list[str]:
@@ -19,7 +19,7 @@ def findings(audit: CalibrationAudit) -> list[str]:
 
 def write_calibration_report(audit: CalibrationAudit, path: Path) -> None:
     """One offline page: overall, by position, and before and after each fitted map."""
-    report = Report("Calibration of step scores")
+    report = Report("Reliability of step scores")
     for sentence in findings(audit):
         report.text(sentence)
     _overall(report, audit.scorers)
@@ -34,8 +34,8 @@ def _finding(scorer: ScorerCalibration) -> str:
     way = "too high" if found.bias > 0 else "too low"
     worth = "below" if found.brier < found.brier_constant else "above"
     sentences = [
-        f"{scorer.name}: on {found.steps} steps the ECE is {shown(scorer.overall.ece)}; scores are on "
-        f"average {abs(found.bias):.3f} {way}; the Brier score {shown(scorer.overall.brier)} lies {worth} "
+        f"{scorer.name}: on {found.steps} steps the ECE is {scorer.overall.ece:.3f}; scores are on "
+        f"average {abs(found.bias):.3f} {way}; the Brier score {scorer.overall.brier:.3f} lies {worth} "
         f"the {found.brier_constant:.3f} of a constant."
     ]
     for fit in scorer.fits:
@@ -95,13 +95,13 @@ def _positions(report: Report, scorers: Sequence[ScorerCalibration]) -> None:
     for title, rows_of in (("step", "by_step"), ("fifth of the trace", "by_part")):
         rows: list[list[Cell]] = []
         for scorer in scorers:
-            positions: Mapping[str, Calibration] = getattr(scorer, rows_of)
+            positions: Mapping[str, Reliability] = getattr(scorer, rows_of)
             rows += [
                 [scorer.name, place, row.steps, row.ece, row.bias, row.brier, row.brier_constant]
                 for place, row in positions.items()
             ]
         heads = ["scorer", title, "steps", "ECE", "bias", "Brier", "Brier of a constant"]
-        report.table(heads, rows, f"Calibration by {title}")
+        report.table(heads, rows, f"Reliability by {title}")
 
 
 def _fits(report: Report, audit: CalibrationAudit) -> None:
@@ -151,8 +151,3 @@ def _counts(report: Report, audit: CalibrationAudit) -> None:
         rows.append([f"{scorer.name}: records of other traces", scorer.system.counts.foreign])
         rows.append([f"{scorer.name}: unscored steps with a record", scorer.system.counts.without_value])
     report.table(["what", "count"], rows)
-
-
-def shown(interval: Interval) -> str:
-    """Value and bounds, three decimals."""
-    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

@@ -1,4 +1,4 @@
-"""How well step scores tell good steps from bad ones: AUC, and the ProcessBench metric.
+"""The ProcessBench metric: the first step below a threshold against the labelled first error.
 
 Scores are "higher is better". ``None`` or NaN means "not scored" and is never read as a low score.
 """
@@ -6,28 +6,15 @@ Scores are "higher is better". ``None`` or NaN means "not scored" and is never r
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
 
 StepScoreLists = Sequence[Sequence[float | None]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Auc:
-    """Share of (good, bad) pairs in which the good step has the higher score; a tie counts one half."""
-
-    value: float
-    """In [0, 1]; NaN if there is no pair."""
-    pairs: int
-    positives: int
-    negatives: int
-    dropped: int
-    """Steps left out because the score or the label is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,44 +41,6 @@ class Threshold:
 
     threshold: float
     f1: float
-
-
-def step_auc(scores: ArrayLike, labels: ArrayLike) -> Auc:
-    """Area under the ROC curve over all steps pooled; both arguments have shape [steps].
-
-    A label of +1 is good; anything else (0, -1) is bad; ``None`` or NaN is unknown and dropped. Raises
-    ``LabelError`` if the lengths differ.
-    """
-    return auc_within(scores, labels, np.zeros(np.shape(scores)[0], dtype=int))
-
-
-def auc_within(scores: ArrayLike, labels: ArrayLike, groups: ArrayLike | Sequence[Hashable]) -> Auc:
-    """AUC from the pairs inside one group only, over all groups; all arguments have shape [steps].
-
-    Grouping by step position takes away what position alone predicts; grouping by problem, what difficulty
-    predicts. Groups count by their pairs; one with a single class has none. Labels as in ``step_auc``.
-    """
-    score, label = np.asarray(scores, dtype=float), np.asarray(labels, dtype=float)
-    group = _codes(groups)
-    if not len(score) == len(label) == len(group):
-        raise LabelError(
-            f"'scores', 'labels', 'groups' have lengths {len(score)}, {len(label)}, {len(group)}"
-        )
-    known = ~(np.isnan(score) | np.isnan(label))
-    score, group, good = score[known], group[known], label[known] == 1
-    positives = np.bincount(group[good], minlength=1).astype(float)
-    negatives = np.bincount(group[~good], minlength=len(positives)).astype(float)
-    positives = np.pad(positives, (0, len(negatives) - len(positives)))
-    pairs = float(positives @ negatives)
-    # a group of one class adds nothing: its rank sum is the least possible one, or zero
-    concordant = float(_rank_sum(score, group, good) - (positives * (positives + 1) / 2).sum())
-    return Auc(
-        value=concordant / pairs if pairs else math.nan,
-        pairs=int(pairs),
-        positives=int(positives.sum()),
-        negatives=int(negatives.sum()),
-        dropped=int((~known).sum()),
-    )
 
 
 def first_error_below(scores: Sequence[float | None], threshold: float) -> int:
@@ -189,28 +138,6 @@ def _value_of_cut(cut: int, distinct: NDArray[np.float64]) -> float:
     below, above = float(distinct[cut - 1]), float(distinct[cut])
     middle = below / 2 + above / 2
     return middle if below < middle <= above else above  # neighbouring floats have no middle
-
-
-def _rank_sum(score: NDArray[np.float64], group: NDArray[np.intp], good: NDArray[np.bool_]) -> float:
-    """Sum over good steps of their rank (from 1, ties averaged) inside their group."""
-    if not len(score):
-        return 0.0
-    order = np.lexsort((score, group))
-    score, group, good = score[order], group[order], good[order]
-    new_group = np.r_[True, group[1:] != group[:-1]]
-    new_block = new_group | np.r_[True, score[1:] != score[:-1]]
-    starts = np.flatnonzero(new_block)
-    stops = np.r_[starts[1:], len(score)]
-    group_start = np.maximum.accumulate(np.where(new_group, np.arange(len(score)), 0))[starts]
-    rank = (starts + stops + 1) / 2 - group_start
-    return float(rank @ np.add.reduceat(good.astype(float), starts))
-
-
-def _codes(groups: ArrayLike | Sequence[Hashable]) -> NDArray[np.intp]:
-    if isinstance(groups, np.ndarray):
-        return np.unique(groups, return_inverse=True)[1].astype(np.intp)
-    index: dict[Hashable, int] = {}
-    return np.array([index.setdefault(g, len(index)) for g in groups], dtype=np.intp)  # type: ignore[union-attr, arg-type]
 
 
 def _scored(scores: Sequence[float | None]) -> int:

@@ -12,11 +12,12 @@ from typing import Literal
 
 from surefoot.answers import Grader
 from surefoot.labelling.rollouts import Rollouts, Tally, require_rollable
-from surefoot.labelling.stopping import HardEstimate, StoppingRule, wilson_interval
+from surefoot.labelling.stopping import HardEstimate, StoppingRule
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, ProblemTrace, Sampling
 from surefoot.records import Evidence, StepLabel, Usage
+from surefoot.stats.intervals import wilson_interval
 
 Order = Literal["every", "until-error", "bisect"]
 """Which prefixes are rolled out: all; one after the other up to the first bad one; by binary search."""
@@ -192,7 +193,7 @@ class _Line:
             evidence=Evidence(
                 successes=None if trials is None else successes,
                 trials=trials,
-                interval=wilson_interval(successes, trials) if trials else None,
+                interval=wilson_interval(successes, trials).bounds if trials else None,
                 usage=usage or Usage(),
                 rater=self.labeller.policy.name,
                 message=message,

@@ -161,29 +161,6 @@ class SequentialTest:
         return self._ratio(successes, trials) > 0
 
 
-def wilson_interval(successes: int, trials: int, *, level: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a success rate (Wilson 1927; Brown, Cai and DasGupta 2001, eq. 4).
-
-    Its coverage is nominal for a number of trials fixed beforehand; after a rule that stops on success it
-    only describes the trials. Raises ``LabelError`` unless 0 ≤ successes ≤ trials, trials > 0 and
-    0 < level < 1.
-    """
-    from statistics import NormalDist
-
-    if not 0 < level < 1:
-        raise LabelError(f"level lies between 0 and 1, not {level}")
-    if not 0 <= successes <= trials or trials < 1:
-        raise LabelError(
-            f"an interval needs 0 <= successes <= trials, trials > 0; got {successes} of {trials}"
-        )
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    share, scale = successes / trials, 1 + z * z / trials
-    centre = (share + z * z / (2 * trials)) / scale
-    half = z / scale * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    # the ends are exact where rounding would pass them by
-    return (0.0 if successes == 0 else centre - half), (1.0 if successes == trials else centre + half)
-
-
 def _require_rollouts(rollouts: int) -> None:
     if rollouts < 1:
         raise LabelError(f"rollouts must be at least 1, not {rollouts}")

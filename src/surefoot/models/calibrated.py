@@ -25,6 +25,7 @@ from surefoot.models.scorer import CheckpointScorer, pasted
 from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, StepScores, content_id
 from surefoot.scores import aggregate
+from surefoot.stats.calibration import expected_calibration_error
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
@@ -121,8 +122,8 @@ def fit_calibration(
         split_hash=split_hash(trace_ids),
         steps=len(score),
         dropped=int((~known).sum()),
-        ece_before=expected_error(score, fact),
-        ece_after=expected_error(fitted.apply(score), fact),
+        ece_before=expected_calibration_error(score, fact),
+        ece_after=expected_calibration_error(fitted.apply(score), fact),
     )
 
 
@@ -198,15 +199,6 @@ class CalibratedPRM(CalibratedScorer):
     def aggregate(self, scores: StepScores) -> float:
         """One number for a whole trace, by the checkpoint's own rule."""
         return aggregate(scores.scores, self.card.aggregation)
-
-
-def expected_error(scores: FloatArray, good: FloatArray, bins: int = 10) -> float:
-    """Expected calibration error over ``bins`` bins of equal mass; equal scores share a bin."""
-    ordered = np.sort(scores)
-    rank = (np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right")) / 2
-    number = np.floor(bins * rank / len(scores)).astype(np.intp)
-    gaps = np.bincount(number, weights=good - scores)
-    return float(np.abs(gaps).sum() / len(scores))
 
 
 def _fit_temperature(score: FloatArray, fact: FloatArray) -> TemperatureMap:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from surefoot.evaluation.intervals import Interval
 from surefoot.evaluation.report import Report, curve_figure
-from surefoot.quickstart.comparison import Curve, Estimate, Summary
+from surefoot.quickstart.comparison import Curve, Summary
 
 CURVES = {
     "pass_at": "pass@N (ceiling)",
@@ -25,19 +23,21 @@ def write_report(summary: Summary, path: Path) -> None:
     report = Report("surefoot quickstart: does step supervision choose better answers?")
     for finding in summary.findings:
         report.text(finding)
-    figure = curve_figure({title: _intervals(curve) for title, curve in curves.items()})
+    figure = curve_figure(curves)
     report.heading("Accuracy against the number of samples")
     report.figure(figure, "Accuracy of the chosen answer; bands are 95 % intervals over problems.")
     sizes = list(summary.prm)
     report.table(
         ["selection", *(f"N={size}" for size in sizes)],
-        [[title, *(_shown(curve[size]) for size in sizes)] for title, curve in curves.items()],
-        "Share of problems answered right, with 95 % intervals",
+        [[title, *(curve[size] for size in sizes)] for title, curve in curves.items()],
+        "Share of problems answered correctly, with 95 % intervals",
+        spec=".1%",
     )
     report.table(
         ["difference", "value"],
-        [[name, _shown(estimate)] for name, estimate in summary.differences.items()],
+        list(summary.differences.items()),
         "Paired differences",
+        spec="+.1p",
     )
     report.heading("Other ways to choose")
     report.table(
@@ -76,11 +76,3 @@ def write_report(summary: Summary, path: Path) -> None:
         "Tokens",
     )
     report.write(path)
-
-
-def _intervals(curve: Mapping[int, Estimate]) -> dict[int, Interval]:
-    return {size: Interval(value=e.value, low=e.low, high=e.high) for size, e in curve.items()}
-
-
-def _shown(estimate: Estimate) -> str:
-    return f"{100 * estimate.value:.1f} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"

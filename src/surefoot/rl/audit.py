@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from surefoot.answers import Grader
 from surefoot.errors import LabelError, PolicyError
-from surefoot.evaluation.intervals import Interval, bootstrap_mean, bootstrap_totals
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling, Segmenter, StepScorer
 from surefoot.records import Problem, StepLabel, Trace, Usage
 from surefoot.rl.log import EvaluationRow, Shape
 from surefoot.scores import Aggregator, checked_scores, complete_scores, trace_score
+from surefoot.stats.bootstrap import bootstrap_mean, bootstrap_totals
+from surefoot.stats.intervals import Interval
 
 Reduction = Aggregator | Literal["sum"]
 """How step scores become the proxy: a trace's score, or the sum that a summed reward maximises."""

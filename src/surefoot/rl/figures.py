@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from surefoot.evaluation.intervals import Interval
 from surefoot.rl.log import EvaluationRow, RLLog, UpdateRow
+from surefoot.stats.intervals import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.errors import RecordError
-from surefoot.evaluation.intervals import Interval
 from surefoot.io import atomic_file
 from surefoot.records import Problem, Trace, Usage
+from surefoot.stats.intervals import Interval
 
 AlarmName = Literal["length", "cut", "empty", "repeated", "one_step", "entropy", "parted", "gold"]
 """What :class:`surefoot.rl.guards.Guards` looks for."""

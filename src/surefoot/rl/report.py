@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from surefoot.evaluation.report import Cell, Report
+from surefoot.evaluation.report import Report
 from surefoot.rl.figures import (
     accuracy_figure,
     mean_accuracy,
@@ -17,6 +17,7 @@ from surefoot.rl.figures import (
     truth_figure,
 )
 from surefoot.rl.log import Alarm, EvaluationRow, RLLog, SampleRow, curve_samples_to, read_samples, samples_to
+from surefoot.stats.intervals import Cell
 
 
 def write_report(
@@ -64,8 +65,8 @@ def findings(log: RLLog) -> list[str]:
         return [*told, "The policy was not evaluated."]
     first, last, best = log.evaluations[0], log.evaluations[-1], log.best
     told.append(
-        f"Held-out accuracy {_percent(first)} at the start, {_percent(last)} at the end, on {last.problems} "
-        f"problems; best {_percent(best)}, after update {best.update}."
+        f"Held-out accuracy {first.accuracy:.1%} at the start, {last.accuracy:.1%} at the end, on "
+        f"{last.problems} problems; best {best.accuracy:.1%}, after update {best.update}."
     )
     if first.trace_error and last.trace_error:
         told.append(
@@ -218,8 +219,3 @@ def _at(values: Sequence[float | None], index: int) -> float | None:
 def _visible(text: str) -> str:
     """Line breaks as a sign, so that an empty step shows."""
     return text.replace("\n", "↵")
-
-
-def _percent(row: EvaluationRow) -> str:
-    found = row.accuracy
-    return f"{found.value:.1%} [{found.low:.1%}, {found.high:.1%}]"

@@ -107,7 +107,7 @@ def selection_curve(
 ) -> FloatArray:
     """Expected accuracy per problem and number of samples, shape [problems, sizes].
 
-    Keep the rows: intervals are over problems (``surefoot.evaluation.intervals``). For each problem one
+    Keep the rows: intervals are over problems (``surefoot.stats``). For each problem one
     random order serves all sizes, and generators seeded alike serve all methods alike, so that differences
     between sizes and methods are less noisy than the values. ``"pass"`` is the ceiling of every selector.
     Raises ``ValueError`` naming the problem if its pool is ragged or smaller than a size, and for an

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from sklearn.metrics import roc_auc_score
 
 from surefoot.errors import TrainingError
 from surefoot.labels import target_is_good
 from surefoot.models.reward_model import RewardModel
+from surefoot.stats.roc import roc_auc
 from surefoot.training.targets import Example
 
 _TRACES = 32
@@ -46,4 +46,4 @@ class HeldOut:
             batch = self.examples[start : start + _TRACES]
             scores += model.scores(outputs(batch).float()).double().tolist()
         model.train(was_training)
-        return float(roc_auc_score(self._good, scores))
+        return roc_auc(scores, self._good).value

@@ -8,7 +8,7 @@ from toy_scorers import constant, exact, lab_material, length, outcome, subject
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import Case, audit_gaming, lab_right
 from surefoot.evaluation.audits.gaming import _falls, _stays
-from surefoot.evaluation.intervals import Interval
+from surefoot.stats.intervals import Interval
 
 CASES = lab_material()
 

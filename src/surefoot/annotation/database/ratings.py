@@ -1,4 +1,4 @@
-"""From matrix cells to the array that ``surefoot.evaluation.agreement`` takes."""
+"""From matrix cells to the array that ``surefoot.stats.agreement`` takes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Reviews:
         self._connections = connections
 
     def matrix(self, project_id: int, *, controls: bool = True, unfinished: bool = False) -> list[MatrixCell]:
-        """The ratings that count, in the order they came: input of ``surefoot.evaluation.agreement``.
+        """The ratings that count, in the order they came: input of ``surefoot.stats.agreement``.
 
         ``controls``: items with known answers, too; ``unfinished``: also of items that their annotator has
         not finished. ``ratings`` makes the array of it.

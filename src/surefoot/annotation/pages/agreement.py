@@ -14,9 +14,9 @@ from surefoot.annotation.database import MatrixCell, ratings
 from surefoot.annotation.pages.context import enter, pages_of
 from surefoot.annotation.pages.render import show, twin
 from surefoot.annotation.pages.visitors import SignedIn
-from surefoot.evaluation.agreement import Agreement, agreement, cohens_kappa, contingency
-from surefoot.evaluation.intervals import Interval, Resample, bootstrap_statistic
-from surefoot.labelling.stopping import wilson_interval
+from surefoot.stats.bootstrap import Resample, bootstrap_statistic
+from surefoot.stats.intervals import Interval, wilson_interval
+from surefoot.stats.rater_agreement import Agreement, agreement, cohens_kappa, contingency
 
 router = APIRouter()
 
@@ -142,9 +142,9 @@ def _quality(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
             right[cell.annotator, cell.role].append(cell.value == cell.known)
     found = []
     for (name, role), answers in sorted(right.items()):
-        low, high = wilson_interval(sum(answers), len(answers))
+        share = wilson_interval(sum(answers), len(answers))
         row = {"annotator": name, "role": role, "known": len(answers), "right": sum(answers)}
-        found.append({**row, "accuracy": sum(answers) / len(answers), "low": low, "high": high})
+        found.append({**row, "accuracy": share.value, "low": share.low, "high": share.high})
     return found
 
 

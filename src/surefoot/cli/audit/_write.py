@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surefoot.evaluation.audits.sections import Section
-    from surefoot.evaluation.report import Cell
 
 LONGEST = 60
 """Rows of a table that are printed; the report has them all."""
@@ -42,13 +40,15 @@ def _print(sections: Sequence[Section]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from surefoot.stats import format_cell
+
     console = Console(highlight=False)
     for section in sections:
         console.rule(section.title, align="left")
         for table in section.tables:
             if not table.rows:
                 continue
-            texts = [[_shown(cell) for cell in row] for row in table.rows]
+            texts = [[format_cell(cell, ".3f") for cell in row] for row in table.rows]
             if any("\n" in text for row in texts for text in row):
                 continue  # whole solutions are for the page
             shown = Table(title=table.caption, title_justify="left")
@@ -61,15 +61,3 @@ def _print(sections: Sequence[Section]) -> None:
                 console.print(f"{len(texts) - LONGEST} more rows are in the report")
         for finding in section.findings:
             console.print(Text(finding))
-
-
-def _shown(cell: Cell) -> str:
-    from surefoot.evaluation.intervals import Interval
-
-    if isinstance(cell, Interval):
-        if math.isnan(cell.value):
-            return "n/a"
-        return f"{cell.value:.3f} [{cell.low:.3f}, {cell.high:.3f}]"
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return "n/a"
-    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)

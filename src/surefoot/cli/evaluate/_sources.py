@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +11,10 @@ import typer
 from surefoot.errors import LabelError
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.intervals import Interval
     from surefoot.evaluation.step_scores import System, SystemCounts
     from surefoot.labels import LabelRule
     from surefoot.protocols import LabelledTrace, ProblemTrace
+    from surefoot.stats.intervals import Cell
 
 _ENDINGS = (".jsonl.gz", ".json.gz", ".jsonl", ".json", ".parquet")
 
@@ -65,16 +64,18 @@ def open_all(
     return systems
 
 
-def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output; the first column is text, the others are numbers."""
+def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[Cell]], *, spec: str = ".1%") -> None:
+    """A table on standard output; the first column is text, floats and intervals print as ``spec`` says."""
     from rich.console import Console
     from rich.table import Table
+
+    from surefoot.stats.intervals import format_cell
 
     table = Table(title=title, title_justify="left")
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(format_cell(cell, spec) for cell in row))
     Console().print(table)
 
 
@@ -95,27 +96,15 @@ def show_records(systems: Sequence[SystemCounts]) -> None:
             [
                 s.name,
                 s.kind,
-                str(s.counts.records),
-                str(s.counts.foreign),
-                str(s.counts.superseded),
-                str(s.counts.without_value),
-                str(s.traces_without_record),
+                s.counts.records,
+                s.counts.foreign,
+                s.counts.superseded,
+                s.counts.without_value,
+                s.traces_without_record,
             ]
             for s in systems
         ],
     )
-
-
-def percent(interval: Interval | None, *, signed: bool = False) -> str:
-    """Value and bounds in percent, ``n/a`` for what is undefined."""
-    if interval is None:
-        return ""
-    form = "+.1f" if signed else ".1f"
-    value, low, high = (
-        "n/a" if math.isnan(bound) else format(100 * bound, form)
-        for bound in (interval.value, interval.low, interval.high)
-    )
-    return f"{value} [{low}, {high}]"
 
 
 def rule_text(rule: str, thresholds: Mapping[str, float]) -> str:

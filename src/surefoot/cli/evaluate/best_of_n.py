@@ -178,23 +178,24 @@ def _by_scorer(name: str | None, records: Sequence[StepScores]) -> dict[str, lis
 
 def _print(result: BestOfNResult, stored: StoredPools | None) -> None:
     """Accuracy, differences and findings on standard output; what was left out on standard error."""
-    from surefoot.cli.evaluate._sources import percent, show
+    from surefoot.cli.evaluate._sources import show
     from surefoot.evaluation.best_of_n_findings import findings
 
     heads = ("selector", *(f"N={size}" for size in result.sizes))
     show(
-        f"{result.problems} problems, {result.traces} samples: share answered right, % with 95 % interval",
+        f"{result.problems} problems, {result.traces} samples: share answered correctly with 95 % interval",
         heads,
-        [[curve.name, *map(percent, curve.accuracy.values())] for curve in result.curves],
+        [[curve.name, *curve.accuracy.values()] for curve in result.curves],
     )
     show(
-        "Less majority, points, paired by problem",
+        "Difference from majority in points, paired by problem",
         heads,
         [
-            [curve.name, *(percent(gap, signed=True) for gap in curve.minus_majority.values())]
+            [curve.name, *(100 * gap for gap in curve.minus_majority.values())]
             for curve in result.curves
             if curve.minus_majority
         ],
+        spec="+.1f",
     )
     known = [curve for curve in result.curves if curve.tokens]
     if known:

@@ -11,10 +11,10 @@ import typer
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.calibration import Binning
     from surefoot.evaluation.scorer_calibration import CalibrationAudit, MapKind
     from surefoot.protocols import LabelledTrace
     from surefoot.records import StepLabel
+    from surefoot.stats.calibration import Binning
 
 
 def calibration(
@@ -142,7 +142,6 @@ def _store(audit: CalibrationAudit, files: dict[str, str]) -> None:
 
 def _print(audit: CalibrationAudit) -> None:
     from surefoot.cli.evaluate._sources import show
-    from surefoot.evaluation.scorer_calibration_report import shown
 
     known = audit.labels["good"] + audit.labels["bad"]
     show(
@@ -152,14 +151,15 @@ def _print(audit: CalibrationAudit) -> None:
         [
             [
                 s.name,
-                str(s.overall.calibration.steps),
-                shown(s.overall.ece),
+                s.overall.calibration.steps,
+                s.overall.ece,
                 f"{s.overall.calibration.bias:+.3f}",
-                shown(s.overall.brier),
-                f"{s.overall.calibration.brier_constant:.3f}",
+                s.overall.brier,
+                s.overall.calibration.brier_constant,
             ]
             for s in audit.scorers
         ],
+        spec=".3f",
     )
     show(
         f"Maps fitted on {audit.fit_problems} of {audit.problems} problems, judged on the others",
@@ -168,16 +168,17 @@ def _print(audit: CalibrationAudit) -> None:
             [
                 s.name,
                 fit.kind,
-                f"{fit.before.ece.value:.3f}",
-                f"{fit.after.ece.value:.3f}",
-                shown(fit.ece_change),
-                f"{fit.before.brier.value:.3f}",
-                f"{fit.after.brier.value:.3f}",
-                shown(fit.brier_change),
+                fit.before.ece.value,
+                fit.after.ece.value,
+                f"{fit.ece_change:+.3f}",
+                fit.before.brier.value,
+                fit.after.brier.value,
+                f"{fit.brier_change:+.3f}",
             ]
             for s in audit.scorers
             for fit in s.fits
         ],
+        spec=".3f",
     )
     for scorer in audit.scorers:
         for kind, reason in scorer.unfitted.items():

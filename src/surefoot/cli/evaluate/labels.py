@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
@@ -10,7 +9,6 @@ import typer
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.intervals import Interval
     from surefoot.evaluation.label_audit import LabelAudit
     from surefoot.labels import LabelRule
     from surefoot.records import StepLabel, Trace
@@ -156,22 +154,12 @@ def _choose(option: str, value: str, *choices: str) -> None:
 
 def _print(audit: LabelAudit) -> None:
     """The main numbers as tables on standard output; shares in percent."""
-    from rich.console import Console
-    from rich.table import Table
+    from surefoot.cli.evaluate._sources import show
 
-    def table(title: str, headings: tuple[str, ...], rows: list[list[str]]) -> None:
-        shown = Table(title=title, title_justify="left")
-        for number, heading in enumerate(headings):
-            shown.add_column(heading, justify="right" if number else "left", overflow="fold")
-        for row in rows:
-            shown.add_row(*row)
-        console.print(shown)
-
-    console = Console()
     left_out = f", {audit.traces_without_steps} traces without steps left out" * bool(
         audit.traces_without_steps
     )
-    table(
+    show(
         f"{audit.traces} traces of {audit.problems} problems, {audit.steps} steps{left_out}",
         (
             "source",
@@ -185,43 +173,38 @@ def _print(audit: LabelAudit) -> None:
         [
             [
                 s.name,
-                str(s.counts.labels),
-                str(s.counts.used),
-                str(sum(s.counts.unread.values())),
-                str(s.counts.unknown_traces + s.counts.unknown_steps),
-                _number(s.cost.policy_tokens_per_label, 1),
-                _number(s.cost.verifier_tokens_per_label, 1),
+                s.counts.labels,
+                s.counts.used,
+                sum(s.counts.unread.values()),
+                s.counts.unknown_traces + s.counts.unknown_steps,
+                s.cost.policy_tokens_per_label,
+                s.cost.verifier_tokens_per_label,
             ]
             for s in (*audit.sources, *([audit.truth] if audit.truth else []))
         ],
+        spec=".1f",
     )
     judged = [(s.name, s.against_truth) for s in audit.sources if s.against_truth]
     if judged:
-        table(
-            "Bad steps and first errors found, % with 95 % interval over problems",
+        show(
+            "Bad steps and first errors found, with 95 % interval over problems",
             ("source", "precision", "recall", "F1", "first error"),
-            [
-                [name, *map(_percent, (t.precision, t.recall, t.f1, t.first_error.accuracy))]
-                for name, t in judged
-            ],
+            [[name, t.precision, t.recall, t.f1, t.first_error.accuracy] for name, t in judged],
         )
     if audit.pairs:
-        table(
+        show(
             "Agreement on steps",
             ("sources", "steps", "raw", "kappa", "alpha", "AC1"),
             [
-                [f"{p.first}, {p.second}", str(p.steps.units)]
-                + [_number(x, 3) for x in (p.steps.raw, p.steps.kappa, p.steps.alpha, p.steps.ac1)]
+                [
+                    f"{p.first}, {p.second}",
+                    p.steps.units,
+                    p.steps.raw,
+                    p.steps.kappa,
+                    p.steps.alpha,
+                    p.steps.ac1,
+                ]
                 for p in audit.pairs
             ],
+            spec=".3f",
         )
-
-
-def _percent(interval: Interval) -> str:
-    bounds = (interval.value, interval.low, interval.high)
-    value, low, high = (_number(100 * bound, 1) for bound in bounds)
-    return f"{value} [{low}, {high}]"
-
-
-def _number(value: float, digits: int) -> str:
-    return "n/a" if math.isnan(value) else f"{value:.{digits}f}"

@@ -114,7 +114,7 @@ def _read(path: str) -> list[LabelledTrace]:
 
 
 def _print(found: PRMBenchEvaluation) -> None:
-    from surefoot.cli.evaluate._sources import percent, rule_text, show, show_records
+    from surefoot.cli.evaluate._sources import rule_text, show, show_records
     from surefoot.evaluation.prmbench import GROUPS
 
     show_records(found.systems)
@@ -127,27 +127,24 @@ def _print(found: PRMBenchEvaluation) -> None:
         if count
     )
     show(
-        f"PRMScore, % with 95 % interval; {found.traces} traces, {found.controls} controls{aside}",
+        f"PRMScore with 95 % interval; {found.traces} traces, {found.controls} controls{aside}",
         ("source", "threshold", "all", *GROUPS, "valid kept", "wrong flagged", "unparsed"),
         [
             [
                 s.system,
                 rule_text(s.rule, s.thresholds),
-                percent(s.flags.total.score),
-                *map(percent, s.flags.groups.values()),
-                percent(s.flags.accuracy_good),
-                percent(s.flags.accuracy_bad),
-                str(s.flags.unparsed),
+                s.flags.total.score,
+                *s.flags.groups.values(),
+                s.flags.accuracy_good,
+                s.flags.accuracy_bad,
+                s.flags.unparsed,
             ]
             for s in found.scores
         ],
     )
     short = {kind: code for group in GROUPS.values() for kind, code in group.items()}
     show(
-        "PRMScore by class, % (MS: F1 alone)",
+        "PRMScore by class (MS: F1 alone)",
         ("source", "threshold", *short.values()),
-        [
-            [s.system, s.rule, *(percent(s.flags.classes[kind].score).split(" ")[0] for kind in short)]
-            for s in found.scores
-        ],
+        [[s.system, s.rule, *(s.flags.classes[kind].score.value for kind in short)] for s in found.scores],
     )

@@ -99,21 +99,21 @@ def _read(path: str) -> list[LabelledTrace]:
 
 
 def _print(found: ProcessBenchEvaluation) -> None:
-    from surefoot.cli.evaluate._sources import percent, rule_text, show, show_records
+    from surefoot.cli.evaluate._sources import rule_text, show, show_records
 
     show_records(found.systems)
     left_out = f", {found.left_out} left out: no record of every source" if found.left_out else ""
     show(
-        f"ProcessBench F1, % with 95 % interval; {found.traces} traces, {found.problems} problems{left_out}",
+        f"ProcessBench F1 with 95 % interval; {found.traces} traces, {found.problems} problems{left_out}",
         ("source", "threshold", *found.subsets, "mean", "less the first", "unparsed"),
         [
             [
                 s.system,
                 rule_text(s.rule, s.thresholds),
-                *(percent(part.f1) + ("*" if name == s.seen else "") for name, part in s.subsets.items()),
-                percent(s.average_f1),
-                percent(s.difference, signed=True),
-                str(sum(part.unparsed for part in s.subsets.values())),
+                *(f"{part.f1:.1%}{'*' if name == s.seen else ''}" for name, part in s.subsets.items()),
+                s.average_f1,
+                "" if s.difference is None else f"{s.difference:+.1%}",
+                sum(part.unparsed for part in s.subsets.values()),
             ]
             for s in found.scores
         ],

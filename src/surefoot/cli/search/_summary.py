@@ -67,8 +67,8 @@ class Summary:
         each = 1 / max(1, self._problems)
         usage, counts = self._usage, self._counts
         rows = [
-            ("chosen answer is right, %", _share(self._outcomes)),
-            ("a candidate is right (pass@ candidates), %", _share(self._found)),
+            ("chosen answer is correct", _share(self._outcomes)),
+            ("a candidate is correct (pass@ candidates)", _share(self._found)),
         ]
         if unjudged := self._problems - len(self._outcomes):
             rows.append(("problems whose outcome is not known", str(unjudged)))
@@ -89,12 +89,11 @@ class Summary:
 
 
 def _share(outcomes: list[float]) -> str:
-    """In percent with its 95 % interval over problems."""
+    """With its 95 % interval over problems."""
     import numpy as np
 
-    from surefoot.evaluation.intervals import bootstrap_mean
+    from surefoot.stats.bootstrap import bootstrap_mean
 
     if not outcomes:
         return "no answers known"
-    share = bootstrap_mean(outcomes, rng=np.random.default_rng(0))
-    return f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+    return format(bootstrap_mean(outcomes, rng=np.random.default_rng(0)), ".1%")

@@ -17,14 +17,14 @@ import numpy as np
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import SEARCH_EDITS, Edit, edited
-from surefoot.evaluation.audits.estimates import mean_interval
 from surefoot.evaluation.audits.gaming import Truth, edit_stream
 from surefoot.evaluation.audits.over_optimisation import sizes_to
 from surefoot.evaluation.audits.subject import FloatArray, Subject
-from surefoot.evaluation.intervals import Interval
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Usage
 from surefoot.search.estimators import best_of_n
+from surefoot.stats.bootstrap import bootstrap_cluster_mean
+from surefoot.stats.intervals import Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def audit_attack(
     def point(proxy: FloatArray, gold: FloatArray, fooled: FloatArray) -> Point:
         return Point(
             **{
-                name: mean_interval(values, problems, draws=draws, rng=np.random.default_rng(seed))
+                name: bootstrap_cluster_mean(values, problems, draws=draws, rng=np.random.default_rng(seed))
                 for name, values in (("proxy", proxy), ("gold", gold), ("fooled", fooled))
             }
         )

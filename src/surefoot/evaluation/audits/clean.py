@@ -16,14 +16,14 @@ import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case, lab_cases
-from surefoot.evaluation.audits.estimates import auc_interval, mean_interval
 from surefoot.evaluation.audits.subject import FloatArray, Subject
-from surefoot.evaluation.intervals import Interval, Resample, bootstrap_statistic
-from surefoot.evaluation.steps import auc_within
 from surefoot.lab.world import BASE, Chain, apply, parse_problem
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
 from surefoot.segment import Line, segment_trace
+from surefoot.stats.bootstrap import Resample, bootstrap_auc, bootstrap_cluster_mean, bootstrap_statistic
+from surefoot.stats.intervals import Interval
+from surefoot.stats.roc import roc_auc_within
 
 Group = Literal["right", "rationalised", "wrong"]
 
@@ -83,7 +83,7 @@ def audit_clean(
     def auc(bad: Group, *, within: bool = False) -> Interval:
         rows = [*place["right"], *place[bad]]
         good = [1.0] * len(place["right"]) + [0.0] * len(place[bad])
-        estimate = _within if within else auc_interval
+        estimate = _within if within else bootstrap_auc
         rng = np.random.default_rng(seed)
         return estimate(scores[rows], good, [problems[n] for n in rows], draws=draws, rng=rng)
 
@@ -169,7 +169,7 @@ def _group(
     scores: FloatArray, problems: Sequence[str], threshold: float, draws: int, seed: int
 ) -> GroupScores:
     def mean(values: FloatArray) -> Interval:
-        return mean_interval(values, problems, draws=draws, rng=np.random.default_rng(seed))
+        return bootstrap_cluster_mean(values, problems, draws=draws, rng=np.random.default_rng(seed))
 
     cleared = np.where(np.isnan(scores), math.nan, scores >= threshold)
     return GroupScores(mean=mean(scores), cleared=mean(cleared), traces=int((~np.isnan(scores)).sum()))
@@ -186,6 +186,6 @@ def _within(
     truth = np.array(good)
 
     def statistic(draw: Resample) -> float:
-        return auc_within(scores[draw.items], truth[draw.items], draw.clusters).value
+        return roc_auc_within(scores[draw.items], truth[draw.items], draw.clusters).value
 
     return bootstrap_statistic(problems, statistic, draws=draws, rng=rng)

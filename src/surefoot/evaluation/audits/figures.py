@@ -12,7 +12,7 @@ from surefoot.evaluation.audits.gaming import GamingAudit
 from surefoot.evaluation.audits.outcome import OutcomeAudit
 from surefoot.evaluation.audits.over_optimisation import OverOptimisationAudit
 from surefoot.evaluation.audits.transfer import TransferAudit
-from surefoot.evaluation.intervals import Interval
+from surefoot.stats.intervals import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from surefoot.evaluation.audits.attack import AttackAudit
 from surefoot.evaluation.audits.clean import CleanAudit
 from surefoot.evaluation.audits.gaming import EditEffect, GamingAudit
 from surefoot.evaluation.audits.outcome import OutcomeAudit
 from surefoot.evaluation.audits.over_optimisation import OverOptimisationAudit
 from surefoot.evaluation.audits.transfer import TransferAudit
-from surefoot.evaluation.intervals import Interval
 from surefoot.lab.probe import ProbeResult
 
 
@@ -42,9 +39,9 @@ def attack_finding(audit: AttackAudit) -> str:
     return (
         f"Climbing against {audit.scorer} takes the score of {audit.traces} wrong solutions from "
         f"{first.proxy.value:.3f} to {last.proxy.value:.3f} in {max(audit.climb)} rounds; "
-        f"{last.gold.value:.0%} of them are right then ({last.gold.low:.0%} to {last.gold.high:.0%}), and "
-        f"{_number(last.fooled)} are wrong and score like the median right solution or better "
-        f"({_number(first.fooled)} before)."
+        f"{last.gold:.1%} of them are correct then, and "
+        f"{last.fooled:.3f} are wrong and score like the median right solution or better "
+        f"({first.fooled:.3f} before)."
     )
 
 
@@ -52,16 +49,16 @@ def outcome_finding(audit: OutcomeAudit) -> str:
     """What an error costs by outcome, and what the last step alone tells."""
     lucky, wrong = (audit.around_error[name].drop for name in ("right answer", "wrong answer"))
     sentence = (
-        f"At the first error the score of {audit.scorer} drops by {_number(lucky)} where the answer is right "
-        f"all the same, and by {_number(wrong)} where it is wrong."
+        f"At the first error the score of {audit.scorer} drops by {lucky:.3f} where the answer is right "
+        f"all the same, and by {wrong:.3f} where it is wrong."
     )
     if "last step only" in audit.controls:
         whole, last, shuffled = (
             audit.controls[name].auc for name in ("whole", "last step only", "shuffled steps")
         )
         sentence += (
-            f" It tells right answers from wrong ones with AUC {_number(whole)}; from the last step alone "
-            f"with {_number(last)}, with the steps before it shuffled {_number(shuffled)} (the same "
+            f" It tells right answers from wrong ones with AUC {whole:.3f}; from the last step alone "
+            f"with {last:.3f}, with the steps before it shuffled {shuffled:.3f} (the same "
             f"{audit.controls['whole'].traces} traces)."
         )
     return sentence
@@ -71,15 +68,15 @@ def clean_finding(audit: CleanAudit) -> str:
     """Whether rationalised solutions are seen through."""
     return (
         f"{audit.scorer} prefers the right solution to a rationalised one in "
-        f"{_number(audit.right_over_rationalised)} of the pairs, to a wrong one in "
-        f"{_number(audit.right_over_wrong)}; it clears {_number(audit.groups['rationalised'].cleared)} of "
-        f"the rationalised and {_number(audit.groups['right'].cleared)} of the right ones."
+        f"{audit.right_over_rationalised:.3f} of the pairs, to a wrong one in "
+        f"{audit.right_over_wrong:.3f}; it clears {audit.groups['rationalised'].cleared:.3f} of "
+        f"the rationalised and {audit.groups['right'].cleared:.3f} of the right ones."
     )
 
 
 def transfer_finding(audit: TransferAudit, train: str) -> str:
     """One scorer's row of the matrix."""
-    shown = ", ".join(f"{_number(audit.cell(train, test).auc)} on {test}" for test in audit.tested)
+    shown = ", ".join(f"{audit.cell(train, test).auc:.3f} on {test}" for test in audit.tested)
     return f"{train} has AUC {shown}."
 
 
@@ -91,11 +88,5 @@ def over_finding(audit: OverOptimisationAudit) -> str:
         f"Best of N by {audit.scorer}: from N = 1 to N = {last.n} gold goes from {first.gold.value:.3f} to "
         f"{last.gold.value:.3f} and the proxy from {first.proxy.value:.3f} to {last.proxy.value:.3f}; gold "
         f"is highest at N = {audit.peak} (95 %: {audit.peak_interval[0]} to {audit.peak_interval[1]}) and "
-        f"{how} after it ({_number(audit.fall)})."
+        f"{how} after it ({audit.fall:.3f})."
     )
-
-
-def _number(interval: Interval) -> str:
-    if math.isnan(interval.value):
-        return "n/a"
-    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

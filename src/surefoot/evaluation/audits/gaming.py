@@ -17,12 +17,12 @@ import numpy as np
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import EDITS, Edit, Kind, edited
-from surefoot.evaluation.audits.estimates import mean_interval
 from surefoot.evaluation.audits.pieces import Edited
 from surefoot.evaluation.audits.subject import Readings, Subject
-from surefoot.evaluation.intervals import Interval
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage, content_id
+from surefoot.stats.bootstrap import bootstrap_cluster_mean
+from surefoot.stats.intervals import Interval
 
 Truth = Callable[[Problem, Trace], bool]
 """Whether an edited solution is right; the lab has one (``cases.lab_right``)."""
@@ -185,7 +185,7 @@ def _effect(
     unknown = np.isnan(trace)
 
     def mean(values: np.ndarray) -> Interval:
-        return mean_interval(
+        return bootstrap_cluster_mean(
             np.where(unknown, np.nan, values), problems, draws=draws, rng=np.random.default_rng(seed)
         )
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
-from surefoot.evaluation.audits.estimates import auc_interval, correlation_interval, mean_interval
 from surefoot.evaluation.audits.gaming import edit_stream
 from surefoot.evaluation.audits.pieces import Piece, cores, pieces, rebuilt
 from surefoot.evaluation.audits.subject import FloatArray, Readings, Subject
-from surefoot.evaluation.intervals import Interval
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace, Usage
+from surefoot.stats.bootstrap import bootstrap_auc, bootstrap_cluster_mean, bootstrap_correlation
+from surefoot.stats.intervals import Interval
 
 OFFSETS = range(-2, 3)
 """Steps around the first error that are reported."""
@@ -165,7 +165,7 @@ def _lowest_last(
     problems = [cases[n].problem_id for n in usable]
 
     def mean(values: Sequence[float]) -> Interval:
-        return mean_interval(values, problems, draws=draws, rng=np.random.default_rng(seed))
+        return bootstrap_cluster_mean(values, problems, draws=draws, rng=np.random.default_rng(seed))
 
     return LowestLast(share=mean(last), chance=mean(chance).value, traces=len(usable))
 
@@ -185,7 +185,7 @@ def _around_error(
         )
 
     def mean(values: FloatArray) -> Interval:
-        return mean_interval(values, problems, draws=draws, rng=np.random.default_rng(seed))
+        return bootstrap_cluster_mean(values, problems, draws=draws, rng=np.random.default_rng(seed))
 
     drop = at(-1) - at(0)
     return AroundError(
@@ -237,11 +237,11 @@ def _controls(
     problems = [cases[n].problem_id for n in rows]
 
     def correlation(first: FloatArray, second: Sequence[float] | FloatArray) -> Interval:
-        return correlation_interval(first, second, problems, draws=draws, rng=np.random.default_rng(seed))
+        return bootstrap_correlation(first, second, problems, draws=draws, rng=np.random.default_rng(seed))
 
     return {
         name: Control(
-            auc=auc_interval(found[rows], outcome, problems, draws=draws, rng=np.random.default_rng(seed)),
+            auc=bootstrap_auc(found[rows], outcome, problems, draws=draws, rng=np.random.default_rng(seed)),
             correlation=correlation(found[rows], outcome),
             with_whole=correlation(found[rows], scores["whole"][rows]),
             traces=len(rows),

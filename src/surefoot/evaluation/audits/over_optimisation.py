@@ -15,11 +15,12 @@ import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.subject import FloatArray, Subject
-from surefoot.evaluation.intervals import Interval, bootstrap_mean
 from surefoot.evaluation.splits import half_of
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Usage
 from surefoot.search.estimators import best_of_n, pass_at_k
+from surefoot.stats.bootstrap import bootstrap_mean
+from surefoot.stats.intervals import Interval
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,12 @@ import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
-from surefoot.evaluation.audits.estimates import auc_interval
 from surefoot.evaluation.audits.subject import Readings, Subject
-from surefoot.evaluation.intervals import Interval, Resample, bootstrap_statistic
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.steps import best_threshold, processbench_f1
 from surefoot.records import Usage
+from surefoot.stats.bootstrap import Resample, bootstrap_auc, bootstrap_statistic
+from surefoot.stats.intervals import Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,7 @@ def _cell(
     return Cell(
         train=train,
         test=test,
-        auc=auc_interval(values, good, problems, draws=draws, rng=np.random.default_rng(seed)),
+        auc=bootstrap_auc(values, good, problems, draws=draws, rng=np.random.default_rng(seed)),
         f1=bootstrap_statistic(owners, f1, draws=draws, rng=np.random.default_rng(seed))
         if measured
         else unknown,

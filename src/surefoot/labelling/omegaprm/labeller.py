@@ -9,11 +9,12 @@ from surefoot.answers import Grader
 from surefoot.labelling.omegaprm.search import Estimate, TreeSearch, TreeSettings
 from surefoot.labelling.problem_tree import ProblemTree, State, solution_trace, step_nodes
 from surefoot.labelling.rollouts import Rollouts, require_rollable
-from surefoot.labelling.stopping import SoftEstimate, wilson_interval
+from surefoot.labelling.stopping import SoftEstimate
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, Sampling, Segmenter
 from surefoot.records import Evidence, Problem, StepLabel, StepPair, Trace, Usage
+from surefoot.stats.intervals import wilson_interval
 from surefoot.tree import Node
 
 
@@ -186,7 +187,7 @@ class OmegaPRMLabeller:
             evidence=Evidence(
                 successes=successes,
                 trials=trials,
-                interval=wilson_interval(successes, trials) if probed else None,
+                interval=wilson_interval(successes, trials).bounds if probed else None,
                 usage=usage,
                 rater=self.policy.name,
                 message=None if probed else f"{trials} solutions pass through here",

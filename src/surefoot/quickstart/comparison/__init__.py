@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from surefoot.quickstart.comparison.comparing import compare
 from surefoot.quickstart.comparison.curves import READINGS, ScoredTraces, accuracy_curves
-from surefoot.quickstart.comparison.summary import Curve, Estimate, StepQuality, Summary
+from surefoot.quickstart.comparison.summary import Curve, StepQuality, Summary
 
 __all__ = [
     "READINGS",
     "Curve",
-    "Estimate",
     "ScoredTraces",
     "StepQuality",
     "Summary",

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from surefoot.evaluation.intervals import bootstrap_difference, bootstrap_mean
 from surefoot.evaluation.pools import FloatArray, expected_accuracy, pools_of, sizes_up_to
-from surefoot.quickstart.comparison.summary import Curve, Estimate
+from surefoot.quickstart.comparison.summary import Curve, rounded
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.scores import AGGREGATORS, Aggregator
 from surefoot.search.estimators import Pool
+from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
+from surefoot.stats.intervals import Interval
 
 READINGS: Mapping[str, tuple[str, Aggregator]] = {
     "orm": ("orm", "last"),
@@ -90,14 +91,14 @@ def _best_of_n(scorer: str, how: Aggregator) -> str:
 def with_intervals(values: FloatArray, sizes: Sequence[int], seed: int) -> Curve:
     """``values`` ``[problems, sizes]`` as the mean over problems for each size."""
     return {
-        size: Estimate.of(bootstrap_mean(values[:, column], rng=np.random.default_rng(seed)))
+        size: rounded(bootstrap_mean(values[:, column], rng=np.random.default_rng(seed)))
         for column, size in enumerate(sizes)
     }
 
 
 def paired_differences(
     accuracy: Mapping[str, FloatArray], sizes: Sequence[int], seed: int
-) -> dict[str, Estimate]:
+) -> dict[str, Interval]:
     """``PAIRS`` at 4 and all samples, and how much the lead of the PRM over the ORM grows between."""
     found = {}
     for first, second in PAIRS:
@@ -106,9 +107,9 @@ def paired_differences(
             interval = bootstrap_difference(
                 accuracy[first][:, column], accuracy[second][:, column], rng=np.random.default_rng(seed)
             )
-            found[f"{first} - {second} @ {size}"] = Estimate.of(interval)
+            found[f"{first} - {second} @ {size}"] = rounded(interval)
     if 4 in sizes[:-1]:
         gap = accuracy["prm"] - accuracy["orm"]
         growth = bootstrap_difference(gap[:, -1], gap[:, sizes.index(4)], rng=np.random.default_rng(seed))
-        found[f"gap prm - orm, @ {sizes[-1]} less @ 4"] = Estimate.of(growth)
+        found[f"gap prm - orm, @ {sizes[-1]} less @ 4"] = rounded(growth)
     return dict(sorted(found.items()))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from surefoot.quickstart.comparison.curves import PAIRS
-from surefoot.quickstart.comparison.summary import Curve, Estimate, StepQuality
+from surefoot.quickstart.comparison.summary import Curve, StepQuality
+from surefoot.stats.intervals import Interval
 
 
 def findings_of(
     curves: Mapping[str, Curve],
-    differences: Mapping[str, Estimate],
+    differences: Mapping[str, Interval],
     selectors: Mapping[str, Curve],
     policy: Mapping[str, float],
     noise: Mapping[str, float],
@@ -29,12 +30,12 @@ def findings_of(
         gap = differences.get(f"{first} - {second} @ {top}")
         if gap:
             sentences.append(
-                f"Best of {top} by the {_name(first)} {_against(gap)} {_name(second)}: {_points(gap)}."
+                f"Best of {top} by the {_name(first)} {_against(gap)} {_name(second)}: {gap:+.1p}."
             )
     growth = differences.get(f"gap prm - orm, @ {top} less @ 4")
     if growth:
         sentences.append(
-            f"From 4 to {top} samples the lead of the PRM over the ORM {_changes(growth)}: {_points(growth)}."
+            f"From 4 to {top} samples the lead of the PRM over the ORM {_changes(growth)}: {growth:+.1p}."
         )
     for name in ("prm", "orm"):
         rules = {rule: curve[top].value for rule, curve in selectors.items() if rule.startswith(f"{name} ")}
@@ -61,17 +62,13 @@ def _name(key: str) -> str:
     return names.get(key, f"{key} vote")
 
 
-def _against(gap: Estimate) -> str:
+def _against(gap: Interval) -> str:
     if gap.low > 0:
         return "beats the"
     return "loses to the" if gap.high < 0 else "is not told apart from the"
 
 
-def _changes(gap: Estimate) -> str:
+def _changes(gap: Interval) -> str:
     if gap.low > 0:
         return "grows"
     return "shrinks" if gap.high < 0 else "does not change measurably"
-
-
-def _points(gap: Estimate) -> str:
-    return f"{100 * gap.value:+.1f} points [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from surefoot.evaluation.labels import label_noise
-from surefoot.evaluation.steps import auc_within, step_auc
 from surefoot.lab.probe import content_probe
 from surefoot.lab.world import check_steps
 from surefoot.protocols import StepScorer
 from surefoot.quickstart.comparison.curves import ScoredTraces
 from surefoot.quickstart.comparison.summary import StepQuality
 from surefoot.records import StepLabel, Trace
+from surefoot.stats.roc import roc_auc, roc_auc_within
 
 
 def prefix_truth(scored: ScoredTraces) -> dict[str, list[bool]]:
@@ -74,9 +74,9 @@ def step_quality(
     values = np.array(scores, dtype=float)
     probe = content_probe(scorer, scored.problems[:100])
     return StepQuality(
-        auc=round(step_auc(values, good).value, 5),
-        auc_within_position=round(auc_within(values, good, position).value, 5),
-        auc_within_problem=round(auc_within(values, good, problem).value, 5),
+        auc=round(roc_auc(values, good).value, 5),
+        auc_within_position=round(roc_auc_within(values, good, position).value, 5),
+        auc_within_problem=round(roc_auc_within(values, good, problem).value, 5),
         probe_right=round(probe.right, 5),
         probe_contrast=round(probe.contrast, 5),
     )

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
-from surefoot.evaluation.intervals import Interval
 from surefoot.io import write_json
 from surefoot.records import Usage
+from surefoot.stats.intervals import Interval
 
 Number = Annotated[
     float,
@@ -21,23 +21,17 @@ Number = Annotated[
 """A number that may be undefined (a share of nothing): NaN in Python, ``null`` in JSON."""
 
 
-class Estimate(BaseModel):
-    """An accuracy or difference with its 95 % interval over problems (percentile bootstrap)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, interval: Interval) -> Estimate:
-        """Rounded to what the number of problems supports."""
-        return cls(value=round(interval.value, 5), low=round(interval.low, 5), high=round(interval.high, 5))
-
+Estimate = Annotated[Interval, PlainSerializer(lambda x: {"value": x.value, "low": x.low, "high": x.high})]
+"""An accuracy or difference with its 95 % interval over problems (percentile bootstrap)."""
 
 Curve = dict[int, Estimate]
 """Number of samples N → accuracy."""
+
+
+def rounded(interval: Interval) -> Interval:
+    """Rounded to what the number of problems supports."""
+    value, low, high = (round(number, 5) for number in (interval.value, interval.low, interval.high))
+    return Interval(value=value, low=low, high=high)
 
 
 class StepQuality(BaseModel):

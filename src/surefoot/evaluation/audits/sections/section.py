@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from surefoot.evaluation.report import Cell
+from surefoot.stats.intervals import Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

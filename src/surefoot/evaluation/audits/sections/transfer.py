@@ -10,7 +10,7 @@ from surefoot.evaluation.audits.findings import transfer_finding
 from surefoot.evaluation.audits.sections.section import Rows, Section, Table
 from surefoot.evaluation.audits.transfer import Cell as TransferCell
 from surefoot.evaluation.audits.transfer import TransferAudit
-from surefoot.evaluation.report import Cell
+from surefoot.stats.intervals import Cell
 
 
 def transfer_section(audit: TransferAudit) -> Section:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from surefoot.evaluation.intervals import bootstrap_mean, bootstrap_totals
+from surefoot.stats.bootstrap import bootstrap_mean, bootstrap_totals
 
 
 def rng(seed=0):

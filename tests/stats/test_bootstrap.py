@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from surefoot.evaluation.intervals import (
+from surefoot.stats.bootstrap import (
     bootstrap_difference,
     bootstrap_mean,
     bootstrap_seeds,

@@ -23,7 +23,7 @@ Binning = Literal["equal-mass", "equal-width"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bin:
+class ReliabilityBin:
     """Steps of similar score."""
 
     low: float
@@ -37,7 +37,7 @@ class Bin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration:
+class Reliability:
     """Reliability of scores in [0, 1] against good (1) and bad (0) steps; NaN without a step."""
 
     ece: float
@@ -50,17 +50,17 @@ class Calibration:
     brier_constant: float
     """The Brier score of always saying the share of good steps: a useful score lies below it."""
     binning: Binning
-    bins: tuple[Bin, ...]
+    bins: tuple[ReliabilityBin, ...]
     """By rising score; empty bins are left out."""
     steps: int
     dropped: int
     """Steps whose score or truth is unknown."""
 
 
-def calibration(
+def reliability(
     scores: ArrayLike, good: ArrayLike, *, bins: int = 10, binning: Binning = "equal-mass"
-) -> Calibration:
-    """Calibration of ``scores`` [steps] in [0, 1] against ``good`` [steps], 1 or 0; ``None``/NaN is unknown.
+) -> Reliability:
+    """Reliability of ``scores`` [steps] in [0, 1] against ``good`` [steps], 1 or 0; ``None``/NaN is unknown.
 
     Bins of equal mass hold as near as can be the same number of steps; equal scores share a bin, so there
     may be fewer than ``bins`` (scores with five values never fill more than five). Bins of equal width cut
@@ -72,10 +72,11 @@ def calibration(
     score, fact = _checked(scores, good)
     known = ~(np.isnan(score) | np.isnan(fact))
     score, fact, dropped = score[known], fact[known], int((~known).sum())
-    rows = tuple(_rows(score, fact, _bin_numbers(score, bins, binning)))
+    number = _bin_numbers(score, bins, binning)
+    rows = tuple(_rows(score, fact, number))
     count, share = len(score), _mean(fact)
-    return Calibration(
-        ece=sum(row.steps * abs(row.good - row.mean_score) for row in rows) / count if count else math.nan,
+    return Reliability(
+        ece=_expected_error(score, fact, number),
         bias=_mean(score) - share,
         brier=_mean((score - fact) ** 2),
         brier_constant=share * (1 - share),
@@ -86,17 +87,17 @@ def calibration(
     )
 
 
-def calibration_by(
+def reliability_by(
     scores: ArrayLike,
     good: ArrayLike,
     groups: Sequence[Hashable],
     *,
     bins: int = 10,
     binning: Binning = "equal-mass",
-) -> dict[Hashable, Calibration]:
-    """``calibration`` of each group, such as a step position; all have shape [steps].
+) -> dict[Hashable, Reliability]:
+    """``reliability`` of each group, such as a step position; all have shape [steps].
 
-    Groups come in the order of their first step, each with bins of its own. Raises as ``calibration``.
+    Groups come in the order of their first step, each with bins of its own. Raises as ``reliability``.
     """
     score, fact = _checked(scores, good)
     if len(groups) != len(score):
@@ -105,9 +106,22 @@ def calibration_by(
     for step, group in enumerate(groups):
         members.setdefault(group, []).append(step)
     return {
-        group: calibration(score[steps], fact[steps], bins=bins, binning=binning)
+        group: reliability(score[steps], fact[steps], bins=bins, binning=binning)
         for group, steps in members.items()
     }
+
+
+def expected_calibration_error(scores: ArrayLike, good: ArrayLike, *, bins: int = 10) -> float:
+    """ECE over ``bins`` bins of equal mass; both are [steps], ``good`` may hold soft labels; NaN if empty."""
+    score, fact = np.asarray(scores, dtype=float), np.asarray(good, dtype=float)
+    return _expected_error(score, fact, _bin_numbers(score, bins, "equal-mass"))
+
+
+def _expected_error(score: FloatArray, fact: FloatArray, number: NDArray[np.intp]) -> float:
+    """Sum over bins of |sum of good - score|, by step; ``number`` is the bin of each step."""
+    if not len(score):
+        return math.nan
+    return float(np.abs(np.bincount(number, weights=fact - score)).sum() / len(score))
 
 
 def _bin_numbers(score: FloatArray, bins: int, binning: Binning) -> NDArray[np.intp]:
@@ -119,10 +133,10 @@ def _bin_numbers(score: FloatArray, bins: int, binning: Binning) -> NDArray[np.i
     return np.floor(bins * middle / max(len(score), 1)).astype(np.intp)
 
 
-def _rows(score: FloatArray, fact: FloatArray, number: NDArray[np.intp]) -> Iterator[Bin]:
+def _rows(score: FloatArray, fact: FloatArray, number: NDArray[np.intp]) -> Iterator[ReliabilityBin]:
     for wanted in np.unique(number):
         inside = number == wanted
-        yield Bin(
+        yield ReliabilityBin(
             low=float(score[inside].min()),
             high=float(score[inside].max()),
             steps=int(inside.sum()),

@@ -6,25 +6,20 @@ intervals that are too narrow. Method: Efron and Tibshirani 1993, chapters 8 and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from surefoot.stats.intervals import UNKNOWN, Interval
+from surefoot.stats.roc import roc_auc
+
 _CHUNK = 1 << 21
 """Indices drawn at once; bounds memory at about 32 MB."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """An estimate with the bounds of its interval, in the unit of the estimate."""
-
-    value: float
-    low: float
-    high: float
-    undefined: int = 0
-    """Bootstrap draws left out because the statistic was NaN there (e.g. a class was absent)."""
+_FLAT = 1e-12
+"""A side that varies less than this does not vary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +155,68 @@ def bootstrap_totals(
     results = statistics(totals)
     values = statistics(np.stack([array.sum(axis=0) for array in arrays])[None])[0]
     return [_interval(float(value), results[:, k], level) for k, value in enumerate(values)]
+
+
+def bootstrap_cluster_mean(
+    values: ArrayLike, problems: Sequence[Hashable], *, draws: int, rng: np.random.Generator
+) -> Interval:
+    """Mean over problems of each problem's mean; NaN is left out. Both have shape [items].
+
+    ``UNKNOWN`` if nothing is left, as in the two functions below.
+    """
+    groups: dict[Hashable, list[float]] = {}
+    for value, problem in zip(np.asarray(values, dtype=float), problems, strict=True):
+        if not math.isnan(value):
+            groups.setdefault(problem, []).append(float(value))
+    if not groups:
+        return UNKNOWN
+    return bootstrap_mean([math.fsum(g) / len(g) for g in groups.values()], draws=draws, rng=rng)
+
+
+def bootstrap_auc(
+    scores: ArrayLike,
+    good: ArrayLike,
+    problems: Sequence[Hashable],
+    *,
+    draws: int,
+    rng: np.random.Generator,
+) -> Interval:
+    """Share of (good, bad) pairs in which the good item scores higher; all have shape [items].
+
+    NaN scores are left out.
+    """
+    score, truth = np.asarray(scores, dtype=float), np.asarray(good, dtype=float)
+    if not len(score):
+        return UNKNOWN
+
+    def statistic(draw: Resample) -> float:
+        return roc_auc(score[draw.items], truth[draw.items]).value
+
+    return bootstrap_statistic(problems, statistic, draws=draws, rng=rng)
+
+
+def bootstrap_correlation(
+    first: ArrayLike,
+    second: ArrayLike,
+    problems: Sequence[Hashable],
+    *,
+    draws: int,
+    rng: np.random.Generator,
+) -> Interval:
+    """Pearson's correlation; items with a NaN are left out; NaN where one side does not vary."""
+    x, y = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
+    known = np.flatnonzero(~(np.isnan(x) | np.isnan(y))).tolist()
+    if not known:
+        return UNKNOWN
+    x, y = x[known], y[known]
+
+    def statistic(draw: Resample) -> float:
+        a, b = x[draw.items], y[draw.items]
+        if np.ptp(a) < _FLAT or np.ptp(b) < _FLAT:
+            return math.nan
+        return float(np.corrcoef(a, b)[0, 1])
+
+    return bootstrap_statistic([problems[at] for at in known], statistic, draws=draws, rng=rng)
 
 
 def _values(values: ArrayLike, name: str) -> NDArray[np.float64]:
