@@ -180,3 +180,10 @@ def test_python_blocks_of_contributing_run(tmp_path: Path) -> None:
             [sys.executable, "-"], input=block, capture_output=True, text=True, cwd=tmp_path, check=False
         )
         assert done.returncode == 0, block + done.stderr
+
+
+def test_the_page_of_commands_is_made_of_their_settings() -> None:
+    from surefoot.cli.reference import PAGE, updated
+
+    page = PAGE.read_text(encoding="utf-8")
+    assert updated(page) == page, "run python -m surefoot.cli.reference"

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Annotated, Literal, Protocol, runtime_checkable
+
+from pydantic import Field
 
 from surefoot.records import Message, Problem, StepLabel, StepScores, ToolCall, Trace, Usage
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How to draw tokens. ``temperature`` 0 is greedy; ``max_tokens`` bounds one completion."""
+    """How to sample tokens."""
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_tokens: int = 512
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    """0 is greedy."""
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Nucleus sampling: the smallest set of tokens with this probability."""
+    max_tokens: Annotated[int, Field(ge=1)] = 512
+    """Longest completion."""
     stop: tuple[str, ...] = ()
-    """Generation ends right after the first of these; the stop text is kept in the completion."""
+    """Generation ends right after the first of these texts, which stays in the completion."""
 
 
 @dataclass(frozen=True, kw_only=True)

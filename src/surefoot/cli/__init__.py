@@ -25,6 +25,7 @@ from surefoot.cli import (
     train,
 )
 from surefoot.cli._groups import grouped
+from surefoot.cli.settings import add
 from surefoot.errors import SurefootError
 
 INTERRUPTED = 130
@@ -55,18 +56,18 @@ def _program(
 
 
 app.command("quickstart")(quickstart.quickstart)
-app.command("sample")(sample.sample)
+add(app, "sample", sample.Sample)
 app.add_typer(label.app, name="label")
 app.add_typer(train.app, name="train")
 app.command("rl")(grouped(rl.rl))
 app.command("imitate")(grouped(imitate.imitate))
 app.command("expert-iteration")(grouped(expert_iteration.expert_iteration))
-app.command("score")(score.score)
-app.command("select")(select.select)
+add(app, "score", score.Score)
+add(app, "select", select.Select)
 app.add_typer(search.app, name="search")
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(audit.app, name="audit")
-app.command("convert")(convert.convert)
+add(app, "convert", convert.Convert)
 app.add_typer(serve.app, name="serve")
 
 

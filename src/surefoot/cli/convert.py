@@ -3,86 +3,86 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import Field
+
+from surefoot.cli.settings import Command, Flag
+from surefoot.labels import Neutral
 
 if TYPE_CHECKING:
     from surefoot.formats import WriteReport
     from surefoot.protocols import LabelledTrace
 
 
-def convert(
-    source: Annotated[str, typer.Argument(help="File to read; with --from records a directory.")],
-    reader: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            help="bigbench-mistake, gsm8k, gsm8k-solutions, label-studio, math500, math-aps, math-shepherd, "
-            "prm800k, prm800k-steps, prmbench, prmbench-controls, processbench, stepwise, or records "
-            "(problems, traces and labels as this package writes them).",
-        ),
-    ],
-    out: Annotated[
-        str, typer.Option("--out", "-o", help="Directory for records; file for the other formats.")
-    ],
-    writer: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            help="records, bigbench-mistake, label-studio, math-aps, math-shepherd, prm800k, prm800k-steps, "
-            "prmbench, processbench or stepwise.",
-        ),
-    ] = "records",
-    neutral: Annotated[
-        str | None,
-        typer.Option(
-            "--neutral",
-            help="What a 0 rating becomes in formats with two signs: good, bad or drop. Needed "
-            "where there are such ratings, as published readers disagree.",
-        ),
-    ] = None,
-    threshold: Annotated[
-        float,
-        typer.Option("--threshold", help="Value labels above this are good in formats with signs only."),
-    ] = 0.0,
-    parquet: Annotated[
-        bool, typer.Option("--parquet", help="Write records as Parquet instead of JSON Lines.")
-    ] = False,
-) -> None:
+class Convert(Command):
     """Convert between public formats and this package's records.
+
+    Records are a directory with `problems`, `traces` and `labels`. Rows that cannot be read are counted on
+    standard error with their line.
 
     Example: `surefoot convert phase1_train.jsonl.gz --from prm800k-steps --out prm800k/`
 
     Example: `surefoot convert prm800k/ --from records --to math-shepherd --neutral good --out ms.jsonl`
     """
-    from surefoot.errors import RecordError
-    from surefoot.formats import WRITERS, Neutral, read_source
-    from surefoot.io import ReadReport
-    from surefoot.protocols import LabelledTrace, ProblemTrace
-    from surefoot.records import Problem
 
-    if writer != "records" and writer not in WRITERS:
-        raise RecordError(f"--to is {writer!r}; choose from records, {', '.join(WRITERS)}")
-    if neutral not in (None, *get_args(Neutral)):
-        raise RecordError(f"--neutral is {neutral!r}; choose from {', '.join(get_args(Neutral))}")
-    if reader == "records":
-        items: list[Any] = _read_records(Path(source))
-    else:
-        report = ReadReport()
-        items = list(read_source(reader, source, report=report))
-        typer.echo(report.summary(), err=True)
-    if not items:
-        raise RecordError(f"{source}: nothing to convert")
-    problems = [item if isinstance(item, Problem) else item.problem for item in items]
-    traces = [item.trace for item in items if isinstance(item, LabelledTrace | ProblemTrace)]
-    labelled = [item for item in items if isinstance(item, LabelledTrace)]
-    if writer != "records" and not labelled:
-        raise RecordError(f"{source}: no labelled traces, which is what {writer} holds")
-    if writer == "records":
-        _write_records(Path(out), problems, traces, labelled, ".parquet" if parquet else ".jsonl")
-    else:
-        typer.echo(_write(writer, labelled, out, neutral, threshold).summary(), err=True)
+    source: Annotated[str, Flag(argument=True)] = Field(
+        description="File to read; with `--from records` a directory."
+    )
+    reader: Annotated[str, Flag(name="--from")] = Field(
+        description="bigbench-mistake, gsm8k, gsm8k-solutions, label-studio, math500, math-aps, "
+        "math-shepherd, prm800k, prm800k-steps, prmbench, prmbench-controls, processbench, "
+        "stepwise, or records (problems, traces and labels as this package writes them)."
+    )
+    writer: Annotated[str, Flag(name="--to")] = Field(
+        default="records",
+        description="records, bigbench-mistake, label-studio, math-aps, math-shepherd, prm800k, "
+        "prm800k-steps, prmbench, processbench or stepwise.",
+    )
+    out: Annotated[str, Flag(short="-o")] = Field(
+        description="Directory for records; file for the other formats."
+    )
+    neutral: Neutral | None = Field(
+        default=None,
+        description="What a label of 0 becomes in formats that have two signs. Needed if there are such "
+        "labels, since published readers disagree.",
+    )
+    threshold: float = Field(
+        default=0.0, description="Value labels above this are good in formats that have signs only."
+    )
+    parquet: bool = Field(default=False, description="Write records as Parquet instead of JSON Lines.")
+
+    def run(self) -> None:
+        """Read, convert and write."""
+        from surefoot.errors import RecordError
+        from surefoot.formats import WRITERS, read_source
+        from surefoot.io import ReadReport
+        from surefoot.protocols import LabelledTrace, ProblemTrace
+        from surefoot.records import Problem
+
+        if self.writer != "records" and self.writer not in WRITERS:
+            raise RecordError(f"--to is {self.writer!r}; choose from records, {', '.join(WRITERS)}")
+        if self.reader == "records":
+            items: list[Any] = _read_records(Path(self.source))
+        else:
+            report = ReadReport()
+            items = list(read_source(self.reader, self.source, report=report))
+            typer.echo(report.summary(), err=True)
+        if not items:
+            raise RecordError(f"{self.source}: nothing to convert")
+        problems = [item if isinstance(item, Problem) else item.problem for item in items]
+        traces = [item.trace for item in items if isinstance(item, LabelledTrace | ProblemTrace)]
+        labelled = [item for item in items if isinstance(item, LabelledTrace)]
+        if self.writer == "records":
+            _write_records(
+                Path(self.out), problems, traces, labelled, ".parquet" if self.parquet else ".jsonl"
+            )
+            return
+        if not labelled:
+            raise RecordError(f"{self.source}: no labelled traces, which is what {self.writer} holds")
+        report_of = _write(self.writer, labelled, self.out, self.neutral, self.threshold)
+        typer.echo(report_of.summary(), err=True)
 
 
 def _read_records(folder: Path) -> list[LabelledTrace]:
@@ -120,7 +120,7 @@ def _write_records(
 def _write(
     writer: str, items: list[LabelledTrace], out: str, neutral: str | None, threshold: float
 ) -> WriteReport:
-    """Raises ``RecordError`` if the format has two signs, there are neutral labels and no policy for them."""
+    """Raises ``RecordError`` for neutral labels without ``neutral``, if the format has two signs."""
     from surefoot.errors import RecordError
     from surefoot.formats import SIGN_WRITERS, WRITERS
 

@@ -2,72 +2,81 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Self, cast
 
 import typer
+from pydantic import Field, model_validator
 
-from surefoot.cli import _options as o
+from surefoot.cli import options as o
+from surefoot.cli.settings import Command
+from surefoot.scores import Aggregator
 
 if TYPE_CHECKING:
     from surefoot.protocols import Candidate
     from surefoot.records import Trace
-    from surefoot.scores import Aggregator
     from surefoot.search.estimators import Method
 
 
-def select(
-    traces: o.Traces,
-    scores: Annotated[
-        str | None, typer.Option("--scores", help="File of step scores; majority needs none.")
-    ] = None,
-    rule: Annotated[str, typer.Option("--rule", help="best_of_n, weighted_vote or majority.")] = "best_of_n",
-    aggregate: Annotated[
-        str, typer.Option("--aggregate", help="Step scores to one number: min, product, last or mean.")
-    ] = "min",
-    equality: o.Equality = "math",
-    out: o.Out = "-",
-) -> None:
-    """Choose one trace per problem, and say how often it is right against N.
+class Select(Command):
+    """Choose one trace per problem, and report how often it is correct for each number of samples N.
 
-    The chosen traces are written out; where outcomes are known, a table on standard error gives the unbiased
-    accuracy for 1, 2, 4 … samples with 95 % intervals over problems.
+    The chosen traces are written. If all traces of a problem have an outcome, a table on standard error shows
+    the unbiased accuracy for 1, 2, 4 … samples with 95 % intervals over problems.
 
     Example: `surefoot select --traces traces.jsonl --scores scores.jsonl --out chosen.jsonl`
     """
-    from pathlib import Path
 
-    from surefoot.answers import group_equal
-    from surefoot.cli._shared import checker, read_all
-    from surefoot.errors import ScoreError
-    from surefoot.io import write_records
-    from surefoot.protocols import Candidate
-    from surefoot.records import StepScores, Trace
-    from surefoot.scores import AGGREGATORS, trace_score
-    from surefoot.search import SELECTORS
+    traces: o.Traces
+    scores: Annotated[str | None, o.INPUT] = Field(
+        default=None, description="File of step scores; majority needs none."
+    )
+    rule: Literal["best_of_n", "weighted_vote", "majority"] = Field(
+        default="best_of_n",
+        description="The best-scored trace, a trace with the answer whose scores add up to most, or one with "
+        "the most frequent answer.",
+    )
+    aggregate: Aggregator = Field(default="min", description="How step scores become one number.")
+    equality: Literal["math", "numeric", "exact"] = Field(
+        default="math", description="How answers are compared."
+    )
+    out: o.Out = "-"
 
-    if rule not in SELECTORS:
-        raise ScoreError(f"--rule is {rule!r}; choose from {', '.join(SELECTORS)}")
-    if aggregate not in AGGREGATORS:
-        raise ScoreError(f"--aggregate is {aggregate!r}; choose from {', '.join(AGGREGATORS)}")
-    if scores is None and rule != "majority":
-        raise ScoreError(f"--rule {rule} needs --scores")
-    records = {record.trace_id: record for record in read_all(scores, StepScores)} if scores else {}
-    groups: dict[str, list[Trace]] = {}
-    for trace in read_all(traces, Trace):
-        groups.setdefault(trace.problem_id, []).append(trace)
-    pools: list[list[Candidate]] = []
-    how: Aggregator = aggregate
-    with checker(equality) as compare:
-        for group in groups.values():
-            answers = group_equal([trace.answer for trace in group], compare)
-            known = [records.get(trace.id) for trace in group]
-            values = [None if record is None else trace_score(record.scores, how) for record in known]
-            pools.append([Candidate(answer=a, score=v) for a, v in zip(answers, values, strict=True)])
-    if unscored := sum(c.score is None for pool in pools for c in pool if scores):
-        typer.echo(f"{unscored} traces have no score and are chosen last", err=True)
-    chosen = [group[SELECTORS[rule].select(pool)] for group, pool in zip(groups.values(), pools, strict=True)]
-    write_records(out if out == "-" else Path(out), chosen, record=Trace)
-    _table(list(groups.values()), pools, rule)
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.scores is None and self.rule != "majority":
+            raise ValueError(f"'rule' {self.rule} needs --scores")
+        return self
+
+    def run(self) -> None:
+        """Choose, write and report."""
+        from surefoot.answers import AnswerChecker, group_equal
+        from surefoot.cli._shared import read_all
+        from surefoot.io import write_records
+        from surefoot.protocols import Candidate
+        from surefoot.records import StepScores, Trace
+        from surefoot.scores import trace_score
+        from surefoot.search import SELECTORS
+
+        records = (
+            {record.trace_id: record for record in read_all(self.scores, StepScores)} if self.scores else {}
+        )
+        groups: dict[str, list[Trace]] = {}
+        for trace in read_all(self.traces, Trace):
+            groups.setdefault(trace.problem_id, []).append(trace)
+        pools: list[list[Candidate]] = []
+        with AnswerChecker(self.equality) as compare:
+            for group in groups.values():
+                answers = group_equal([trace.answer for trace in group], compare)
+                known = [records.get(trace.id) for trace in group]
+                values = [None if one is None else trace_score(one.scores, self.aggregate) for one in known]
+                pools.append([Candidate(answer=a, score=v) for a, v in zip(answers, values, strict=True)])
+        if unscored := sum(c.score is None for pool in pools for c in pool if self.scores):
+            typer.echo(f"{unscored} traces have no score and are chosen last", err=True)
+        selector = SELECTORS[self.rule]
+        chosen = [group[selector.select(pool)] for group, pool in zip(groups.values(), pools, strict=True)]
+        write_records(self.out if self.out == "-" else Path(self.out), chosen, record=Trace)
+        _table(list(groups.values()), pools, self.rule)
 
 
 def _table(groups: list[list[Trace]], pools: list[list[Candidate]], rule: str) -> None:

@@ -35,14 +35,17 @@ class PromptFormat:
     """
 
     template: str = "{problem}\n"
+    """Prompt; `{problem}` stands for the problem's text."""
     chat: bool = False
+    """Send the prompt as a user message through the chat template."""
     system: str | None = None
+    """System message; needs `chat`."""
 
     def __post_init__(self) -> None:
         if "{problem}" not in self.template:
             raise ValueError("the prompt template must contain '{problem}'")
         if self.system is not None and not self.chat:
-            raise ValueError("a system message needs chat=True; put it in the template otherwise")
+            raise ValueError("'system' needs 'chat'; put it into the template otherwise")
 
     def render(self, problem: Problem) -> str | tuple[Message, ...]:
         """The prompt for ``problem``."""

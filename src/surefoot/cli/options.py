@@ -1,0 +1,277 @@
+"""Settings that several commands share, and what they open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import typer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from surefoot.answers import AnswerStyle
+from surefoot.cli.settings import Flag
+from surefoot.labels import Neutral
+from surefoot.scores import Aggregator
+
+if TYPE_CHECKING:
+    from surefoot.answers import Grader
+    from surefoot.models.scorer import CheckpointScorer
+    from surefoot.protocols import Labeller, Policy, StepScorer
+
+INPUT = Flag(transient=True)
+"""A file: the manifest holds its hash, so the path does not matter."""
+
+
+def _segmenter(name: str) -> str:
+    from surefoot.segment import segmenter
+
+    segmenter(name)  # raises ValueError
+    return name
+
+
+def _split(value: Any) -> Any:
+    return tuple(value.split(",")) if isinstance(value, str) else value
+
+
+def unescaped(text: str) -> str:
+    r"""``\n`` and ``\t`` as the characters that they stand for, since a shell passes them on as they are."""
+    return text.replace(r"\n", "\n").replace(r"\t", "\t")
+
+
+Out = Annotated[
+    str,
+    Field(description="File to write (`.jsonl`, `.jsonl.gz`, `.parquet`), or `-` for standard output."),
+    Flag(short="-o", transient=True),
+]
+OutDirectory = Annotated[Path, Flag(short="-o", transient=True)]
+Problems = Annotated[str, Field(description="File of problem records."), INPUT]
+Traces = Annotated[str, Field(description="File of trace records."), INPUT]
+Labels = Annotated[str, Field(description="File of step labels."), INPUT]
+TracesArgument = Annotated[
+    str,
+    Field(description="File of trace records with steps, or `-` for standard input."),
+    Flag(argument=True, transient=True),
+]
+Sources = Annotated[tuple[str, ...], Flag(argument=True, metavar="NAME=FILE", transient=True)]
+Seed = Annotated[int, Field(description="Seed of everything that is random; equal seeds give equal results.")]
+Device = Annotated[str, Field(description="Where models run: `cpu`, `cuda`, `cuda:1`, `mps`.")]
+Segment = Annotated[
+    str,
+    Field(
+        description="How text is cut into steps: `blank-line`, `line`, `sentence`, `step-k`, `ki` or "
+        "`regex:PATTERN`."
+    ),
+    AfterValidator(_segmenter),
+]
+Family = Annotated[
+    str | None,
+    Field(description="Published family, if the name and files do not say which, e.g. `qwen-prm`."),
+]
+Calibrated = Annotated[bool, Field(description="Put scores through the checkpoint's `calibration.json`.")]
+Aggregate = Annotated[
+    Aggregator | None, Field(description="How step scores become one number; else as the checkpoint says.")
+]
+Gold = Annotated[
+    tuple[str, ...],
+    Field(
+        description="Verifier of held-out steps (`arithmetic`, `game24`, `lab`), which the reward does not "
+        "see, for the trace error."
+    ),
+]
+Draws = Annotated[int, Field(ge=1, description="Bootstrap draws for the intervals.")]
+NeutralRule = Annotated[
+    Neutral,
+    Field(description="What a correctness label of 0 is: good, bad, or unknown (`drop`)."),
+]
+
+
+class Settings(BaseModel):
+    """Base of the nested settings of the command line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class PolicySettings(Settings):
+    """Who writes: a model in this process, or one behind an OpenAI-compatible server."""
+
+    name: Annotated[str, Flag(name="--policy")] = Field(
+        default="lab",
+        description="`lab`, a checkpoint directory, a hub name, or with `--base-url` the server's name of "
+        "the model.",
+    )
+    base_url: str | None = Field(
+        default=None,
+        description="OpenAI-compatible server, such as `http://localhost:8000/v1`; its key is read from "
+        "`OPENAI_API_KEY`.",
+    )
+    dialect: Literal["openai", "vllm"] = Field(
+        default="openai",
+        description="`openai`: one call per sample, for any server. `vllm`: one call for all samples of a "
+        "prompt; needs `--base-url`.",
+    )
+    concurrency: Annotated[int, Flag(transient=True)] = Field(
+        default=16, ge=1, description="Requests in flight at a server."
+    )
+    timeout: Annotated[float, Flag(transient=True)] = Field(
+        default=120.0, ge=1, description="Seconds for one call to a server, without its retries."
+    )
+    batch_size: Annotated[int, Flag(transient=True)] = Field(
+        default=256, ge=1, description="Samples decoded together in this process."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.dialect != "openai" and self.base_url is None:
+            raise ValueError(f"'dialect' {self.dialect} is for a server; give its address with 'base_url'")
+        return self
+
+    def open(self, *, chat: bool, device: str, extra_body: dict[str, Any] | None = None) -> Policy:
+        """The policy; ``extra_body`` goes into every request to a server. Raises ``PolicyError``."""
+        if self.base_url:
+            from surefoot.policies.openai import OpenAIPolicy
+
+            return OpenAIPolicy(
+                model=self.name,
+                base_url=self.base_url,
+                mode="chat" if chat else "completions",
+                dialect=self.dialect,
+                concurrency=self.concurrency,
+                timeout_s=self.timeout,
+                extra_body=extra_body,
+            )
+        from surefoot.policies.transformers import TransformersPolicy
+
+        return TransformersPolicy.from_pretrained(
+            lab_policy(self.name), batch_size=self.batch_size, device=device
+        )
+
+
+class GradingSettings(Settings):
+    """Where the final answer is, and when two answers are equal."""
+
+    extract: Annotated[tuple[AnswerStyle, ...], BeforeValidator(_split), Flag(comma=True)] = Field(
+        default=("boxed", "hash", "phrase", "last_number"),
+        description="Where the final answer is; the first of these styles that finds one counts.",
+    )
+    equality: Literal["math", "numeric", "exact"] = Field(
+        default="math", description="How answers are compared."
+    )
+
+    @contextmanager
+    def open(self) -> Iterator[Grader]:
+        """The grader; at the end it says what could not be compared."""
+        from surefoot.answers import AnswerChecker, Grader
+
+        with AnswerChecker(self.equality) as checker:
+            yield Grader(checker=checker, styles=self.extract)
+            for reason, count in checker.failures.items():
+                typer.echo(f"{count} answers could not be compared: {reason}", err=True)
+
+
+class BudgetSettings(Settings):
+    """What a command may spend."""
+
+    tokens: Annotated[int | None, Flag(name="--token-budget")] = Field(
+        default=None,
+        ge=1,
+        description="Stop before the piece of work that would bring all starts above this.",
+    )
+    minutes: Annotated[float | None, Flag(name="--time-budget")] = Field(
+        default=None, ge=0, description="Stop before the piece of work that would end after so many minutes."
+    )
+
+
+class PRMSettings(Settings):
+    """The reward model of steps."""
+
+    names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(
+        min_length=1,
+        description="Checkpoint directory, hub name or URL of a reward model; several are an ensemble.",
+    )
+    family: Family = None
+    calibrated: Calibrated = False
+
+    def open(self, device: str) -> CheckpointScorer:
+        """The reward model. Raises ``CheckpointError``."""
+        from surefoot.models.scorer import load_prm
+
+        return load_prm(self.names[0], family=self.family, calibrated=self.calibrated, device=device)
+
+    def files(self) -> dict[str, Path]:
+        """What identifies it, for a run's manifest."""
+        from surefoot.models.families import identifying_files
+
+        return identifying_files(self.names[0])
+
+
+class JudgeSettings(Settings):
+    """Who judges steps: a reward model, or verifiers that go by rule."""
+
+    names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(
+        default=(),
+        description="Checkpoint directory, hub name or URL of a reward model; several are an ensemble.",
+    )
+    family: Family = None
+    calibrated: Calibrated = False
+    verifier: tuple[str, ...] = Field(
+        default=(),
+        description="Verifiers in place of `--prm`: `arithmetic`, `game24`, `lab`; the lowest verdict "
+        "counts.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.names and self.verifier:
+            raise ValueError("'prm' and 'verifier' both judge steps; give one of them")
+        return self
+
+    @property
+    def prm(self) -> PRMSettings | None:
+        """The reward model, if it is one."""
+        if not self.names:
+            return None
+        return PRMSettings(names=self.names, family=self.family, calibrated=self.calibrated)
+
+    @contextmanager
+    def open(self, device: str) -> Iterator[StepScorer | None]:
+        """The judge, if there is one. Raises ``CheckpointError``."""
+        if self.verifier:
+            from surefoot.models.label_scorer import LabelScorer
+
+            with open_verifiers(self.verifier) as labeller:
+                yield LabelScorer(labeller, name="+".join(self.verifier))
+        else:
+            yield self.prm.open(device) if self.prm else None
+
+    def files(self) -> dict[str, Path]:
+        """What identifies the reward model, for a run's manifest."""
+        return self.prm.files() if self.prm else {}
+
+
+@contextmanager
+def open_verifiers(names: Sequence[str]) -> Iterator[Labeller]:
+    """The verifiers of these names as one labeller."""
+    from surefoot.labelling.verifier import VerifierLabeller, open_verifier
+
+    with ExitStack() as stack:
+        opened = [open_verifier(name) for name in dict.fromkeys(names)]
+        for one in opened:
+            if isinstance(one, AbstractContextManager):
+                stack.enter_context(one)
+        yield VerifierLabeller(verifiers=tuple(opened))
+
+
+def lab_policy(name: str) -> str | Path:
+    """Directory of the lab's policy for ``lab``, else the name itself."""
+    from surefoot.lab.checkpoints import POLICY
+
+    return POLICY if name == "lab" else name
+
+
+def lab_trunk(name: str) -> str | Path:
+    """Directory of the lab's trunk for ``lab``, else the name itself."""
+    from surefoot.lab.checkpoints import TRUNK
+
+    return TRUNK if name == "lab" else name

@@ -1,0 +1,519 @@
+"""Commands made of settings: each setting is declared once, as a field of a frozen pydantic class.
+
+From the fields come the options of the command line with their help panels, the tables of ``--config``,
+the names of ``--set``, the settings in a run's manifest, and ``docs/commands.md``.
+
+To write a command:
+
+1. Derive a class from :class:`Command`. Its docstring is the help text: a first line that says what the
+   command does, then what a user has to know, then an ``Example:`` in backticks.
+2. Give it one field for each setting: ``n: int = Field(default=8, ge=1, description="Traces per problem.")``.
+   The field ``batch_size`` is the option ``--batch-size``. A ``bool`` is ``--x/--no-x``, a ``Literal`` a
+   choice, a ``tuple`` an option that may be repeated. ``Annotated[..., Flag(...)]`` gives another or a short
+   name, or makes the field a positional argument.
+3. Settings that another package declares (``TrainingConfig``, a search method) are nested, not declared
+   again: ``training: TrainingConfig = TrainingConfig()``. Their fields become options in a panel of their
+   own, with the bounds, descriptions (or docstrings) and defaults that they have there;
+   ``Annotated[TrainingConfig, Group(...)]`` renames or omits some. Pydantic classes and data classes can be
+   nested; an optional one (``adapter: Adapter | None = None``) is built when one of its options
+   (``--adapter-rank``) is used.
+4. Refuse impossible combinations in a ``model_validator``, with the fields' names in quotes
+   (``'head_epochs' needs ...``): the user reads ``--head-epochs needs ...``.
+5. ``run`` does the work; ``self.resolved()`` goes into the run's manifest. Mark a field that changes no
+   result as ``Flag(transient=True)``, so that a run can be resumed with another value.
+6. ``add(app, "name", Class)``, a heading in ``docs/commands.md``, and ``python -m surefoot.cli.reference``.
+
+Imports that a class needs for its fields are made on load, so they must be quick; ``run`` imports the rest.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from inspect import Parameter, Signature, cleandoc
+from itertools import pairwise
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import typer
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from surefoot.errors import RunError
+
+C = TypeVar("C", bound="Command")
+
+REQUIRED: Any = PydanticUndefined
+"""Default of a field that has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """How one field shows on the command line."""
+
+    name: str | None = None
+    """Long option; ``--`` and the field's name unless given."""
+    short: str | None = None
+    argument: bool = False
+    """A positional argument in place of an option."""
+    transient: bool = False
+    """Changes no result, so the manifest does not hold it."""
+    comma: bool = False
+    """A tuple is one word with commas, not an option that is repeated."""
+    metavar: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """How the fields of a nested settings class show on the command line."""
+
+    title: str | None = None
+    """Of the help panel; the field's name unless given."""
+    names: Mapping[str, str] | None = None
+    """Option by field, dotted below nested settings, where it is not the field's own name."""
+    omit: tuple[str, ...] = ()
+    """Fields without an option; ``--config`` and ``--set`` still reach them."""
+    transient: tuple[str, ...] = ()
+    """Fields that change no result; ``*`` = all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One setting of a command, wherever it is nested."""
+
+    path: tuple[str, ...]
+    names: tuple[str, ...]
+    """Long and short option; the shown name of an argument; empty without an option."""
+    kind: Any
+    repeated: bool
+    default: Any
+    description: str
+    bounds: str
+    panel: str | None
+    flag: Flag
+
+    @property
+    def name(self) -> str:
+        """What an error calls it."""
+        return self.names[0] if self.names else ".".join(self.path)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Values of a ``Literal``."""
+        return tuple(map(str, get_args(self.kind))) if get_origin(self.kind) is Literal else ()
+
+    @property
+    def default_text(self) -> str:
+        """The default as a user would write it; empty for none."""
+        if self.default is REQUIRED:
+            return "required"
+        if self.default is None or self.default == ():
+            return ""
+        if isinstance(self.default, bool):
+            return "on" if self.default else "off"
+        if isinstance(self.default, tuple | list):
+            return ",".join(map(str, self.default))
+        return (
+            f"{self.default:g}" if isinstance(self.default, float) else str(self.default).replace("\n", r"\n")
+        )
+
+    @property
+    def metavar(self) -> str:
+        """What stands for the value."""
+        if self.flag.metavar:
+            return self.flag.metavar
+        if self.choices:
+            return "|".join(self.choices)
+        simple = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
+        return simple.get(self.kind, "TEXT")
+
+
+class Command(BaseModel):
+    """Settings of one command, and what it does with them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    def run(self) -> None:
+        """Do it. Raises an error of :mod:`surefoot.errors`."""
+        raise NotImplementedError
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings that a result depends on, for the manifest of a run."""
+        found = self.model_dump(mode="json")
+        for option in options_of(type(self)):
+            *above, last = option.path
+            table = found
+            for key in above:
+                table = table.get(key) or {}
+            if option.flag.transient:
+                table.pop(last, None)
+        return found
+
+
+def add(app: typer.Typer, name: str, command: type[Command]) -> None:
+    """Make ``command`` a command of ``app``."""
+    app.command(name)(callback(command))
+
+
+def callback(command: type[Command]) -> Callable[..., None]:
+    """The function whose parameters are the options of ``command``, as typer reads them."""
+    options = [option for option in options_of(command) if option.names]
+    names = [name for option in options for name in option.names]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"{command.__name__}: {min(repeated)} is the name of two options")
+
+    def run(context: typer.Context, **values: Any) -> None:
+        if context.invoked_subcommand is not None:
+            return  # of a group that is a command itself
+        flags = {
+            option.path: values[f"value_{number}"]
+            for number, option in enumerate(options)
+            if values[f"value_{number}"] not in (None, [])
+        }
+        settings = build(command, flags, file=values["config"], assignments=values["assignments"] or ())
+        settings.run()
+
+    config = typer.Option(
+        "--config",
+        help="TOML or JSON file of settings; an option on the command line wins.",
+        rich_help_panel="Settings",
+    )
+    assignments = typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any setting by its name, dotted below tables; may be repeated.",
+        rich_help_panel="Settings",
+    )
+    parameters = [
+        Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context),
+        *(_parameter(number, option) for number, option in enumerate(options)),
+        _optional("config", Path, config),
+        _optional("assignments", list[str], assignments),
+    ]
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__doc__ = cleandoc(command.__doc__ or "")
+    run.settings = command  # type: ignore[attr-defined]
+    return run
+
+
+def build(
+    command: type[C],
+    flags: Mapping[tuple[str, ...], Any],
+    *,
+    file: Path | None = None,
+    assignments: Sequence[str] = (),
+) -> C:
+    """Settings from a file, assignments and options; the later ones win, and defaults fill the rest.
+
+    Raises ``RunError``, which names option or setting, and ``typer.BadParameter`` for one that is missing.
+    """
+    tree: dict[str, Any] = {}
+    for key, value in (read_table(file) if file else {}).items():
+        _put(tree, _place(command, key), value, said=f"--config {file}: {key}")
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not (name and equals):
+            raise RunError(f"--set {assignment}: write NAME=VALUE")
+        first, *rest = name.strip().split(".")
+        _put(tree, (*_place(command, first), *rest), _value(text), said=f"--set {name}")
+    for path, given in flags.items():
+        _put(tree, path, given, said=path[-1])
+    try:
+        return command.model_validate(_filled(command, None, tree))
+    except ValidationError as error:
+        raise explained(error, command) from error
+
+
+def explained(error: ValidationError, command: type[BaseModel]) -> Exception:
+    """What pydantic refused, in one sentence that names the option."""
+    options = options_of(command)
+    first = error.errors(include_url=False)[0]
+    place = tuple(part for part in first["loc"] if isinstance(part, str))
+    option = next((option for option in options if option.path == place[: len(option.path)]), None)
+    name = option.name if option else ".".join(place)
+    if first["type"] == "missing":
+        return typer.BadParameter(f"{name} is required", param_hint=name)
+    if first["type"] == "literal_error":
+        expected = first["ctx"]["expected"].replace("'", "")
+        return RunError(f"{name} is {first['input']!r}; choose {expected}")
+    known = {option.path[-1]: option.name for option in reversed(options) if option.names}
+    known |= {name.lstrip("-").replace("-", "_"): name for name in known.values()}
+    message = re.sub(
+        r"'(\w+)'", lambda found: known.get(found[1], found[0]), first["msg"].removeprefix("Value error, ")
+    )
+    return RunError(message if not name or name in message else f"{name}: {message}")
+
+
+@cache
+def options_of(kind: type[BaseModel]) -> tuple[Option, ...]:
+    """Every setting of a class and of those nested in it, in their order."""
+    return tuple(_options(kind, None, (), Group()))
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """A TOML or JSON file, by its ending. Raises ``RunError``."""
+    try:
+        text = path.read_text("utf-8")
+        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError) as error:
+        raise RunError(f"--config {path}: {error}; give a TOML or JSON file") from error
+    if not isinstance(table, dict):
+        raise RunError(f"--config {path}: it holds no table of settings")
+    return table
+
+
+def _parameter(number: int, option: Option) -> Parameter:
+    notes = "; ".join(
+        note
+        for note in (
+            option.default_text if option.default is REQUIRED else f"default: {option.default_text}",
+            option.bounds,
+            "may be repeated" if option.repeated and not option.flag.argument else "",
+        )
+        if note not in ("", "default: ")
+    )
+    text = f"{option.description} [{notes}]" if notes else option.description
+    kind = Path if option.kind is Path else bool if option.kind is bool else str
+    if option.flag.argument:
+        shown = typer.Argument(
+            metavar=option.flag.metavar or option.names[0] + ("..." if option.repeated else ""),
+            help=text,
+            show_default=False,
+        )
+    else:
+        long, *short = option.names
+        if option.kind is bool:
+            long += f"/--no-{long.removeprefix('--')}"
+        values = option.choices
+        shown = typer.Option(
+            *(long, *short),
+            help=text,
+            rich_help_panel=option.panel,
+            show_default=False,
+            metavar=None if kind is bool else option.metavar,
+            autocompletion=(lambda: list(values)) if values else None,
+        )
+    return _optional(f"value_{number}", list[kind] if option.repeated else kind, shown)  # type: ignore[valid-type]
+
+
+def _optional(name: str, kind: Any, shown: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, shown])
+
+
+@dataclass(frozen=True)
+class _Field:
+    name: str
+    kind: Any
+    """The type without ``None`` and annotations."""
+    optional: bool
+    metadata: tuple[Any, ...]
+    default: Any
+    description: str
+
+    @property
+    def nested(self) -> bool:
+        return _is_settings(self.kind)
+
+
+def _fields(kind: Any) -> Iterator[_Field]:
+    if issubclass(kind, BaseModel):
+        for name, info in kind.model_fields.items():
+            default = info.get_default(call_default_factory=True, validated_data={})
+            yield _field(kind, name, info.annotation, (info,), default)
+        return
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        default = field.default if field.default is not MISSING else REQUIRED
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        yield _field(kind, field.name, hints[field.name], (), default)
+
+
+def _field(kind: type, name: str, annotation: Any, infos: tuple[FieldInfo, ...], default: Any) -> _Field:
+    core, optional, metadata = _core(annotation)
+    infos = (*infos, *(one for one in metadata if isinstance(one, FieldInfo)))
+    every = (*metadata, *(bound for info in infos for bound in info.metadata))
+    described = next((info.description for info in infos if info.description), None)
+    return _Field(name, core, optional, every, default, described or _described(kind, name))
+
+
+def _described(kind: type, name: str) -> str:
+    """The docstring below a field, in ``kind`` or in a class above it."""
+    texts = (_docstrings(one.__module__).get((one.__qualname__, name)) for one in kind.__mro__)
+    return next(filter(None, texts), "").replace("``", "`")
+
+
+@cache
+def _docstrings(module: str) -> dict[tuple[str, str], str]:
+    """Docstring by class and field."""
+    path = getattr(sys.modules[module], "__file__", None)
+    if path is None or not path.endswith(".py"):
+        return {}
+    found: dict[tuple[str, str], str] = {}
+    for node in ast.parse(Path(path).read_text("utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            for field, below in pairwise(node.body):
+                match field, below:
+                    case (
+                        ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(text))),
+                    ):
+                        found[node.name, name] = cleandoc(text)
+    return found
+
+
+def _core(annotation: Any) -> tuple[Any, bool, tuple[Any, ...]]:
+    """The type without ``None`` and annotations, whether ``None`` was there, and the annotations."""
+    metadata: tuple[Any, ...] = ()
+    optional = False
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation, *more = get_args(annotation)
+            metadata = (*more, *metadata)
+        elif get_origin(annotation) in (Union, UnionType) and NoneType in get_args(annotation):
+            parts = [part for part in get_args(annotation) if part is not NoneType]
+            annotation, optional = Union[tuple(parts)], True  # noqa: UP007
+        else:
+            return annotation, optional, metadata
+
+
+def _is_settings(kind: Any) -> bool:
+    return isinstance(kind, type) and (issubclass(kind, BaseModel) or is_dataclass(kind))
+
+
+def _options(
+    kind: Any, default: Any, path: tuple[str, ...], group: Group, *, prefix: str | None = None
+) -> Iterator[Option]:
+    """Settings of ``kind``; values of the instance ``default``, where there is one, are their defaults.
+
+    ``prefix`` comes before the names of options below an optional class.
+    """
+    for field in _fields(kind):
+        here = (*path, field.name)
+        value = field.default if default is None else getattr(default, field.name)
+        below = ".".join(here[1:])
+        if field.nested:
+            inner = (
+                next((one for one in field.metadata if isinstance(one, Group)), None) if not path else group
+            )
+            title = field.name.replace("_", " ").capitalize()
+            inner = inner or Group()
+            inner = inner if inner.title else Group(**{**vars(inner), "title": title})
+            start = value if _is_settings(type(value)) else None
+            before = f"{prefix or ''}{field.name}-" if field.optional else prefix
+            yield from _options(field.kind, start, here, inner, prefix=before)
+            continue
+        flag = next((one for one in reversed(field.metadata) if isinstance(one, Flag)), Flag())
+        if "*" in group.transient or below in group.transient:
+            flag = Flag(**{**vars(flag), "transient": True})
+        kind_of, repeated = _item(field.kind)
+        yield Option(
+            path=here,
+            names=()
+            if path and below in group.omit
+            else _names((prefix or "") + field.name, below, flag, group, kind_of),
+            kind=str if flag.comma else kind_of,
+            repeated=repeated and not flag.comma,
+            default=None if prefix and value is REQUIRED else value,
+            description=" ".join(field.description.split()),
+            bounds=_bounds(field.metadata),
+            panel=group.title,
+            flag=flag,
+        )
+
+
+def _names(field: str, below: str, flag: Flag, group: Group, kind: Any) -> tuple[str, ...]:
+    if kind is None:
+        return ()
+    if flag.argument:
+        return (flag.metavar or field.upper(),)
+    long = (group.names or {}).get(below) or flag.name or f"--{field.replace('_', '-')}"
+    return (long, flag.short) if flag.short else (long,)
+
+
+def _item(kind: Any) -> tuple[Any, bool]:
+    """What one word on the command line is, ``None`` if no word can be it, and whether it may be repeated."""
+    if get_origin(kind) in (tuple, list):
+        return _item(_core(get_args(kind)[0])[0])[0], True
+    if get_origin(kind) is Literal or kind in (str, int, float, bool, Path):
+        return kind, False
+    if get_origin(kind) in (Union, UnionType) and all(_item(part)[0] for part in get_args(kind)):
+        return str, False
+    return None, False
+
+
+_BOUNDS = {"ge": "≥ ", "gt": "> ", "le": "≤ ", "lt": "< "}
+
+
+def _bounds(metadata: Sequence[Any]) -> str:
+    found = {name: getattr(one, name) for one in metadata for name in _BOUNDS if hasattr(one, name)}
+    return ", ".join(
+        f"{sign}{found[name]:g}" for name, sign in _BOUNDS.items() if found.get(name) is not None
+    )
+
+
+def _place(command: type[BaseModel], key: str) -> tuple[str, ...]:
+    """Where a name of ``--config`` or ``--set`` is: a field, an option's name, or a field of a group."""
+    key = key.replace("-", "_")
+    if key in command.model_fields:
+        return (key,)
+    options = options_of(command)
+    for option in options:
+        if option.names and option.names[0].lstrip("-").replace("-", "_") == key:
+            return option.path
+    for option in options:
+        if key in option.path:
+            return option.path[: option.path.index(key) + 1]
+    raise RunError(f"there is no setting {key!r}; choose {', '.join(command.model_fields)}")
+
+
+def _put(tree: dict[str, Any], path: Sequence[str], value: Any, *, said: str) -> None:
+    for key in path[:-1]:
+        if tree.get(key) is None:
+            tree[key] = {}
+        tree = tree[key]
+        if not isinstance(tree, dict):
+            raise RunError(f"{said}: {key!r} is no table")
+    last = path[-1]
+    if isinstance(value, dict) and isinstance(tree.get(last), dict):
+        for key, below in value.items():
+            _put(tree[last], (key,), below, said=said)
+    else:
+        tree[last] = value
+
+
+def _value(text: str) -> Any:
+    """JSON, or the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _filled(kind: Any, default: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given`` with the values of the instance ``default`` where it has none, in nested settings too."""
+    known = {field.name: field for field in _fields(kind)}
+    if unknown := [name for name in given if name not in known]:
+        raise RunError(f"there is no setting {unknown[0]!r}; choose {', '.join(known)}")
+    result: dict[str, Any] = {}
+    for name, field in known.items():
+        value = field.default if default is None else getattr(default, name)
+        start = value if _is_settings(type(value)) else None
+        if field.nested and isinstance(given.get(name), Mapping):
+            result[name] = _filled(field.kind, start, given[name])
+        elif name in given:
+            result[name] = given[name]
+        elif field.nested and value is REQUIRED:
+            result[name] = _filled(field.kind, None, {})
+        elif default is not None:
+            result[name] = value
+    return result
