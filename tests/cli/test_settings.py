@@ -183,7 +183,7 @@ def test_help_shows_panels_defaults_and_bounds(say):
         "Say it.",
         "Fit",
         "Method",
-        "default: 5; ≥ 1",
+        "default: 5",
         "calm|shrill",
         "Prefixes that",
         "required",

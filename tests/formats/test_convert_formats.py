@@ -157,7 +157,7 @@ def test_neutral_ratings_need_a_policy_where_signs_are_written(tmp_path: Path, n
     good(*words, "--neutral", "drop")
     refused = run(*words, "--neutral", "maybe")
     assert refused.exit_code != 0
-    assert "choose from good, bad, drop" in f"{refused.output} {refused.exception}"
+    assert "choose good, bad or drop" in f"{refused.output} {refused.exception}"
 
 
 def test_the_policy_says_what_a_neutral_rating_becomes(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""``docs/commands.md`` from the settings of the commands: ``python -m surefoot.cli.reference``.
+"""``docs/reference/commands.md`` from the settings of the commands: ``python -m surefoot.cli.reference``.
 
 The page has a heading for each command. What stands under it is made of the command's docstring and fields;
 the introduction and the headings of groups are written by hand.
@@ -14,7 +14,7 @@ from typing import Any
 
 from surefoot.cli.settings import REQUIRED, Command, Option, options_of
 
-PAGE = Path(__file__).parents[3] / "docs" / "commands.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "commands.md"
 
 _HEADING = re.compile(r"^(#{2,3}) `?(surefoot [a-z0-9 -]+?)`?$", re.M)
 _EXAMPLE = re.compile(r"Example: `(.+?)`(?: \((.+?)\))?", re.S)
@@ -60,10 +60,7 @@ def section(command: type[Command]) -> str:
     prose = re.sub(r"\n{3,}", "\n\n", _EXAMPLE.sub("", text)).strip()
     rows = ["| option | default | meaning |", "|---|---|---|"]
     rows += [_row(option) for option in options_of(command) if option.names]
-    rows.append("| `--config` | | TOML or JSON file of settings; an option on the command line wins. |")
-    rows.append(
-        "| `--set` | | `NAME=VALUE`: any setting by its name, dotted below tables; may be repeated. |"
-    )
+    rows.append("| `--config`, `--set` | | Settings from a file, or by name: see [above](#settings). |")
     blocks = [prose, "\n".join(rows)]
     if examples:
         blocks.append("\n".join(["```bash", *examples, "```"]))

@@ -1,7 +1,7 @@
 """Commands made of settings: each setting is declared once, as a field of a frozen pydantic class.
 
 From the fields come the options of the command line with their help panels, the tables of ``--config``,
-the names of ``--set``, the settings in a run's manifest, and ``docs/commands.md``.
+the names of ``--set``, the settings in a run's manifest, and ``docs/reference/commands.md``.
 
 To write a command:
 
@@ -21,7 +21,7 @@ To write a command:
    (``'head_epochs' needs ...``): the user reads ``--head-epochs needs ...``.
 5. ``run`` does the work; ``self.resolved()`` goes into the run's manifest. Mark a field that changes no
    result as ``Flag(transient=True)``, so that a run can be resumed with another value.
-6. ``add(app, "name", Class)``, a heading in ``docs/commands.md``, and ``python -m surefoot.cli.reference``.
+6. ``add(app, "name", Class)``, a heading in ``docs/reference/commands.md``, and ``python -m surefoot.cli.reference``.
 
 Imports that a class needs for its fields are made on load, so they must be quick; ``run`` imports the rest.
 """
