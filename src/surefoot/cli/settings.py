@@ -21,7 +21,8 @@ To write a command:
    (``'head_epochs' needs ...``): the user reads ``--head-epochs needs ...``.
 5. ``run`` does the work; ``self.resolved()`` goes into the run's manifest. Mark a field that changes no
    result as ``Flag(transient=True)``, so that a run can be resumed with another value.
-6. ``add(app, "name", Class)``, a heading in ``docs/reference/commands.md``, and ``python -m surefoot.cli.reference``.
+6. ``add(app, "name", Class)``, give it a heading in ``docs/reference/commands.md``, and run
+   ``python -m surefoot.cli.reference``.
 
 Imports that a class needs for its fields are made on load, so they must be quick; ``run`` imports the rest.
 """
