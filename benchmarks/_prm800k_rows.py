@@ -14,8 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from surefoot.formats.prm800k_steps import read_prm800k_steps
-from surefoot.formats.processbench import read_processbench
+from surefoot.formats import read_prm800k_steps, read_processbench
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Trace, content_id
 

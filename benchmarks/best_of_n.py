@@ -24,7 +24,7 @@ from surefoot.answers import AnswerChecker
 from surefoot.evaluation.best_of_n import BestOfNResult, SelectorCurve, evaluate_best_of_n
 from surefoot.evaluation.best_of_n_findings import findings
 from surefoot.evaluation.pools import grade_stored, judged_candidates
-from surefoot.formats.candidate_pool import read_candidate_pool
+from surefoot.formats import read_candidate_pool
 from surefoot.records import StepScores
 from surefoot.stats import Interval
 

@@ -69,13 +69,6 @@ LABEL_STUDIO_TASK = {
     "predictions": [],
 }
 ROWS = {
-    "bigbench-mistake": {
-        "input": "i",
-        "steps": ["a", "b"],
-        "target": "t",
-        "answer": "u",
-        "mistake_index": 1,
-    },
     "label-studio": LABEL_STUDIO_TASK,
     "math-aps": {
         "question": "q",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from surefoot.errors import RecordError
-from surefoot.formats.fover_scores import read_fover_scores
+from surefoot.formats.processbench import read_fover_scores
 from surefoot.io import ReadReport
 
 REAL = Path(__file__).parents[2] / "../shared/data/calib/fover_processbench_scores.jsonl.gz"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from surefoot.formats import read_prm800k, read_prm800k_steps, write_prm800k_steps
-from surefoot.formats._spans import step_parts
+from surefoot.formats._rows import step_parts
 from surefoot.io import ReadReport
 from surefoot.protocols import LabelledTrace
 

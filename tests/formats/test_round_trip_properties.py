@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.formats import SIGN_WRITERS, WRITERS, WriteReport, read_source
-from surefoot.formats._shepherd_text import TAG
-from surefoot.formats._spans import SEPARATOR_KEY, join_parts, step_parts
+from surefoot.formats._rows import SEPARATOR_KEY, join_parts, step_parts
+from surefoot.formats.math_shepherd import TAG
 from surefoot.io import ReadReport
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace
@@ -78,44 +78,12 @@ def first_error_row(draw: st.DrawFn, fields: dict[str, st.SearchStrategy], label
 
 
 PROCESSBENCH = {"id": FULL, "generator": TEXT, "problem": FULL, "final_answer_correct": FLAG}
-MISTAKE = {"input": FULL, "target": st.none() | TEXT, "answer": st.none() | TEXT}
 
 
 @CASES
 @given(st.lists(first_error_row(PROCESSBENCH, "label", -1), max_size=3))
 def test_processbench_rows(rows: list[dict]):
     assert_rows_come_back("processbench", rows)
-
-
-@CASES
-@given(st.lists(first_error_row(MISTAKE, "mistake_index", None), max_size=3))
-def test_bigbench_mistake_rows(rows: list[dict]):
-    assert_rows_come_back("bigbench-mistake", rows)
-
-
-@st.composite
-def prmbench_row(draw: st.DrawFn) -> dict:
-    row = {
-        "original_question": draw(TEXT),
-        "modified_question": draw(FULL),
-        "original_process": draw(st.lists(TEXT, max_size=2)),
-        "modified_process": draw(st.lists(TEXT, min_size=1, max_size=4)),
-        "modified_steps": draw(st.lists(st.integers(), max_size=3)),
-        "error_steps": draw(st.lists(st.integers(1, 6), max_size=4)),
-        "reason": draw(TEXT),
-        "idx": draw(TEXT),
-        "classification": draw(st.sampled_from(["redundency", "circular", "correct-ish"])),
-        **draw(MORE),
-    }
-    for optional in draw(st.sets(st.sampled_from(["original_question", "modified_steps", "reason"]))):
-        del row[optional]
-    return row
-
-
-@CASES
-@given(st.lists(prmbench_row(), max_size=3))
-def test_prmbench_rows(rows: list[dict]):
-    assert_rows_come_back("prmbench", rows)
 
 
 @st.composite
@@ -283,7 +251,7 @@ def test_traces_from_elsewhere_are_written_whole_or_counted(name: str, items: li
     assert report.written == len(rows)
     if name not in ("math-aps", "prm800k-steps"):  # where a row is no trace
         assert report.written + lost == len(items)
-    if name in ("math-shepherd", "processbench", "bigbench-mistake", "prmbench"):
+    if name in ("math-shepherd", "processbench"):
         kept = iter(items)
         for item in back:
             # in order: one that was dropped may have equal steps, and is passed over

@@ -37,8 +37,8 @@ class Convert(Command):
     )
     writer: Annotated[str, Flag(name="--to")] = Field(
         default="records",
-        description="records, bigbench-mistake, label-studio, math-aps, math-shepherd, prm800k, "
-        "prm800k-steps, prmbench, processbench or stepwise.",
+        description="records, label-studio, math-aps, math-shepherd, prm800k, prm800k-steps, "
+        "processbench or stepwise.",
     )
     out: Annotated[str, Flag(short="-o")] = Field(
         description="Directory for records; file for the other formats."

@@ -227,7 +227,7 @@ def recorded_by_all(systems: Sequence[System], among: Sequence[int] | None = Non
 
 
 def _stored(name: str, path: Path, traces: Sequence[Trace], reading: LabelRule | None) -> list[System]:
-    from surefoot.formats.fover_scores import read_fover_scores
+    from surefoot.formats.processbench import read_fover_scores
     from surefoot.io import ReadReport
 
     scores, skipped = _records(path, StepScores)

@@ -1,15 +1,18 @@
-"""Rows of foreign files: JSON Lines or one JSON array, also gzipped, checked against a row class."""
+"""What the formats share: rows in files, their form, and steps given as a list.
+
+A file is JSON Lines or one JSON array, also gzipped; each row is checked against the format's row class.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, Protocol, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -23,36 +26,17 @@ from pydantic_core import from_json
 
 from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_file
+from surefoot.io.files import ReadReport, error_reason, json_lines, readable
+from surefoot.labels import AFTER_FIRST_ERROR, NO_ERROR, up_to_first_error
+from surefoot.records import Evidence, Step, StepLabel, Trace, content_id
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-class ReadReport(Protocol):
-    """Where readers count; ``surefoot.io.ReadReport`` is one."""
-
-    def opened(self, name: str) -> None: ...
-
-    def read(self) -> None: ...
-
-    def skipped(self, line: int, reason: str) -> None: ...
-
-
-@dataclass(kw_only=True)
-class WriteReport:
-    """What a writer wrote and what the format had no place for."""
-
-    written: int = 0
-    """Rows in the file."""
-    dropped: Counter[str] = field(default_factory=Counter)
-    """Count for each reason; the reason says whether it counts traces, steps or labels."""
-
-    def summary(self) -> str:
-        """One sentence: ``12 rows written; dropped: 3 steps: neutral, 1 traces: chat trace``."""
-        lost = ", ".join(f"{count} {reason}" for reason, count in sorted(self.dropped.items()))
-        return f"{self.written} rows written; dropped: {lost or 'nothing'}"
+FORM_KEY = "form"
+"""Where ``Trace.meta`` notes the form of a row that has not just the usual fields in the usual order."""
+SEPARATOR_KEY = "separator"
+"""Where ``Trace.meta`` notes what a reader put between steps, so that a writer can take it out again."""
 
 
 class Row(BaseModel):
@@ -76,6 +60,34 @@ class Row(BaseModel):
         return self._order
 
 
+@dataclass(kw_only=True)
+class WriteReport:
+    """What a writer wrote and what the format had no place for."""
+
+    written: int = 0
+    """Rows in the file."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Count for each reason; the reason says whether it counts traces, steps or labels."""
+
+    def summary(self) -> str:
+        """One sentence: ``12 rows written; dropped: 3 steps: neutral, 1 traces: chat trace``."""
+        lost = ", ".join(f"{count} {reason}" for reason, count in sorted(self.dropped.items()))
+        return f"{self.written} rows written; dropped: {lost or 'nothing'}"
+
+
+class SampleNumbers:
+    """Numbers equal solutions of a file, so that each stays a trace of its own, with its own labels."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def number(self, *parts: object) -> int:
+        """How often ``parts`` came before: 0 for the first."""
+        key = content_id(*parts)
+        self._counts[key] += 1
+        return self._counts[key] - 1
+
+
 def read_rows(
     path: Path | str,
     row: type[M],
@@ -92,9 +104,9 @@ def read_rows(
         report.opened(path.name)
     for number, raw in _items(path):
         try:
-            made = build(number, row.model_validate(_parsed(raw)))
+            item = build(number, row.model_validate(_parsed(raw)))
         except (RecordError, ValidationError) as error:
-            reason = error_reason(error)
+            reason = str(error) if isinstance(error, RecordError) else error_reason(error)
             if report is None:
                 fix = "correct the row, or pass a ReadReport to skip and count such rows"
                 raise RecordError(f"{path}, line {number}: {reason}; {fix}") from error
@@ -102,7 +114,7 @@ def read_rows(
             continue
         if report is not None:
             report.read()
-        yield made
+        yield item
 
 
 def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -111,21 +123,99 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
     Raises ``OSError`` where the folder cannot be written.
     """
     path = Path(path)
+    array = path.name.removesuffix(".gz").endswith(".json")
     with atomic_file(path) as stream:
-        _write(stream, rows, path)
+        if path.suffix != ".gz":
+            _write(stream, rows, array)
+            return
+        # Neither name nor time in the header, so that equal rows give equal bytes.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+            _write(packed, rows, array)
 
 
-def error_reason(error: RecordError | ValidationError) -> str:
-    """What is wrong with a row, the first fault only."""
-    if isinstance(error, RecordError):
-        return str(error)
-    faults = error.errors(include_url=False)
-    first = faults[0]
-    where = ".".join(str(part) for part in first["loc"])
-    message = "missing" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
-    if not where:
-        return f"not an object but {first['input']!r:.40}" if first["type"].startswith("model_") else message
-    return f"field '{where}': {message}" + (f" (and {len(faults) - 1} more)" if len(faults) > 1 else "")
+def form_note(name: str, row: Row, usual: Sequence[str]) -> dict[str, Any]:
+    """Entry for ``Trace.meta``, empty for a row of the ``usual`` form. ``name`` is the format's.
+
+    It holds the names of all fields and the content of those that the reader does not know.
+    """
+    if row.order == tuple(usual):
+        return {}
+    return {FORM_KEY: {"format": name, "fields": list(row.order), "extra": dict(row.model_extra or {})}}
+
+
+def in_form(name: str, row: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """``row`` as it was read: with the fields that ``meta`` notes for this format, in that order.
+
+    Without a note, or with one of another format, ``row`` stays as it is.
+    """
+    note = meta.get(FORM_KEY)
+    if not isinstance(note, dict) or note.get("format") != name:
+        return dict(row)
+    known = {**note["extra"], **row}
+    return {field: known[field] for field in note["fields"] if field in known}
+
+
+def join_parts(parts: Sequence[str], separator: str) -> tuple[str, tuple[Step, ...]]:
+    """Text and tiling spans of ``parts``; a separator belongs to the step before it."""
+    steps: list[Step] = []
+    end = 0
+    for number, part in enumerate(parts, start=1):
+        length = len(part) + (len(separator) if number < len(parts) else 0)
+        steps.append(Step(start=end, end=end + length))
+        end += length
+    return separator.join(parts), tuple(steps)
+
+
+def step_parts(trace: Trace) -> list[str]:
+    """The steps of a text trace without what separates them.
+
+    For a trace that one of this package's readers joined these are the very parts; for any other, the
+    white space around each step is taken off.
+    """
+    texts = [trace.step_text(index) for index in range(len(trace.steps))]
+    separator = trace.meta.get(SEPARATOR_KEY)
+    if not isinstance(separator, str):
+        return [text.strip() for text in texts]
+    return [text.removesuffix(separator) for text in texts[:-1]] + texts[-1:]
+
+
+def correctness_labels(
+    trace_id: str,
+    values: Sequence[float | None],
+    *,
+    source: str,
+    created: datetime,
+    error_message: str | None = None,
+) -> tuple[StepLabel, ...]:
+    """One label per step; a value of ``None`` is unknown for being after the first error.
+
+    ``error_message`` becomes the evidence of the labels that are −1.
+    """
+    return tuple(
+        StepLabel(
+            trace_id=trace_id,
+            step=index,
+            kind="correctness",
+            value=value,
+            reason=AFTER_FIRST_ERROR if value is None else None,
+            source=source,
+            evidence=Evidence(message=error_message if value == -1.0 else None),
+            created=created,
+        )
+        for index, value in enumerate(values)
+    )
+
+
+def first_error_values(steps: Sequence[str], error: int | None, field: str) -> list[float | None]:
+    """Correctness of each step of a row whose ``field`` gives the first error; ``None`` = there is none.
+
+    Raises ``RecordError`` for a row without steps and an error at a step that it does not have.
+    """
+    if not steps:
+        raise RecordError("field 'steps': empty")
+    if error is not None and not 0 <= error < len(steps):
+        raise RecordError(f"field {field!r}: {error}, but there are {len(steps)} steps")
+    return up_to_first_error(NO_ERROR if error is None else error, len(steps))
 
 
 def _parsed(raw: object) -> object:
@@ -135,33 +225,26 @@ def _parsed(raw: object) -> object:
     try:
         return from_json(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise RecordError(f"not UTF-8 (byte {error.start}: {error.reason})") from error
+        raise RecordError(error_reason(error)) from error
     except ValueError as error:
         raise RecordError(f"not JSON ({error})") from error
 
 
 def _items(path: Path) -> Iterator[tuple[int, object]]:
-    try:
-        with path.open("rb") as raw:
-            if path.suffix != ".gz":
-                yield from _split(raw, path)
-                return
-            with gzip.GzipFile(fileobj=raw, mode="rb") as packed:
-                yield from _split(packed, path)
-    except (OSError, EOFError, zlib.error) as error:
-        raise RecordError(
-            f"{path}: cannot be read: {error}; check the path, or fetch the file again"
-        ) from error
+    with readable(str(path)), path.open("rb") as raw:
+        if path.suffix != ".gz":
+            yield from _split(raw, path)
+            return
+        with gzip.GzipFile(fileobj=raw, mode="rb") as packed:
+            yield from _split(packed, path)
 
 
 def _split(stream: IO[bytes] | gzip.GzipFile, path: Path) -> Iterator[tuple[int, object]]:
-    for number, line in enumerate(stream, start=1):
-        text = (line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line).strip()
+    for number, text in json_lines(stream):
         if text.startswith(b"[") and number == 1:
             yield from enumerate(_array(text + b"\n" + stream.read(), path), start=1)
             return
-        if text:
-            yield number, text
+        yield number, text
 
 
 def _array(text: bytes, path: Path) -> list[object]:
@@ -172,16 +255,7 @@ def _array(text: bytes, path: Path) -> list[object]:
     return list(items)
 
 
-def _write(stream: IO[bytes], rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    array = path.name.removesuffix(".gz").endswith(".json")
-    if path.suffix != ".gz":
-        _write_plain(stream, rows, array)
-        return
-    with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
-        _write_plain(packed, rows, array)
-
-
-def _write_plain(stream: IO[bytes] | gzip.GzipFile, rows: Iterable[Mapping[str, Any]], array: bool) -> None:
+def _write(stream: IO[bytes] | gzip.GzipFile, rows: Iterable[Mapping[str, Any]], array: bool) -> None:
     separator = b""
     if array:
         stream.write(b"[")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import ReadReport, Row, read_rows
-from surefoot.formats._spans import SEPARATOR_KEY, join_parts
+from surefoot.formats._rows import SEPARATOR_KEY, Row, join_parts, read_rows
+from surefoot.io.files import ReadReport
 from surefoot.records import Problem, Step, StepScores, Trace
 
 _BLANK_LINE = "\n\n"
@@ -32,7 +32,7 @@ class CandidatePool:
     """Candidates left out, by reason."""
 
 
-class _Row(Row):
+class _PoolRow(Row):
     """Either form: its fields are checked once it is known which."""
 
 
@@ -72,10 +72,10 @@ def read_candidate_pool(path: Path | str, *, report: ReadReport | None = None) -
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
-    return read_rows(path, _Row, lambda _, row: _pool(row), report)
+    return read_rows(path, _PoolRow, lambda _, row: _pool(row), report)
 
 
-def _pool(row: _Row) -> CandidatePool:
+def _pool(row: _PoolRow) -> CandidatePool:
     fields = row.model_extra or {}
     if "candidates" in fields:
         return _step_pool(_StepPool.model_validate(fields))

@@ -16,9 +16,8 @@ from typing import Any
 from pydantic import Field
 
 from surefoot.errors import RecordError
-from surefoot.formats._form import Samples, form_note, in_form
-from surefoot.formats._prefix_tree import Estimate, State, leaf_paths, linked
-from surefoot.formats._rows import ReadReport, Row, WriteReport, read_rows, write_rows
+from surefoot.formats._rows import Row, SampleNumbers, WriteReport, form_note, in_form, read_rows, write_rows
+from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Step, StepLabel, Trace, now
 
@@ -27,21 +26,21 @@ _FIELDS = ("question", "final_answer", "reasoning_steps", "question_id")
 _LEAD = "\n\n"
 
 
-class _Entry(Row):
+class _StateRow(Row):
     solution_prefix: str
     mc_value: float | None = Field(ge=0, le=1)
 
 
-class _Node(Row):
+class _NodeRow(Row):
     text: str
     mc_value: float | None = Field(ge=0, le=1)
-    children: list[_Node]
+    children: list[_NodeRow]
 
 
-class _Row(Row):
+class _SearchTreeRow(Row):
     question: str
     final_answer: str | None = None
-    reasoning_steps: list[_Entry] | _Node
+    reasoning_steps: list[_StateRow] | _NodeRow
     question_id: int | str | None = None
 
 
@@ -62,12 +61,12 @@ def read_math_aps(
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
-    moment, samples = now(), Samples()
+    moment, samples = now(), SampleNumbers()
 
-    def build(number: int, row: _Row) -> list[LabelledTrace]:
+    def build(number: int, row: _SearchTreeRow) -> list[LabelledTrace]:
         return _traces(number, row, separator, moment, samples)
 
-    for items in read_rows(path, _Row, build, report):
+    for items in read_rows(path, _SearchTreeRow, build, report):
         yield from items
 
 
@@ -106,15 +105,15 @@ def write_math_aps(items: Iterable[LabelledTrace], path: Path | str) -> WriteRep
 
 
 def _traces(
-    number: int, row: _Row, separator: str, moment: datetime, samples: Samples
+    number: int, row: _SearchTreeRow, separator: str, moment: datetime, samples: SampleNumbers
 ) -> list[LabelledTrace]:
-    nested = isinstance(row.reasoning_steps, _Node)
+    nested = isinstance(row.reasoning_steps, _NodeRow)
     states = (
         list(_nested(row.reasoning_steps, None, _LEAD, separator, []))
-        if isinstance(row.reasoning_steps, _Node)
-        else linked(_listed(row.question, row.reasoning_steps))
+        if isinstance(row.reasoning_steps, _NodeRow)
+        else _linked(_listed(row.question, row.reasoning_steps))
     )
-    paths = leaf_paths(states)
+    paths = _leaf_paths(states)
     if not paths:
         raise RecordError("field 'reasoning_steps': no state has a solution")
     problem = Problem(text=row.question, answer=row.final_answer, source=_NAME)
@@ -139,22 +138,24 @@ def _traces(
     return made
 
 
-def _listed(question: str, entries: Sequence[_Entry]) -> Iterator[tuple[str, Estimate]]:
+def _listed(question: str, entries: Sequence[_StateRow]) -> Iterator[tuple[str, _Estimate]]:
     for number, entry in enumerate(entries):
         if not entry.solution_prefix.startswith(question):
             raise RecordError(
                 f"field 'reasoning_steps.{number}.solution_prefix': does not begin with the question"
             )
         place = {"at": number, **({"extra": dict(entry.model_extra)} if entry.model_extra else {})}
-        yield entry.solution_prefix[len(question) :], Estimate(value=entry.mc_value, place=place)
+        yield entry.solution_prefix[len(question) :], _Estimate(value=entry.mc_value, place=place)
 
 
 def _nested(
-    node: _Node, parent: State | None, before: str, separator: str, place: list[int]
-) -> Iterator[State]:
+    node: _NodeRow, parent: _State | None, before: str, separator: str, place: list[int]
+) -> Iterator[_State]:
     """States of a node and all below it; the root is the question itself."""
     text = "" if parent is None else parent.text + before + node.text
-    state = State(text=text, parent=parent, estimates=[Estimate(value=node.mc_value, place={"node": place})])
+    state = _State(
+        text=text, parent=parent, estimates=[_Estimate(value=node.mc_value, place={"node": place})]
+    )
     yield state
     for number, child in enumerate(node.children):
         yield from _nested(child, state, _LEAD if parent is None else separator, separator, [*place, number])
@@ -162,11 +163,11 @@ def _nested(
 
 def _trace(
     problem: Problem,
-    path: Sequence[State],
+    path: Sequence[_State],
     fresh: set[int],
     meta: dict[str, Any],
     moment: datetime,
-    samples: Samples,
+    samples: SampleNumbers,
 ) -> LabelledTrace:
     whole = path[-1].text
     lead = len(whole) - len(whole.lstrip())
@@ -252,3 +253,59 @@ class _Written:
             **({"question_id": self.meta["question_id"]} if "question_id" in self.meta else {}),
         }
         return in_form(_NAME, row, self.meta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Estimate:
+    """A value of a state, and where it stood in its row."""
+
+    value: float | None
+    place: dict[str, Any]
+
+
+@dataclass(eq=False, kw_only=True)
+class _State:
+    """A beginning of a solution; ``text`` is all of it, from the end of the question on."""
+
+    text: str
+    parent: _State | None
+    estimates: list[_Estimate] = field(default_factory=list)
+
+    @property
+    def blank(self) -> bool:
+        """Is this the bare question?"""
+        return not self.text.strip()
+
+
+def _linked(states: Iterable[tuple[str, _Estimate]]) -> list[_State]:
+    """States in order of first appearance; equal ones become one with several estimates.
+
+    A state's parent is the longest other state that it begins with, if white space comes next: the end of a
+    state inside a word or number is no step boundary.
+    """
+    by_text: dict[str, _State] = {}
+    for text, estimate in states:
+        by_text.setdefault(text, _State(text=text, parent=None)).estimates.append(estimate)
+    stack: list[str] = []  # in sorted order, all beginnings of a text stand before it
+    for text in sorted(by_text):
+        while stack and not text.startswith(stack[-1]):
+            stack.pop()
+        parents = (begin for begin in reversed(stack) if text[len(begin)].isspace() or not begin.strip())
+        above = next(parents, None)
+        by_text[text].parent = None if above is None else by_text[above]
+        stack.append(text)
+    return list(by_text.values())
+
+
+def _leaf_paths(states: Sequence[_State]) -> list[list[_State]]:
+    """For each state that none follows, the states from the first step to it, without the bare question."""
+    followed = {id(state.parent) for state in states}
+    paths = []
+    for state in states:
+        if id(state) in followed or state.blank:
+            continue
+        path = [state]
+        while path[0].parent is not None and not path[0].parent.blank:
+            path.insert(0, path[0].parent)
+        paths.append(path)
+    return paths

@@ -5,20 +5,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from surefoot.errors import RecordError
-from surefoot.formats._form import Samples, form_note, in_form
-from surefoot.formats._rows import ReadReport, Row, WriteReport, read_rows, write_rows
-from surefoot.formats._shepherd_text import TAG, Tagged, parse, plain, render
-from surefoot.formats._spans import SEPARATOR_KEY, join_parts, step_parts
+from surefoot.formats._rows import (
+    SEPARATOR_KEY,
+    Row,
+    SampleNumbers,
+    WriteReport,
+    form_note,
+    in_form,
+    join_parts,
+    read_rows,
+    step_parts,
+    write_rows,
+)
+from surefoot.io.files import ReadReport
 from surefoot.labels import BinaryLabel, LabelRule, Neutral, binary_labels
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace, now
 
+TAG = "ки"
+_FIRST = "Step 1: "
 _NAME = "math-shepherd"
 _FIELDS = ("input", "label", "task")
 _ANSWER = "The answer is: "
@@ -26,7 +38,7 @@ _SPACES_KEY = "spaces"
 _MARKS = {True: "+", False: "-", None: ""}
 
 
-class _Row(Row):
+class _MathShepherdRow(Row):
     input: str
     label: str
     task: str | None = None
@@ -42,8 +54,8 @@ def read_math_shepherd(path: Path | str, *, report: ReadReport | None = None) ->
 
     Raises ``RecordError`` for a bad row (the label's text is not the input's) unless a ``report`` counts it.
     """
-    moment, samples = now(), Samples()
-    return read_rows(path, _Row, lambda _, row: _item(row, moment, samples), report)
+    moment, samples = now(), SampleNumbers()
+    return read_rows(path, _MathShepherdRow, lambda _, row: _item(row, moment, samples), report)
 
 
 def write_math_shepherd(
@@ -66,16 +78,17 @@ def write_math_shepherd(
     otherwise (a step that holds a line with the next step's number).
     """
     report = WriteReport()
-    write_rows(path, _rows(items, neutral, threshold, task, report))
+    rule = LabelRule(neutral=neutral, good_above=threshold)
+    write_rows(path, _rows(items, rule, task, report))
     return report
 
 
-def _item(row: _Row, moment: datetime, samples: Samples) -> LabelledTrace:
-    tagged = parse(row.input, row.label)
+def _item(row: _MathShepherdRow, moment: datetime, samples: SampleNumbers) -> LabelledTrace:
+    tagged = _parse(row.input, row.label)
     text, steps = join_parts(tagged.steps, "\n")
     problem = Problem(text=tagged.question, source=_NAME)
     _, mark, answer = tagged.steps[-1].rpartition(_ANSWER)
-    usual = render(plain(tagged.question, tagged.steps, tagged.marks)) == (row.input, row.label)
+    usual = _render(_plain(tagged.question, tagged.steps, tagged.marks)) == (row.input, row.label)
     trace = Trace(
         problem_id=problem.id,
         text=text,
@@ -105,11 +118,7 @@ def _item(row: _Row, moment: datetime, samples: Samples) -> LabelledTrace:
 
 
 def _rows(
-    items: Iterable[LabelledTrace],
-    neutral: Neutral,
-    threshold: float | None,
-    task: str,
-    report: WriteReport,
+    items: Iterable[LabelledTrace], rule: LabelRule, task: str, report: WriteReport
 ) -> Iterator[dict[str, Any]]:
     for item in items:
         trace = item.trace
@@ -119,15 +128,13 @@ def _rows(
         if TAG in trace.text or TAG in item.problem.text:
             report.dropped[f"traces: the text has the tag '{TAG}'"] += 1
             continue
-        signs = binary_labels(
-            item.labels, len(item.trace.steps), LabelRule(neutral=neutral, good_above=threshold)
-        )
+        signs = binary_labels(item.labels, len(item.trace.steps), rule)
         end = max((index for index, sign in enumerate(signs, start=1) if sign.good is not None), default=0)
         if not end:
             report.dropped["traces: no step has a sign"] += 1
             continue
         tagged = _tagged(item, [_MARKS[sign.good] for sign in signs[:end]])
-        text, label = render(tagged)
+        text, label = _render(tagged)
         if not _comes_back(tagged, text, label):
             report.dropped["traces: its steps would be cut otherwise on reading"] += 1
             continue
@@ -138,24 +145,24 @@ def _rows(
         )
 
 
-def _tagged(item: LabelledTrace, marks: list[str]) -> Tagged:
+def _tagged(item: LabelledTrace, marks: list[str]) -> _TaggedText:
     """The row's parts: as they were read, if all steps are there, else with ``Step i:`` and usual spaces."""
     parts = step_parts(item.trace)
     spaces = item.trace.meta.get(_SPACES_KEY)
     if isinstance(spaces, list) and len(spaces) == 3 + 2 * len(marks) == 3 + 2 * len(parts):
-        return Tagged(
+        return _TaggedText(
             question=item.problem.text, steps=tuple(parts), marks=tuple(marks), spaces=tuple(spaces)
         )
     lines = [
         (part if part.startswith(f"Step {index}:") else f"Step {index}: {part}").strip()
         for index, part in enumerate(parts[: len(marks)], start=1)
     ]
-    return plain(item.problem.text.strip(), lines, marks)
+    return _plain(item.problem.text.strip(), lines, marks)
 
 
-def _comes_back(tagged: Tagged, text: str, label: str) -> bool:
+def _comes_back(tagged: _TaggedText, text: str, label: str) -> bool:
     try:
-        again = parse(text, label)
+        again = _parse(text, label)
     except RecordError:
         return False
     return (again.question, again.steps, again.marks) == (tagged.question, tagged.steps, tagged.marks)
@@ -167,3 +174,99 @@ def _count_unsigned(signs: list[BinaryLabel], end: int, report: WriteReport) -> 
             report.dropped[f"labels: {sign.reason}"] += 1
     if end < len(signs):
         report.dropped[f"steps: after the last one with a sign ({signs[end].reason})"] += len(signs) - end
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TaggedText:
+    """A row: question, steps without white space around them, and a mark a step."""
+
+    question: str
+    steps: tuple[str, ...]
+    marks: tuple[str, ...]
+    """``+``, ``-``, or nothing for a step without a tag."""
+    spaces: tuple[str, ...]
+    """Before and after the question; before and after the mark of each step; at the end of ``label``."""
+
+
+def _plain(question: str, steps: Sequence[str], marks: Sequence[str]) -> _TaggedText:
+    """A row with the usual white space: a space before each tag, a line break after it."""
+    spaces = ["", " "]
+    for mark in marks:
+        spaces += [" " if mark else "", "\n"]
+    return _TaggedText(
+        question=question, steps=tuple(steps), marks=tuple(marks), spaces=(*spaces[:-1], "", "")
+    )
+
+
+def _render(row: _TaggedText) -> tuple[str, str]:
+    """``input`` and ``label``."""
+    before, after, *spaces, end = row.spaces
+    tagged, signed = [before, row.question, after], [before, row.question, after]
+    for number, (step, mark) in enumerate(zip(row.steps, row.marks, strict=True)):
+        gap, rest = spaces[2 * number : 2 * number + 2]
+        last = number == len(row.steps) - 1
+        tagged += [step, gap, TAG if mark else "", rest]
+        signed += [step, gap, mark, end if last else rest]
+    return "".join(tagged), "".join(signed)
+
+
+def _parse(text: str, label: str) -> _TaggedText:
+    """Take a row apart; a line that begins with the number of the next step begins an untagged step.
+
+    Raises ``RecordError`` where ``label`` does not follow ``text`` or there is no question.
+    """
+    pieces, signs, ends = _aligned(text, label)
+    start = pieces[0].rfind(_FIRST)
+    head = pieces[0][: max(start, 0)]
+    question = head.strip()
+    if not question:
+        raise RecordError(f"field 'input': no question before '{_FIRST.strip()}'")
+    lead = head[: len(head) - len(head.lstrip())]
+    spaces = [lead, head[len(lead) + len(question) :]]
+    steps: list[str] = []
+    marks: list[str] = []
+    for piece, sign in zip([pieces[0][start:], *pieces[1:]], signs, strict=True):
+        chunks = _chunks(piece, len(steps) + 1)
+        for number, chunk in enumerate(chunks, start=1):
+            step = chunk.strip()
+            left = chunk[: len(chunk) - len(chunk.lstrip())] if step else ""
+            spaces[-1] += left
+            right = chunk[len(left) + len(step) :]
+            tagged = number == len(chunks)
+            spaces += [right, ""] if tagged else ["", right]
+            steps.append(step)
+            marks.append(sign if tagged else "")
+    spaces[-1] = ends[0]
+    return _TaggedText(question=question, steps=tuple(steps), marks=tuple(marks), spaces=(*spaces, ends[1]))
+
+
+def _chunks(piece: str, number: int) -> list[str]:
+    """A tagged piece, cut before each line that begins with the number of the step after it."""
+    chunks: list[str] = []
+    while True:
+        number += 1
+        cut = piece.find(f"\nStep {number}:", 1)
+        if cut < 0 or not piece[:cut].strip():
+            return [*chunks, piece]
+        chunks.append(piece[: cut + 1])
+        piece = piece[cut + 1 :]
+
+
+def _aligned(text: str, label: str) -> tuple[list[str], list[str], tuple[str, str]]:
+    """Text of each tagged piece and its sign, and the ends of both texts.
+
+    Signs are found by position, as steps may hold ``+`` and ``-``.
+    """
+    *pieces, rest = text.split(TAG)
+    signs: list[str] = []
+    place = 0
+    for piece in pieces:
+        place += len(piece)
+        sign = label[place : place + 1]
+        if label[place - len(piece) : place] != piece or sign not in ("+", "-"):
+            raise RecordError(f"field 'label': does not follow 'input' near character {place}")
+        signs.append(sign)
+        place += 1
+    if not pieces or rest.strip() or label[place:].strip():
+        raise RecordError(f"field 'input': its text does not end with the tag '{TAG}'")
+    return pieces, signs, (rest, label[place:])

@@ -11,10 +11,9 @@ from typing import Any
 
 from pydantic import field_validator
 
-from surefoot.formats._form import form_note, in_form
-from surefoot.formats._prm800k_shared import RATINGS, Rated, labelled_trace
-from surefoot.formats._rows import ReadReport, Row, WriteReport, read_rows, write_rows
-from surefoot.formats._spans import step_parts
+from surefoot.formats._rows import Row, WriteReport, form_note, in_form, read_rows, step_parts, write_rows
+from surefoot.formats.prm800k import RATINGS, Rated, labelled_trace
+from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, now
 
@@ -34,7 +33,7 @@ _REASON = "error_reason"
 _Prefix = tuple[str, ...]
 
 
-class _Row(Row):
+class _StepRow(Row):
     instruction: str
     responses: list[str]
     next_response: str
@@ -66,7 +65,7 @@ class _Group:
 
     prefix: _Prefix
     text: str
-    rows: list[tuple[int, _Row]]
+    rows: list[tuple[int, _StepRow]]
 
     @property
     def path(self) -> _Prefix:
@@ -92,7 +91,7 @@ def read_prm800k_steps(
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
     problems: dict[str, dict[_Prefix, dict[str, _Group]]] = defaultdict(dict)
-    for number, row in read_rows(path, _Row, lambda number, row: (number, row), report):
+    for number, row in read_rows(path, _StepRow, lambda number, row: (number, row), report):
         prefix = tuple(row.responses)
         groups = problems[row.instruction].setdefault(prefix, {})
         group = groups.setdefault(row.next_response, _Group(prefix=prefix, text=row.next_response, rows=[]))
@@ -180,7 +179,7 @@ def _trace(
     )
 
 
-def _kept(number: int, row: _Row) -> dict[str, Any]:
+def _kept(number: int, row: _StepRow) -> dict[str, Any]:
     flags = {"is_human_response", "is_preferred_response", "is_solution"}
     return {
         "row": number,

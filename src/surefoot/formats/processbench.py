@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from surefoot.formats._first_error import first_error, first_error_item
-from surefoot.formats._form import Samples, form_note, in_form
-from surefoot.formats._rows import ReadReport, Row, WriteReport, read_rows, write_rows
-from surefoot.formats._spans import SEPARATOR_KEY, step_parts
-from surefoot.labels import Neutral
+from surefoot.errors import RecordError
+from surefoot.formats._rows import (
+    SEPARATOR_KEY,
+    Row,
+    SampleNumbers,
+    WriteReport,
+    correctness_labels,
+    first_error_values,
+    form_note,
+    in_form,
+    join_parts,
+    read_rows,
+    step_parts,
+    write_rows,
+)
+from surefoot.io.files import ReadReport
+from surefoot.labels import (
+    AFTER_FIRST_ERROR,
+    NO_ERROR,
+    BinaryLabel,
+    LabelRule,
+    Neutral,
+    binary_labels,
+    first_error,
+)
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, Step, Trace, now
+from surefoot.records import Problem, StepScores, Trace, now
 
 _NAME = "processbench"
 _FIELDS = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
 _SEPARATOR = "\n\n"
 
 
-class _Row(Row):
+class _ProcessBenchRow(Row):
     id: str
     generator: str
     problem: str
@@ -39,8 +59,8 @@ def read_processbench(path: Path | str, *, report: ReadReport | None = None) -> 
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
-    moment, samples = now(), Samples()
-    return read_rows(path, _Row, lambda _, row: _item(row, moment, samples), report)
+    moment, samples = now(), SampleNumbers()
+    return read_rows(path, _ProcessBenchRow, lambda _, row: _item(row, moment, samples), report)
 
 
 def write_processbench(
@@ -53,48 +73,43 @@ def write_processbench(
     value labels are good above ``threshold``, and have no sign where it is ``None``.
     """
     report = WriteReport()
-    write_rows(path, _rows(items, neutral, threshold, report))
+    rule = LabelRule(neutral=neutral, good_above=threshold)
+    write_rows(path, _written_rows(items, rule, report))
     return report
 
 
-def _item(row: _Row, moment: datetime, samples: Samples) -> LabelledTrace:
+def _item(row: _ProcessBenchRow, moment: datetime, samples: SampleNumbers) -> LabelledTrace:
+    values = first_error_values(row.steps, None if row.label == NO_ERROR else row.label, "label")
     problem = Problem(text=row.problem, source=_NAME)
-
-    def make_trace(text: str, steps: tuple[Step, ...]) -> Trace:
-        again = samples.number(row.id)
-        return Trace(
-            id=f"{row.id}#{again}" if again else row.id,
-            problem_id=problem.id,
-            text=text,
-            steps=steps,
-            outcome=row.final_answer_correct,
-            policy=row.generator,
-            meta={"id": row.id, SEPARATOR_KEY: _SEPARATOR, **form_note(_NAME, row, _FIELDS)},
-        )
-
-    return first_error_item(
-        problem,
-        row.steps,
-        None if row.label == -1 else row.label,
-        make_trace,
-        field="label",
-        separator=_SEPARATOR,
-        source="human",
-        created=moment,
+    text, steps = join_parts(row.steps, _SEPARATOR)
+    repeats = samples.number(row.id)
+    trace = Trace(
+        id=f"{row.id}#{repeats}" if repeats else row.id,
+        problem_id=problem.id,
+        text=text,
+        steps=steps,
+        outcome=row.final_answer_correct,
+        policy=row.generator,
+        meta={"id": row.id, SEPARATOR_KEY: _SEPARATOR, **form_note(_NAME, row, _FIELDS)},
     )
+    labels = correctness_labels(trace.id, values, source="human", created=moment)
+    return LabelledTrace(problem=problem, trace=trace, labels=labels)
 
 
-def _rows(
-    items: Iterable[LabelledTrace], neutral: Neutral, threshold: float | None, report: WriteReport
+def _written_rows(
+    items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport
 ) -> Iterator[dict[str, Any]]:
     for item in items:
         trace = item.trace
-        if trace.text is not None and trace.steps and trace.outcome is None:
-            report.dropped["traces: outcome unknown"] += 1
+        labels = binary_labels(item.labels, len(trace.steps), rule)
+        error = first_error([label.good for label in labels])
+        reason = _not_writable(trace, labels, error)
+        if reason:
+            report.dropped[f"traces: {reason}"] += 1
             continue
-        found = first_error(item, neutral=neutral, threshold=threshold, report=report)
-        if found is None:
-            continue
+        if error is not None and error != NO_ERROR:
+            after = sum(label.good is not None for label in labels[error + 1 :])
+            report.dropped.update({f"signs: {AFTER_FIRST_ERROR}": after} if after else {})
         report.written += 1
         row = {
             "id": trace.meta.get("id", trace.id) if item.problem.source == _NAME else trace.id,
@@ -102,6 +117,59 @@ def _rows(
             "problem": item.problem.text,
             "steps": step_parts(trace),
             "final_answer_correct": trace.outcome,
-            "label": -1 if found.step is None else found.step,
+            "label": error,
         }
         yield in_form(_NAME, row, trace.meta)
+
+
+def _not_writable(trace: Trace, labels: Sequence[BinaryLabel], error: int | None) -> str:
+    """Why the format cannot hold a trace; empty if it can."""
+    if trace.text is None:
+        return "chat trace"
+    if not trace.steps:
+        return "no steps"
+    if trace.outcome is None:
+        return "outcome unknown"
+    if error is None:
+        hidden = next(label.reason for label in labels if label.good is None)
+        return f"no sign before the first error ({hidden})"
+    return ""
+
+
+class _FoVerRow(Row):
+    id: str
+    n_steps: int
+    label: int
+    scores: dict[str, list[float]]
+
+
+def read_fover_scores(path: Path | str, *, report: ReadReport | None = None) -> Iterator[StepScores]:
+    """Step scores of published verifiers on ProcessBench, as FoVer gives them (arXiv 2505.15960).
+
+    One record per trace and verifier: ``trace_id`` is the id in ProcessBench, ``scorer`` the verifier. Every
+    record has one score per step; steps after the first error were not scored and are ``None``.
+
+    Raises ``RecordError`` for a bad row unless a ``report`` counts it: one with more scores than steps, or
+    with fewer than there are up to the first error.
+    """
+    for records in read_rows(path, _FoVerRow, lambda _, row: _fover_records(row), report):
+        yield from records
+
+
+def _fover_records(row: _FoVerRow) -> list[StepScores]:
+    needed = row.n_steps if row.label == NO_ERROR else row.label + 1
+    for name, scores in row.scores.items():
+        if not needed <= len(scores) <= row.n_steps:
+            raise RecordError(
+                f"field 'scores.{name}': {len(scores)} scores for {row.n_steps} steps, "
+                f"of which {needed} lie up to the first error"
+            )
+    return [
+        StepScores(
+            trace_id=row.id,
+            scorer=name,
+            scores=(*scores, *[None] * (row.n_steps - len(scores))),
+            unscored_reason=AFTER_FIRST_ERROR if len(scores) < row.n_steps else None,
+        )
+        for name, scores in row.scores.items()
+    ]

@@ -9,18 +9,29 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.errors import RecordError
-from surefoot.formats._form import Samples, form_note, in_form
-from surefoot.formats._rows import ReadReport, Row, WriteReport, read_rows, write_rows
-from surefoot.formats._spans import SEPARATOR_KEY, join_parts, step_parts
+from surefoot.formats._rows import (
+    SEPARATOR_KEY,
+    Row,
+    SampleNumbers,
+    WriteReport,
+    correctness_labels,
+    form_note,
+    in_form,
+    join_parts,
+    read_rows,
+    step_parts,
+    write_rows,
+)
+from surefoot.io.files import ReadReport
 from surefoot.labels import LabelRule, Neutral, binary_labels
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, StepLabel, Trace, now
+from surefoot.records import Problem, Trace, now
 
 _NAME = "stepwise"
 _FIELDS = ("prompt", "completions", "labels")
 
 
-class _Row(Row):
+class _StepwiseRow(Row):
     prompt: str
     completions: list[str]
     labels: list[bool]
@@ -35,8 +46,10 @@ def read_stepwise(
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it; labels that are no booleans are bad.
     """
-    moment, samples = now(), Samples()
-    return read_rows(path, _Row, lambda _, row: _item(row, separator, source, moment, samples), report)
+    moment, samples = now(), SampleNumbers()
+    return read_rows(
+        path, _StepwiseRow, lambda _, row: _item(row, separator, source, moment, samples), report
+    )
 
 
 def write_stepwise(
@@ -50,11 +63,14 @@ def write_stepwise(
     good above ``threshold``, and have no sign where it is ``None``.
     """
     report = WriteReport()
-    write_rows(path, _rows(items, neutral, threshold, report))
+    rule = LabelRule(neutral=neutral, good_above=threshold)
+    write_rows(path, _rows(items, rule, report))
     return report
 
 
-def _item(row: _Row, separator: str, source: str, moment: datetime, samples: Samples) -> LabelledTrace:
+def _item(
+    row: _StepwiseRow, separator: str, source: str, moment: datetime, samples: SampleNumbers
+) -> LabelledTrace:
     if not row.completions or len(row.completions) != len(row.labels):
         raise RecordError(f"field 'labels': {len(row.labels)} for {len(row.completions)} completions")
     text, steps = join_parts(row.completions, separator)
@@ -66,30 +82,17 @@ def _item(row: _Row, separator: str, source: str, moment: datetime, samples: Sam
         sample=samples.number(problem.id, text),
         meta={SEPARATOR_KEY: separator, **form_note(_NAME, row, _FIELDS)},
     )
-    labels = tuple(
-        StepLabel(
-            trace_id=trace.id,
-            step=index,
-            kind="correctness",
-            value=1.0 if good else -1.0,
-            source=source,
-            created=moment,
-        )
-        for index, good in enumerate(row.labels)
-    )
+    values = [1.0 if good else -1.0 for good in row.labels]
+    labels = correctness_labels(trace.id, values, source=source, created=moment)
     return LabelledTrace(problem=problem, trace=trace, labels=labels)
 
 
-def _rows(
-    items: Iterable[LabelledTrace], neutral: Neutral, threshold: float | None, report: WriteReport
-) -> Iterator[dict[str, Any]]:
+def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) -> Iterator[dict[str, Any]]:
     for item in items:
         if item.trace.text is None:
             report.dropped["traces: chat trace"] += 1
             continue
-        signs = binary_labels(
-            item.labels, len(item.trace.steps), LabelRule(neutral=neutral, good_above=threshold)
-        )
+        signs = binary_labels(item.labels, len(item.trace.steps), rule)
         start = next((index for index, sign in enumerate(signs) if sign.good is not None), None)
         if start is None:
             report.dropped["traces: no step has a sign"] += 1

@@ -87,12 +87,12 @@ def read_records(path: Path | str, record: type[R], *, report: ReadReport | None
     name = "standard input" if str(path) == "-" else str(path)
     if report is not None:
         report.opened(name if str(path) == "-" else Path(path).name)
-    with _readable(name):
+    with readable(name):
         for number, raw in _rows(path):
             try:
                 made = _parse(raw, record)
             except (ValidationError, UnicodeDecodeError) as error:
-                reason = _reason(error)
+                reason = error_reason(error)
                 if report is None:
                     fix = "correct the line, or pass report=ReadReport() to skip and count such lines"
                     raise RecordError(f"{name}, line {number}: {reason}; {fix}") from error
@@ -173,7 +173,7 @@ def _write_parquet(stream: IO[bytes], records: Iterable[Record], record: type[Re
 def _rows(path: Path | str) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
     """Number and content of each line (bytes of JSON) or Parquet row."""
     if str(path) == "-":
-        yield from _json_lines(sys.stdin.buffer)
+        yield from json_lines(sys.stdin.buffer)
         return
     path = Path(path)
     ending = _ending(path)
@@ -182,13 +182,14 @@ def _rows(path: Path | str) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
         return
     with path.open("rb") as raw:
         if ending == ".jsonl":
-            yield from _json_lines(raw)
+            yield from json_lines(raw)
         else:
             with gzip.GzipFile(fileobj=raw, mode="rb") as packed:
-                yield from _json_lines(packed)
+                yield from json_lines(packed)
 
 
-def _json_lines(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+def json_lines(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Number, from 1, and bytes of each line that is not blank."""
     for number, line in enumerate(stream, start=1):
         text = (line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line).strip()
         if text:
@@ -225,7 +226,7 @@ def _ending(path: Path) -> str:
 
 
 @contextmanager
-def _readable(name: str) -> Iterator[None]:
+def readable(name: str) -> Iterator[None]:
     """Turn what the file system and gzip raise into this package's error."""
     try:
         yield
@@ -235,7 +236,7 @@ def _readable(name: str) -> Iterator[None]:
         ) from error
 
 
-def _reason(error: ValidationError | UnicodeDecodeError) -> str:
+def error_reason(error: ValidationError | UnicodeDecodeError) -> str:
     """What is wrong with a line, the first fault only: ``field 'text': missing``."""
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 (byte {error.start}: {error.reason})"

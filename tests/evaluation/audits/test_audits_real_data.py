@@ -17,7 +17,7 @@ from surefoot.evaluation.audits import (
 )
 from surefoot.formats import read_processbench
 from surefoot.formats.candidate_pool import read_candidate_pool
-from surefoot.formats.fover_scores import read_fover_scores
+from surefoot.formats.processbench import read_fover_scores
 from surefoot.protocols import ProblemTrace
 
 DATA = Path(__file__).parents[3] / "../shared/data"

@@ -233,7 +233,7 @@ def _stored(name: str, path: str, rules: dict[str, Aggregator]) -> list[Subject]
 
 def _scores(path: str) -> list[StepScores]:
     from surefoot.errors import RecordError
-    from surefoot.formats.fover_scores import read_fover_scores
+    from surefoot.formats.processbench import read_fover_scores
     from surefoot.io import ReadReport, read_records
     from surefoot.records import StepScores
 

@@ -9,8 +9,8 @@ import typer
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
-    from surefoot.formats import Neutral
     from surefoot.labelling.consensus_rules import Rule
+    from surefoot.labels import Neutral
 
 
 def consensus(

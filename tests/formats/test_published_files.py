@@ -20,7 +20,7 @@ from surefoot.formats import (
     read_source,
     write_math_aps,
 )
-from surefoot.formats._spans import step_parts
+from surefoot.formats._rows import step_parts
 from surefoot.io import ReadReport
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace
@@ -28,13 +28,10 @@ from surefoot.records import Problem, StepLabel, Trace
 DATA = Path(__file__).parents[2] / "../shared/data"
 
 FILES = [
-    ("bigbench-mistake", "bigbench_mistake/dyck_languages.jsonl.gz", 986),
-    ("bigbench-mistake", "bigbench_mistake/multistep_arithmetic.jsonl.gz", 300),
     ("math-aps", "prm800k/openr_samples_math-aps.jsonl.gz", 3),
     ("math-shepherd", "prm800k/openr_samples_math-shepherd.jsonl.gz", 7),
     ("prm800k", "prm800k/openr_samples_prm800k.jsonl.gz", 6),
     ("prm800k-steps", "prm800k/phase1_test.jsonl.gz", 5449),
-    ("prmbench", "prmbench/subset400_target_data.jsonl.gz", 394),
     ("processbench", "processbench/gsm8k.json.gz", 400),
     ("processbench", "processbench/math.fixed.json.gz", 1000),
 ]

@@ -1,4 +1,4 @@
-"""GSM8K (Cobbe et al., arXiv 2110.14168): ``question``, ``answer`` = worked solution, ``####``, number."""
+"""Problems with reference answers: GSM8K and MATH-500."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import ReadReport, Row, read_rows
-from surefoot.formats._spans import SEPARATOR_KEY, join_parts
+from surefoot.formats._rows import SEPARATOR_KEY, Row, join_parts, read_rows
+from surefoot.io.files import ReadReport
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 
@@ -16,7 +16,9 @@ _MARK = "####"
 _CALCULATOR = re.compile(r"<<[^<>]*>>")
 
 
-class _Row(Row):
+class _GSM8KRow(Row):
+    """GSM8K (Cobbe et al., arXiv 2110.14168): ``answer`` is the worked solution, ``####`` and the number."""
+
     question: str
     answer: str
 
@@ -26,7 +28,7 @@ def read_gsm8k(path: Path | str, *, report: ReadReport | None = None) -> Iterato
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
-    return read_rows(path, _Row, lambda _, row: _problem(row), report)
+    return read_rows(path, _GSM8KRow, lambda _, row: _gsm8k_problem(row), report)
 
 
 def read_gsm8k_solutions(path: Path | str, *, report: ReadReport | None = None) -> Iterator[ProblemTrace]:
@@ -34,10 +36,10 @@ def read_gsm8k_solutions(path: Path | str, *, report: ReadReport | None = None) 
 
     The last step is the line with the answer. Raises as ``read_gsm8k`` does.
     """
-    return read_rows(path, _Row, lambda _, row: _solution(row), report)
+    return read_rows(path, _GSM8KRow, lambda _, row: _gsm8k_solution(row), report)
 
 
-def _problem(row: _Row) -> Problem:
+def _gsm8k_problem(row: _GSM8KRow) -> Problem:
     worked, mark, answer = row.answer.rpartition(_MARK)
     answer = answer.strip().replace(",", "")
     if not mark or not answer:
@@ -45,8 +47,8 @@ def _problem(row: _Row) -> Problem:
     return Problem(text=row.question, answer=answer, source="gsm8k", meta={"solution": worked.rstrip("\n")})
 
 
-def _solution(row: _Row) -> ProblemTrace:
-    problem = _problem(row)
+def _gsm8k_solution(row: _GSM8KRow) -> ProblemTrace:
+    problem = _gsm8k_problem(row)
     text, steps = join_parts(_CALCULATOR.sub("", row.answer).split("\n"), "\n")
     trace = Trace(
         problem_id=problem.id,
@@ -58,3 +60,27 @@ def _solution(row: _Row) -> ProblemTrace:
         meta={SEPARATOR_KEY: "\n"},
     )
     return ProblemTrace(problem=problem, trace=trace)
+
+
+class _MATH500Row(Row):
+    """MATH-500: the 500 test problems of Lightman et al. (arXiv 2305.20050) from MATH (arXiv 2103.03874)."""
+
+    problem: str
+    answer: str
+    solution: str | None = None
+    level: str | int | None = None
+    subject: str | None = None
+    unique_id: str | None = None
+
+
+def read_math500(path: Path | str, *, report: ReadReport | None = None) -> Iterator[Problem]:
+    """Problems with answers; ``meta`` holds level, subject, unique_id and solution where the row has them.
+
+    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
+    """
+    return read_rows(path, _MATH500Row, lambda _, row: _math500_problem(row), report)
+
+
+def _math500_problem(row: _MATH500Row) -> Problem:
+    meta = row.model_dump(include={"level", "subject", "unique_id", "solution"}, exclude_none=True)
+    return Problem(text=row.problem, answer=row.answer, source="math500", meta=meta)

@@ -1,0 +1,366 @@
+"""Label Studio's JSON: one task a trace, one paragraph a step, people's labels and models' predictions.
+
+The format is that of Label Studio's import and of its ``JSON`` export (labelstud.io/guide/task_format); the
+labelling interface that goes with it is ``LABELLING_CONFIG``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, cast
+
+from pydantic import Field
+
+from surefoot.errors import RecordError
+from surefoot.formats._rows import (
+    SEPARATOR_KEY,
+    Row,
+    SampleNumbers,
+    WriteReport,
+    join_parts,
+    read_rows,
+    write_rows,
+)
+from surefoot.io.files import ReadReport
+from surefoot.protocols import LabelledTrace
+from surefoot.records import Evidence, LabelKind, Problem, StepLabel, Trace, content_id, now
+
+LABELLING_CONFIG: Final = """<View>
+  <Header value="$problem"/>
+  <Paragraphs name="steps" value="$steps" layout="dialogue" nameKey="author" textKey="text"
+              granularity="paragraph"/>
+  <ParagraphLabels name="label" toName="steps" choice="single">
+    <Label value="correct" background="#0072b2" hotkey="1"/>
+    <Label value="neutral" background="#999999" hotkey="2"/>
+    <Label value="wrong" background="#d55e00" hotkey="3"/>
+    <Label value="unknown" background="#f0e442" hotkey="4"/>
+    <Label value="value" background="#56b4e9"/>
+    <Label value="advantage" background="#cc79a7"/>
+  </ParagraphLabels>
+  <Number name="number" toName="steps" perRegion="true" min="-1" max="1" step="any"/>
+</View>
+"""
+"""Labelling interface of a Label Studio project into which these tasks are imported."""
+
+OURS = "surefoot"
+"""Where a task's ``data`` and a region's ``meta`` keep what Label Studio has no field for."""
+
+_VALUES: Mapping[str, float | None] = {
+    **dict.fromkeys(("correct", "right", "good", "positive", "+", "+1", "1"), 1.0),
+    **dict.fromkeys(("neutral", "0"), 0.0),
+    **dict.fromkeys(("wrong", "incorrect", "error", "bad", "negative", "-", "-1"), -1.0),
+    "unknown": None,
+}
+"""Meaning of a label's name, case apart; the first name of each value is the one written."""
+_WRITTEN: Mapping[float | None, str] = {1.0: "correct", 0.0: "neutral", -1.0: "wrong", None: "unknown"}
+_MEASURES = ("value", "advantage")
+"""Labels whose number stands in a result of type ``number`` for the same region."""
+
+_NAME = "label-studio"
+_PROBLEM_FIELDS = ("problem", "question", "prompt")
+_SEPARATOR = "\n"
+
+
+class _Result(Row):
+    """One entry of ``result``: a region with labels, or a number or note on one."""
+
+    id: str | None = None
+    type: str = ""
+    value: dict[str, Any] = Field(default_factory=dict)
+    meta: dict[str, Any] | None = None
+
+
+class _Answers(Row):
+    """An annotation (of a person) or a prediction (of a model)."""
+
+    result: list[_Result] = Field(default_factory=list)
+    was_cancelled: bool | None = None
+    created_at: str | None = None
+    completed_by: int | dict[str, Any] | None = None
+    model_version: str | None = None
+
+
+class _Task(Row):
+    data: dict[str, Any]
+    annotations: list[_Answers] | None = None
+    predictions: list[_Answers] | None = None
+
+
+def read_label_studio(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
+    """Traces with the labels of every annotation and prediction.
+
+    A task written by :func:`write_label_studio` gives its records back, and each label that nobody changed,
+    evidence and time included; one that was changed or added is of source ``human``, its rater
+    ``label-studio-<id>`` (never the e-mail address). Other tasks need ``data.problem`` (or ``question`` or
+    ``prompt``) and ``data.steps``, a list of texts or of objects with ``text``. A region over several
+    paragraphs labels each of them. Label names: correct, neutral, wrong and their usual synonyms; unknown.
+
+    Skipped annotations and results that are none of these are counted in ``trace.meta["ignored"]``.
+    Raises ``RecordError`` for a bad task unless a ``report`` counts it.
+    """
+    moment, samples = now(), SampleNumbers()
+    return read_rows(path, _Task, lambda _, task: _item(task, moment, samples), report)
+
+
+def write_label_studio(items: Iterable[LabelledTrace], path: Path | str) -> WriteReport:
+    """Write tasks to import: labels of people as annotations, one a rater, all others as predictions.
+
+    Atomic; ``.json`` gives an array, which is what Label Studio imports. ``completed_by`` is left out, since
+    it must name an account of the server that imports. Nothing is dropped but labels of steps that the trace
+    does not have, which are counted.
+    """
+    report = WriteReport()
+    write_rows(path, (_task(item, report) for item in items))
+    return report
+
+
+def _item(task: _Task, moment: datetime, samples: SampleNumbers) -> LabelledTrace:
+    texts = _step_texts(task.data)
+    ours = task.data.get(OURS)
+    problem, trace = _written(ours, texts) if isinstance(ours, dict) else _made(task.data, texts, samples)
+    regions: list[list[StepLabel]] = []
+    for answers in task.annotations or []:
+        rater = _rater(answers.completed_by)
+        person = _Attribution(source="human", rater=rater, created=_time(answers, moment))
+        regions += _read_answers(answers, person, trace)
+    for answers in task.predictions or []:
+        name = answers.model_version or "label-studio prediction"
+        model = _Attribution(source=name, rater=None, created=_time(answers, moment))
+        regions += _read_answers(answers, model, trace)
+    if ignored := sum(not region for region in regions):
+        trace = trace.model_copy(update={"meta": {**trace.meta, "ignored": ignored}})
+    labels = tuple(label for region in regions for label in region)
+    return LabelledTrace(problem=problem, trace=trace, labels=labels)
+
+
+def _step_texts(data: Mapping[str, Any]) -> list[str]:
+    steps = data.get("steps")
+    if not isinstance(steps, list):
+        raise RecordError("field 'data.steps': missing, or no list of paragraphs")
+    texts = [step.get("text") if isinstance(step, dict) else step for step in steps]
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise RecordError(f"field 'data.steps.{number}': neither a text nor an object with 'text'")
+    return cast("list[str]", texts)
+
+
+def _written(ours: Mapping[str, Any], texts: Sequence[str]) -> tuple[Problem, Trace]:
+    problem, trace = Problem.model_validate(ours.get("problem")), Trace.model_validate(ours.get("trace"))
+    if trace.problem_id != problem.id:
+        raise RecordError(f"field 'data.{OURS}.trace.problem_id': another problem's ({trace.problem_id!r})")
+    if [trace.step_text(index) for index in range(len(trace.steps))] != texts:
+        raise RecordError(f"field 'data.steps': not the steps of data.{OURS}.trace; leave both unchanged")
+    return problem, trace
+
+
+def _made(data: Mapping[str, Any], texts: Sequence[str], samples: SampleNumbers) -> tuple[Problem, Trace]:
+    text = next((data[name] for name in _PROBLEM_FIELDS if isinstance(data.get(name), str)), None)
+    if not text:
+        raise RecordError(f"field 'data.problem': missing (or {' or '.join(_PROBLEM_FIELDS[1:])})")
+    answer = data.get("answer")
+    problem = Problem(text=text, answer=answer if isinstance(answer, str) and answer else None, source=_NAME)
+    solution, steps = join_parts(texts, _SEPARATOR)
+    trace = Trace(
+        problem_id=problem.id,
+        text=solution,
+        steps=steps,
+        sample=samples.number(problem.id, list(texts)),
+        meta={SEPARATOR_KEY: _SEPARATOR},
+    )
+    return problem, trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Attribution:
+    """Whose a label is that does not say so itself."""
+
+    source: str
+    rater: str | None
+    created: datetime
+
+
+def _read_answers(answers: _Answers, attribution: _Attribution, trace: Trace) -> list[list[StepLabel]]:
+    """The labels of each region; a list is empty where the region is skipped or means nothing here."""
+    if answers.was_cancelled:
+        return [[]]
+    numbers = {entry.id: entry.value.get("number") for entry in answers.result if entry.type == "number"}
+    regions = {entry.id for entry in answers.result if entry.type == "paragraphlabels"}
+    return [
+        _labels(entry, numbers.get(entry.id), attribution, trace)
+        for entry in answers.result
+        if entry.type != "number" or entry.id is None or entry.id not in regions
+    ]
+
+
+def _labels(entry: _Result, number: object, attribution: _Attribution, trace: Trace) -> list[StepLabel]:
+    """Labels of one region; none where it is no such region, or means nothing here."""
+    steps = _steps(entry, trace)
+    # predictions are sometimes written with the key of another tag
+    names = entry.value.get("paragraphlabels", entry.value.get("labels"))
+    if steps is None or not isinstance(names, list):
+        return []
+    labels = []
+    for name in names:
+        means = _meaning(name, number)
+        if means is None:
+            continue
+        kind, value = means
+        labels += [_label(entry, step, kind, value, attribution, trace) for step in steps]
+    return labels
+
+
+def _steps(entry: _Result, trace: Trace) -> range | None:
+    """The paragraphs that a region covers. Label Studio writes their numbers as texts."""
+    try:
+        first, last = int(entry.value["start"]), int(entry.value["end"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    inside = entry.type == "paragraphlabels" and 0 <= first <= last < len(trace.steps)
+    return range(first, last + 1) if inside else None
+
+
+def _label(
+    entry: _Result, step: int, kind: LabelKind, value: float | None, attribution: _Attribution, trace: Trace
+) -> StepLabel:
+    meta = entry.meta or {}
+    ours = meta.get(OURS)
+    if isinstance(ours, dict):
+        label = StepLabel.model_validate({**ours, "trace_id": trace.id})
+        unchanged = label.value == value and (value is None or label.kind == kind)
+        if label.step == step and unchanged:
+            return label
+    note = meta.get("text")
+    said = "\n".join(str(line) for line in note) if isinstance(note, list) and ours is None else None
+    return StepLabel(
+        trace_id=trace.id,
+        step=step,
+        kind=kind,
+        value=value,
+        reason=(said or "marked as unknown") if value is None else None,
+        source=attribution.source if ours is None else "human",
+        evidence=Evidence(rater=attribution.rater, message=said or None),
+        created=attribution.created,
+    )
+
+
+def _rater(completed_by: int | dict[str, Any] | None) -> str | None:
+    number = completed_by.get("id") if isinstance(completed_by, dict) else completed_by
+    return None if number is None else f"label-studio-{number}"
+
+
+def _time(answers: _Answers, otherwise: datetime) -> datetime:
+    try:
+        moment = datetime.fromisoformat(answers.created_at or "")
+    except ValueError:
+        return otherwise
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+class _Groups(dict[tuple[str, str | None], list[tuple[int, StepLabel]]]):
+    """Labels, with their numbers in the trace, by source and rater."""
+
+
+def _task(item: LabelledTrace, report: WriteReport) -> dict[str, Any]:
+    trace, people, models = item.trace, _Groups(), _Groups()
+    for number, label in enumerate(item.labels):
+        if label.step >= len(trace.steps):
+            report.dropped["labels: no such step"] += 1
+            continue
+        groups = people if label.source == "human" else models
+        groups.setdefault((label.source, label.evidence.rater), []).append((number, label))
+    report.written += 1
+    return {
+        "data": {
+            "problem": item.problem.text,
+            "answer": item.problem.answer or "",
+            "steps": [
+                {"author": _author(trace, index), "text": trace.step_text(index)}
+                for index in range(len(trace.steps))
+            ],
+            OURS: {"problem": item.problem.model_dump(mode="json"), "trace": trace.model_dump(mode="json")},
+        },
+        "annotations": [
+            {
+                "result": _results(group, trace),
+                "was_cancelled": False,
+                "ground_truth": False,
+                "created_at": max(label.created for _, label in group).isoformat(),
+            }
+            for group in people.values()
+        ],
+        "predictions": [
+            {
+                "model_version": source if rater is None else f"{source}: {rater}",
+                "result": _results(group, trace),
+            }
+            for (source, rater), group in models.items()
+        ],
+    }
+
+
+def _author(trace: Trace, index: int) -> str:
+    message = trace.steps[index].message
+    return f"{index + 1}" if message is None else f"{index + 1} {trace.messages[message].role}"
+
+
+def _results(group: Sequence[tuple[int, StepLabel]], trace: Trace) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = []
+    for number, label in group:
+        text = trace.step_text(label.step)
+        place = {
+            "start": f"{label.step}",
+            "end": f"{label.step}",
+            "startOffset": 0,
+            "endOffset": len(text.encode("utf-16-le")) // 2,  # a browser counts in UTF-16
+            "text": text,
+        }
+        identity = content_id("label-studio", trace.id, number)[:10]
+        said = label.evidence.message or label.reason
+        results.append(
+            {
+                "id": identity,
+                "from_name": "label",
+                "to_name": "steps",
+                "type": "paragraphlabels",
+                "value": {**place, "paragraphlabels": [_name_of(label)]},
+                "meta": {
+                    **({"text": [said]} if said else {}),
+                    OURS: label.model_dump(mode="json", exclude={"trace_id"}),
+                },
+            }
+        )
+        if _is_measured(label):
+            results.append(
+                {
+                    "id": identity,
+                    "from_name": "number",
+                    "to_name": "steps",
+                    "type": "number",
+                    "value": {**place, "number": label.value},
+                }
+            )
+    return results
+
+
+def _meaning(name: object, number: object) -> tuple[LabelKind, float | None] | None:
+    """Kind and value of a label called ``name`` with ``number`` beside it; ``None`` = it means nothing."""
+    key = name.strip().casefold() if isinstance(name, str) else ""
+    if key in _VALUES:
+        return "correctness", _VALUES[key]
+    low = {"value": 0.0, "advantage": -1.0}.get(key)
+    if low is None or not isinstance(number, int | float) or not low <= number <= 1:
+        return None
+    return cast("LabelKind", key), float(number)
+
+
+def _is_measured(label: StepLabel) -> bool:
+    """Whether the value stands in a result of type ``number``, beside the label's name."""
+    return label.kind in _MEASURES and label.value is not None
+
+
+def _name_of(label: StepLabel) -> str:
+    """The name that :func:`_meaning` reads as the label's kind and value."""
+    return label.kind if _is_measured(label) else _WRITTEN[label.value]

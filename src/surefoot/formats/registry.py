@@ -1,0 +1,76 @@
+"""Readers and writers by the names that the command line uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from surefoot.errors import RecordError
+from surefoot.formats._rows import WriteReport
+from surefoot.formats.bigbench_mistake import read_bigbench_mistake
+from surefoot.formats.label_studio import read_label_studio, write_label_studio
+from surefoot.formats.math_aps import read_math_aps, write_math_aps
+from surefoot.formats.math_shepherd import read_math_shepherd, write_math_shepherd
+from surefoot.formats.prm800k import read_prm800k, write_prm800k
+from surefoot.formats.prm800k_steps import read_prm800k_steps, write_prm800k_steps
+from surefoot.formats.prmbench import read_prmbench, read_prmbench_controls
+from surefoot.formats.problems import read_gsm8k, read_gsm8k_solutions, read_math500
+from surefoot.formats.processbench import read_processbench, write_processbench
+from surefoot.formats.stepwise import read_stepwise, write_stepwise
+from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.records import Problem
+
+Reader = Callable[..., Iterator[Problem] | Iterator[ProblemTrace] | Iterator[LabelledTrace]]
+
+SOURCES: Mapping[str, Reader] = MappingProxyType(
+    {
+        "bigbench-mistake": read_bigbench_mistake,
+        "gsm8k": read_gsm8k,
+        "gsm8k-solutions": read_gsm8k_solutions,
+        "label-studio": read_label_studio,
+        "math500": read_math500,
+        "math-aps": read_math_aps,
+        "math-shepherd": read_math_shepherd,
+        "prm800k": read_prm800k,
+        "prm800k-steps": read_prm800k_steps,
+        "prmbench": read_prmbench,
+        "prmbench-controls": read_prmbench_controls,
+        "processbench": read_processbench,
+        "stepwise": read_stepwise,
+    }
+)
+"""Readers by name; each takes a path and ``report``."""
+
+SIGN_WRITERS: Mapping[str, Callable[..., WriteReport]] = MappingProxyType(
+    {
+        "math-shepherd": write_math_shepherd,
+        "processbench": write_processbench,
+        "stepwise": write_stepwise,
+    }
+)
+"""Writers of formats with two signs; each takes labelled traces, a path, ``neutral`` and ``threshold``."""
+
+WRITERS: Mapping[str, Callable[..., WriteReport]] = MappingProxyType(
+    {
+        **SIGN_WRITERS,
+        "label-studio": write_label_studio,
+        "math-aps": write_math_aps,
+        "prm800k": write_prm800k,
+        "prm800k-steps": write_prm800k_steps,
+    }
+)
+"""All writers by name; those not in ``SIGN_WRITERS`` keep values as they are and take no options."""
+
+
+def read_source(
+    name: str, path: Path | str, **options: Any
+) -> Iterator[Problem] | Iterator[ProblemTrace] | Iterator[LabelledTrace]:
+    """Read ``path`` with the reader called ``name``; ``options`` (such as ``report``) are passed to it.
+
+    Raises ``RecordError`` for a name that is not in ``SOURCES``.
+    """
+    if name not in SOURCES:
+        raise RecordError(f"no source is called '{name}'; choose one of {', '.join(SOURCES)}")
+    return SOURCES[name](path, **options)
