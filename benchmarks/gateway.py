@@ -215,7 +215,8 @@ async def load(clients: int, port: int, seconds: float, latency_s: float, proces
 
 def missing(database: str, acknowledged: list[str]) -> int:
     """How many answers that clients have are not in the record, whole and with their candidates."""
-    from surefoot.annotation.database import NotFoundError, open_database
+    from surefoot.annotation.database import open_database
+    from surefoot.errors import NotFoundError
 
     absent = 0
     with open_database(database) as db:

@@ -43,3 +43,19 @@ class RunError(SurefootError):
 
 class StoreError(SurefootError):
     """The database cannot be opened, or refuses what it is asked to keep or give."""
+
+
+class NotFoundError(StoreError):
+    """There is no such thing, or not in this project."""
+
+
+class ConflictError(StoreError):
+    """Somebody else was first: a version, a name, a lease, or an idempotency key used for something else."""
+
+
+class ForbiddenError(StoreError):
+    """The user is not a member of the project, or does not have the item."""
+
+
+class UnavailableError(StoreError):
+    """The database failed or did not respond: nothing is wrong with the request."""

@@ -95,7 +95,7 @@ def test_day(room: Room, address: str, browser: Browser, tmp_path: Path) -> None
     press(ann, "u", "Step 2 of 3")
     press(ann, "+", "Step 3 of 3")
     ann.keyboard.press("f")
-    ann.wait_for_selector(".step.current .remark:has-text('flagged')")
+    ann.wait_for_selector(".step.current .comment:has-text('flagged')")
     ann.keyboard.press("c")
     ann.keyboard.type("1 2 3 are keys, and text here")
     ann.keyboard.press("Escape")
@@ -193,7 +193,7 @@ def test_a_flag_ends_nothing(room: Room, address: str, browser: Browser) -> None
     page.keyboard.press("Escape")
     page.wait_for_timeout(600)
     page.keyboard.press("f")
-    page.wait_for_selector(".remark:has-text('All three are odd.')")
+    page.wait_for_selector(".comment:has-text('All three are odd.')")
     assert page.locator("#comment").input_value() == ""
     checked = page.locator("input:checked").evaluate_all("all => all.map((one) => [one.name, one.value])")
     assert checked == [["value-0", "-1"], ["value-1", "1"], ["chosen", "2"]]
@@ -201,15 +201,14 @@ def test_a_flag_ends_nothing(room: Room, address: str, browser: Browser) -> None
     press(page, "Enter", "Item finished")
     assert [one["value"] for one in room.browser("ann").json(item)["alternatives"]] == [-1, 1, 0]
     (project,) = (one.id for one in room.db.projects.list() if one.name == "Next steps")
-    (mine,) = room.db.assignments.mine(project, room.ids["ann"])
+    (mine,) = room.db.assignments.of_user(project, room.ids["ann"])
     assert mine.milliseconds is not None
     assert mine.milliseconds >= 600
 
 
 def test_flags_are_resolved_by_keyboard(room: Room, address: str, browser: Browser) -> None:
-    room.db.assignments.assign(room.project, 1, room.ids["ann"])
     for text in ("first", "second"):
-        room.db.remarks.add(room.project, 1, room.ids["ann"], "flag", text, step=0)
+        room.db.comments.add(room.project, 1, room.ids["ann"], "flag", text, step=0)
     page = enter(browser, address, "admin")
     page.goto(f"{address}/projects/{room.project}/flags")
     page.keyboard.press("r")

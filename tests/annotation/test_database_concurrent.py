@@ -13,7 +13,8 @@ from random import Random
 
 from conftest import CHEAP, make_lab
 
-from surefoot.annotation.database import ConflictError, Database, GatewayRecord, LabelInput, open_database
+from surefoot.annotation.database import Database, GatewayRecord, LabelInput, open_database
+from surefoot.errors import ConflictError
 
 NOON = datetime(2031, 5, 4, 12, tzinfo=UTC)
 

@@ -10,15 +10,8 @@ import pytest
 from sqlalchemy import text
 from test_database import HOSTILE, engine_of
 
-from surefoot.annotation.database import (
-    Database,
-    GatewayCandidate,
-    GatewayLog,
-    GatewayRecord,
-    NotFoundError,
-    UnavailableError,
-)
-from surefoot.errors import StoreError
+from surefoot.annotation.database import Database, GatewayCandidate, GatewayLog, GatewayRecord
+from surefoot.errors import NotFoundError, StoreError, UnavailableError
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
 
 

@@ -12,17 +12,14 @@ from test_database import HOSTILE
 
 from surefoot.annotation.database import (
     ChoiceInput,
-    ConflictError,
     Database,
-    ForbiddenError,
     KnownAnswer,
     LabelInput,
     NewItem,
-    NotFoundError,
     import_files,
     ratings,
 )
-from surefoot.errors import StoreError
+from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
 from surefoot.io import write_records
 from surefoot.records import Message, Problem, Step, StepLabel, StepScores, Trace
 from surefoot.stats.rater_agreement import agreement
@@ -53,7 +50,7 @@ def test_a_label_is_kept_with_all_that_belongs_to_it(lab: Lab, clock) -> None:
         meta={HOSTILE: [1, HOSTILE]},
     )
     made = lab.db.labels.submit(lab.id, item, user, [given], "k")
-    (stored,) = lab.db.labels.history(lab.id, item)
+    (stored,) = lab.db.export.stored(lab.id)
     assert made.label_ids == (stored.id,)
     assert (stored.milliseconds, stored.chosen_by, stored.meta) == (812, "order", {HOSTILE: [1, HOSTILE]})
     record = stored.record
@@ -83,7 +80,7 @@ def test_undo_appends_and_opens_the_item_again(lab: Lab) -> None:
     undone = lab.db.labels.undo(lab.id, item, user, "u1")
     assert lab.db.labels.undo(lab.id, item, user, "u1").repeated
     assert [label.value for label in lab.db.export.labels(lab.id)] == [1]
-    kept = lab.db.labels.history(lab.id, item)
+    kept = lab.db.export.stored(lab.id)
     assert [(label.record.value, label.retracted) for label in kept] == [(1, False), (-1, True)]
     assert undone.label_ids == (kept[1].id,)
     assert lab.next() == item
@@ -91,8 +88,6 @@ def test_undo_appends_and_opens_the_item_again(lab: Lab) -> None:
     assert lab.db.export.labels(lab.id) == []
     with pytest.raises(ConflictError, match="nothing to undo"):
         lab.db.labels.undo(lab.id, item, user, "u3")
-    with pytest.raises(StoreError, match="nothing in this item"):
-        lab.db.assignments.finish(lab.id, item, user)
 
 
 def test_a_second_tab_is_noticed(lab: Lab) -> None:
@@ -100,7 +95,7 @@ def test_a_second_tab_is_noticed(lab: Lab) -> None:
     seen = lab.db.items.for_annotator(lab.id, item, user).last
     label = [LabelInput(trace_id=lab.traces[0].id, step=0, value=1)]
     lab.db.labels.submit(lab.id, item, user, label, "a", after=seen)
-    with pytest.raises(ConflictError, match="read it again"):
+    with pytest.raises(ConflictError, match="reload it"):
         lab.db.labels.submit(lab.id, item, user, label, "b", after=seen)
 
 
@@ -137,8 +132,8 @@ def test_an_annotator_sees_nothing_that_gives_the_answer_away(lab: Lab) -> None:
     control = lab.db.items.add(lab.id, [NewItem(trace_ids=(lab.traces[1].id,), role="control", known=known)])[
         0
     ]
-    for person in (0, 1):
-        lab.db.assignments.assign(lab.id, control, lab.people[person].user_id)
+    lab.set(control_share=1.0)
+    assert lab.next(0) == lab.next(1) == control
     lab.items[1] = control
     rate(lab, 1, control, [0], "other")
     seen = lab.db.items.for_annotator(lab.id, control, lab.people[0].user_id)
@@ -165,8 +160,8 @@ def test_choice_and_step_written_by_hand(db: Database) -> None:
     names = (lab.traces[0].id, rival.id)
     item = db.items.add(lab.id, [NewItem(trace_ids=names, kind="alternatives", step=1)])[0]
     users = [person.user_id for person in lab.people]
-    for user in users:
-        db.assignments.assign(lab.id, item, user)
+    db.items.set_active(lab.id, lab.items[0], False)
+    assert lab.next(0) == lab.next(1) == item
     labels = [
         LabelInput(trace_id=name, step=1, value=value) for name, value in zip(names, (1, -1), strict=True)
     ]
@@ -242,7 +237,8 @@ def test_controls_stay_out_of_the_export(lab: Lab) -> None:
     control = lab.db.items.add(lab.id, [NewItem(trace_ids=(lab.traces[0].id,), role="control", known=known)])[
         0
     ]
-    lab.db.assignments.assign(lab.id, control, lab.people[0].user_id)
+    lab.set(control_share=1.0)
+    assert lab.next() == control
     lab.items[0] = control
     rate(lab, 0, control, [1], "k")
     (cell,) = lab.db.reviews.matrix(lab.id)
@@ -256,7 +252,7 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
     ours, theirs = make_lab(db, "ours"), make_lab(db, "theirs")
     item, user = ours.next(), ours.people[0].user_id
     rate(ours, 0, item, [1, -1], "k")
-    db.remarks.add(ours.id, item, user, "flag", "x")
+    db.comments.add(ours.id, item, user, "flag", "x")
     db.traces.add_scores(
         ours.id, [StepScores(trace_id=ours.traces[0].id, scorer="s", scores=(0.1, 0.2, 0.3))]
     )
@@ -268,22 +264,18 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
         lambda: db.items.for_annotator(wrong, item, user),
         lambda: db.items.set_active(wrong, item, False),
         lambda: db.items.set_priorities(wrong, "uncertainty", {item: 1.0}),
-        lambda: db.assignments.assign(wrong, item, user),
-        lambda: db.assignments.renew(wrong, item, user),
-        lambda: db.assignments.finish(wrong, item, user),
         lambda: db.assignments.skip(wrong, item, user, "x"),
         lambda: db.labels.submit(wrong, item, user, [LabelInput(trace_id=trace, step=0, value=1)], "w"),
         lambda: db.labels.undo(wrong, item, user, "w"),
-        lambda: db.labels.history(wrong, item),
-        lambda: db.remarks.add(wrong, item, user, "flag", "x"),
-        lambda: db.remarks.resolve(wrong, 1),
+        lambda: db.comments.add(wrong, item, user, "flag", "x"),
+        lambda: db.comments.resolve(wrong, 1),
         lambda: db.reviews.adjudicate(wrong, item, user, trace, 0, 1),
     ):
         with pytest.raises(NotFoundError):
             ask()
     assert item not in [found.id for found in db.items.list(wrong)]
     assert db.export.stored(wrong) == db.reviews.matrix(wrong) == db.labels.choices(wrong) == []
-    assert db.remarks.list(wrong) == db.assignments.mine(wrong, user) == db.traces.scorers(wrong) == []
+    assert db.comments.list(wrong) == db.assignments.of_user(wrong, user) == db.traces.scorers(wrong) == []
     assert db.labels.of_trace(wrong, trace) == []  # the same trace lies in both
     assert len(db.labels.of_trace(ours.id, trace)) == 2
     assert db.assignments.progress(wrong).done == 0
@@ -293,23 +285,23 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
     for ask in (
         lambda: db.assignments.next(ours.id, stranger, Random(0)),
         lambda: db.labels.submit(ours.id, item, stranger, [LabelInput(trace_id=trace, step=0, value=1)], "w"),
-        lambda: db.remarks.add(ours.id, item, stranger, "comment", "x"),
+        lambda: db.comments.add(ours.id, item, stranger, "comment", "x"),
     ):
         with pytest.raises(ForbiddenError):
             ask()
 
 
-def test_remarks(lab: Lab) -> None:
+def test_comments(lab: Lab) -> None:
     item, user, other = lab.items[0], lab.people[0].user_id, lab.people[1].user_id
-    flag = lab.db.remarks.add(lab.id, item, user, "flag", HOSTILE, trace_id=lab.traces[0].id, step=2)
-    note = lab.db.remarks.add(lab.id, item, other, "comment", "fine")
+    flag = lab.db.comments.add(lab.id, item, user, "flag", HOSTILE, trace_id=lab.traces[0].id, step=2)
+    note = lab.db.comments.add(lab.id, item, other, "comment", "fine")
     assert (flag.text, flag.step, flag.resolved) == (HOSTILE, 2, None)
-    assert lab.db.remarks.list(lab.id) == [flag, note]
-    assert lab.db.remarks.list(lab.id, user_id=user) == lab.db.remarks.list(lab.id, kind="flag") == [flag]
-    lab.db.remarks.resolve(lab.id, flag.id)
-    assert lab.db.remarks.list(lab.id, resolved=False) == [note]
+    assert lab.db.comments.list(lab.id) == [flag, note]
+    assert lab.db.comments.list(lab.id, user_id=user) == lab.db.comments.list(lab.id, kind="flag") == [flag]
+    lab.db.comments.resolve(lab.id, flag.id)
+    assert lab.db.comments.list(lab.id, resolved=False) == [note]
     with pytest.raises(StoreError, match="steps 0 to 2"):
-        lab.db.remarks.add(lab.id, item, user, "flag", "x", step=3)
+        lab.db.comments.add(lab.id, item, user, "flag", "x", step=3)
 
 
 def test_every_field_of_a_record_comes_back(lab: Lab) -> None:
@@ -391,5 +383,5 @@ def test_files_are_imported_once_and_faults_counted(lab: Lab, tmp_path: Path) ->
         assert not done.complete
     changed = Problem(id=problem.id, text="other")
     assert lab.db.traces.add_problems(lab.id, [changed]).reasons == (
-        (problem.id, "this id is in the project with other content; give it another id"),
+        (problem.id, "the project has a record with this id and other content; use another id"),
     )

@@ -8,15 +8,8 @@ import pytest
 from conftest import Lab, make_lab
 from test_database_labels import rate
 
-from surefoot.annotation.database import (
-    ConflictError,
-    Database,
-    ForbiddenError,
-    KnownAnswer,
-    NewItem,
-    NotFoundError,
-)
-from surefoot.errors import StoreError
+from surefoot.annotation.database import Database, KnownAnswer, NewItem
+from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
 
 
 def add_known(lab: Lab, role: str, number: int) -> list[int]:
@@ -62,12 +55,12 @@ def test_a_lease_runs_out(db: Database, clock) -> None:
     item = lab.next(0)
     assert lab.next(1) is None
     clock.forward(59)
-    db.assignments.renew(lab.id, item, lab.people[0].user_id)
+    assert lab.next(0) == item
     clock.forward(59)
     assert lab.next(1) is None
     clock.forward(1)
     assert lab.next(1) == item
-    with pytest.raises(ConflictError, match="as many as asked"):
+    with pytest.raises(ConflictError, match="as many as the protocol"):
         rate(lab, 0, item, [1], "late")
     assert lab.next(0) is None
     clock.forward(61)
@@ -86,27 +79,14 @@ def test_a_skipped_item_goes_to_others_only(db: Database) -> None:
         rate(lab, 0, item, [1], "k")
 
 
-def test_released_and_removed_items_go_back(db: Database) -> None:
+def test_items_of_a_removed_member_go_to_others(db: Database) -> None:
     lab = make_lab(db, items=1, annotators=1)
     item = lab.next(0)
-    db.assignments.release(lab.id, item, lab.people[0].user_id)
-    assert lab.next(1) == item
-    db.projects.remove_member(lab.id, lab.people[1].user_id)
+    assert lab.next(1) is None
+    db.projects.set_member(lab.id, lab.people[0].user_id, "annotator", active=False)
     with pytest.raises(ForbiddenError):
-        lab.next(1)
-    assert lab.next(0) == item
-
-
-def test_an_administrator_assigns_within_the_limits(db: Database) -> None:
-    lab = make_lab(db, items=2, annotators=1)
-    users = [person.user_id for person in lab.people]
-    db.assignments.assign(lab.id, lab.items[1], users[0])
-    assert lab.next(0) == lab.items[1]
-    with pytest.raises(ConflictError, match="as many as asked"):
-        db.assignments.assign(lab.id, lab.items[1], users[1])
-    rate(lab, 0, lab.items[1], [1], "k")
-    with pytest.raises(ConflictError, match="done already"):
-        db.assignments.assign(lab.id, lab.items[1], users[0])
+        lab.next(0)
+    assert lab.next(1) == item
 
 
 def test_priorities_decide_and_the_policy_is_kept(lab: Lab) -> None:

@@ -56,7 +56,7 @@ def test_work_ends_at_the_first_error(room: Room) -> None:
     assert (data["state"], data["current"], data["labelled"], data["steps"]) == ("done", None, 2, 3)
     assert data["blocks"][1]["comment"] == "The sum is off."
     assert [one.milliseconds for one in room.db.export.stored(1)] == [1500, 500]
-    assert room.db.assignments.mine(1, room.ids["ann"])[0].milliseconds == 2000
+    assert room.db.assignments.of_user(1, room.ids["ann"])[0].milliseconds == 2000
     assert first_item(ann) != item
 
 
@@ -66,7 +66,7 @@ def test_time_is_unknown_without_a_script(room: Room) -> None:
     for sent in ("", "-5", "1e9", "99999999999999"):
         ann.send(item, f"{item}/label", value="-1", milliseconds=sent)
         assert room.db.export.stored(1)[-1].milliseconds is None
-        assert room.db.assignments.mine(1, room.ids["ann"])[0].milliseconds is None
+        assert room.db.assignments.of_user(1, room.ids["ann"])[0].milliseconds is None
         assert ann.send(item, f"{item}/undo").status_code == 303
 
 
@@ -103,14 +103,14 @@ def test_annotators_are_blind_to_each_other(room: Room) -> None:
     ann, ben = room.browser("ann"), room.browser("ben")
     item = first_item(ann)
     ann.send(item, f"{item}/label", value="1", comment="a private thought")
-    ann.send(item, f"{item}/remark", kind="flag", comment="look here", step="0")
+    ann.send(item, f"{item}/comment", kind="flag", comment="look here", step="0")
     ann.send(item, f"{item}/label", value="-1")
     assert first_item(ben) == item
     page, data = ben.get(item).text, ben.json(item)
     assert "private" not in page
     assert "look here" not in page
     assert data["labelled"] == 0
-    assert data["remarks"] == []
+    assert data["comments"] == []
     own = room.db.projects.member(1, room.ids["ann"])
     assert own is not None
     overview = ben.get("/projects/1").text
@@ -121,15 +121,15 @@ def test_annotators_are_blind_to_each_other(room: Room) -> None:
 def test_flags_comments_and_skipping(room: Room) -> None:
     ann = room.browser("ann")
     item = first_item(ann)
-    assert ann.send(item, f"{item}/remark", kind="comment", comment=f"odd {SCRIPT}").status_code == 303
+    assert ann.send(item, f"{item}/comment", kind="comment", comment=f"odd {SCRIPT}").status_code == 303
     assert SCRIPT not in ann.get(item).text
     assert "odd &lt;script&gt;" in ann.get(item).text
-    assert ann.send(item, f"{item}/remark", kind="comment", comment=" ").status_code == 400
-    assert ann.send(item, f"{item}/remark", kind="shout", comment="x").status_code == 400
+    assert ann.send(item, f"{item}/comment", kind="comment", comment=" ").status_code == 400
+    assert ann.send(item, f"{item}/comment", kind="shout", comment="x").status_code == 400
     assert ann.send(item, f"{item}/skip", reason="whim").status_code == 400
     answer = ann.send(item, f"{item}/skip", reason="bad_problem", words="no question in it")
     assert answer.headers["location"] == "/projects/1/annotate"
-    assert room.db.assignments.mine(1, room.ids["ann"])[0].reason == "bad_problem: no question in it"
+    assert room.db.assignments.of_user(1, room.ids["ann"])[0].reason == "bad_problem: no question in it"
     assert first_item(ann) != item
 
 

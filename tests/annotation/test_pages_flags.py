@@ -20,11 +20,11 @@ def room(tmp_path: Path) -> Iterator[Room]:
 
 
 def flag(room: Room, name: str, text: str, kind: str = "flag") -> str:
-    """Send a remark on the first step of somebody's present item, through the page; the item's address."""
+    """Send a comment on the first step of somebody's present item, through the page; the item's address."""
     person = room.browser(name)
     item = str(person.get("/projects/1/annotate").headers["location"])
     form = {**person.fields(item, f"{item}/label"), "kind": kind, "comment": text}
-    assert person.client.post(f"{item}/remark", data=form).status_code == 303
+    assert person.client.post(f"{item}/comment", data=form).status_code == 303
     return item
 
 
@@ -34,7 +34,7 @@ def test_a_flag_reaches_the_administrator_and_is_resolved(room: Room) -> None:
     admin = room.browser("admin")
     data = admin.json(PAGE)
     assert data["open_flags"] == 1
-    first, second = data["remarks"]
+    first, second = data["comments"]
     pseudonyms = {m.user_id: m.pseudonym for m in room.db.projects.members(1)}
     assert (first["kind"], first["by"]) == ("flag", pseudonyms[room.ids["ann"]])
     assert (second["kind"], second["by"]) == ("comment", pseudonyms[room.ids["ben"]])
@@ -46,14 +46,14 @@ def test_a_flag_reaches_the_administrator_and_is_resolved(room: Room) -> None:
     assert 'Flags <span class="count">1<' in admin.get("/projects/1/queue").text
     answer = admin.send(PAGE, f"{PAGE}/{first['id']}")
     assert (answer.status_code, answer.headers["location"]) == (303, PAGE)
-    assert [one["id"] for one in admin.json(PAGE)["remarks"]] == [second["id"]]
-    assert [one["id"] for one in admin.json(f"{PAGE}?state=resolved")["remarks"]] == [first["id"]]
+    assert [one["id"] for one in admin.json(PAGE)["comments"]] == [second["id"]]
+    assert [one["id"] for one in admin.json(f"{PAGE}?state=resolved")["comments"]] == [first["id"]]
     assert 'class="count"' not in admin.get(PAGE).text
-    assert "remark resolved" in [e["action"] for e in admin.json("/projects/1/settings")["audit"]]
-    when = room.db.remarks.list(1, resolved=True)[0].resolved
+    assert "comment resolved" in [e["action"] for e in admin.json("/projects/1/settings")["audit"]]
+    when = room.db.comments.list(1, resolved=True)[0].resolved
     twice = {"csrf": admin.fields(PAGE, "/sign-out")["csrf"]}
     assert admin.client.post(f"{PAGE}/{first['id']}", data=twice).status_code == 303
-    assert room.db.remarks.list(1, resolved=True)[0].resolved == when
+    assert room.db.comments.list(1, resolved=True)[0].resolved == when
 
 
 def test_filters_are_kept_and_checked(room: Room) -> None:
@@ -66,7 +66,7 @@ def test_filters_are_kept_and_checked(room: Room) -> None:
         ("?state=all", ["one", "two"]),
         ("?state=resolved", []),
     ):
-        assert [one["text"] for one in admin.json(PAGE + query)["remarks"]] == texts
+        assert [one["text"] for one in admin.json(PAGE + query)["comments"]] == texts
     answer = admin.send(f"{PAGE}?state=all&kind=comment", f"{PAGE}/2")
     assert answer.headers["location"] == f"{PAGE}?state=all&kind=comment"
     assert "No flags that are resolved" in admin.get(f"{PAGE}?kind=flag&state=resolved").text
@@ -77,12 +77,12 @@ def test_filters_are_kept_and_checked(room: Room) -> None:
 def test_a_long_list_goes_on(room: Room) -> None:
     flag(room, "ann", "first")
     for number in range(60):
-        room.db.remarks.add(1, 1, room.ids["ann"], "flag", f"more {number}")
+        room.db.comments.add(1, 1, room.ids["ann"], "flag", f"more {number}")
     admin = room.browser("admin")
     seen, query = [], "?state=all"
     while query:
         data = admin.json(PAGE + query)
-        seen += [one["text"] for one in data["remarks"]]
+        seen += [one["text"] for one in data["comments"]]
         query = data["next"]
     assert seen == ["first", *(f"more {number}" for number in range(60))]
     assert data["open_flags"] == 61
@@ -105,20 +105,20 @@ def test_only_administrators_of_the_project_see_them(room: Room) -> None:
     csrf = stranger.fields("/projects", "/sign-out")["csrf"]
     assert stranger.client.post(f"{PAGE}/1", data={"csrf": csrf}).status_code == 404
     assert room.browser().get(PAGE).status_code == 303
-    assert room.db.remarks.open_flags(1) == 1
+    assert room.db.comments.open_flags(1) == 1
 
 
-def test_a_remark_of_another_project_does_not_exist(room: Room) -> None:
+def test_a_comment_of_another_project_does_not_exist(room: Room) -> None:
     flag(room, "ann", "here")
     other = room.db.projects.create("Other").id
     room.db.projects.set_member(other, room.ids["eve"], "admin")
     eve = room.browser("eve")
     page = f"/projects/{other}/flags"
-    assert eve.json(page)["remarks"] == []
+    assert eve.json(page)["comments"] == []
     csrf = eve.fields("/projects", "/sign-out")["csrf"]
     assert eve.client.post(f"{page}/1", data={"csrf": csrf}).status_code == 404
     assert eve.client.post(f"{page}/999", data={"csrf": csrf}).status_code == 404
-    assert room.db.remarks.open_flags(1) == 1
+    assert room.db.comments.open_flags(1) == 1
 
 
 def test_the_form_wants_its_secret(room: Room) -> None:
@@ -131,18 +131,18 @@ def test_the_form_wants_its_secret(room: Room) -> None:
         {"csrf": room.browser("admin").fields(PAGE, "/1")["csrf"]},
     ):
         assert admin.client.post(f"{PAGE}/1", data=csrf).status_code == 403
-    assert room.db.remarks.open_flags(1) == 1
+    assert room.db.comments.open_flags(1) == 1
 
 
 @pytest.mark.parametrize("text", [SCRIPT, '"><img src=x onerror=alert(1)>', "{{ 7*7 }} $\\text{<b>x</b>}$"])
-def test_a_remark_is_shown_as_text(room: Room, text: str) -> None:
+def test_a_comment_is_shown_as_text(room: Room, text: str) -> None:
     flag(room, "ann", text)
     admin = room.browser("admin")
     page = admin.get(PAGE).text
     assert SCRIPT not in page
     assert "<img" not in page
     assert "<b>x" not in page
-    assert admin.json(PAGE)["remarks"][0]["text"] == text
+    assert admin.json(PAGE)["comments"][0]["text"] == text
 
 
 def test_links_lead_to_pages_that_are_there(tmp_path: Path) -> None:

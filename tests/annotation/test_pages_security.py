@@ -37,12 +37,12 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
     """Every form of the pages: (who may send it, its page, its action)."""
     ann = room.browser("ann")
     item = str(ann.get("/projects/1/annotate").headers["location"])
-    remark = room.db.remarks.add(1, int(item.rpartition("/")[2]), room.ids["ann"], "flag", "odd")
+    comment = room.db.comments.add(1, int(item.rpartition("/")[2]), room.ids["ann"], "flag", "odd")
     return [
         ("ann", "/projects", "/sign-out"),
         ("ann", item, f"{item}/label"),
         ("ann", item, f"{item}/undo"),
-        ("ann", item, f"{item}/remark"),
+        ("ann", item, f"{item}/comment"),
         ("ann", item, f"{item}/skip"),
         ("admin", "/projects", "/projects"),
         ("admin", "/people", "/people"),
@@ -51,7 +51,7 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
         ("admin", "/projects/1/settings", "/projects/1/members"),
         ("admin", "/projects/1/queue", "/projects/1/queue"),
         ("admin", "/projects/1/files", "/projects/1/files"),
-        ("admin", "/projects/1/flags", f"/projects/1/flags/{remark.id}"),
+        ("admin", "/projects/1/flags", f"/projects/1/flags/{comment.id}"),
     ]
 
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from gateway_server import LineScorer, ask, lines, served, wait_until
 
-from surefoot.annotation.database import GatewayRecord, UnavailableError, open_database
-from surefoot.errors import StoreError
+from surefoot.annotation.database import GatewayRecord, open_database
+from surefoot.errors import StoreError, UnavailableError
 from surefoot.gateway.http.settings import Limits
 from surefoot.gateway.recording import Recorder
 from surefoot.policies.scripted import ScriptedPolicy

@@ -41,16 +41,16 @@ def _labelled(room: Room) -> Views:
     people["ann"].send(current, f"{current}/label", value="1", comment="Odd, but not wrong.")
     people["ann"].send(
         current,
-        f"{current}/remark",
+        f"{current}/comment",
         page=current,
         step="1",
         trace=db.items.get(room.project, 2).trace_ids[0],
         kind="flag",
         comment=r"Is $\frac{2}{6}$ meant? The step adds tops and bottoms, but says so nowhere.",
     )
-    db.remarks.add(room.project, 1, room.ids["ben"], "comment", "A nice one for the instructions.", step=1)
-    db.remarks.resolve(room.project, 2)
-    db.remarks.add(room.project, 1, room.ids["ben"], "flag", "The reference answer is not reduced.")
+    db.comments.add(room.project, 1, room.ids["ben"], "comment", "A nice one for the instructions.", step=1)
+    db.comments.resolve(room.project, 2)
+    db.comments.add(room.project, 1, room.ids["ben"], "flag", "The reference answer is not reduced.")
     steps = alternatives_item(room)
     agent = next(
         item.id

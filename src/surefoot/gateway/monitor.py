@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import AwareDatetime, Field
 
 from surefoot.annotation.database import ScoredRequest
-from surefoot.annotation.database.gateway import Gateway
+from surefoot.annotation.database.gateway_log import RequestLog
 from surefoot.gateway.http.settings import Settings
 
 Share = Literal["accepted", "abstained", "unparsed", "unscored"]
@@ -149,7 +149,7 @@ class Monitor:
         )
 
 
-def resumed(settings: MonitorSettings, log: Gateway, *, policy: str, scorer: str) -> Monitor:
+def resumed(settings: MonitorSettings, log: RequestLog, *, policy: str, scorer: str) -> Monitor:
     """A monitor that goes on from the answers in a log: a restart must not make what drifted the reference.
 
     The windows of scores are filled as they were; the shares begin anew. Raises ``StoreError``.

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from surefoot.annotation.database import GatewayLog, GatewayRecord, UnavailableError
+from surefoot.annotation.database import GatewayLog, GatewayRecord
+from surefoot.errors import UnavailableError
 from surefoot.gateway.http.errors import ApiError
 
 _BATCH = 256

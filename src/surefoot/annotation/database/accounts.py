@@ -1,16 +1,31 @@
-"""What the store says of people and keys: users, sessions, API keys, projects and their members.
+"""Users, keys and projects: the data that the database returns, and the tables that hold it.
 
-Plain frozen data, no database in it. A password, token or key is shown once, when it is made; afterwards
-there is only its hash, and that is in none of these.
+A password, token or key is shown once, when it is created. Afterwards only its hash exists, in a column that
+no data class has.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Column, ForeignKey, String, Table, Text, UniqueConstraint
+
+from surefoot.annotation.database.schema import (
+    BIG,
+    METADATA,
+    Computed,
+    Count,
+    Indexed,
+    Key,
+    ProjectId,
+    RowId,
+    Unique,
+    UserId,
+    table,
+)
 
 Role = Literal["admin", "annotator", "viewer", "client"]
 """admin: everything; annotator: labels; viewer: reads; client: the gateway only."""
@@ -23,46 +38,62 @@ QueuePolicy = Literal["order", "random", "convincing-wrong", "uncertainty", "dis
 class User:
     """A person or program that signs in."""
 
-    id: int
-    name: str
-    roles: frozenset[Role]
+    id: RowId
+    name: Annotated[str, Unique()]
+    roles: Annotated[frozenset[Role], Computed()]
     active: bool
     created: datetime
+
+
+users = table("users", User, Column("password", Text))
+
+user_roles = Table(
+    "user_roles",
+    METADATA,
+    Column("user_id", BIG, ForeignKey("users.id", ondelete="CASCADE"), primary_key=True),
+    Column("role", String(16), primary_key=True),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
     """A signed-in browser. ``csrf`` is the secret that its forms must send back."""
 
-    id: int
-    user_id: int
-    csrf: str
+    id: RowId
+    user_id: Annotated[int, ForeignKey("users.id", ondelete="CASCADE"), Indexed()]
+    csrf: Annotated[str, String(64)]
     created: datetime
-    expires: datetime
+    expires: Annotated[datetime, Indexed()]
+
+
+sessions = table("sessions", Session, Column("token_hash", String(64), nullable=False, unique=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiKey:
-    """A key for the gateway or the JSON twins. ``prefix`` is not secret: people tell keys apart by it."""
+    """A key for the gateway or the JSON twins. ``prefix`` is not secret: it identifies the key in lists."""
 
-    id: int
-    prefix: str
+    id: RowId
+    prefix: Annotated[str, String(16), Unique()]
     name: str
     role: Role
-    user_id: int | None
+    user_id: UserId | None
     """Whose labels are made with it; ``None`` for a program without an account."""
-    project_id: int | None
+    project_id: ProjectId | None
     """The one project it opens; ``None`` = all."""
-    rate_limit: int | None
-    """Requests a minute; ``None`` = no limit."""
+    rate_limit: Count | None
+    """Requests per minute; ``None`` = no limit."""
     revoked: datetime | None
     last_used: datetime | None
     """To the minute: not every request writes it."""
     created: datetime
 
 
+api_keys = table("api_keys", ApiKey, Column("key_hash", String(64), nullable=False))
+
+
 class Protocol(BaseModel):
-    """How a project's items are labelled. Kept as JSON; unknown fields are refused."""
+    """How a project's items are labelled. Stored as JSON; unknown fields are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -90,37 +121,47 @@ class Protocol(BaseModel):
 class Project:
     """Problems, traces, items and labels that belong together; nothing crosses from one to another."""
 
-    id: int
-    name: str
+    id: RowId
+    name: Annotated[str, Unique()]
     instructions: str
     """Markdown, shown to annotators: untrusted text, to be rendered without HTML."""
     protocol: Protocol
-    version: int
-    """Rises by one with each change; give it back to ``update``."""
+    version: Count
+    """Rises by one with each change; pass it to ``update``."""
     archived: bool
     created: datetime
+
+
+projects = table("projects", Project)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
     """A user's place in a project."""
 
-    project_id: int
-    user_id: int
-    name: str
+    project_id: Annotated[int, Key(), ForeignKey("projects.id")]
+    user_id: Annotated[int, Key(), ForeignKey("users.id"), Indexed()]
+    name: Annotated[str, Computed()]
     role: Role
-    pseudonym: str
-    """What the annotator is called in exports, e.g. ``rater-3f9a12c4``; random, one a project."""
+    pseudonym: Annotated[str, String(40)]
+    """What the annotator is called in exports, e.g. ``rater-3f9a12c4``; random, one per project."""
     active: bool
+
+
+members = table("members", Member, UniqueConstraint("project_id", "pseudonym"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditEntry:
     """Who changed what: sign-ins, keys, members, settings, imports, exports."""
 
-    id: int
+    id: RowId
     created: datetime
+    # no foreign keys: the log outlives whoever it is about
     user_id: int | None
     action: str
-    project_id: int | None
+    project_id: Annotated[int | None, Indexed()]
     detail: dict[str, Any] = field(default_factory=dict)
+
+
+audit_log = table("audit_log", AuditEntry)

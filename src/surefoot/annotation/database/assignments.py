@@ -1,25 +1,42 @@
-"""Who has which item: leases that run out, finishing, skipping, and how far a project is."""
+"""Which annotator has which item: the queue, leases that expire, skipping, and the progress of a project."""
 
 from __future__ import annotations
 
 import random
-from datetime import datetime
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any, Literal
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    and_,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
-from surefoot.annotation.database import _queue
-from surefoot.annotation.database import _tables as t
-from surefoot.annotation.database._checks import checked_text
-from surefoot.annotation.database._engine import Connections
-from surefoot.annotation.database._entries import choices_in, counting_ids
-from surefoot.annotation.database._errors import ConflictError
-from surefoot.annotation.database._items import item_in
-from surefoot.annotation.database._progress import progress_of
-from surefoot.annotation.database._screening import passed_screening
-from surefoot.annotation.database.accounts import Project
-from surefoot.annotation.database.annotation import Assignment, Offer, Progress
+from surefoot.annotation.database import labelling as t
+from surefoot.annotation.database.accounts import Project, members
+from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.items import item_in
+from surefoot.annotation.database.label_queries import counting_ids
+from surefoot.annotation.database.labelling import (
+    AnnotatorProgress,
+    Assignment,
+    ChosenBy,
+    Item,
+    Offer,
+    Progress,
+)
 from surefoot.annotation.database.projects import locked_project, project_in, pseudonym_in
-from surefoot.errors import StoreError
+from surefoot.annotation.database.schema import as_data, checked_text
+from surefoot.errors import ConflictError, ForbiddenError, StoreError
 
 _A = t.assignments.c
 
@@ -31,120 +48,270 @@ class Assignments:
         self._connections = connections
 
     def next(self, project_id: int, user_id: int, rng: random.Random) -> Offer:
-        """The next item for the user: the one they hold, then screening, then control, then the queue.
+        """The next item for the user: the one leased to them, then screening, then control, then the queue.
 
-        Raises ``ForbiddenError`` if the user is no member of the project.
+        Raises ``ForbiddenError`` if the user is not a member of the project.
         """
         with self._connections.write() as connection:
             project, at = locked_project(connection, project_id), self._connections.clock()
             pseudonym_in(connection, project_id, user_id)
             if project.archived:
                 return Offer(assignment=None, why="empty")
-            mine = (_A.project_id == project_id) & (_A.user_id == user_id)
-            live = mine & (_A.state == "leased") & (_A.leased_until > at)
+            own = (_A.project_id == project_id) & (_A.user_id == user_id)
+            live = own & (_A.state == "leased") & (_A.leased_until > at)
             query = select(t.assignments).where(live).order_by(_A.id).limit(1)
             row = connection.execute(query).mappings().one_or_none()
             if row is not None:
-                row = _queue.lease(connection, project, row["item_id"], user_id, row["chosen_by"], at)
-                return Offer(assignment=_assignment(row), why="resumed")
-            screening = _queue.open_to(project, user_id, "screening", at)
-            item_id = connection.scalar(screening.order_by(t.items.c.id).limit(1))
-            if item_id is not None:
-                chosen = (item_id, "screening")
-            elif not passed_screening(connection, project, user_id):
-                return Offer(assignment=None, why="screening")
-            else:
-                found = _queue.choose(connection, project, user_id, rng, at)
-                if found is None:
-                    return Offer(assignment=None, why="empty")
-                chosen = found
-            row = _queue.lease(connection, project, chosen[0], user_id, chosen[1], at)
-            return Offer(assignment=_assignment(row), why="leased")
+                row = lease(connection, project, row["item_id"], user_id, row["chosen_by"], at)
+                return Offer(assignment=as_data(Assignment, row), why="resumed")
+            selected = self._select(connection, project, user_id, rng, at)
+            if isinstance(selected, str):
+                return Offer(assignment=None, why=selected)
+            row = lease(connection, project, selected[0], user_id, selected[1], at)
+            return Offer(assignment=as_data(Assignment, row), why="leased")
 
-    def assign(self, project_id: int, item_id: int, user_id: int) -> Assignment:
-        """Give an item to a member, past the queue.
+    def _select(
+        self, connection: Connection, project: Project, user_id: int, rng: random.Random, at: datetime
+    ) -> tuple[int, ChosenBy] | Literal["screening", "empty"]:
+        """The item and what selected it; otherwise why there is none."""
+        screening = open_to(project, user_id, "screening", at).order_by(t.items.c.id).limit(1)
+        item_id = connection.scalar(screening)
+        if item_id is not None:
+            return item_id, "screening"
+        if not passed_screening(connection, project, user_id):
+            return "screening"
+        return choose(connection, project, user_id, rng, at) or "empty"
 
-        Raises ``ConflictError`` if it is with as many as asked, or the user finished or skipped it;
-        ``ForbiddenError`` if they are no member.
+    def skip(self, project_id: int, item_id: int, user_id: int, reason: str) -> Assignment:
+        """Pass the item on to somebody else; the user never gets it again.
+
+        Raises ``ForbiddenError`` if it was never assigned to them, ``ConflictError`` if it no longer is.
         """
+        checked_text("reason", reason)
         with self._connections.write() as connection:
             project, at = locked_project(connection, project_id), self._connections.clock()
             pseudonym_in(connection, project_id, user_id)
-            item = item_in(connection, project_id, item_id)
-            state = connection.scalar(select(_A.state).where(_A.item_id == item_id, _A.user_id == user_id))
-            if state in ("done", "skipped"):
-                raise ConflictError(f"user {user_id} has item {item_id} as {state} already")
-            _queue.refuse_full(connection, project, item, user_id, at)
-            by = "order" if item.role == "normal" else item.role
-            return _assignment(_queue.lease(connection, project, item_id, user_id, by, at))
+            row = renewed(connection, project, item_in(connection, project_id, item_id), user_id, at)
+            changed = change(connection, row["id"], state="skipped", reason=reason, finished=at)
+            return as_data(Assignment, changed)
 
-    def renew(self, project_id: int, item_id: int, user_id: int) -> Assignment:
-        """Prolong the lease; one that ran out is given back while there is room.
-
-        Raises ``ForbiddenError`` if the item was never theirs, ``ConflictError`` if it is no longer. So
-        do ``finish``, ``skip`` and ``release``.
-        """
-        with self._connections.write() as connection:
-            return _assignment(self._held(connection, project_id, item_id, user_id))
-
-    def finish(
-        self, project_id: int, item_id: int, user_id: int, milliseconds: int | None = None
-    ) -> Assignment:
-        """The user is done with the item. Raises ``StoreError`` if nothing in it has a label or choice."""
-        with self._connections.write() as connection:
-            row = self._held(connection, project_id, item_id, user_id)
-            return finish_in(connection, row, milliseconds, self._connections.clock())
-
-    def skip(self, project_id: int, item_id: int, user_id: int, reason: str) -> Assignment:
-        """The user does not want the item: it goes to somebody else, and never to them again."""
-        checked_text("reason", reason)
-        with self._connections.write() as connection:
-            row = self._held(connection, project_id, item_id, user_id)
-            at = self._connections.clock()
-            made = _queue.change(connection, row["id"], state="skipped", reason=reason, finished=at)
-            return _assignment(made)
-
-    def release(self, project_id: int, item_id: int, user_id: int) -> Assignment:
-        """Hand the item back at once; the user may be given it again."""
-        with self._connections.write() as connection:
-            row = self._held(connection, project_id, item_id, user_id)
-            at = self._connections.clock()
-            return _assignment(_queue.change(connection, row["id"], leased_until=at))
-
-    def mine(self, project_id: int, user_id: int, limit: int = 100) -> list[Assignment]:
-        """What the user was given, newest first."""
+    def of_user(self, project_id: int, user_id: int, limit: int = 100) -> list[Assignment]:
+        """The user's assignments, newest first."""
         where = (_A.project_id == project_id) & (_A.user_id == user_id)
         query = select(t.assignments).where(where).order_by(_A.id.desc()).limit(limit)
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            return [_assignment(row) for row in connection.execute(query).mappings()]
+            return [as_data(Assignment, row) for row in connection.execute(query).mappings()]
 
     def progress(self, project_id: int) -> Progress:
-        """How far the project and each annotator are. Raises ``NotFoundError``."""
+        """Progress of the project and of each annotator. Raises ``NotFoundError``."""
         with self._connections.read() as connection:
             project = project_in(connection, project_id)
             return progress_of(connection, project, self._connections.clock())
 
-    def _held(self, connection: Connection, project_id: int, item_id: int, user_id: int) -> RowMapping:
-        project: Project = locked_project(connection, project_id)
-        pseudonym_in(connection, project_id, user_id)
-        item = item_in(connection, project_id, item_id)
-        return _queue.held(connection, project, item, user_id, self._connections.clock())
+
+def choose(
+    connection: Connection, project: Project, user_id: int, rng: random.Random, at: datetime
+) -> tuple[int, ChosenBy] | None:
+    """The item for the user after screening, and what selected it; ``None`` if none is left.
+
+    The number of draws from ``rng`` does not depend on what is left, so that a seed gives one order.
+    """
+    protocol = project.protocol
+    control, at_random = rng.random() < protocol.control_share, rng.random() < protocol.random_share
+    fraction = rng.random()
+    item_id: int | None
+    if control:
+        item_id = _at(connection, open_to(project, user_id, "control", at), fraction)
+        if item_id is not None:
+            return item_id, "control"
+    query = open_to(project, user_id, "normal", at)
+    policy = "random" if at_random else protocol.queue
+    if policy == "random":
+        item_id = _at(connection, query, fraction)
+    elif policy == "order":
+        item_id = connection.scalar(query.order_by(t.items.c.id).limit(1))
+    else:
+        ranked = and_(t.priorities.c.item_id == t.items.c.id, t.priorities.c.policy == policy)
+        query = query.join(t.priorities, ranked, isouter=True)
+        query = query.order_by(t.priorities.c.value.desc().nulls_last(), t.items.c.id)
+        item_id = connection.scalar(query.limit(1))
+    return None if item_id is None else (item_id, policy)
 
 
-def finish_in(connection: Connection, row: RowMapping, milliseconds: int | None, at: datetime) -> Assignment:
-    """Finish an assignment that is held, in the caller's transaction. Raises ``StoreError`` if empty."""
+def open_to(project: Project, user_id: int, role: str, at: datetime) -> Select[int]:
+    """Query for the items of a role that the user may get: not finished or skipped, and not full."""
+    over = exists().where(
+        _A.item_id == t.items.c.id, _A.user_id == user_id, _A.state.in_(["done", "skipped"])
+    )
+    query = select(t.items.c.id).where(
+        t.items.c.project_id == project.id, t.items.c.active.is_(True), t.items.c.role == role, ~over
+    )
+    if role != "normal":
+        return query  # items with known answers go to everybody
+    occupied = select(func.count()).where(_A.item_id == t.items.c.id, occupies(at)).scalar_subquery()
+    return query.where(occupied < project.protocol.annotators)
+
+
+def occupies(at: datetime) -> ColumnElement[bool]:
+    """Whether an assignment occupies one of the item's places: done, or leased right now."""
+    return or_(_A.state == "done", and_(_A.state == "leased", _A.leased_until > at))
+
+
+def lease(
+    connection: Connection, project: Project, item_id: int, user_id: int, by: ChosenBy, at: datetime
+) -> RowMapping:
+    """Lease the item to the user, who had it before at most on a lease that expired."""
+    until = at + timedelta(seconds=project.protocol.lease_seconds)
+    own = (_A.item_id == item_id) & (_A.user_id == user_id)
+    # chosen_by stays as it was: labels of the earlier lease carry it
+    again = update(t.assignments).where(own).values(leased_until=until, state="leased")
+    row = connection.execute(again.returning(t.assignments)).mappings().one_or_none()
+    if row is not None:
+        return row
+    new = {
+        "project_id": project.id,
+        "item_id": item_id,
+        "user_id": user_id,
+        "state": "leased",
+        "chosen_by": by,
+        "leased_until": until,
+        "created": at,
+    }
+    query = insert(t.assignments).values(new).returning(t.assignments)
+    return connection.execute(query).mappings().one()
+
+
+def refuse_full(connection: Connection, project: Project, item: Item, user_id: int, at: datetime) -> None:
+    """Raise ``ConflictError`` if others occupy all places of the item."""
+    if item.role != "normal":
+        return
+    others = (_A.item_id == item.id) & (_A.user_id != user_id) & occupies(at)
+    count = connection.scalar(select(func.count()).where(others)) or 0
+    if count >= project.protocol.annotators:
+        raise ConflictError(f"item {item.id} is with {count} others, as many as the protocol asks for")
+
+
+def renewed(connection: Connection, project: Project, item: Item, user_id: int, at: datetime) -> RowMapping:
+    """The user's lease of the item, renewed; an expired one is renewed while there is room.
+
+    Raises ``ForbiddenError`` if the item was never assigned to them, ``ConflictError`` if it is finished or
+    skipped, or went to others meanwhile.
+    """
+    if project.archived:
+        raise ConflictError("the project is archived; it takes no more labels")
+    row = assignment_row(connection, item.id, user_id)
+    if row["state"] != "leased":
+        raise ConflictError(f"item {item.id} is {row['state']} for this user; undo to reopen it")
+    if row["leased_until"] <= at:
+        refuse_full(connection, project, item, user_id, at)
+    return lease(connection, project, item.id, user_id, row["chosen_by"], at)
+
+
+def assignment_row(connection: Connection, item_id: int, user_id: int) -> RowMapping:
+    """The user's assignment of the item. Raises ``ForbiddenError`` if there is none."""
+    query = select(t.assignments).where(_A.item_id == item_id, _A.user_id == user_id)
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        raise ForbiddenError(f"item {item_id} was not assigned to user {user_id}; ask for the next one")
+    return row
+
+
+def change(connection: Connection, assignment_id: int, **values: Any) -> RowMapping:
+    """Update an assignment and return it."""
+    query = update(t.assignments).where(_A.id == assignment_id).values(values)
+    return connection.execute(query.returning(t.assignments)).mappings().one()
+
+
+def finish_assignment(
+    connection: Connection, assignment_id: int, milliseconds: int | None, at: datetime
+) -> None:
+    """Finish a leased assignment, in the caller's transaction."""
     if milliseconds is not None and milliseconds < 0:
-        raise StoreError(f"'milliseconds' is {milliseconds}; time taken is at least 0")
-    own = (t.labels.c.item_id == row["item_id"]) & (t.labels.c.user_id == row["user_id"])
-    counted = counting_ids(row["project_id"]).where(own).limit(1)
-    if connection.scalar(counted) is None and not choices_in(
-        connection, row["project_id"], item_id=row["item_id"], user_id=row["user_id"]
-    ):
-        raise StoreError("nothing in this item has a label yet; label a step, or skip the item")
-    values = {"state": "done", "finished": at, "milliseconds": milliseconds}
-    return _assignment(_queue.change(connection, row["id"], **values))
+        raise StoreError(f"'milliseconds' is {milliseconds}; it cannot be negative")
+    change(connection, assignment_id, state="done", finished=at, milliseconds=milliseconds)
 
 
-def _assignment(row: RowMapping) -> Assignment:
-    return Assignment(**row)
+def passed_screening(connection: Connection, project: Project, user_id: int) -> bool:
+    """Whether the user labelled enough known steps correctly; a step without a label is not correct."""
+    if project.protocol.screening_pass == 0:
+        return True
+    items = (
+        (t.items.c.project_id == project.id) & (t.items.c.role == "screening") & t.items.c.active.is_(True)
+    )
+    known = {
+        (item_id, answer.trace_id, answer.step): answer.value
+        for item_id, answers in connection.execute(select(t.items.c.id, t.items.c.known).where(items))
+        for answer in answers
+    }
+    label = t.labels.c
+    query = select(label.item_id, label.trace_id, label.step, label.value).where(
+        label.id.in_(counting_ids(project.id)), label.user_id == user_id
+    )
+    values = {(row.item_id, row.trace_id, row.step): row.value for row in connection.execute(query)}
+    correct = sum(values.get(place) == value for place, value in known.items())
+    return bool(correct >= project.protocol.screening_pass * len(known))
+
+
+def progress_of(connection: Connection, project: Project, at: datetime) -> Progress:
+    """Counts over active normal items; per annotator over all items."""
+    per_item = project.protocol.annotators
+    normal = and_(t.items.c.project_id == project.id, t.items.c.role == "normal", t.items.c.active.is_(True))
+    finished = (
+        select(t.items.c.id, func.count(_A.id).label("done"))
+        .join(t.assignments, and_(_A.item_id == t.items.c.id, _A.state == "done"), isouter=True)
+        .where(normal)
+        .group_by(t.items.c.id)
+        .subquery()
+    )
+    counts = connection.execute(
+        select(
+            func.count(),
+            func.coalesce(func.sum(finished.c.done), 0),
+            func.count().filter(finished.c.done >= per_item),
+        ).select_from(finished)
+    ).one()
+    live = (_A.project_id == project.id) & (_A.state == "leased") & (_A.leased_until > at)
+    return Progress(
+        items=counts[0],
+        done=int(counts[1]),
+        complete=counts[2],
+        needed=counts[0] * per_item,
+        leased=connection.scalar(select(func.count()).where(live)) or 0,
+        annotators=tuple(_annotators(connection, project.id)),
+    )
+
+
+def _annotators(connection: Connection, project_id: int) -> list[AnnotatorProgress]:
+    label = t.labels.c
+    counted = select(label.user_id, func.count()).where(label.id.in_(counting_ids(project_id)))
+    labels = {user: count for user, count in connection.execute(counted.group_by(label.user_id))}  # noqa: C416
+    query = select(_A.user_id, _A.state, _A.milliseconds, _A.finished).where(_A.project_id == project_id)
+    assigned: dict[int, list[Any]] = {}
+    for row in connection.execute(query):
+        assigned.setdefault(row.user_id, []).append(row)
+    names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
+    progress = []
+    for user_id, pseudonym in connection.execute(names.order_by(members.c.pseudonym)):
+        own = assigned.get(user_id, [])
+        if not own:
+            continue
+        done = [row for row in own if row.state == "done"]
+        times = [row.milliseconds for row in done if row.milliseconds is not None]
+        progress.append(
+            AnnotatorProgress(
+                user_id=user_id,
+                annotator=pseudonym,
+                done=len(done),
+                skipped=sum(row.state == "skipped" for row in own),
+                labels=labels.get(user_id, 0),
+                milliseconds=int(median(times)) if times else None,
+                last=max((row.finished for row in own if row.finished), default=None),
+            )
+        )
+    return progress
+
+
+def _at(connection: Connection, query: Select[int], fraction: float) -> int | None:
+    count = connection.scalar(select(func.count()).select_from(query.subquery())) or 0
+    return connection.scalar(query.order_by(t.items.c.id).offset(int(fraction * count)).limit(1))

@@ -1,25 +1,24 @@
-"""Items: what an annotator is given. One solution, or alternatives of one step."""
+"""Items: what annotators label. One solution, or alternatives of one step."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import get_args
 
-from sqlalchemy import Connection, Select, delete, exists, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, exists, insert, select, update
 
-from surefoot.annotation.database import _tables as t
-from surefoot.annotation.database._checks import checked_name, digest_of, json_text
-from surefoot.annotation.database._engine import Connections
-from surefoot.annotation.database._errors import NotFoundError
-from surefoot.annotation.database._items import annotator_item, item_in, items_in
-from surefoot.annotation.database._records import CHUNK, record_in
-from surefoot.annotation.database.accounts import QueuePolicy
-from surefoot.annotation.database.annotation import AnnotatorItem, Item, ItemRole, NewItem
-from surefoot.annotation.database.projects import locked_project, project_in
-from surefoot.errors import StoreError
-from surefoot.records import Trace
+from surefoot.annotation.database import labelling as t
+from surefoot.annotation.database.accounts import Project, QueuePolicy
+from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.label_queries import choices_in, counting, labels_in, last_submission
+from surefoot.annotation.database.labelling import AnnotatorItem, Item, ItemRole, NewItem
+from surefoot.annotation.database.projects import locked_project, project_in, pseudonym_in
+from surefoot.annotation.database.schema import as_data, checked_name, digest_of
+from surefoot.annotation.database.traces import CHUNK, record_in
+from surefoot.errors import ForbiddenError, NotFoundError, StoreError
+from surefoot.records import Problem, Trace
 
 
 class Items:
@@ -29,7 +28,7 @@ class Items:
         self._connections = connections
 
     def add(self, project_id: int, items: Sequence[NewItem]) -> list[int]:
-        """Add items, all or none; one equal to an item of the project gives that item's id.
+        """Add items, all or none; for one equal to an existing item, that item's id is returned.
 
         Raises ``NotFoundError`` for an unknown trace; ``StoreError`` for traces of different problems, a
         step that a trace lacks, or known answers that do not fit the role.
@@ -41,18 +40,18 @@ class Items:
     def add_solutions(self, project_id: int, trace_ids: Sequence[str] | None = None) -> list[int]:
         """An item of kind ``solution`` for each trace; by default for every trace that is in no item.
 
-        Steps written by hand make traces, too; those are left out of the default. Many items take several
-        transactions, so that others get their turn; done again after a failure, it adds what is missing.
+        The default excludes traces made by steps written by hand. Many items take several transactions, so
+        that others get their turn; repeated after a failure, it adds what is missing.
         """
         if trace_ids is None:
             with self._connections.read() as connection:
                 project_in(connection, project_id)
                 trace_ids = list(connection.scalars(_without_item(project_id)))
         new = [NewItem(trace_ids=(trace_id,)) for trace_id in trace_ids]
-        return [made for part in _chunks(new) for made in self.add(project_id, part)]
+        return [item_id for part in _chunks(new) for item_id in self.add(project_id, part)]
 
     def get(self, project_id: int, item_id: int) -> Item:
-        """Everything, known answers too: not for annotators. Raises ``NotFoundError``."""
+        """The whole item with its known answers: not for annotators. Raises ``NotFoundError``."""
         with self._connections.read() as connection:
             return item_in(connection, project_id, item_id)
 
@@ -65,15 +64,15 @@ class Items:
         after: int = 0,
         limit: int = 100,
     ) -> list[Item]:
-        """Items in the order they were added, from the one after ``after``. Not for annotators."""
-        wanted = [t.items.c.id > after]
+        """Items in the order they were added, starting after ``after``. Not for annotators."""
+        conditions = [t.items.c.id > after]
         if role is not None:
-            wanted.append(t.items.c.role == role)
+            conditions.append(t.items.c.role == role)
         if active is not None:
-            wanted.append(t.items.c.active.is_(active))
+            conditions.append(t.items.c.active.is_(active))
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            return items_in(connection, project_id, *wanted, limit=limit)
+            return items_in(connection, project_id, *conditions, limit=limit)
 
     def set_active(self, project_id: int, item_id: int, active: bool) -> None:
         """Take an item out of the queue or put it back; its labels stay. Raises ``NotFoundError``."""
@@ -89,15 +88,15 @@ class Items:
         finite or a policy that needs no priorities.
         """
         if policy in ("order", "random") or policy not in get_args(QueuePolicy):
-            raise StoreError(f"the queue policy '{policy}' takes no priorities")
+            raise StoreError(f"the queue policy '{policy}' does not use priorities")
         bad = next((item for item, value in values.items() if not math.isfinite(value)), None)
         if bad is not None:
             raise StoreError(f"the priority of item {bad} is {values[bad]}; leave it out instead")
         where = (t.priorities.c.project_id == project_id) & (t.priorities.c.policy == policy)
         with self._connections.write() as connection:
             locked_project(connection, project_id)
-            known = set(connection.scalars(select(t.items.c.id).where(t.items.c.project_id == project_id)))
-            foreign = sorted(set(values) - known)
+            existing = set(connection.scalars(select(t.items.c.id).where(t.items.c.project_id == project_id)))
+            foreign = sorted(set(values) - existing)
             if foreign:
                 raise NotFoundError(f"project {project_id} has no item {foreign[0]}")
             connection.execute(delete(t.priorities).where(where))
@@ -107,7 +106,7 @@ class Items:
                 connection.execute(insert(t.priorities), [{**shared, **row} for row in rows])
 
     def priorities(self, project_id: int, policy: QueuePolicy) -> dict[int, float]:
-        """What ``set_priorities`` was given last."""
+        """The priorities that ``set_priorities`` stored last."""
         where = (t.priorities.c.project_id == project_id) & (t.priorities.c.policy == policy)
         query = select(t.priorities.c.item_id, t.priorities.c.value).where(where)
         with self._connections.read() as connection:
@@ -117,7 +116,7 @@ class Items:
     def for_annotator(self, project_id: int, item_id: int, user_id: int) -> AnnotatorItem:
         """The item as its annotator may see it.
 
-        Raises ``ForbiddenError`` if the item was never given to the user or they are no longer a member.
+        Raises ``ForbiddenError`` if it was never assigned to the user or they are no longer a member.
         """
         with self._connections.read() as connection:
             project = project_in(connection, project_id)
@@ -142,18 +141,18 @@ class Items:
             "kind": item.kind,
             "step": item.step,
             "role": item.role,
-            "known": json_text(known),
+            "known": item.known,
             "digest": digest,
             "active": True,
             "created": self._connections.clock(),
         }
-        made: int = connection.execute(insert(t.items).values(row).returning(t.items.c.id)).scalar_one()
+        item_id: int = connection.execute(insert(t.items).values(row).returning(t.items.c.id)).scalar_one()
         rows = [
-            {"project_id": project_id, "item_id": made, "position": position, "trace_id": trace.id}
+            {"project_id": project_id, "item_id": item_id, "position": position, "trace_id": trace.id}
             for position, trace in enumerate(traces)
         ]
         connection.execute(insert(t.item_traces), rows)
-        return made
+        return item_id
 
 
 def _chunks(items: Sequence[NewItem]) -> Iterator[Sequence[NewItem]]:
@@ -180,20 +179,22 @@ def _check(item: NewItem, traces: Sequence[Trace]) -> None:
     if len({trace.problem_id for trace in traces}) > 1:
         raise StoreError("the traces of an item must answer one problem")
     if item.role not in get_args(ItemRole):
-        raise StoreError(f"'{item.role}' is no role of an item; choose among {get_args(ItemRole)}")
+        raise StoreError(f"'{item.role}' is not a role of an item; choose from {get_args(ItemRole)}")
     if item.kind == "solution" and (len(traces) > 1 or item.step is not None):
         raise StoreError("an item of kind 'solution' has one trace and no 'step'")
     if item.kind == "alternatives" and item.step is None:
         raise StoreError("an item of kind 'alternatives' needs the 'step' to be labelled")
     if item.kind not in ("solution", "alternatives"):
-        raise StoreError(f"'{item.kind}' is no kind of item; choose 'solution' or 'alternatives'")
+        raise StoreError(f"'{item.kind}' is not a kind of item; choose 'solution' or 'alternatives'")
     for trace in traces:
         if not 0 <= (item.step or 0) < len(trace.steps):
             raise StoreError(
-                f"trace {trace.id} has {len(trace.steps)} steps, so none numbered {item.step or 0}"
+                f"trace {trace.id} has {len(trace.steps)} steps, so there is no step {item.step or 0}"
             )
     if (item.role == "normal") == bool(item.known):
-        raise StoreError("items of role 'control' and 'screening' have 'known' answers, others have none")
+        raise StoreError(
+            "items of role 'control' and 'screening' need 'known' answers; others must have none"
+        )
     steps = {trace.id: len(trace.steps) for trace in traces}
     for answer in item.known:
         if not 0 <= answer.step < steps.get(answer.trace_id, 0):
@@ -202,3 +203,62 @@ def _check(item: NewItem, traces: Sequence[Trace]) -> None:
             raise StoreError(f"a known answer is about step {answer.step}, the item about step {item.step}")
         if answer.value not in (-1, 0, 1):
             raise StoreError(f"a known answer is -1, 0 or 1, not {answer.value}")
+
+
+def item_in(connection: Connection, project_id: int, item_id: int) -> Item:
+    """The item, in the caller's transaction. Raises ``NotFoundError``."""
+    rows = items_in(connection, project_id, t.items.c.id == item_id, limit=1)
+    if not rows:
+        raise NotFoundError(f"project {project_id} has no item {item_id}")
+    return rows[0]
+
+
+def items_in(
+    connection: Connection, project_id: int, *conditions: ColumnElement[bool], limit: int
+) -> list[Item]:
+    """Items by number, in the caller's transaction."""
+    query = select(t.items).where(t.items.c.project_id == project_id, *conditions)
+    rows = connection.execute(query.order_by(t.items.c.id).limit(limit)).mappings().all()
+    traces: dict[int, list[str]] = {row["id"]: [] for row in rows}
+    of_items = select(t.item_traces).where(
+        t.item_traces.c.project_id == project_id, t.item_traces.c.item_id.in_(traces)
+    )
+    for part in connection.execute(of_items.order_by(t.item_traces.c.position)):
+        traces[part.item_id].append(part.trace_id)
+    return [as_data(Item, row, trace_ids=tuple(traces[row["id"]])) for row in rows]
+
+
+def annotator_item(connection: Connection, project: Project, item: Item, user_id: int) -> AnnotatorItem:
+    """What the user may see of ``item``. Raises ``ForbiddenError`` if it was never assigned to them."""
+    pseudonym_in(connection, project.id, user_id)
+    own = (t.assignments.c.item_id == item.id) & (t.assignments.c.user_id == user_id)
+    row = connection.execute(select(t.assignments).where(own)).mappings().one_or_none()
+    if row is None:
+        raise ForbiddenError(f"item {item.id} was not assigned to user {user_id}; ask for the next one")
+    problem = record_in(connection, t.problems, Problem, project.id, item.problem_id)
+    traces = (record_in(connection, t.traces, Trace, project.id, name) for name in item.trace_ids)
+    own_labels = (t.labels.c.item_id == item.id) & (t.labels.c.user_id == user_id)
+    choices = choices_in(connection, project.id, item_id=item.id, user_id=user_id)
+    show = project.protocol.show_answer
+    return AnnotatorItem(
+        item_id=item.id,
+        kind=item.kind,
+        step=item.step,
+        problem=problem.model_copy(
+            update={"answer": problem.answer if show else None, "meta": {}, "source": None}
+        ),
+        traces=tuple(_blinded(trace, show) for trace in traces),
+        state=row["state"],
+        leased_until=row["leased_until"],
+        labels=tuple(
+            replace(label, chosen_by=None, role=None)
+            for label in counting(labels_in(connection, project.id, own_labels))
+        ),
+        choice=choices[-1] if choices else None,
+        last=last_submission(connection, item.id, user_id),
+    )
+
+
+def _blinded(trace: Trace, show_answer: bool) -> Trace:
+    hidden: dict[str, object] = {"meta": {}, "policy": None, "seed": None, "error": None}
+    return trace.model_copy(update=hidden if show_answer else {**hidden, "outcome": None})

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
-from surefoot.annotation.database import _tables as t
-from surefoot.annotation.database._checks import checked_name, checked_text, json_text
-from surefoot.annotation.database._engine import Connections
-from surefoot.annotation.database._errors import ConflictError, ForbiddenError, NotFoundError
+from surefoot.annotation.database import accounts as t
 from surefoot.annotation.database.accounts import AuditEntry, Member, Project, Protocol, Role
+from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.labelling import assignments
+from surefoot.annotation.database.schema import as_data, checked_name, checked_text
 from surefoot.annotation.database.users import checked_roles
+from surefoot.errors import ConflictError, ForbiddenError, NotFoundError
 
 
 class Projects:
@@ -27,7 +27,7 @@ class Projects:
         row = {
             "name": checked_name("name", name),
             "instructions": checked_text("instructions", instructions),
-            "protocol": (protocol or Protocol()).model_dump_json(),
+            "protocol": protocol or Protocol(),
             "version": 1,
             "archived": False,
             "created": self._connections.clock(),
@@ -35,7 +35,7 @@ class Projects:
         with self._connections.write() as connection:
             _refuse_taken(connection, name, None)
             query = insert(t.projects).values(row).returning(t.projects)
-            return _project(connection.execute(query).mappings().one())
+            return as_data(Project, connection.execute(query).mappings().one())
 
     def get(self, project_id: int) -> Project:
         """Raises ``NotFoundError``."""
@@ -49,7 +49,7 @@ class Projects:
             row = connection.execute(query).mappings().one_or_none()
         if row is None:
             raise NotFoundError(f"there is no project '{name}'")
-        return _project(row)
+        return as_data(Project, row)
 
     def update(
         self,
@@ -61,7 +61,7 @@ class Projects:
         protocol: Protocol | None = None,
         archived: bool | None = None,
     ) -> Project:
-        """Change what is given, if the project is still at ``version``.
+        """Change the arguments that are not ``None``, if the project is still at ``version``.
 
         Raises ``ConflictError`` if somebody changed it since, or the name is taken.
         """
@@ -71,15 +71,15 @@ class Projects:
         if instructions is not None:
             values["instructions"] = checked_text("instructions", instructions)
         if protocol is not None:
-            values["protocol"] = protocol.model_dump_json()
+            values["protocol"] = protocol
         if archived is not None:
             values["archived"] = archived
         with self._connections.write() as connection:
-            found = locked_project(connection, project_id)
-            if found.version != version:
+            before = locked_project(connection, project_id)
+            if before.version != version:
                 raise ConflictError(
-                    f"the project is at version {found.version}, not {version}: somebody changed it; "
-                    "read it again"
+                    f"the project is at version {before.version}, not {version}: somebody changed it; "
+                    "reload it"
                 )
             if name is not None:
                 _refuse_taken(connection, name, project_id)
@@ -88,7 +88,9 @@ class Projects:
             return project_in(connection, project_id)
 
     def set_member(self, project_id: int, user_id: int, role: Role, active: bool = True) -> Member:
-        """Add a user to the project or change their place in it; the pseudonym stays the same.
+        """Add a user to the project or change their membership; the pseudonym stays the same.
+
+        The items leased to a member who is no longer active go to others.
 
         Raises ``NotFoundError`` for an unknown user or project.
         """
@@ -102,66 +104,60 @@ class Projects:
             if not connection.execute(update(t.members).where(where).values(values)).rowcount:
                 new = {"project_id": project_id, "user_id": user_id, "pseudonym": _new_pseudonym()}
                 connection.execute(insert(t.members).values(**new, **values))
+            if not active:
+                self._release(connection, project_id, user_id)
             return _members(connection, where)[0]
 
-    def remove_member(self, project_id: int, user_id: int) -> None:
-        """Keep a user out of the project. Their place is kept, since their labels bear its pseudonym."""
-        where = (t.members.c.project_id == project_id) & (t.members.c.user_id == user_id)
-        with self._connections.write() as connection:
-            connection.execute(update(t.members).where(where).values(active=False))
-            held = (
-                (t.assignments.c.project_id == project_id)
-                & (t.assignments.c.user_id == user_id)
-                & (t.assignments.c.state == "leased")
-            )
-            # what was being worked on goes to others now, not when the lease runs out
-            released = update(t.assignments).where(held).values(leased_until=self._connections.clock())
-            connection.execute(released)
+    def _release(self, connection: Connection, project_id: int, user_id: int) -> None:
+        """Make the user's leased items available to others now, not when the leases expire."""
+        a = assignments.c
+        leased = (a.project_id == project_id) & (a.user_id == user_id) & (a.state == "leased")
+        connection.execute(update(assignments).where(leased).values(leased_until=self._connections.clock()))
 
     def members(self, project_id: int) -> list[Member]:
-        """All members by name, removed ones too (``active`` is false)."""
+        """All members by name, inactive ones too."""
         with self._connections.read() as connection:
             project_in(connection, project_id)
             return _members(connection, t.members.c.project_id == project_id)
 
     def member(self, project_id: int, user_id: int) -> Member | None:
-        """The user's place, or ``None`` if there is none or it was taken away."""
+        """The user's membership; ``None`` if they have none or it is not active."""
         where = (t.members.c.project_id == project_id) & (t.members.c.user_id == user_id)
         with self._connections.read() as connection:
-            found = _members(connection, where & t.members.c.active.is_(True))
-        return found[0] if found else None
+            rows = _members(connection, where & t.members.c.active.is_(True))
+        return rows[0] if rows else None
 
     def audit(self, action: str, user_id: int | None, project_id: int | None = None, **detail: Any) -> None:
-        """Write down that somebody did something; ``detail`` is JSON and must hold no secret."""
+        """Log an action; ``detail`` is JSON and must hold no secret."""
         row = {
             "created": self._connections.clock(),
             "user_id": user_id,
             "action": checked_name("action", action),
             "project_id": project_id,
-            "detail": json_text(detail),
+            "detail": detail,
         }
         with self._connections.write() as connection:
             connection.execute(insert(t.audit_log).values(row))
 
     def audit_log(self, project_id: int | None = None, limit: int = 100) -> list[AuditEntry]:
-        """The latest entries first: of one project, or all."""
+        """The latest entries first: those of one project, or all."""
         query = select(t.audit_log).order_by(t.audit_log.c.id.desc()).limit(limit)
         if project_id is not None:
             query = query.where(t.audit_log.c.project_id == project_id)
         with self._connections.read() as connection:
             rows = connection.execute(query).mappings().all()
-        return [AuditEntry(**{**row, "detail": json.loads(row["detail"])}) for row in rows]
+        return [as_data(AuditEntry, row) for row in rows]
 
     def list(self, user_id: int | None = None, *, archived: bool = False) -> list[Project]:
         """Projects by name: all, or those in which the user is an active member."""
         query = select(t.projects).order_by(t.projects.c.name)
         if user_id is not None:
-            mine = (t.members.c.user_id == user_id) & t.members.c.active.is_(True)
-            query = query.where(t.projects.c.id.in_(select(t.members.c.project_id).where(mine)))
+            own = (t.members.c.user_id == user_id) & t.members.c.active.is_(True)
+            query = query.where(t.projects.c.id.in_(select(t.members.c.project_id).where(own)))
         if not archived:
             query = query.where(t.projects.c.archived.is_(False))
         with self._connections.read() as connection:
-            return [_project(row) for row in connection.execute(query).mappings()]
+            return [as_data(Project, row) for row in connection.execute(query).mappings()]
 
 
 def project_in(connection: Connection, project_id: int) -> Project:
@@ -170,7 +166,7 @@ def project_in(connection: Connection, project_id: int) -> Project:
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise NotFoundError(f"there is no project {project_id}")
-    return _project(row)
+    return as_data(Project, row)
 
 
 def locked_project(connection: Connection, project_id: int) -> Project:
@@ -183,23 +179,23 @@ def locked_project(connection: Connection, project_id: int) -> Project:
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise NotFoundError(f"there is no project {project_id}")
-    return _project(row)
+    return as_data(Project, row)
 
 
 def pseudonym_in(connection: Connection, project_id: int, user_id: int) -> str:
-    """The active member's pseudonym. Raises ``ForbiddenError`` if the user is none."""
+    """Pseudonym of an active member. Raises ``ForbiddenError`` for others."""
     where = (t.members.c.project_id == project_id) & (t.members.c.user_id == user_id)
     query = select(t.members.c.pseudonym).where(where & t.members.c.active.is_(True))
-    found: str | None = connection.scalar(query)
-    if found is None:
-        raise ForbiddenError(f"user {user_id} is no member of project {project_id}; add them first")
-    return found
+    pseudonym: str | None = connection.scalar(query)
+    if pseudonym is None:
+        raise ForbiddenError(f"user {user_id} is not a member of project {project_id}; add them first")
+    return pseudonym
 
 
 def _refuse_taken(connection: Connection, name: str, own: int | None) -> None:
     taken = connection.scalar(select(t.projects.c.id).where(t.projects.c.name == name))
     if taken is not None and taken != own:
-        raise ConflictError(f"there is a project '{name}' already; choose another name")
+        raise ConflictError(f"the name '{name}' is taken; choose another")
 
 
 def _members(connection: Connection, where: Any) -> list[Member]:
@@ -209,11 +205,7 @@ def _members(connection: Connection, where: Any) -> list[Member]:
         .where(where)
         .order_by(t.users.c.name)
     )
-    return [Member(**row) for row in connection.execute(query).mappings()]
-
-
-def _project(row: RowMapping) -> Project:
-    return Project(**{**row, "protocol": Protocol.model_validate_json(row["protocol"])})
+    return [as_data(Member, row) for row in connection.execute(query).mappings()]
 
 
 def _new_pseudonym() -> str:

@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select
 
-from surefoot.annotation.database import _tables as t
-from surefoot.annotation.database._checks import checked_name, checked_text, like, payload_of
-from surefoot.annotation.database._engine import Connections
-from surefoot.annotation.database._records import Added, add_in_chunks, put_record, put_trace, record_in
-from surefoot.annotation.database.projects import project_in
-from surefoot.errors import StoreError
-from surefoot.records import Problem, StepScores, Trace
+from surefoot.annotation.database import labelling as t
+from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.projects import locked_project, project_in
+from surefoot.annotation.database.schema import checked_name, checked_text, like, payload_of
+from surefoot.errors import NotFoundError, StoreError
+from surefoot.records import Problem, Record, StepScores, Trace
+
+R = TypeVar("R", bound=Record)
+
+CHUNK: Final = 200
+"""Records per transaction: small enough that others get their turn."""
+
+_REASONS_KEPT: Final = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added:
+    """What became of records: ``new`` + ``same`` + ``replaced`` + ``refused`` is how many there were."""
+
+    new: int = 0
+    same: int = 0
+    """Already there, and equal."""
+    replaced: int = 0
+    """Scores that took the place of older ones of the same scorer."""
+    refused: int = 0
+    reasons: tuple[tuple[str, str], ...] = ()
+    """(id, reason) of the first 20 that were refused."""
+
+    def __add__(self, other: Added) -> Added:
+        return Added(
+            new=self.new + other.new,
+            same=self.same + other.same,
+            replaced=self.replaced + other.replaced,
+            refused=self.refused + other.refused,
+            reasons=(self.reasons + other.reasons)[:_REASONS_KEPT],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,23 +60,23 @@ class TraceRow:
 
 
 class Traces:
-    """Repository of the material: nothing here is changed once it is in, scores excepted."""
+    """Repository of problems, traces and scores. Only scores ever change."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
     def add_problems(self, project_id: int, problems: Iterable[Problem]) -> Added:
-        """Add problems; one with a known id and other content is refused. Raises ``NotFoundError``."""
+        """Add problems; one whose id exists with other content is refused. Raises ``NotFoundError``."""
         return add_in_chunks(self._connections, project_id, problems, self._add_problem)
 
     def add_traces(self, project_id: int, traces: Iterable[Trace]) -> Added:
-        """Add traces; refused are those of an unknown problem, and a known id with other content."""
+        """Add traces; those of an unknown problem, or whose id exists with other content, are refused."""
         return add_in_chunks(self._connections, project_id, traces, self._add_trace)
 
     def add_scores(self, project_id: int, scores: Iterable[StepScores]) -> Added:
-        """Add scores, the newer in place of the older of one scorer and trace.
+        """Add scores; newer ones replace older ones of the same scorer and trace.
 
-        Refused are those of an unknown trace, and those whose number is not that of the trace's steps.
+        Those of an unknown trace, or of another number of steps than the trace has, are refused.
         """
         return add_in_chunks(self._connections, project_id, scores, self._add_scores)
 
@@ -56,7 +88,7 @@ class Traces:
     def problems(
         self, project_id: int, *, after: str = "", limit: int = 100, text: str | None = None
     ) -> list[Problem]:
-        """Problems in the order of their ids, from the one after ``after``; ``text`` must occur in them."""
+        """Problems in order of id, starting after ``after``; ``text`` must occur in them."""
         query = (
             select(t.problems.c.payload)
             .where(t.problems.c.project_id == project_id, t.problems.c.id > after)
@@ -64,7 +96,7 @@ class Traces:
             .limit(limit)
         )
         if text is not None:
-            query = query.where(_holds(text))
+            query = query.where(_contains(text))
         with self._connections.read() as connection:
             project_in(connection, project_id)
             return [Problem.model_validate_json(row) for row in connection.scalars(query)]
@@ -88,39 +120,39 @@ class Traces:
         after: str = "",
         limit: int = 100,
     ) -> list[TraceRow]:
-        """Traces in the order of their ids, from the one after ``after``.
+        """Traces in order of id, starting after ``after``.
 
         ``min_score`` and ``max_score`` bound the lowest step score of ``scorer`` and need it; ``text`` must
         occur in the problem. Raises ``StoreError`` for a bound without a scorer.
         """
-        wanted = [t.traces.c.project_id == project_id, t.traces.c.id > after]
+        conditions = [t.traces.c.project_id == project_id, t.traces.c.id > after]
         for column, value in ((t.traces.c.problem_id, problem_id), (t.traces.c.policy, policy)):
             if value is not None:
-                wanted.append(column == value)
+                conditions.append(column == value)
         if outcome is not None:
-            wanted.append(t.traces.c.outcome.is_(outcome))
+            conditions.append(t.traces.c.outcome.is_(outcome))
         if text is not None:
-            wanted.append(_holds(text))
+            conditions.append(_contains(text))
         if scorer is not None:
-            wanted.append(_scored(scorer, min_score, max_score))
+            conditions.append(_scored(scorer, min_score, max_score))
         elif min_score is not None or max_score is not None:
             raise StoreError("'min_score' and 'max_score' need a 'scorer'")
-        undone = select(t.submissions.c.undoes).where(t.submissions.c.undoes.is_not(None))
-        counted = (
+        retracted = select(t.submissions.c.undoes).where(t.submissions.c.undoes.is_not(None))
+        label_count = (
             select(func.count())
             .where(t.labels.c.project_id == project_id, t.labels.c.trace_id == t.traces.c.id)
-            .where(t.labels.c.submission_id.is_(None) | t.labels.c.submission_id.not_in(undone))
+            .where(t.labels.c.submission_id.is_(None) | t.labels.c.submission_id.not_in(retracted))
             .scalar_subquery()
         )
         query = (
-            select(t.traces.c.payload, t.problems.c.payload.label("problem"), counted.label("labels"))
+            select(t.traces.c.payload, t.problems.c.payload.label("problem"), label_count.label("labels"))
             .join_from(
                 t.traces,
                 t.problems,
                 (t.problems.c.project_id == t.traces.c.project_id)
                 & (t.problems.c.id == t.traces.c.problem_id),
             )
-            .where(*wanted)
+            .where(*conditions)
             .order_by(t.traces.c.id)
             .limit(limit)
         )
@@ -136,7 +168,7 @@ class Traces:
             ]
 
     def scores(self, project_id: int, trace_id: str) -> list[StepScores]:
-        """What each scorer said of the trace, by scorer. Raises ``NotFoundError``."""
+        """The scores of the trace, by name of the scorer. Raises ``NotFoundError``."""
         where = (t.step_scores.c.project_id == project_id) & (t.step_scores.c.trace_id == trace_id)
         query = select(t.step_scores.c.payload).where(where).order_by(t.step_scores.c.scorer)
         with self._connections.read() as connection:
@@ -152,8 +184,8 @@ class Traces:
             return list(connection.scalars(query))
 
     def _add_problem(self, connection: Connection, project_id: int, problem: Problem) -> Added:
-        searched = problem.text.replace("\x00", "")
-        columns = {"id": checked_name("id", problem.id), "text": checked_text("text", searched)}
+        searchable = problem.text.replace("\x00", "")
+        columns = {"id": checked_name("id", problem.id), "text": checked_text("text", searchable)}
         at = self._connections.clock()
         return put_record(connection, t.problems, project_id, problem, columns, at)
 
@@ -173,13 +205,13 @@ class Traces:
         if before == payload:
             return Added(same=1)
         connection.execute(delete(t.step_scores).where(*where))
-        known = [score for score in scores.scores if score is not None and math.isfinite(score)]
-        row = {"lowest": min(known, default=None), "payload": payload, "created": self._connections.clock()}
+        finite = [score for score in scores.scores if score is not None and math.isfinite(score)]
+        row = {"lowest": min(finite, default=None), "payload": payload, "created": self._connections.clock()}
         connection.execute(insert(t.step_scores).values(project_id=project_id, **key, **row))
         return Added(new=1) if before is None else Added(replaced=1)
 
 
-def _holds(text: str) -> ColumnElement[bool]:
+def _contains(text: str) -> ColumnElement[bool]:
     return t.problems.c.text.ilike(like(checked_text("text", text)), escape="\\")
 
 
@@ -191,3 +223,81 @@ def _scored(scorer: str, low: float | None, high: float | None) -> ColumnElement
     if high is not None:
         query = query.where(s.c.lowest <= high)
     return t.traces.c.id.in_(query)
+
+
+def add_in_chunks(
+    connections: Connections,
+    project_id: int,
+    records: Iterable[R],
+    add: Callable[[Connection, int, R], Added],
+) -> Added:
+    """Pass each record to ``add``, in transactions of ``CHUNK`` under the project's lock.
+
+    ``add`` may refuse one with a ``StoreError`` before it writes anything. Raises ``NotFoundError``.
+    """
+    total, remaining = Added(), iter(records)
+    with connections.read() as connection:
+        project_in(connection, project_id)
+    while chunk := list(islice(remaining, CHUNK)):
+        with connections.write() as connection:
+            locked_project(connection, project_id)
+            for record in chunk:
+                total += _refusing(add, connection, project_id, record)
+    return total
+
+
+def record_in(connection: Connection, table: Table, kind: type[R], project_id: int, record_id: str) -> R:
+    """The record of a ``payload`` column, in the caller's transaction. Raises ``NotFoundError``."""
+    query = select(table.c.payload).where(table.c.project_id == project_id, table.c.id == record_id)
+    payload = connection.scalar(query)
+    if payload is None:
+        raise NotFoundError(f"project {project_id} has no {kind.__name__.lower()} '{record_id}'")
+    return kind.model_validate_json(payload)
+
+
+def put_trace(connection: Connection, project_id: int, trace: Trace, at: datetime) -> Added:
+    """Add a trace, in the caller's transaction.
+
+    Raises ``StoreError`` for an unknown problem, or a known id with other content.
+    """
+    checked_name("problem_id", trace.problem_id)
+    record_in(connection, t.problems, Problem, project_id, trace.problem_id)
+    columns = {
+        "id": checked_name("id", trace.id),
+        "problem_id": trace.problem_id,
+        "policy": None if trace.policy is None else checked_text("policy", trace.policy),
+        "outcome": trace.outcome,
+        "steps": len(trace.steps),
+    }
+    return put_record(connection, t.traces, project_id, trace, columns, at)
+
+
+def put_record(
+    connection: Connection,
+    table: Table,
+    project_id: int,
+    record: Problem | Trace,
+    columns: dict[str, Any],
+    at: datetime,
+) -> Added:
+    """Add a row with an id and a payload, unless it exists. Raises ``StoreError`` if it differs."""
+    payload = payload_of(record)
+    where = (table.c.project_id == project_id) & (table.c.id == record.id)
+    before = connection.scalar(select(table.c.payload).where(where))
+    if before == payload:
+        return Added(same=1)
+    if before is not None:
+        raise StoreError("the project has a record with this id and other content; use another id")
+    row = {"project_id": project_id, "payload": payload, "created": at, **columns}
+    connection.execute(insert(table).values(row))
+    return Added(new=1)
+
+
+def _refusing(
+    add: Callable[[Connection, int, R], Added], connection: Connection, project_id: int, record: R
+) -> Added:
+    try:
+        return add(connection, project_id, record)
+    except StoreError as error:
+        name = getattr(record, "id", None) or getattr(record, "trace_id", "")
+        return Added(refused=1, reasons=((str(name), str(error)),))

@@ -1,31 +1,48 @@
-"""People: names, passwords, roles and the sessions of their browsers."""
+"""Users with their sessions, and API keys. Passwords, tokens and keys are stored as hashes only.
+
+A password is weak, so it goes through scrypt (RFC 7914) with a salt of its own. A token or key is 256 random
+bits, which nobody can guess from a plain hash, so it is hashed once with SHA-256: it is checked with every
+request, and scrypt would let anybody keep the server busy.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import secrets
 from collections.abc import Collection
 from datetime import timedelta
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
-from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, or_, select, update
 
-from surefoot.annotation.database import _secrets
-from surefoot.annotation.database import _tables as t
-from surefoot.annotation.database._checks import checked_name, storable
-from surefoot.annotation.database._engine import Connections
-from surefoot.annotation.database._errors import ConflictError, NotFoundError
-from surefoot.annotation.database.accounts import Role, Session, User
-from surefoot.errors import StoreError
-
-_ROLES = frozenset(get_args(Role))
+from surefoot.annotation.database import accounts as t
+from surefoot.annotation.database.accounts import ApiKey, Role, Session, User
+from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.schema import as_data, checked_name, storable
+from surefoot.errors import ConflictError, NotFoundError, StoreError
 
 DEFAULT_ROLES: tuple[Role, ...] = ("annotator",)
+DEFAULT_COST: Final = 14
+"""log2 of scrypt's N; with r = 8 a hash takes 2^(cost + 10) bytes: 16 MB."""
+
+_ROLES = frozenset(get_args(Role))
+_BLOCK: Final = 8
+_PARALLEL: Final = 5
+"""N = 2^14, r = 8, p = 5: as slow as N = 2^17, p = 1 in an eighth of the memory (OWASP's list of equals)."""
+_LONGEST_PASSWORD: Final = 1024
+
+_KEY_MARK: Final = "sf"
+_PREFIX_BYTES: Final = 4
+_LAST_USED_EVERY: Final = timedelta(minutes=1)
+_NO_HASH: Final = "0" * 64
 
 
 class Users:
     """Repository of users and their sessions."""
 
-    def __init__(self, connections: Connections, password_cost: int = _secrets.DEFAULT_COST) -> None:
+    def __init__(self, connections: Connections, password_cost: int = DEFAULT_COST) -> None:
         self._connections = connections
         self._cost = password_cost
 
@@ -40,7 +57,7 @@ class Users:
         known = checked_roles(roles)
         with self._connections.write() as connection:
             if connection.scalar(select(t.users.c.id).where(t.users.c.name == name)) is not None:
-                raise ConflictError(f"there is a user '{name}' already; choose another name")
+                raise ConflictError(f"the name '{name}' is taken; choose another")
             row = {"name": name, "password": hashed, "active": True, "created": self._connections.clock()}
             user_id = connection.execute(insert(t.users).values(row).returning(t.users.c.id)).scalar_one()
             _write_roles(connection, user_id, known)
@@ -63,14 +80,14 @@ class Users:
             for user_id, role in connection.execute(select(t.user_roles)):
                 roles.setdefault(user_id, set()).add(role)
             rows = connection.execute(select(t.users).order_by(t.users.c.name)).mappings()
-            return [_as_user(row, roles.get(row["id"], set())) for row in rows]
+            return [as_data(User, row, roles=frozenset(roles.get(row["id"], ()))) for row in rows]
 
     def set_password(self, user_id: int, password: str | None) -> None:
-        """Change or (``None``) take away the password, and end the user's sessions."""
+        """Change or (``None``) remove the password, and end the user's sessions."""
         self._change(user_id, password=self._hash(password))
 
     def set_active(self, user_id: int, active: bool) -> None:
-        """Let a user in or keep them out; their sessions end, and their labels stay."""
+        """Open or close an account; its sessions end, and its labels stay."""
         self._change(user_id, active=active)
 
     def set_roles(self, user_id: int, roles: Collection[Role]) -> User:
@@ -84,21 +101,21 @@ class Users:
             return _user(connection, t.users.c.id == user_id)
 
     def sign_in(self, name: str, password: str) -> User | None:
-        """The user, or ``None`` for a wrong name or password, alike in what is said and in time taken."""
+        """The user, or ``None``; a wrong name and a wrong password look and take the same."""
         with self._connections.read() as connection:
-            # a name that no column could hold is compared as another that nobody has
+            # a name that no column can hold is replaced by one that nobody has, so that this takes as long
             wanted = t.users.c.name == (name if storable(name) else "")
             row = connection.execute(select(t.users).where(wanted)).mappings().one_or_none()
         stored = row["password"] if row is not None and row["active"] else None
-        if not _secrets.password_matches(password, stored, self._cost) or row is None:
+        if not password_matches(password, stored, self._cost) or row is None:
             return None
         return self.get(row["id"])
 
     def open_session(self, user_id: int, *, lifetime: timedelta = timedelta(hours=12)) -> tuple[str, Session]:
-        """A new session and its token, which is nowhere else; sessions that have run out are swept away."""
-        token, moment = _secrets.new_token(), self._connections.clock()
+        """A new session and its token, which is stored nowhere; expired sessions are deleted."""
+        token, moment = new_token(), self._connections.clock()
         row = {
-            "token_hash": _secrets.token_hash(token),
+            "token_hash": token_hash(token),
             "user_id": user_id,
             "csrf": secrets.token_urlsafe(32),
             "created": moment,
@@ -109,36 +126,31 @@ class Users:
                 raise StoreError("the user is not active; activate them first")
             connection.execute(delete(t.sessions).where(t.sessions.c.expires <= moment))
             made = connection.execute(insert(t.sessions).values(row).returning(t.sessions)).mappings().one()
-            return token, _session(made)
+            return token, as_data(Session, made)
 
     def session(self, token: str) -> tuple[User, Session] | None:
-        """Who holds ``token``; ``None`` if it is unknown, ended or run out, or its user is not active."""
-        hashed = _secrets.token_hash(token)
+        """The owner of a token; ``None`` if it is unknown, ended or expired, or its user inactive."""
+        hashed = token_hash(token)
         with self._connections.read() as connection:
             query = select(t.sessions).where(t.sessions.c.token_hash == hashed)
             row = connection.execute(query).mappings().one_or_none()
             if row is None or row["expires"] <= self._connections.clock():
                 return None
             user = _user(connection, t.users.c.id == row["user_id"])
-            return (user, _session(row)) if user.active else None
+            return (user, as_data(Session, row)) if user.active else None
 
     def end_session(self, token: str) -> None:
         """Sign out. An unknown token is no error."""
-        hashed = _secrets.token_hash(token)
+        hashed = token_hash(token)
         with self._connections.write() as connection:
             connection.execute(delete(t.sessions).where(t.sessions.c.token_hash == hashed))
-
-    def end_sessions(self, user_id: int) -> int:
-        """Sign the user out everywhere; the number of sessions that ended."""
-        with self._connections.write() as connection:
-            return connection.execute(delete(t.sessions).where(t.sessions.c.user_id == user_id)).rowcount
 
     def _hash(self, password: str | None) -> str | None:
         if password is None:
             return None
-        if not _secrets.usable_password(password):
+        if not 8 <= len(password) <= _LONGEST_PASSWORD:
             raise StoreError("'password' must have 8 to 1024 characters")
-        return _secrets.password_hash(password, self._cost)
+        return password_hash(password, self._cost)
 
     def _change(self, user_id: int, **values: Any) -> None:
         with self._connections.write() as connection:
@@ -147,11 +159,111 @@ class Users:
             connection.execute(delete(t.sessions).where(t.sessions.c.user_id == user_id))
 
 
+class Keys:
+    """Repository of API keys."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def create(
+        self,
+        name: str,
+        role: Role,
+        *,
+        user_id: int | None = None,
+        project_id: int | None = None,
+        rate_limit: int | None = None,
+    ) -> tuple[str, ApiKey]:
+        """A new key ``sf-PREFIX-SECRET`` and its row. The key itself is not stored: show it now.
+
+        Raises ``NotFoundError`` for an unknown user or project, ``StoreError`` for an unknown role or a
+        rate limit below one request per minute.
+        """
+        checked_name("name", name)
+        checked_roles([role])
+        if rate_limit is not None and rate_limit < 1:
+            raise StoreError("'rate_limit' is in requests per minute: at least 1, or None for no limit")
+        prefix = secrets.token_hex(_PREFIX_BYTES)
+        key = f"{_KEY_MARK}-{prefix}-{new_token()}"
+        row = {
+            "prefix": prefix,
+            "key_hash": token_hash(key),
+            "name": name,
+            "role": role,
+            "user_id": user_id,
+            "project_id": project_id,
+            "rate_limit": rate_limit,
+            "created": self._connections.clock(),
+        }
+        with self._connections.write() as connection:
+            for number, table in ((user_id, t.users), (project_id, t.projects)):
+                found = connection.scalar(select(table.c.id).where(table.c.id == number))
+                if number is not None and found is None:
+                    raise NotFoundError(f"there is no row {number} in {table.name}")
+            made = connection.execute(insert(t.api_keys).values(row).returning(t.api_keys)).mappings().one()
+            return key, as_data(ApiKey, made)
+
+    def authenticate(self, key: str) -> ApiKey | None:
+        """The row of ``key``; ``None`` if it is unknown or revoked, or its user is not active.
+
+        The row is found by the prefix, which is not secret; the rest is compared in constant time. Writes
+        nothing; see ``note_use``.
+        """
+        parts = key.split("-", 2)
+        prefix = parts[1] if len(parts) == 3 and parts[0] == _KEY_MARK and parts[1].isalnum() else ""
+        query = (
+            select(t.api_keys, t.users.c.active)
+            .join(t.users, t.users.c.id == t.api_keys.c.user_id, isouter=True)
+            .where(t.api_keys.c.prefix == prefix)
+        )
+        with self._connections.read() as connection:
+            row = connection.execute(query).mappings().one_or_none()
+        matches = hmac.compare_digest(token_hash(key), row["key_hash"] if row else _NO_HASH)
+        if not matches or row is None or row["revoked"] is not None or row["active"] is False:
+            return None
+        return as_data(ApiKey, row)
+
+    def note_use(self, key: ApiKey) -> None:
+        """Write that ``key`` was used now, at most once a minute: a busy key does not write each time.
+
+        Apart from ``authenticate``, so that who may pass does not depend on whether this can be written.
+        """
+        moment = self._connections.clock()
+        if key.last_used is not None and moment - key.last_used < _LAST_USED_EVERY:
+            return
+        before = t.api_keys.c.last_used
+        stale = or_(before.is_(None), before <= moment - _LAST_USED_EVERY)
+        with self._connections.write() as connection:
+            wanted = (t.api_keys.c.id == key.id) & stale
+            connection.execute(update(t.api_keys).where(wanted).values(last_used=moment))
+
+    def list(self) -> list[ApiKey]:
+        """All keys, oldest first, revoked ones too."""
+        with self._connections.read() as connection:
+            rows = connection.execute(select(t.api_keys).order_by(t.api_keys.c.id)).mappings()
+            return [as_data(ApiKey, row) for row in rows]
+
+    def get(self, key_id: int) -> ApiKey:
+        """Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            row = connection.execute(select(t.api_keys).where(t.api_keys.c.id == key_id)).mappings().first()
+        if row is None:
+            raise NotFoundError(f"there is no key {key_id}")
+        return as_data(ApiKey, row)
+
+    def revoke(self, key_id: int) -> ApiKey:
+        """End a key for good; a second time changes nothing. Raises ``NotFoundError``."""
+        wanted = (t.api_keys.c.id == key_id) & t.api_keys.c.revoked.is_(None)
+        with self._connections.write() as connection:
+            connection.execute(update(t.api_keys).where(wanted).values(revoked=self._connections.clock()))
+        return self.get(key_id)
+
+
 def checked_roles(roles: Collection[Role]) -> frozenset[Role]:
     """``roles`` without repetition. Raises ``StoreError`` for one that is not a ``Role``."""
     unknown = sorted(set(roles) - _ROLES)
     if unknown:
-        raise StoreError(f"'{unknown[0]}' is no role; choose among {', '.join(sorted(_ROLES))}")
+        raise StoreError(f"'{unknown[0]}' is not a role; choose from {', '.join(sorted(_ROLES))}")
     return frozenset(roles)
 
 
@@ -166,24 +278,42 @@ def _user(connection: Connection, where: Any) -> User:
     if row is None:
         raise NotFoundError("there is no such user")
     roles = connection.scalars(select(t.user_roles.c.role).where(t.user_roles.c.user_id == row["id"]))
-    return _as_user(row, set(roles))
+    return as_data(User, row, roles=frozenset(roles))
 
 
-def _as_user(row: RowMapping, roles: Collection[Role]) -> User:
-    return User(
-        id=row["id"],
-        name=row["name"],
-        roles=frozenset(roles),
-        active=row["active"],
-        created=row["created"],
-    )
+def password_hash(password: str, cost: int = DEFAULT_COST) -> str:
+    """``scrypt$cost$r$p$salt$hash``, so that costs can rise without breaking older hashes."""
+    salt = secrets.token_bytes(16)
+    hashed = _scrypt(password, salt, cost, _BLOCK, _PARALLEL)
+    return f"scrypt${cost}${_BLOCK}${_PARALLEL}${_text(salt)}${_text(hashed)}"
 
 
-def _session(row: RowMapping) -> Session:
-    return Session(
-        id=row["id"],
-        user_id=row["user_id"],
-        csrf=row["csrf"],
-        created=row["created"],
-        expires=row["expires"],
-    )
+def password_matches(password: str, stored: str | None, cost: int = DEFAULT_COST) -> bool:
+    """Whether ``password`` gives ``stored``; takes as long where there is none (no such user)."""
+    if stored is None or len(password) > _LONGEST_PASSWORD:
+        _scrypt("", b"-" * 16, cost, _BLOCK, _PARALLEL)
+        return False
+    _, stored_cost, block, parallel, salt, expected = stored.split("$")
+    hashed = _scrypt(password, base64.b64decode(salt), int(stored_cost), int(block), int(parallel))
+    return hmac.compare_digest(hashed, base64.b64decode(expected))
+
+
+def new_token() -> str:
+    """256 random bits, safe in URLs and headers."""
+    return secrets.token_urlsafe(32)
+
+
+def token_hash(token: str) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
+    # twice what it needs: OpenSSL counts its own working space, too
+    room = 2 * 128 * block * ((1 << cost) + parallel)
+    secret = password.encode("utf-8", "surrogatepass")
+    return hashlib.scrypt(secret, salt=salt, n=1 << cost, r=block, p=parallel, maxmem=room, dklen=32)
+
+
+def _text(raw: bytes) -> str:
+    return base64.b64encode(raw).decode("ascii")

@@ -10,9 +10,8 @@ from typing import Final
 from fastapi import Request
 from pydantic import Field
 
-from surefoot.annotation.database import ForbiddenError, NotFoundError
 from surefoot.annotation.pages.context import Visitor
-from surefoot.errors import StoreError
+from surefoot.errors import ForbiddenError, NotFoundError, StoreError
 from surefoot.gateway.http.settings import Settings
 
 _PART: Final = re.compile(r"[A-Za-z0-9_=+,@][A-Za-z0-9_=+,@.-]{0,199}", re.ASCII)

@@ -19,13 +19,13 @@ from starlette.background import BackgroundTask
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from surefoot.annotation.database import Added, Database, NotFoundError
+from surefoot.annotation.database import Added, Database
 from surefoot.annotation.inspect.archives import EXPORTS, write_export
 from surefoot.annotation.pages.context import enter, pages_of
 from surefoot.annotation.pages.forms import CheckedForm, Form
 from surefoot.annotation.pages.render import HEADERS, show, twin
 from surefoot.annotation.pages.visitors import SignedIn
-from surefoot.errors import StoreError
+from surefoot.errors import NotFoundError, StoreError
 from surefoot.formats import SOURCES, read_source
 from surefoot.formats.label_studio import LABELLING_CONFIG
 from surefoot.io import ReadReport

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import GatewayCandidate, GatewayRow, NotFoundError
+from surefoot.annotation.database import GatewayCandidate, GatewayRow
 from surefoot.annotation.inspect.access import (
     asked,
     choice,
@@ -25,7 +25,7 @@ from surefoot.annotation.inspect.tree_pages import show_tree
 from surefoot.annotation.pages.context import pages_of
 from surefoot.annotation.pages.render import show, twin
 from surefoot.annotation.pages.visitors import SignedIn
-from surefoot.errors import StoreError
+from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import Trace
 from surefoot.search.saved_tree import SavedTree
 

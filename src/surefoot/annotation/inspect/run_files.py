@@ -11,9 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from surefoot.annotation.database import NotFoundError
 from surefoot.annotation.inspect.access import path_below
-from surefoot.errors import StoreError
+from surefoot.errors import NotFoundError, StoreError
 from surefoot.io.files import ENDINGS
 
 CURVES: Final = "curves.jsonl"

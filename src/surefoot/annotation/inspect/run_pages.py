@@ -9,12 +9,12 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import NotFoundError
 from surefoot.annotation.inspect.access import asked, needed, path_below, require_reader, settings_of
 from surefoot.annotation.inspect.charts import HEIGHT, WIDTH, charts
 from surefoot.annotation.inspect.run_files import CURVES, changed, read_about, read_curves, run_names, series
 from surefoot.annotation.pages.render import show, twin
 from surefoot.annotation.pages.visitors import SignedIn
+from surefoot.errors import NotFoundError
 
 router = APIRouter()
 

@@ -11,14 +11,13 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import NotFoundError
 from surefoot.annotation.inspect.access import needed, path_below, require_reader, settings_of, whole
 from surefoot.annotation.inspect.figures import strip
 from surefoot.annotation.inspect.run_files import tree_names
 from surefoot.annotation.pages.context import Visitor
 from surefoot.annotation.pages.render import show, twin
 from surefoot.annotation.pages.visitors import SignedIn
-from surefoot.errors import StoreError
+from surefoot.errors import NotFoundError, StoreError
 from surefoot.io import ReadReport, read_records
 from surefoot.io.files import ENDINGS
 from surefoot.search.saved_tree import SavedTree

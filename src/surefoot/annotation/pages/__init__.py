@@ -16,7 +16,6 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
-from surefoot.annotation.database import ConflictError, ForbiddenError, NotFoundError
 from surefoot.annotation.pages import (
     adjudicate,
     agreement,
@@ -31,7 +30,7 @@ from surefoot.annotation.pages import (
 from surefoot.annotation.pages.context import FOLDER, Pages, PageSettings
 from surefoot.annotation.pages.render import HEADERS, show, wants_json
 from surefoot.annotation.pages.visitors import SignInNeeded, visitor_of
-from surefoot.errors import SurefootError
+from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, SurefootError
 
 if TYPE_CHECKING:
     from surefoot.annotation.database import Database

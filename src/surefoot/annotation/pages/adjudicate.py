@@ -8,12 +8,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import Database, Disagreement, NotFoundError
+from surefoot.annotation.database import Database, Disagreement
 from surefoot.annotation.pages.context import enter, pages_of
 from surefoot.annotation.pages.forms import CheckedForm
 from surefoot.annotation.pages.render import done, show, twin
 from surefoot.annotation.pages.visitors import SignedIn
-from surefoot.errors import StoreError
+from surefoot.errors import NotFoundError, StoreError
 
 router = APIRouter()
 
@@ -40,7 +40,7 @@ def disagreement(request: Request, visitor: SignedIn, project_id: int, item_id: 
     item = db.items.get(project_id, item_id)
     disputes = _of_item(db, project_id, item_id)
     problem = db.traces.problem(project_id, item.problem_id)
-    remarks = db.remarks.list(project_id, item_id=item_id)
+    comments = db.comments.list(project_id, item_id=item_id)
     names = {member.user_id: member.pseudonym for member in db.projects.members(project_id)}
     data = {
         "project": {"id": project_id, "name": place.project.name},
@@ -51,7 +51,7 @@ def disagreement(request: Request, visitor: SignedIn, project_id: int, item_id: 
         "traces": [
             _trace_view(db, project_id, name, item.step, item_id, disputes) for name in item.trace_ids
         ],
-        "remarks": [
+        "comments": [
             {
                 "kind": r.kind,
                 "text": r.text,
@@ -59,7 +59,7 @@ def disagreement(request: Request, visitor: SignedIn, project_id: int, item_id: 
                 "by": names.get(r.user_id, "?"),
                 "resolved": r.resolved,
             }
-            for r in remarks
+            for r in comments
         ],
         "next": _next_open(db, project_id, item_id),
     }

@@ -7,20 +7,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import (
-    AnnotatorItem,
-    AnnotatorProgress,
-    ChoiceInput,
-    ForbiddenError,
-    LabelInput,
-    NotFoundError,
-)
+from surefoot.annotation.database import AnnotatorItem, AnnotatorProgress, ChoiceInput, LabelInput
 from surefoot.annotation.pages.context import Place, enter, pages_of
 from surefoot.annotation.pages.forms import CheckedForm, Form, new_key
 from surefoot.annotation.pages.render import done, show, twin
 from surefoot.annotation.pages.visitors import SignedIn
 from surefoot.annotation.pages.work import ends_with, work_view
-from surefoot.errors import StoreError
+from surefoot.errors import ForbiddenError, NotFoundError, StoreError
 
 router = APIRouter()
 
@@ -52,13 +45,13 @@ def item_page(request: Request, visitor: SignedIn, project_id: int, item_id: int
     place = _labelling(request, visitor, project_id)
     db = pages_of(request).db
     item = _own(request, place, item_id)
-    remarks = db.remarks.list(project_id, item_id=item_id, user_id=place.user_id)
+    comments = db.comments.list(project_id, item_id=item_id, user_id=place.user_id)
     data = {
         "project": {"id": project_id, "name": place.project.name},
         **work_view(item, place.project.protocol),
-        "remarks": [
+        "comments": [
             {"kind": r.kind, "text": r.text, "trace": r.trace_id, "step": r.step, "created": r.created}
-            for r in remarks
+            for r in comments
         ],
         "previous": _previous(request, place, item_id),
         "mine": _mine(request, place),
@@ -137,8 +130,10 @@ def skip(request: Request, visitor: SignedIn, project_id: int, item_id: int, for
     return done(request, f"/projects/{project_id}/annotate", {"skipped": item_id})
 
 
-@router.post("/projects/{project_id:int}/items/{item_id:int}/remark")
-def remark(request: Request, visitor: SignedIn, project_id: int, item_id: int, form: CheckedForm) -> Response:
+@router.post("/projects/{project_id:int}/items/{item_id:int}/comment")
+def comment(
+    request: Request, visitor: SignedIn, project_id: int, item_id: int, form: CheckedForm
+) -> Response:
     """A flag or a comment on the item or one of its steps."""
     place = _labelling(request, visitor, project_id)
     kind, text = form.text("kind"), form.text("comment", default="", most=5000)
@@ -147,7 +142,7 @@ def remark(request: Request, visitor: SignedIn, project_id: int, item_id: int, f
     if kind == "comment" and not text:
         raise StoreError("'comment' is empty; write something first")
     trace, step = form.optional("trace"), form.optional("step")
-    made = pages_of(request).db.remarks.add(
+    made = pages_of(request).db.comments.add(
         project_id,
         item_id,
         place.user_id,
@@ -156,7 +151,7 @@ def remark(request: Request, visitor: SignedIn, project_id: int, item_id: int, f
         trace_id=trace,
         step=form.whole("step") if step is not None and trace is not None else None,
     )
-    return done(request, f"/projects/{project_id}/items/{item_id}", {"remark": made})
+    return done(request, f"/projects/{project_id}/items/{item_id}", {"comment": made})
 
 
 @twin(router, "/projects/{project_id:int}/instructions")
@@ -214,7 +209,7 @@ def _total(item: AnnotatorItem, step: int, time: int | None) -> int | None:
 
 def _previous(request: Request, place: Place, item_id: int) -> int | None:
     """The item that the annotator finished last before this one."""
-    mine = pages_of(request).db.assignments.mine(place.project.id, place.user_id, limit=20)
+    mine = pages_of(request).db.assignments.of_user(place.project.id, place.user_id, limit=20)
     finished = [one for one in mine if one.state == "done" and one.finished and one.item_id != item_id]
     latest = max(finished, key=lambda one: (one.finished, one.id), default=None)
     return None if latest is None else latest.item_id

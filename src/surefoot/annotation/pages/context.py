@@ -14,9 +14,10 @@ from fastapi import Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from pydantic import Field
 
-from surefoot.annotation.database import ForbiddenError, NotFoundError, Project, Role
+from surefoot.annotation.database import Project, Role
 from surefoot.annotation.pages.mathematics import mathematics
 from surefoot.annotation.pages.shown import instructions_html, moment, percent, seconds, sign, sign_name
+from surefoot.errors import ForbiddenError, NotFoundError
 from surefoot.gateway.http.settings import Settings
 
 if TYPE_CHECKING:

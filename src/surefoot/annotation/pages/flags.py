@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import Database, Item, Remark
+from surefoot.annotation.database import Comment, Database, Item
 from surefoot.annotation.pages.context import enter, pages_of
 from surefoot.annotation.pages.forms import CheckedForm
 from surefoot.annotation.pages.render import done, show, twin
@@ -23,12 +23,12 @@ router = APIRouter()
 STATES: Final = {"open": "open", "resolved": "resolved", "all": "open and resolved"}
 KINDS: Final = {"flag": "flags", "comment": "comments", "all": "flags and comments"}
 _SHOWN: Final = 50
-"""Remarks of one page."""
+"""Comments of one page."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Filters:
-    """What the list is narrowed to; left out, open remarks of both kinds."""
+    """What the list is narrowed to; left out, open comments of both kinds."""
 
     state: str
     kind: str
@@ -51,10 +51,10 @@ class _Filters:
 
 @twin(router, "/projects/{project_id:int}/flags")
 def flag_list(request: Request, visitor: SignedIn, project_id: int) -> Response:
-    """Remarks in the order they came: ``?state=open|resolved|all``, ``?kind=flag|comment|all``."""
+    """Comments in the order they came: ``?state=open|resolved|all``, ``?kind=flag|comment|all``."""
     place = enter(request, visitor, project_id, "admin")
     db, filters = pages_of(request).db, _filters(request.query_params)
-    found = db.remarks.list(
+    found = db.comments.list(
         project_id,
         kind=filters.kinds,
         resolved=filters.resolved,
@@ -67,27 +67,27 @@ def flag_list(request: Request, visitor: SignedIn, project_id: int) -> Response:
     data = {
         "project": {"id": project_id, "name": place.project.name},
         "filters": vars(filters),
-        "open_flags": db.remarks.open_flags(project_id),
-        "remarks": _rows(db, project_id, found[:_SHOWN]),
+        "open_flags": db.comments.open_flags(project_id),
+        "comments": _rows(db, project_id, found[:_SHOWN]),
         "next": more,
     }
     extra = {"query": query, "states": STATES, "kinds": KINDS}
     return show(request, visitor, "flags.html", data, place=place, extra=extra)
 
 
-@router.post("/projects/{project_id:int}/flags/{remark_id:int}")
+@router.post("/projects/{project_id:int}/flags/{comment_id:int}")
 def resolve(
-    request: Request, visitor: SignedIn, project_id: int, remark_id: int, form: CheckedForm
+    request: Request, visitor: SignedIn, project_id: int, comment_id: int, form: CheckedForm
 ) -> Response:
-    """Mark a remark as dealt with; the list comes back as it was filtered."""
+    """Mark a comment as dealt with; the list comes back as it was filtered."""
     enter(request, visitor, project_id, "admin")
     db = pages_of(request).db
     filters = _filters({name: form.text(name, default="") for name in ("state", "kind")})
-    db.remarks.resolve(project_id, remark_id)
-    db.projects.audit("remark resolved", visitor.user_id, project_id, remark=remark_id)
+    db.comments.resolve(project_id, comment_id)
+    db.projects.audit("comment resolved", visitor.user_id, project_id, comment=comment_id)
     query = filters.query()
     to = f"/projects/{project_id}/flags" + (f"?{query}" if query else "")
-    return done(request, to, {"resolved": remark_id})
+    return done(request, to, {"resolved": comment_id})
 
 
 def _filters(given: Mapping[str, str]) -> _Filters:
@@ -102,12 +102,12 @@ def _after(text: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise StoreError("'after' must be the number of a remark")
+        raise StoreError("'after' must be the number of a comment")
     return int(text)
 
 
-def _rows(db: Database, project_id: int, found: list[Remark]) -> list[dict[str, Any]]:
-    """Remarks with what they are about. Items and traces that several of them name are read once."""
+def _rows(db: Database, project_id: int, found: list[Comment]) -> list[dict[str, Any]]:
+    """Comments with what they are about. Items and traces that several of them name are read once."""
     names = {member.user_id: member.pseudonym for member in db.projects.members(project_id)}
     disputed = (
         {one.item_id for one in db.reviews.disagreements(project_id, adjudicated=True)} if found else set()
@@ -139,10 +139,10 @@ def _rows(db: Database, project_id: int, found: list[Remark]) -> list[dict[str, 
     ]
 
 
-def _about(remark: Remark, item: Item) -> str:
-    """The trace of a remark's step: a solution has but one."""
-    return item.trace_ids[0] if remark.trace_id is None else remark.trace_id
+def _about(comment: Comment, item: Item) -> str:
+    """The trace of a comment's step: a solution has but one."""
+    return item.trace_ids[0] if comment.trace_id is None else comment.trace_id
 
 
-def _step_text(remark: Remark, item: Item, traces: Mapping[str, Trace]) -> str | None:
-    return None if remark.step is None else traces[_about(remark, item)].step_text(remark.step)
+def _step_text(comment: Comment, item: Item, traces: Mapping[str, Trace]) -> str | None:
+    return None if comment.step is None else traces[_about(comment, item)].step_text(comment.step)

@@ -86,7 +86,7 @@ def _open_flags(request: Request, place: Place | None) -> int:
     """What the project's tab "Flags" counts, which administrators alone have."""
     if place is None or place.role != "admin":
         return 0
-    return pages_of(request).db.remarks.open_flags(place.project.id)
+    return pages_of(request).db.comments.open_flags(place.project.id)
 
 
 def _without_nan(value: Any) -> Any:

@@ -15,13 +15,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.datastructures import UploadFile
 
-from surefoot.annotation.database import Database, NewItem, NotFoundError, import_files
+from surefoot.annotation.database import Database, NewItem, import_files
 from surefoot.annotation.pages.context import enter, pages_of
 from surefoot.annotation.pages.forms import CheckedForm, Form
 from surefoot.annotation.pages.grouping import alternatives_of, known_answers
 from surefoot.annotation.pages.render import HEADERS, show, twin
 from surefoot.annotation.pages.visitors import SignedIn
-from surefoot.errors import StoreError
+from surefoot.errors import NotFoundError, StoreError
 from surefoot.io import ReadReport, read_records
 from surefoot.io.files import ENDINGS
 from surefoot.records import Record, StepLabel, Trace

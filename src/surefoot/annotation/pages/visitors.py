@@ -7,8 +7,9 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from surefoot.annotation.database import Role, UnavailableError
+from surefoot.annotation.database import Role
 from surefoot.annotation.pages.context import Pages, Visitor, pages_of
+from surefoot.errors import UnavailableError
 
 _COOKIE = "surefoot_session"
 

@@ -1,11 +1,11 @@
-"""Alembic's entry: runs the migrations inside the transaction that ``open_database`` holds."""
+"""Alembic's entry point: runs the migrations inside the transaction that ``open_database`` holds."""
 
 from __future__ import annotations
 
 from alembic import context
 from sqlalchemy import Connection
 
-from surefoot.annotation.database._tables import METADATA
+from surefoot.annotation.database.schema import METADATA
 
 
 def _run(connection: Connection) -> None:

@@ -106,7 +106,7 @@
     }
   };
 
-  // What somebody has filled in but not yet sent; a comment goes with the remark.
+  // What somebody has filled in but not yet sent; a comment goes with the comment.
   const fillable = "input:not([type=hidden]), select, textarea:not([name=comment])";
   const choicesOf = (form) => [...form.querySelectorAll(fillable)].map(({ name, value, checked }) => ({ name, value, checked }));
   const choose = (kept) => {
@@ -130,8 +130,8 @@
     work().setAttribute("aria-busy", "true");
     const to = event.submitter?.hasAttribute("formaction") ? event.submitter.formAction : form.action;
     // a flag or comment ends nothing: what was chosen so far stays, and the clock runs on
-    const remark = event.submitter?.name === "kind" ? event.submitter.value : null;
-    const kept = remark ? choicesOf(form) : [];
+    const comment = event.submitter?.name === "kind" ? event.submitter.value : null;
+    const kept = comment ? choicesOf(form) : [];
     try {
       const answer = await send(to, new URLSearchParams(new FormData(form, event.submitter)));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -140,8 +140,8 @@
         work().replaceWith(next);
         history.replaceState(null, "", answer.url);
         document.title = page.title;
-        begin(kept, remark !== null);
-        say(remark ? `The ${remark} is kept` : next.dataset.announce ?? "");
+        begin(kept, comment !== null);
+        say(comment ? `The ${comment} is kept` : next.dataset.announce ?? "");
       } else if (answer.ok) location.assign(answer.url);
       else complain(page.getElementById("error")?.textContent ?? `Not taken: status ${answer.status}.`);
     } catch {

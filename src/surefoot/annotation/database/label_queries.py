@@ -1,52 +1,52 @@
-"""Labels and choices as they are read: with retractions applied, or all that was ever sent."""
+"""Reading labels and choices: with retractions applied, or everything ever submitted."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, func, select
 
-from surefoot.annotation.database import _tables as t
-from surefoot.annotation.database.annotation import Choice, StoredLabel
+from surefoot.annotation.database import labelling as t
+from surefoot.annotation.database.labelling import Choice, StoredLabel
+from surefoot.annotation.database.schema import as_data, columns_of
 from surefoot.records import StepLabel
 
 _UNDO = t.submissions.alias("undo")
 
 
 def labels_in(
-    connection: Connection, project_id: int, *wanted: ColumnElement[bool], retracted: bool = False
+    connection: Connection, project_id: int, *conditions: ColumnElement[bool], retracted: bool = False
 ) -> list[StoredLabel]:
-    """Labels of the project in the order they came; retracted ones only if asked for."""
-    undone = _UNDO.c.id.is_not(None)
+    """Labels of the project in the order they were submitted; retracted ones only on request."""
+    retraction = _UNDO.c.id.is_not(None)
     query = (
-        select(t.labels, t.items.c.role, undone.label("retracted"))
+        select(
+            *columns_of(StoredLabel, t.labels),
+            t.labels.c.payload,
+            t.items.c.role,
+            retraction.label("retracted"),
+        )
         .join(t.items, t.items.c.id == t.labels.c.item_id, isouter=True)
         .join(_UNDO, _UNDO.c.undoes == t.labels.c.submission_id, isouter=True)
-        .where(t.labels.c.project_id == project_id, *wanted)
+        .where(t.labels.c.project_id == project_id, *conditions)
         .order_by(t.labels.c.id)
     )
     if not retracted:
-        query = query.where(~undone)
+        query = query.where(~retraction)
     return [
-        StoredLabel(
-            id=row["id"],
-            item_id=row["item_id"],
-            user_id=row["user_id"],
+        as_data(
+            StoredLabel,
+            row,
             record=StepLabel.model_validate_json(row["payload"]),
-            milliseconds=row["milliseconds"],
-            chosen_by=row["chosen_by"],
-            role=row["role"],
             retracted=bool(row["retracted"]),
-            meta=json.loads(row["meta"]),
         )
         for row in connection.execute(query).mappings()
     ]
 
 
 def counting(labels: Iterable[StoredLabel]) -> list[StoredLabel]:
-    """Of each annotator's labels of one step the latest; imported labels all."""
+    """The latest of each annotator's labels of a step, and all imported labels."""
     latest: dict[Any, StoredLabel] = {}
     for label in labels:
         if label.retracted:
@@ -57,15 +57,15 @@ def counting(labels: Iterable[StoredLabel]) -> list[StoredLabel]:
 
 
 def counting_ids(project_id: int) -> Select[int]:
-    """Query of the ids that ``counting`` keeps of annotators' labels."""
-    undone = select(t.submissions.c.undoes).where(
+    """Query for the ids of the annotators' labels that ``counting`` returns."""
+    retracted = select(t.submissions.c.undoes).where(
         t.submissions.c.project_id == project_id, t.submissions.c.undoes.is_not(None)
     )
     label = t.labels.c
     return (
         select(func.max(label.id))
         .where(label.project_id == project_id, label.user_id.is_not(None))
-        .where(label.submission_id.not_in(undone))
+        .where(label.submission_id.not_in(retracted))
         .group_by(label.item_id, label.user_id, label.trace_id, label.step)
     )
 
@@ -73,7 +73,7 @@ def counting_ids(project_id: int) -> Select[int]:
 def choices_in(
     connection: Connection, project_id: int, *, item_id: int | None = None, user_id: int | None = None
 ) -> list[Choice]:
-    """Choices that were not undone, in the order they came."""
+    """Choices that were not undone, in the order they were made."""
     query = (
         select(t.choices)
         .join(_UNDO, _UNDO.c.undoes == t.choices.c.submission_id, isouter=True)
@@ -84,21 +84,11 @@ def choices_in(
         query = query.where(t.choices.c.item_id == item_id)
     if user_id is not None:
         query = query.where(t.choices.c.user_id == user_id)
-    return [
-        Choice(
-            id=row["id"],
-            item_id=row["item_id"],
-            user_id=row["user_id"],
-            trace_id=row["trace_id"],
-            text=row["text"],
-            created=row["created"],
-        )
-        for row in connection.execute(query).mappings()
-    ]
+    return [as_data(Choice, row) for row in connection.execute(query).mappings()]
 
 
 def last_submission(connection: Connection, item_id: int, user_id: int) -> int:
-    """Number of what the user sent last on the item, an undo too; 0 if nothing."""
+    """Id of the user's latest submission or undo for the item; 0 if there is none."""
     where = (t.submissions.c.item_id == item_id) & (t.submissions.c.user_id == user_id)
     return connection.scalar(select(func.max(t.submissions.c.id)).where(where)) or 0
 

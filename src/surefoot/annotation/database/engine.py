@@ -11,11 +11,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    StatementError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from surefoot.annotation.database._errors import ConflictError, NotFoundError, UnavailableError
-from surefoot.errors import StoreError
+from surefoot.errors import ConflictError, NotFoundError, StoreError, UnavailableError
 
 _WRITES = "surefoot_writes"
 """Execution option of a connection whose transaction is going to write."""
@@ -27,7 +33,7 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The time that leases and sessions go by."""
+    """The clock of leases and sessions."""
     return datetime.now(UTC)
 
 
@@ -92,13 +98,13 @@ def _parse(url: str | Path) -> URL:
 
 def _sqlite(url: URL) -> Engine:
     if url.database in (None, "", ":memory:") or url.query:
-        raise StoreError("an SQLite store needs a plain file: sqlite:///FILE (none in memory, no options)")
+        raise StoreError("an SQLite database needs a plain file: sqlite:///FILE (none in memory, no options)")
     path = Path(str(url.database))
     try:
         # made here, so that password hashes are not readable by others; SQLite's side files inherit it
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:
-        raise StoreError(f"{path}: cannot be opened ({error.strerror}); make its folder first") from error
+        raise StoreError(f"{path}: cannot be opened ({error.strerror}); create its folder first") from error
     engine = create_engine(
         url.set(drivername="sqlite+pysqlite"),
         connect_args={"timeout": _BUSY_SECONDS},
@@ -147,14 +153,19 @@ def _translated(*, reading: bool) -> Iterator[None]:
     try:
         yield
     except IntegrityError as error:
-        raise ConflictError(f"the database refuses it: {_first_line(error)}") from error
+        raise ConflictError(f"the database rejects it: {_first_line(error)}") from error
     except (DataError, OverflowError, UnicodeEncodeError) as error:
-        # a parameter that no column can hold, e.g. an id above 2^63: no row has it
+        # a parameter that no column can hold, e.g. an id above 2^63, so no row has it
         refusal = NotFoundError if reading else StoreError
         reason = _first_line(error) if isinstance(error, DBAPIError) else str(error)
         raise refusal(f"no row can hold this: {reason}") from error
     except DBAPIError as error:
         raise UnavailableError(f"the database failed: {_first_line(error)}") from error
+    except StatementError as error:
+        # a column type refused the value before the driver saw it
+        if isinstance(error.orig, StoreError):
+            raise error.orig from error
+        raise
     except PoolTimeoutError as error:
         raise UnavailableError("all connections to the database are in use; try again") from error
 

@@ -1,0 +1,310 @@
+"""The gateway's request log: requests with all their candidates, and the monitor's counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import Annotated, Any
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Insert,
+    Integer,
+    Table,
+    Text,
+    delete,
+    insert,
+    select,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
+
+from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.gateway_record import GatewayCandidate, GatewayRecord
+from surefoot.annotation.database.schema import (
+    METADATA,
+    Computed,
+    Count,
+    Key,
+    as_data,
+    checked_name,
+    checked_text,
+    columns_of,
+    payload_of,
+    table,
+)
+from surefoot.errors import NotFoundError, StoreError
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayRow:
+    """A request in a list; ``RequestLog.get`` returns all of it."""
+
+    request_id: Annotated[str, Computed()]
+    created: datetime
+    endpoint: str
+    model: str
+    strategy: str
+    policy: str | None
+    scorer: str | None
+    status: Count
+    failed: bool
+    latency_ms: float
+    candidates: Count
+    tokens: int
+    key_id: int | None
+    project_id: int | None
+
+
+# The log must not fail because a key or a project is gone: ids without foreign keys.
+gateway_requests = table(
+    "gateway_requests",
+    GatewayRow,
+    Column("id", Text, primary_key=True),
+    Column("payload", Text, nullable=False),
+    Index(None, "created"),
+    Index(None, "strategy", "created"),
+    Index(None, "project_id", "created"),
+)
+
+gateway_candidates = Table(
+    "gateway_candidates",
+    METADATA,
+    Column("request_id", Text, ForeignKey("gateway_requests.id", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("chosen", Boolean, nullable=False),
+    Column("from_client", Boolean, nullable=False),
+    Column("score", Float),
+    Column("payload", Text, nullable=False),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counter:
+    """What was counted under a name in one hour (UTC)."""
+
+    hour: Annotated[datetime, Key()]
+    name: Annotated[str, Key()]
+    value: float
+
+
+counters = table("counters", Counter)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredRequest:
+    """Step scores of a request's answers, concatenated."""
+
+    created: datetime
+    request_id: str
+    scores: tuple[float | None, ...]
+
+
+class RequestLog:
+    """Repository of the gateway's requests; implements the ``GatewayLog`` protocol."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def write_all(self, records: Sequence[GatewayRecord]) -> None:
+        """Store requests with their candidates, and add their tallies to the counters, in one transaction: on
+        disk when this returns.
+
+        An id that exists already is left as it is. Several requests in one call cost one flush to disk.
+        Raises ``StoreError`` for text that cannot be stored (then none of the requests is).
+        """
+        if not records:
+            return
+        rows = [_rows(record) for record in records]
+        with self._connections.write() as connection:
+            add_request, increment = _statements(connection.dialect.name)
+            new = set(connection.scalars(add_request, [request for request, _ in rows]))
+            counts: dict[tuple[datetime, str], float] = {}
+            candidates = []
+            for record, (_, candidate_rows) in zip(records, rows, strict=True):
+                if record.request_id not in new:
+                    continue
+                new.discard(record.request_id)  # the same id may come twice in one call
+                candidates += candidate_rows
+                hour = record.created.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+                for name, value in record.tally.items():
+                    counts[hour, name] = counts.get((hour, name), 0.0) + value
+            if candidates:
+                connection.execute(insert(gateway_candidates), candidates)
+            # sorted, so that two writers never wait for each other's rows crosswise
+            increments = [
+                {"hour": hour, "name": name, "value": value} for (hour, name), value in sorted(counts.items())
+            ]
+            if increments:
+                connection.execute(increment, increments)
+
+    def prune(self, before: datetime, *, most: int = 1000) -> int:
+        """Delete the oldest requests before a time, at most ``most``, with their candidates; their number.
+
+        Call it until it returns 0, so that others get their turn in between. The hourly counters stay.
+        """
+        g = gateway_requests.c
+        old = select(g.id).where(g.created < before).order_by(g.created).limit(most)
+        with self._connections.write() as connection:
+            return connection.execute(delete(gateway_requests).where(g.id.in_(old))).rowcount
+
+    def ping(self) -> None:
+        """Return if the database accepts writes now. Raises ``UnavailableError``."""
+        with self._connections.write() as connection:
+            connection.execute(select(counters.c.hour).limit(1))
+
+    def get(self, request_id: str) -> GatewayRecord:
+        """The whole record. Raises ``NotFoundError``."""
+        g, c = gateway_requests.c, gateway_candidates.c
+        with self._connections.read() as connection:
+            payload = connection.scalar(select(g.payload).where(g.id == request_id))
+            if payload is None:
+                raise NotFoundError(f"there is no request '{request_id}'")
+            query = select(c.payload).where(c.request_id == request_id).order_by(c.position)
+            candidates = [GatewayCandidate.model_validate_json(row) for row in connection.scalars(query)]
+        record = GatewayRecord.model_validate_json(payload)
+        return record.model_copy(update={"candidates": tuple(candidates)})
+
+    def find(
+        self,
+        *,
+        strategy: str | None = None,
+        model: str | None = None,
+        policy: str | None = None,
+        scorer: str | None = None,
+        key_id: int | None = None,
+        project_id: int | None = None,
+        failed: bool | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before: tuple[datetime, str] | None = None,
+        limit: int = 100,
+    ) -> list[GatewayRow]:
+        """Requests, newest first; ``before`` is (created, request_id) of the previous page's last row."""
+        g = gateway_requests.c
+        conditions = []
+        pairs = (
+            (g.strategy, strategy),
+            (g.model, model),
+            (g.policy, policy),
+            (g.scorer, scorer),
+            (g.key_id, key_id),
+            (g.project_id, project_id),
+        )
+        for column, value in pairs:
+            if value is not None:
+                conditions.append(column == value)
+        if failed is not None:
+            conditions.append(g.failed.is_(failed))
+        if since is not None:
+            conditions.append(g.created >= since)
+        if until is not None:
+            conditions.append(g.created < until)
+        if before is not None:
+            conditions.append((g.created < before[0]) | ((g.created == before[0]) & (g.id < before[1])))
+        query = select(g.id.label("request_id"), *columns_of(GatewayRow, gateway_requests)).where(*conditions)
+        query = query.order_by(g.created.desc(), g.id.desc()).limit(limit)
+        with self._connections.read() as connection:
+            return [as_data(GatewayRow, row) for row in connection.execute(query).mappings()]
+
+    def scores(
+        self,
+        *,
+        policy: str,
+        scorer: str,
+        since: datetime | None = None,
+        latest: bool = False,
+        limit: int = 2000,
+    ) -> list[ScoredRequest]:
+        """Scored answers by ``policy`` and scored solutions that clients sent, by request, oldest first.
+
+        Those of the first ``limit`` requests since ``since``, or of the latest ones if ``latest``.
+        """
+        g, c = gateway_requests.c, gateway_candidates.c
+        conditions = [g.policy == policy, g.scorer == scorer]
+        if since is not None:
+            conditions.append(g.created >= since)
+        order = (g.created.desc(), g.id.desc()) if latest else (g.created, g.id)
+        requests = select(g.id, g.created).where(*conditions).order_by(*order).limit(limit).subquery()
+        query = (
+            select(requests.c.created, requests.c.id, c.payload)
+            .join(requests, requests.c.id == c.request_id)
+            .where(c.chosen | c.from_client)
+            .order_by(requests.c.created, requests.c.id, c.position)
+        )
+        scores: dict[tuple[datetime, str], list[float | None]] = {}
+        with self._connections.read() as connection:
+            for moment, request_id, payload in connection.execute(query):
+                candidate = GatewayCandidate.model_validate_json(payload)
+                if candidate.scores is not None:
+                    scores.setdefault((moment, request_id), []).extend(candidate.scores.scores)
+        return [
+            ScoredRequest(created=moment, request_id=request_id, scores=tuple(values))
+            for (moment, request_id), values in scores.items()
+        ]
+
+    def counters(self, since: datetime | None = None) -> list[Counter]:
+        """Counters by hour and name."""
+        c = counters.c
+        query = select(counters).order_by(c.hour, c.name)
+        if since is not None:
+            query = query.where(c.hour >= since)
+        with self._connections.read() as connection:
+            return [as_data(Counter, row) for row in connection.execute(query).mappings()]
+
+
+@cache
+def _statements(dialect: str) -> tuple[ReturningInsert[Any], Insert]:
+    """Adding a request, and incrementing a counter. Cached, since building costs more than running."""
+    make = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    count = make(counters)
+    total = counters.c.value + count.excluded.value
+    return (
+        make(gateway_requests).on_conflict_do_nothing().returning(gateway_requests.c.id),
+        count.on_conflict_do_update(index_elements=["hour", "name"], set_={"value": total}),
+    )
+
+
+def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The row of a request and those of its candidates. Raises ``StoreError`` for what cannot be stored."""
+    for field in ("endpoint", "model", "strategy"):
+        checked_text(field, getattr(record, field))
+    if record.created.tzinfo is None:
+        raise StoreError("'created' has no time zone; use datetime.now(UTC)")
+    for name in record.tally:
+        checked_name("tally", name)
+    request = {
+        "id": checked_name("request_id", record.request_id),
+        "created": record.created,
+        "endpoint": record.endpoint,
+        "model": record.model,
+        "strategy": record.strategy,
+        "status": record.status,
+        "failed": record.error is not None or record.status >= 400,
+        "latency_ms": record.latency_ms,
+        "key_id": record.key_id,
+        "project_id": record.project_id,
+        "candidates": len(record.candidates),
+        "tokens": record.usage.tokens,
+        "policy": record.policy,
+        "scorer": record.scorer,
+        "payload": payload_of(record.model_copy(update={"candidates": ()})),
+    }
+    candidates = [
+        {
+            "request_id": record.request_id,
+            "position": position,
+            "chosen": candidate.chosen,
+            "from_client": candidate.choice is None,
+            "score": candidate.score,
+            "payload": payload_of(candidate),
+        }
+        for position, candidate in enumerate(record.candidates)
+    ]
+    return request, candidates

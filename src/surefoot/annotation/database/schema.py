@@ -1,0 +1,261 @@
+"""Tables from data classes: one declaration gives the table, the frozen data and the mapping between them.
+
+A field of a data class is a column; its annotation gives the type, ``Annotated`` adds keys and references.
+Columns that must not leave the database (hashes) or that only queries need are given to ``table`` beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import PydanticSerializationError
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Integer,
+    MetaData,
+    RowMapping,
+    String,
+    Table,
+    Text,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.schema import SchemaItem
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from surefoot.errors import StoreError
+
+T = TypeVar("T")
+
+LONGEST_NAME: Final = 200
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+# Names by rule, so that later migrations can name what they change.
+METADATA: Final = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+BIG: Final = BigInteger().with_variant(Integer, "sqlite")
+"""A row number: only ``INTEGER`` counts up by itself in SQLite, where it has 64 bits, too."""
+
+
+class Moment(TypeDecorator[datetime]):
+    """An aware time as whole microseconds since 1970, UTC.
+
+    SQLite has no type for times and would drop the zone; a number sorts and compares alike in both.
+    """
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002
+        """To microseconds. Raises ``ValueError`` for a time without a zone."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone; use datetime.now(UTC)")
+        return (value - _EPOCH) // _MICROSECOND
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Back to an aware time, exactly."""
+        return None if value is None else _EPOCH + value * _MICROSECOND
+
+
+class Json(TypeDecorator[Any]):
+    """A value of a type that pydantic can read, as JSON text."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
+        """To JSON text. Raises ``StoreError`` for what JSON cannot hold."""
+        return None if value is None else json_text(_adapter(self.kind).dump_python(value))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002
+        """The value, validated."""
+        return None if value is None else _adapter(self.kind).validate_json(value)
+
+
+@dataclass(frozen=True)
+class Key:
+    """Marks a field of the primary key."""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Marks a field that a query computes or joins: it is no column."""
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """Marks a column with an index of its own."""
+
+
+@dataclass(frozen=True)
+class Unique:
+    """Marks a column whose values differ."""
+
+
+RowId = Annotated[int, Key()]
+"""The number of a row."""
+UserId = Annotated[int, ForeignKey("users.id")]
+ProjectId = Annotated[int, ForeignKey("projects.id")]
+Count = Annotated[int, Integer()]
+
+
+def table(name: str, data: type, *parts: SchemaItem, **options: Any) -> Table:
+    """The table of a data class; ``parts`` are its constraints, indices and further columns."""
+    hints = get_type_hints(data, include_extras=True)
+    columns = [_column(field.name, hints[field.name]) for field in fields(data)]
+    return Table(name, METADATA, *(one for one in columns if one is not None), *parts, **options)
+
+
+def of_project(column: str, target: str) -> ForeignKeyConstraint:
+    """The row of ``target`` with this id, in the same project."""
+    return ForeignKeyConstraint(["project_id", column], [f"{target}.project_id", f"{target}.id"])
+
+
+def as_data(kind: type[T], row: RowMapping, **computed: Any) -> T:
+    """A data class from a row that has its columns; ``computed`` gives fields that the row lacks."""
+    return kind(**{name: row[name] for name in _names(cast("Any", kind)) if name not in computed}, **computed)
+
+
+def columns_of(kind: type, source: Table) -> list[Column[Any]]:
+    """The columns of ``source`` that are fields of ``kind``."""
+    return [source.c[name] for name in _names(kind) if name in source.c]
+
+
+def checked_text(field: str, value: str) -> str:
+    """``value``, if both databases can keep it.
+
+    Raises ``StoreError`` for a zero character, which PostgreSQL refuses, and for half a surrogate pair.
+    """
+    if "\x00" in value:
+        raise StoreError(f"'{field}' contains a NUL character (U+0000); remove it")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise StoreError(f"'{field}' is not valid text at character {error.start}: {error.reason}") from error
+    return value
+
+
+def storable(value: str) -> bool:
+    """Whether ``checked_text`` would accept ``value``."""
+    return "\x00" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def checked_name(field: str, value: str) -> str:
+    """``value``, if it is a name: not blank, at most 200 characters (an index cannot hold much more)."""
+    if not value.strip():
+        raise StoreError(f"'{field}' is empty")
+    if len(value) > LONGEST_NAME:
+        raise StoreError(f"'{field}' has {len(value)} characters; the limit is {LONGEST_NAME}")
+    return checked_text(field, value)
+
+
+def payload_of(record: BaseModel) -> str:
+    """JSON of ``record`` for a payload column; NUL characters are escaped in it, so they can be stored."""
+    try:
+        return record.model_dump_json()
+    except (PydanticSerializationError, UnicodeEncodeError) as error:
+        raise StoreError(f"a {type(record).__name__} cannot be written as JSON: {error}") from error
+
+
+def json_text(value: Any) -> str:
+    """Compact ASCII JSON with sorted keys. Raises ``StoreError`` for objects that JSON does not have."""
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"not JSON: {error}") from error
+
+
+def digest_of(*parts: Any) -> str:
+    """32 hexadecimal characters that identify ``parts``: equal digests mean the same content."""
+    return hashlib.blake2b(json_text(parts).encode(), digest_size=16).hexdigest()
+
+
+def like(text: str) -> str:
+    """Pattern that finds ``text`` literally, anywhere in a column; use it with ``escape="\\\\"``."""
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _column(name: str, hint: Any) -> Column[Any] | None:
+    hint, marks = _unwrapped(hint)
+    optional = get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
+    if optional:
+        (hint,) = (one for one in get_args(hint) if one is not NoneType)
+        hint, inner = _unwrapped(hint)
+        marks = [*marks, *inner]
+    if any(isinstance(one, Computed) for one in marks):
+        return None
+    explicit = [one for one in marks if isinstance(one, TypeEngine)]
+    # a reference is used for one column only, and an alias such as UserId for many
+    keys = [
+        ForeignKey(one.target_fullname, ondelete=one.ondelete) for one in marks if isinstance(one, ForeignKey)
+    ]
+    return Column(
+        name,
+        explicit[0] if explicit else _type(hint),
+        *keys,
+        primary_key=_marked(marks, Key),
+        nullable=optional,
+        index=_marked(marks, Indexed) or None,
+        unique=_marked(marks, Unique) or None,
+    )
+
+
+def _unwrapped(hint: Any) -> tuple[Any, list[Any]]:
+    return (hint.__origin__, list(hint.__metadata__)) if get_origin(hint) is Annotated else (hint, [])
+
+
+def _marked(marks: Iterable[Any], kind: type) -> bool:
+    return any(isinstance(one, kind) for one in marks)
+
+
+def _type(hint: Any) -> TypeEngine[Any]:
+    simple: dict[Any, TypeEngine[Any]] = {
+        bool: Boolean(),
+        int: BIG,
+        float: Float(),
+        str: Text(),
+        datetime: Moment(),
+    }
+    if hint in simple:
+        return simple[hint]
+    if get_origin(hint) is Literal:
+        return String(16) if isinstance(get_args(hint)[0], str) else Integer()
+    return Json(hint)

@@ -1,0 +1,182 @@
+"""A project's records in and out: files of the package's records, and everything else that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy import Table, select, tuple_
+
+from surefoot.annotation.database import labelling as t
+from surefoot.annotation.database.accounts import members
+from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.label_queries import counting, labels_in
+from surefoot.annotation.database.labelling import Adjudication, StoredLabel
+from surefoot.annotation.database.labels import HUMAN
+from surefoot.annotation.database.projects import project_in
+from surefoot.annotation.database.reviews import decisions
+from surefoot.annotation.database.traces import Added
+from surefoot.io.files import ReadReport, read_records
+from surefoot.records import Evidence, Problem, Record, StepLabel, StepScores, Trace
+
+if TYPE_CHECKING:
+    from surefoot.annotation.database.database import Database
+
+R = TypeVar("R", bound=Record)
+
+ADJUDICATED = f"{HUMAN}:adjudicated"
+"""``StepLabel.source`` of a decision."""
+
+_ROWS = 500
+
+
+class Export:
+    """Everything of one project as records, including what annotators must not see."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def problems(self, project_id: int) -> Iterator[Problem]:
+        """All problems, by id. Raises ``NotFoundError``, like the others."""
+        return self._all(project_id, t.problems, Problem)
+
+    def traces(self, project_id: int) -> Iterator[Trace]:
+        """All traces by id, including those with steps written by hand."""
+        return self._all(project_id, t.traces, Trace)
+
+    def scores(self, project_id: int) -> Iterator[StepScores]:
+        """All step scores, by trace and scorer."""
+        return self._all(project_id, t.step_scores, StepScores)
+
+    def labels(
+        self, project_id: int, *, controls: bool = False, imported: bool = True, settled: bool = False
+    ) -> list[StepLabel]:
+        """Labels that count, by trace and step: the latest of each annotator's labels of a step.
+
+        ``evidence.rater`` is the pseudonym and ``evidence.message`` the comment. ``controls``: include
+        items with known answers; ``imported``: include labels of other sources. ``settled``: a decided step
+        has the decision (source ``human:adjudicated``) instead of the annotators' labels.
+        """
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            stored = counting(labels_in(connection, project_id))
+            decided = decisions(connection, project_id) if settled else {}
+            names = select(members.c.user_id, members.c.pseudonym)
+            rows = connection.execute(names.where(members.c.project_id == project_id))
+            pseudonyms = {row.user_id: row.pseudonym for row in rows}
+        exported = [
+            _decision_label(decision, pseudonyms.get(decision.user_id)) for decision in decided.values()
+        ]
+        for label in stored:
+            if label.item_id is None:
+                keep = imported
+            else:
+                place = (label.item_id, label.record.trace_id, label.record.step)
+                keep = (controls or label.role == "normal") and place not in decided
+            if keep:
+                exported.append(label.record)
+        return sorted(exported, key=lambda record: (record.trace_id, record.step))
+
+    def stored(self, project_id: int) -> list[StoredLabel]:
+        """All labels ever submitted, retracted ones too, with time taken and queue policy."""
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return labels_in(connection, project_id, retracted=True)
+
+    def _all(self, project_id: int, table: Table, kind: type[R]) -> Iterator[R]:
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+        return self._pages(project_id, table, kind)
+
+    def _pages(self, project_id: int, table: Table, kind: type[R]) -> Iterator[R]:
+        # Page by page: a slow reader holds no transaction open.
+        own = [column for column in table.primary_key.columns if column.name != "project_id"]
+        query = select(table.c.payload, *own).where(table.c.project_id == project_id)
+        query = query.order_by(*own).limit(_ROWS)
+        last: tuple[object, ...] | None = None
+        while True:
+            page = query if last is None else query.where(tuple_(*own) > last)
+            with self._connections.read() as connection:
+                rows = connection.execute(page).all()
+            for row in rows:
+                yield kind.model_validate_json(row.payload)
+            if len(rows) < _ROWS:
+                return
+            last = tuple(rows[-1][1:])
+
+
+def _decision_label(decision: Adjudication, pseudonym: str | None) -> StepLabel:
+    """A decision as a label; ``rater`` is who decided, if they are a member of the project."""
+    return StepLabel(
+        trace_id=decision.trace_id,
+        step=decision.step,
+        kind="correctness",
+        value=decision.value,
+        reason=None if decision.value is not None else decision.note,
+        source=ADJUDICATED,
+        evidence=Evidence(rater=pseudonym, message=decision.note or None),
+        created=decision.created,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """What became of the files of one kind of record."""
+
+    read: ReadReport
+    """Good lines, and bad ones with their reasons."""
+    added: Added
+    """What became of the good lines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportReport:
+    """What an import did. Repeating an import adds nothing."""
+
+    problems: Imported
+    traces: Imported
+    scores: Imported
+    labels: Imported
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was imported: no bad line, no record refused."""
+        parts = (self.problems, self.traces, self.scores, self.labels)
+        return not any(part.read.bad_count or part.added.refused for part in parts)
+
+
+def import_files(
+    database: Database,
+    project_id: int,
+    *,
+    problems: Sequence[Path | str] = (),
+    traces: Sequence[Path | str] = (),
+    scores: Sequence[Path | str] = (),
+    labels: Sequence[Path | str] = (),
+) -> ImportReport:
+    """Read files into a project, problems first; bad lines and refused records are counted and skipped.
+
+    The paths are opened as they are: a server must choose them itself, never from a name in a request.
+    Raises ``RecordError`` for a file that cannot be read at all, ``NotFoundError`` for the project.
+    """
+    target = database.traces
+    return ImportReport(
+        problems=_read(project_id, problems, Problem, target.add_problems),
+        traces=_read(project_id, traces, Trace, target.add_traces),
+        scores=_read(project_id, scores, StepScores, target.add_scores),
+        labels=_read(project_id, labels, StepLabel, database.labels.import_labels),
+    )
+
+
+def _read(
+    project_id: int,
+    paths: Sequence[Path | str],
+    kind: type[R],
+    add: Callable[[int, Iterable[R]], Added],
+) -> Imported:
+    report, added = ReadReport(), Added()
+    for path in paths:
+        added += add(project_id, read_records(path, kind, report=report))
+    return Imported(read=report, added=added)
