@@ -4,7 +4,7 @@
 
 Runs ``surefoot quickstart`` once per seed (runs that are there already are used) and pools the paired
 differences: same test problems, new training problems, samples and models for each seed. ``ratio`` is the
-accuracy of the PRM divided by the rival's.
+accuracy of the PRM divided by the rival's. Every rule of reading and voting is given to both models.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import numpy as np
 from surefoot import __version__
 from surefoot.evaluation.pools import sizes_up_to
 from surefoot.io import read_records
-from surefoot.quickstart.comparison import ScoredTraces, accuracy_curves
-from surefoot.quickstart.run import MODELS, QuickstartConfig
+from surefoot.quickstart import MODELS, READINGS, RULES, QuickstartConfig, ScoredTraces, accuracy_curves
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.stats import Interval, bootstrap_seeds
 
@@ -39,7 +38,7 @@ def run_seed(seed: int, out: Path, config: Path) -> dict[str, np.ndarray]:
         traces=list(read_records(out / "test-traces.jsonl", Trace)),
         scores={name: list(read_records(out / f"scores-{name}.jsonl", StepScores)) for name in MODELS},
     )
-    return accuracy_curves(scored, seed=seed)
+    return accuracy_curves(scored, sizes_up_to(len(scored.traces) // len(scored.problems)), seed=seed)
 
 
 def figures(curves: list[dict[str, np.ndarray]], sizes: list[int]) -> list[dict[str, object]]:
@@ -56,6 +55,14 @@ def figures(curves: list[dict[str, np.ndarray]], sizes: list[int]) -> list[dict[
         gap = curve["prm"] - curve["orm"]
         growth.append(gap[:, -1] - gap[:, sizes.index(4)])
     found.append(figure(f"gap_to_orm_at_{sizes[-1]}_less_at_4", growth, ratio=None))
+    print(f"PRM less ORM by the same rule, N={sizes[-1]}; level where the interval includes 0")
+    for rule in RULES:
+        gaps = [curve[f"prm {rule}"][:, -1] - curve[f"orm {rule}"][:, -1] for curve in curves]
+        prm, orm = (
+            np.mean([curve[f"{name} {rule}"][:, -1].mean() for curve in curves]) for name in ("prm", "orm")
+        )
+        slug = rule.lower().replace("-", "_").replace(" ", "_")
+        found.append(figure(f"prm_minus_orm_by_{slug}_at_{sizes[-1]}", gaps, ratio=float(prm / orm)))
     return found
 
 
@@ -63,7 +70,8 @@ def figure(name: str, per_seed: list[np.ndarray], ratio: float | None) -> dict[s
     """Mean over seeds with its interval over problems, in points."""
     interval: Interval = bootstrap_seeds(per_seed, same_problems=True, rng=np.random.default_rng(0))
     each = ", ".join(f"{100 * values.mean():+.1f}" for values in per_seed)
-    print(f"{name}: {interval:+.1p}; by seed {each}")
+    level = ", level" if interval.includes(0) else ""
+    print(f"{name}: {interval:+.1p}{level}; by seed {each}")
     return {
         "name": name,
         "value": 100 * interval.value,
@@ -90,7 +98,7 @@ def main() -> None:
     curves = [run_seed(seed, options.out / f"seed-{seed}", sizes_file) for seed in range(options.seeds)]
     config = QuickstartConfig.model_validate_json(sizes_file.read_text())
     sizes = sizes_up_to(config.test_samples)
-    for name in curves[0]:
+    for name in ("pass_at", "majority", *READINGS):
         row = "  ".join(
             f"N={size} {100 * np.mean([c[name][:, i].mean() for c in curves]):.1f}"
             for i, size in enumerate(sizes)

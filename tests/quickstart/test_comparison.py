@@ -7,24 +7,20 @@ import pytest
 from lab_traces import lab_item
 
 from surefoot.evaluation.pools import sizes_up_to
+from surefoot.evaluation.splits import half_of
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.models.card import CheckpointCard
 from surefoot.models.reward_model import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace
-from surefoot.quickstart.comparison import (
-    ScoredTraces,
-    Summary,
-    accuracy_curves,
-    compare,
-)
-from surefoot.quickstart.comparison.summary import rounded
-from surefoot.quickstart.report import write_report
+from surefoot.quickstart import ScoredTraces, Summary, accuracy_curves, compare, write_report
+from surefoot.quickstart.comparison import compare_best_rules
+from surefoot.quickstart.summary import RULES, findings, rounded
 from surefoot.records import Evidence, StepLabel, StepScores, Usage
 from surefoot.stats.intervals import Interval
 
 PROBLEMS = generate_problems(3, seed=11)
-RULES = {"orm": "last", "prm": "min", "prm_gold": "min"}
+READ = {"orm": "last", "prm": "min", "prm_gold": "min"}
 
 
 def hand_made() -> ScoredTraces:
@@ -32,7 +28,7 @@ def hand_made() -> ScoredTraces:
 
     Problem 0 has one right trace, problem 1 three, problem 2 none.
     """
-    traces, scores = [], {name: [] for name in RULES}
+    traces, scores = [], {name: [] for name in READ}
     for problem, right in zip(PROBLEMS, (1, 3, 0), strict=True):
         for sample in range(4):
             wrong = sample >= right
@@ -47,7 +43,7 @@ def hand_made() -> ScoredTraces:
                 }
             )
             traces.append(made)
-            for name in RULES:
+            for name in READ:
                 value = (0.2 if wrong else 0.8) if name != "orm" else (0.8 if wrong else 0.2)
                 steps = (0.9,) * (len(made.steps) - 1) + (value,)
                 scores[name].append(
@@ -63,7 +59,7 @@ def test_sizes_are_the_powers_of_two():
 
 
 def test_curves_of_hand_made_scores():
-    curves = accuracy_curves(hand_made(), seed=0)
+    curves = accuracy_curves(hand_made(), [1, 2, 4], seed=0)
     # one right of four: 1/4, 1/2, 1; three of four: 3/4, 1, 1; none: 0
     ceiling = [[0.25, 0.5, 1], [0.75, 1, 1], [0, 0, 0]]
     assert curves["pass_at"] == pytest.approx(np.array(ceiling))
@@ -122,7 +118,7 @@ def summary(lab_base) -> Summary:
             ),
             name=name,
         )
-        for name, rule in RULES.items()
+        for name, rule in READ.items()
     }
     by_id = {problem.id: problem for problem in PROBLEMS}
     items = [ProblemTrace(problem=by_id[trace.problem_id], trace=trace) for trace in scored.traces]
@@ -156,6 +152,45 @@ def test_the_summary_of_hand_made_scores(summary):
     assert summary.label_noise["first_error_accuracy"] == pytest.approx(11 / 12, abs=1e-5)
     assert {quality.probe_right for quality in summary.steps.values()} == {0.0}, "ties prefer nothing"
     assert len(summary.selectors) == 3 * 4 * 2, "best-of-N and weighted vote by four aggregations"
+
+
+def test_both_models_are_read_by_every_rule(summary):
+    assert tuple(summary.prm_against_orm) == RULES
+    last = summary.prm_against_orm["best-of-N last"]
+    assert (last.prm.value, last.orm.value, last.difference.value) == pytest.approx(
+        (2 / 3, 0, 2 / 3), abs=1e-5
+    )
+    for rule, comparison in summary.prm_against_orm.items():
+        assert comparison.prm == summary.selectors[f"prm {rule}"][4]
+        assert comparison.orm == summary.selectors[f"orm {rule}"][4]
+        assert comparison.verdict in ("PRM", "level")
+
+
+def test_findings_say_where_the_two_are_level(summary):
+    gap = Interval(value=0.1, low=0.05, high=0.15)
+    level = Interval(value=0.1, low=-0.05, high=0.15)
+    rule = summary.prm_against_orm["best-of-N last"]
+    cells = {
+        name: rule.model_copy(update={"difference": difference})
+        for name, difference in (("a", gap), ("b", level), ("c", -1 * gap))
+    }
+    told = " ".join(findings(summary.model_copy(update={"prm_against_orm": cells})))
+    assert "at N=4: the PRM is ahead by a; the two are level by b; the ORM is ahead by c." in told
+
+
+def test_the_best_rule_is_chosen_on_the_other_half():
+    problems = generate_problems(40, seed=3)
+    half = np.array([half_of(problem.id) for problem in problems])
+    accuracy = {f"{name} {rule}": np.zeros((40, 1)) for name in ("prm", "orm") for rule in RULES}
+    # the PRM's two good rules swap places between the halves: what looks best in one fails in the other
+    accuracy["prm best-of-N min"][half == 0] = 1
+    accuracy["prm best-of-N last"][half == 1] = 1
+    accuracy["orm weighted vote min"] += 0.5
+    best = compare_best_rules(accuracy, problems, 0)
+    assert best.prm_rules == ["best-of-N last", "best-of-N min"]
+    assert set(best.orm_rules) == {"weighted vote min"}
+    assert (best.prm.value, best.orm.value, best.verdict) == (0, 0.5, "ORM")
+    assert compare_best_rules(accuracy, problems[:1], 0) is None
 
 
 def test_step_quality_follows_the_scores(summary):

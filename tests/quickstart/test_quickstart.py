@@ -10,7 +10,7 @@ import pytest
 
 from surefoot.io import Run
 from surefoot.lab.checkpoints import POLICY, TRUNK
-from surefoot.quickstart.run import QuickstartConfig, run_quickstart
+from surefoot.quickstart import QuickstartConfig, run_quickstart
 from surefoot.training.config import TrainingConfig
 
 pytestmark = [

@@ -10,7 +10,7 @@ import typer
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
-    from surefoot.quickstart.comparison import Summary
+    from surefoot.quickstart import Summary
 
 
 def quickstart(
@@ -24,7 +24,7 @@ def quickstart(
     """Do the whole main job on the embedded small world: sample, label, train, choose, compare, report.
 
     Takes some minutes on two cores, without network or GPU. Stop it whenever you like; the same command
-    goes on where it was. Ends with `summary.json` and `report.html` in the run directory.
+    resumes where it was. Ends with `summary.json` and `report.html` in the run directory.
 
     Example: `surefoot quickstart --out runs/quickstart`
     """
@@ -33,8 +33,7 @@ def quickstart(
     from surefoot.cli._shared import stages
     from surefoot.errors import RunError
     from surefoot.io import Run
-    from surefoot.quickstart.comparison import Summary
-    from surefoot.quickstart.run import QuickstartConfig, run_quickstart
+    from surefoot.quickstart import QuickstartConfig, Summary, run_quickstart
 
     try:
         text = config.read_text() if config else "{}"
@@ -50,17 +49,25 @@ def _print(summary: Summary, out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from surefoot.quickstart.report import CURVES
+    from surefoot.quickstart.report import rule_table
+    from surefoot.quickstart.summary import CURVES
 
     sizes = list(summary.prm)
-    table = Table(title="Share of problems answered right, choosing among N samples")
+    table = Table(title="Problems answered correctly, choosing among N samples")
     table.add_column("selection")
     for size in sizes:
         table.add_column(f"N={size}", justify="right")
     for key, title in CURVES.items():
-        table.add_row(title, *(f"{100 * getattr(summary, key)[size].value:.1f}" for size in sizes))
+        table.add_row(title, *(f"{getattr(summary, key)[size].value:.1%}" for size in sizes))
     console = Console()
     console.print(table)
+    heads, rows = rule_table(summary)
+    by_rule = Table(title="PRM and ORM by every rule, with 95 % intervals; level: the difference includes 0")
+    for number, head in enumerate(heads):
+        by_rule.add_column(head, justify="right" if number else "left")
+    for row in rows:
+        by_rule.add_row(*row)
+    console.print(by_rule)
     for finding in summary.findings:
         console.print(f"• {finding}", highlight=False)
     console.print(

@@ -5,16 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from surefoot.evaluation.report import Report, curve_figure
-from surefoot.quickstart.comparison import Curve, Summary
-
-CURVES = {
-    "pass_at": "pass@N (ceiling)",
-    "prm_gold": "PRM, exact labels",
-    "prm": "PRM, Monte Carlo labels",
-    "orm": "ORM",
-    "orm_lowest_step": "ORM at its lowest step",
-    "majority": "majority vote",
-}
+from surefoot.quickstart.summary import CURVES, Curve, Summary
 
 
 def write_report(summary: Summary, path: Path) -> None:
@@ -39,10 +30,13 @@ def write_report(summary: Summary, path: Path) -> None:
         "Paired differences",
         spec="+.1p",
     )
-    report.heading("Other ways to choose")
+    report.heading("PRM and ORM by every rule")
+    report.table(*rule_table(summary), "Share of problems answered correctly, with 95 % intervals")
     report.table(
         ["scorer and rule", *(f"N={size}" for size in sizes)],
         [[name, *(curve[size].value for size in sizes)] for name, curve in summary.selectors.items()],
+        "Every scorer by every rule",
+        spec=".1%",
     )
     report.heading("Do the scorers look at the step?")
     report.table(
@@ -51,7 +45,7 @@ def write_report(summary: Summary, path: Path) -> None:
             "step AUC",
             "within position",
             "within problem",
-            "probe: right digit first",
+            "probe: correct digit first",
             "probe contrast",
         ],
         [
@@ -76,3 +70,18 @@ def write_report(summary: Summary, path: Path) -> None:
         "Tokens",
     )
     report.write(path)
+
+
+def rule_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """Headers and rows of PRM against ORM at the largest N, for the page and the terminal."""
+    top = max(summary.prm)
+    return ["rule", f"PRM, N={top}", f"ORM, N={top}", "PRM - ORM, points", "ahead"], [
+        [
+            rule,
+            f"{comparison.prm:.1%}",
+            f"{comparison.orm:.1%}",
+            f"{100 * comparison.difference:+.1f}",
+            comparison.verdict,
+        ]
+        for rule, comparison in summary.prm_against_orm.items()
+    ]

@@ -1,8 +1,8 @@
 """The whole main job in one run: problems → traces → labels → reward models → better answers.
 
-Each stage writes files into the run directory and can be killed at any moment; the next start goes on
-where it was. Random numbers depend on the seed and on the piece of work only, so the files come out the
-same whether or not a run was interrupted.
+Each stage writes files into the run directory and can be killed at any moment; the next start resumes
+there. Random numbers depend on the seed and on the piece of work only, so an interrupted run
+ends with the same files as one that was not.
 """
 
 from __future__ import annotations

@@ -1,0 +1,215 @@
+"""What ``summary.json`` holds, and what it says in sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+
+from surefoot.evaluation.best_of_n import RULE_NAMES
+from surefoot.io import write_json
+from surefoot.records import Usage
+from surefoot.scores import AGGREGATORS
+from surefoot.stats.intervals import Interval
+
+Number = Annotated[
+    float,
+    BeforeValidator(lambda value: math.nan if value is None else value),
+    PlainSerializer(lambda value: None if math.isnan(value) else value, when_used="json"),
+]
+"""A number that may be undefined (a share of nothing): NaN in Python, ``null`` in JSON."""
+
+Estimate = Annotated[Interval, PlainSerializer(lambda x: {"value": x.value, "low": x.low, "high": x.high})]
+"""An accuracy or difference with its 95 % interval over problems (percentile bootstrap)."""
+
+Curve = dict[int, Estimate]
+"""Number of samples N → accuracy."""
+
+RULES = tuple(f"{rule} {how}" for rule in RULE_NAMES.values() for how in AGGREGATORS)
+"""Every way to choose by step scores: how many scores become one, and best-of-N or the weighted vote."""
+
+CURVES = {
+    "pass_at": "pass@N (ceiling)",
+    "prm_gold": "PRM at its lowest step, exact labels",
+    "prm": "PRM at its lowest step, Monte Carlo labels",
+    "orm": "ORM at its last step",
+    "orm_lowest_step": "ORM at its lowest step",
+    "majority": "majority vote",
+}
+"""Field of :class:`Summary` → how tables and figures call it."""
+
+PAIRS = (
+    ("prm", "orm"),
+    ("prm", "orm_lowest_step"),
+    ("prm", "majority"),
+    ("orm", "majority"),
+    ("prm_gold", "prm"),
+)
+"""Differences that are reported, paired by problem."""
+
+_MODELS = {"prm": "PRM", "orm": "ORM", "prm_gold": "PRM on exact labels"}
+_SELECTORS = {
+    "prm": "PRM at its lowest step",
+    "orm": "ORM at its last step",
+    "orm_lowest_step": "ORM at its lowest step",
+    "majority": "majority vote",
+}
+
+
+def rounded(interval: Interval) -> Interval:
+    """Rounded to what the number of problems supports."""
+    value, low, high = (round(number, 5) for number in (interval.value, interval.low, interval.high))
+    return Interval(value=value, low=low, high=high)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StepQuality(_Part):
+    """How well a scorer tells good prefixes from bad ones on the test traces."""
+
+    auc: Number
+    """Pooled over all steps; position alone can lift it."""
+    auc_within_position: Number
+    auc_within_problem: Number
+    probe_right: Number
+    """Content probe: share of lines whose correct digit scores highest of ten; chance is 0.1."""
+    probe_contrast: Number
+
+
+class RuleComparison(_Part):
+    """PRM and ORM by the same rule, from the same samples, at the largest N."""
+
+    prm: Estimate
+    orm: Estimate
+    difference: Estimate
+    """PRM minus ORM, paired by problem."""
+
+    @property
+    def verdict(self) -> str:
+        """``PRM`` or ``ORM`` is ahead, or they are ``level``: the difference's interval includes 0."""
+        if self.difference.includes(0):
+            return "level"
+        return "PRM" if self.difference.value > 0 else "ORM"
+
+
+class BestRuleComparison(RuleComparison):
+    """Each model by its own best rule, chosen on the half of the test problems that it is not used on."""
+
+    prm_rules: list[str]
+    """The rule chosen on the second half and used on the first, then the other way round."""
+    orm_rules: list[str]
+
+
+class Summary(_Part):
+    """``summary.json``."""
+
+    pass_at: Curve
+    majority: Curve
+    orm: Curve
+    """Read at the last step, as outcome models are."""
+    orm_lowest_step: Curve
+    """The same model read at its lowest step, as if it were a PRM."""
+    prm: Curve
+    prm_gold: Curve
+    differences: dict[str, Estimate]
+    """Paired by problem, e.g. ``prm - orm @ 64``."""
+    selectors: dict[str, Curve]
+    """Every scorer with every aggregation and the weighted vote."""
+    prm_against_orm: dict[str, RuleComparison]
+    """By rule, as ``RULES`` has them."""
+    best_rules: BestRuleComparison | None
+    """``None`` if one half has no problem."""
+    policy: dict[str, Number]
+    label_noise: dict[str, Number]
+    steps: dict[str, StepQuality]
+    tokens: dict[str, Usage]
+    training: dict[str, Any]
+    counts: dict[str, int]
+    findings: list[str] = []
+    """The results in sentences (:func:`findings`)."""
+    seconds: dict[str, float] = {}
+
+    def write(self, path: Path, *, seconds: Mapping[str, float]) -> Path:
+        """Write as JSON, atomically; ``seconds`` is the only part that differs between equal runs."""
+        by_stage = {stage: round(value, 1) for stage, value in seconds.items()}
+        data = self.model_dump(mode="json") | {
+            "seconds": by_stage | {"total": round(sum(by_stage.values()), 1)}
+        }
+        write_json(path, data)
+        return path
+
+
+def findings(summary: Summary) -> list[str]:
+    """One plain sentence for each result, whichever way it went."""
+    top = max(summary.prm)
+    noise = summary.label_noise
+    sentences = [
+        f"The policy answers {summary.policy['accuracy']:.1%} of the problems correctly; "
+        f"{summary.policy['lucky_fraction']:.1%} of its correct answers rest on a wrong step.",
+        f"Monte Carlo labels find {noise['recall']:.1%} of the wrong prefixes, and {noise['precision']:.1%} "
+        "of what they call wrong is wrong; they place the first error correctly in "
+        f"{noise['first_error_accuracy']:.1%} of the traces.",
+    ]
+    for first, second in PAIRS[:3]:
+        gap = summary.differences.get(f"{first} - {second} @ {top}")
+        if gap:
+            one, other = _SELECTORS[first], _SELECTORS[second]
+            sentences.append(f"Best of {top} by the {one} {_against(gap)} the {other}: {gap:+.1p}.")
+    growth = summary.differences.get(f"gap prm - orm, @ {top} less @ 4")
+    if growth:
+        sentences.append(
+            f"From 4 to {top} samples the PRM's lead over the ORM at its last step {_changes(growth)}: "
+            f"{growth:+.1p}."
+        )
+    sentences.append(_by_rule(summary, top))
+    if summary.best_rules:
+        sentences.append(_best(summary.best_rules, top))
+    sentences.append(
+        "With one line held fixed and its result varied, the correct digit scores highest in "
+        + ", ".join(f"{quality.probe_right:.0%} ({_MODELS[name]})" for name, quality in summary.steps.items())
+        + " of the lines; chance is 10%."
+    )
+    return sentences
+
+
+def _by_rule(summary: Summary, top: int) -> str:
+    """Under which rules the PRM is ahead, level and behind."""
+    groups: dict[str, list[str]] = {"PRM": [], "level": [], "ORM": []}
+    for rule, comparison in summary.prm_against_orm.items():
+        groups[comparison.verdict].append(rule)
+    parts = [
+        f"{text} by {', '.join(rules)}"
+        for text, rules in (
+            ("the PRM is ahead", groups["PRM"]),
+            ("the two are level", groups["level"]),
+            ("the ORM is ahead", groups["ORM"]),
+        )
+        if rules
+    ]
+    return f"Both read the same way, at N={top}: {'; '.join(parts)}."
+
+
+def _best(best: BestRuleComparison, top: int) -> str:
+    prm, orm = (" and ".join(dict.fromkeys(names)) for names in (best.prm_rules, best.orm_rules))
+    verdict = "they are level" if best.verdict == "level" else f"the {best.verdict} is ahead"
+    return (
+        f"Each by its best rule, chosen on the other half of the test problems, at N={top}: "
+        f"PRM {best.prm:.1%} ({prm}), ORM {best.orm:.1%} ({orm}); {verdict}: {best.difference:+.1p}."
+    )
+
+
+def _against(gap: Interval) -> str:
+    if gap.includes(0):
+        return "is level with"
+    return "beats" if gap.value > 0 else "loses to"
+
+
+def _changes(growth: Interval) -> str:
+    if growth.includes(0):
+        return "does not clearly change"
+    return "grows" if growth.value > 0 else "shrinks"
