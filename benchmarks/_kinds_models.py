@@ -18,12 +18,12 @@ from surefoot.lab import critic
 from surefoot.lab.checkpoints import TRUNK
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.generative import load_verifier
-from surefoot.models.implicit import ImplicitPRM, scores_of
-from surefoot.models.pav import EffectiveReward
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.kinds.effective_reward import EffectiveReward
+from surefoot.models.kinds.generative import load_verifier
+from surefoot.models.kinds.implicit import ImplicitPRM, scores_of
+from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.scorer import Scorer
-from surefoot.models.verifier_format import VerifierFormat
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import StepScores
 from surefoot.training.config import (

@@ -48,8 +48,8 @@ from surefoot import __version__
 from surefoot.answers import AnswerChecker, AnswerStyle, Grader
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import generate_problems
-from surefoot.models.incremental import IncrementalScorer
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.engine.incremental import IncrementalScorer
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace, Sampling

@@ -34,8 +34,8 @@ from surefoot.io import write_json
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller, generate_problems
-from surefoot.models.label_scorer import LabelScorer
-from surefoot.models.scorer import load_prm
+from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.models.loading import load_prm
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Sampling, StepScorer

@@ -29,7 +29,7 @@ import numpy as np
 
 from surefoot import __version__
 from surefoot.labelling.game24 import Game24Labeller, play, problem_numbers, reachable
-from surefoot.models.label_scorer import LabelScorer
+from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Problem, content_id

@@ -30,7 +30,7 @@ from scoring import (
 )
 
 from surefoot.lab.checkpoints import TRUNK
-from surefoot.models.incremental import IncrementalScorer
+from surefoot.models.engine.incremental import IncrementalScorer
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace
 

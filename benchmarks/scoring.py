@@ -47,7 +47,7 @@ from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.lab.world import generate_problems
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.policies.traces import sample_traces
 from surefoot.policies.transformers import TransformersPolicy

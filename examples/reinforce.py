@@ -11,8 +11,8 @@ from pathlib import Path
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import ExactLabeller, generate_problems
-from surefoot.models.causal import load_causal
-from surefoot.models.label_scorer import LabelScorer
+from surefoot.models.engine.causal import load_causal
+from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import Credit, MinForm, Outcome
 from surefoot.rl.loop import train_policy

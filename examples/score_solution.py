@@ -19,7 +19,7 @@ from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.segment import Line

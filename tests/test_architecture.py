@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -100,6 +101,42 @@ def test_imports_go_downwards_through_the_ranks() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broken" in done.stdout
+
+
+CIRCLES_LEFT = [["surefoot.rl.engines._trl_trainer", "surefoot.rl.engines.trl"]]
+"""Known circles; may only get fewer."""
+
+
+def import_circles() -> list[list[str]]:
+    """Modules that import one another, however far round and be it inside functions (Tarjan's algorithm)."""
+    graph = grimp.build_graph("surefoot", cache_dir=None)
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    circles = []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        stack.append(module)
+        for imported in graph.find_modules_directly_imported_by(module):
+            if imported not in order:
+                visit(imported)
+            if imported in stack:
+                lowest[module] = min(lowest[module], lowest[imported])
+        if lowest[module] == order[module]:
+            at = stack.index(module)
+            if len(stack) - at > 1:
+                circles.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for module in sorted(graph.modules):
+        if module not in order:
+            visit(module)
+    return circles
+
+
+def test_no_modules_import_one_another() -> None:
+    assert [circle for circle in import_circles() if circle not in CIRCLES_LEFT] == []
 
 
 def test_only_modules_that_compute_with_torch_import_it_on_load() -> None:

@@ -27,7 +27,7 @@ def prm(tmp_path_factory, lab_base) -> Path:
     import torch
 
     from surefoot.models.card import CheckpointCard
-    from surefoot.models.reward_model import RewardModel
+    from surefoot.models.kinds.classifier import RewardModel
 
     model = RewardModel.initialise(lab_base, CheckpointCard(kind="prm", label_source="test", base="tiny"))
     torch.manual_seed(1)

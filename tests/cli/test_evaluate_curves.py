@@ -13,8 +13,8 @@ from lab_traces import lab_item
 from surefoot.io import write_records
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.card import CheckpointCard
-from surefoot.models.reward_model import RewardModel
-from surefoot.models.scorer import load_prm
+from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.loading import load_prm
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace, Usage
 

@@ -12,8 +12,9 @@ from transformers import Qwen2Config, Qwen2ForTokenClassification
 from surefoot import load_prm
 from surefoot.errors import CheckpointError
 from surefoot.io import read_records, write_records
-from surefoot.models.families import FAMILIES, find_family, is_own, locate
-from surefoot.models.families._checkpoint import Checkpoint
+from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.families.registry import FAMILIES, find_family
+from surefoot.models.loading import is_own, locate
 from surefoot.records import StepScores
 
 

@@ -19,12 +19,12 @@ from surefoot.cli.search._plan import Plan, read_plan, search_of
 from surefoot.cli.search._remember import parse_size, remembering_policy, remembering_scorer
 from surefoot.errors import RunError
 from surefoot.io import read_records, write_records
-from surefoot.models.calibrated import CalibratedPRM, fit_calibration, save_calibration
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.incremental import IncrementalScorer
-from surefoot.models.reward_model import RewardModel
-from surefoot.models.scorer import load_prm
+from surefoot.models.engine.incremental import IncrementalScorer
+from surefoot.models.kinds.calibrated import CalibratedPRM, fit_calibration, save_calibration
+from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.loading import load_prm
 from surefoot.protocols import SampleRequest, Sampling
 from surefoot.records import Problem
 from surefoot.search import SEARCHES, BeamSearch, ComputeOptimal, Rebase, SearchResult

@@ -17,10 +17,10 @@ from surefoot.io import read_records, write_records
 from surefoot.lab import critic
 from surefoot.lab.world import ExactLabeller
 from surefoot.labelling.advantage import best_of_k, start_values
-from surefoot.models.calibrated import fit_calibration, save_calibration
-from surefoot.models.pav import EffectiveReward
-from surefoot.models.reference import CACHE
-from surefoot.models.verifier_format import VerifierFormat
+from surefoot.models.engine.causal import CACHE
+from surefoot.models.kinds.calibrated import fit_calibration, save_calibration
+from surefoot.models.kinds.effective_reward import EffectiveReward
+from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Evidence, StepLabel, StepScores, Trace
 from surefoot.training.generative_data import TraceCritiques

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from surefoot.cli import app
 from surefoot.errors import RunError
-from surefoot.models.scorer import load_prm
+from surefoot.models.loading import load_prm
 from surefoot.records import Record, StepLabel, StepPair
 
 

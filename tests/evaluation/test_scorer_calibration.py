@@ -13,7 +13,7 @@ from surefoot.evaluation.scorer_calibration_report import findings, write_calibr
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import labelled_system, open_systems, scored_system
 from surefoot.formats import read_processbench
-from surefoot.models.calibrated import TemperatureMap, require_other_split
+from surefoot.models.kinds.calibrated import TemperatureMap, require_other_split
 from surefoot.records import Step, StepLabel, StepScores, Trace
 from surefoot.stats.calibration import reliability
 

@@ -17,7 +17,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.gateway import GatewaySettings
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller, generate_problems
-from surefoot.models.label_scorer import LabelScorer
+from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, SampleResult, Sampling
 from surefoot.records import Problem, ToolCall, Usage

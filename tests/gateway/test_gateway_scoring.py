@@ -14,12 +14,12 @@ from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.gateway_wire import Gateway as GatewayWire
-from surefoot.models.label_scorer import LabelScorer
-from surefoot.models.remote import RemoteScorer
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.models.scorer import Scorer
-from surefoot.models.vllm_wire import VllmClassify, VllmPooling
+from surefoot.models.server import RemoteScorer
+from surefoot.models.wire_formats import Gateway as GatewayWire
+from surefoot.models.wire_formats import VllmClassify, VllmPooling
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, Sampling

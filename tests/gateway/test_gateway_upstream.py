@@ -16,7 +16,7 @@ from surefoot.annotation.database import open_database
 from surefoot.gateway import GatewaySettings
 from surefoot.gateway.generating import policy_failure
 from surefoot.gateway.upstream import UpstreamPolicy, UpstreamScorer
-from surefoot.models.ensemble import Ensemble
+from surefoot.models.kinds.ensemble import Ensemble
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest

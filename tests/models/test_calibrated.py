@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.errors import CheckpointError, ScoreError
-from surefoot.models.calibrated import (
+from surefoot.models.kinds.calibrated import (
     CALIBRATION,
     CalibratedScorer,
     IsotonicMap,

@@ -6,7 +6,7 @@ from surefoot.errors import ScoreError
 from surefoot.lab.tokenizer import build_tokenizer
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding, encode_traces
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Message, Problem, StepLabel, ToolCall, Trace
 from surefoot.segment import BlankLine, Line, segment_trace

@@ -15,9 +15,9 @@ from surefoot.io import write_json
 from surefoot.lab.critic import CORRECT, END, INCORRECT, OPENING, QUESTION, STEP, TEMPLATE, NoisyCritic
 from surefoot.lab.world import check_steps
 from surefoot.models.card import CheckpointCard
-from surefoot.models.generative import GenerativeVerifier, load_verifier
-from surefoot.models.verifier_format import VerifierFormat
-from surefoot.models.yes_no import YesNo
+from surefoot.models.kinds.generative import GenerativeVerifier, load_verifier
+from surefoot.models.kinds.verifier_format import VerifierFormat
+from surefoot.models.kinds.yes_no import YesNo
 from surefoot.policies.prompts import encode_prompt
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.transformers import TransformersPolicy

@@ -11,9 +11,10 @@ import torch
 from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
+from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.loading import load_prm
 from surefoot.models.lora import Lora, add_adapter
-from surefoot.models.reward_model import RewardModel
-from surefoot.models.scorer import Scorer, load_prm
+from surefoot.models.scorer import Scorer
 
 
 def card(**fields) -> CheckpointCard:

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from surefoot.errors import CheckpointError, ScoreError
-from surefoot.models.causal import require_plain_head, target_logprobs
 from surefoot.models.encoding import EncodedTrace, Encoding
-from surefoot.models.implicit import ImplicitPRM, counted_tokens, response_of, scores_of
-from surefoot.models.reference import CACHE
+from surefoot.models.engine.causal import CACHE, require_plain_head, target_logprobs
+from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, response_of, scores_of
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Message, Problem, Step, Trace
 from surefoot.segment import Line, segment_trace

@@ -9,8 +9,8 @@ import torch
 from surefoot.lab.world import generate_problems
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.incremental import IncrementalScorer
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.engine.incremental import IncrementalScorer
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Step, StepScores, Trace

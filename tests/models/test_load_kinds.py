@@ -13,21 +13,21 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from surefoot import load_prm
 from surefoot.errors import CheckpointError
 from surefoot.lab import critic
-from surefoot.models.calibrated import (
+from surefoot.models.card import CheckpointCard
+from surefoot.models.kinds.calibrated import (
     CALIBRATION,
     CalibratedScorer,
     fit_calibration,
     load_calibration,
     save_calibration,
 )
-from surefoot.models.card import CheckpointCard
-from surefoot.models.families import identifying_files
-from surefoot.models.generative import load_verifier
-from surefoot.models.implicit import ImplicitPRM
+from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.kinds.generative import load_verifier
+from surefoot.models.kinds.implicit import ImplicitPRM
+from surefoot.models.kinds.verifier_format import VerifierFormat
+from surefoot.models.loading import identifying_files
 from surefoot.models.lora import Lora, add_adapter
-from surefoot.models.reward_model import RewardModel
 from surefoot.models.scorer import CheckpointScorer, Scorer
-from surefoot.models.verifier_format import VerifierFormat
 from surefoot.protocols import StepScorer
 from surefoot.records import StepScores
 

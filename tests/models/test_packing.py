@@ -29,8 +29,8 @@ from transformers import (
     Qwen2Model,
 )
 
-from surefoot.models.packing import read_states, read_trees, tree_limit
-from surefoot.models.tree_attention import TokenPool
+from surefoot.models.engine.packing import read_states, read_trees, tree_limit
+from surefoot.models.engine.tree_attention import TokenPool
 
 SEQUENCES = [(1, 2, 3, 4), (1, 2, 3, 5, 6), (1, 2), (7, 2, 3), (1, 2, 3, 4), (1, 2, 9, 5, 6, 1)]
 DISTINCT = 4 + 2 + 4 + 3  # 1234, 56 after 123, 9561 after 12, 723

@@ -5,7 +5,7 @@ from fixed_scorer import FixedScorer, one_character_steps
 
 from surefoot.errors import ScoreError
 from surefoot.labelling.advantage import best_of_k
-from surefoot.models.pav import EffectiveReward
+from surefoot.models.kinds.effective_reward import EffectiveReward
 from surefoot.protocols import StepScorer
 from surefoot.records import Problem
 

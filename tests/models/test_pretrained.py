@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from surefoot.errors import CheckpointError
-from surefoot.models.causal import load_causal
-from surefoot.models.pretrained import load_pretrained
+from surefoot.models.checkpoint import load_pretrained
+from surefoot.models.engine.causal import load_causal
 
 KINDS = {AutoModel: "a transformers checkpoint", AutoModelForCausalLM: "a causal language model"}
 

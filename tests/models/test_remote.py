@@ -13,12 +13,10 @@ from openai_server import Body, Reply, serve
 from surefoot.errors import ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
-from surefoot.models.gateway_wire import Gateway
-from surefoot.models.remote import RemoteScorer
-from surefoot.models.remote_wire import Encoder
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.scorer import Scorer
-from surefoot.models.vllm_wire import VllmClassify, VllmPooling
+from surefoot.models.server import RemoteScorer
+from surefoot.models.wire_formats import Encoder, Gateway, VllmClassify, VllmPooling
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Trace
 

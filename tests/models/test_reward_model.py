@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding, encode_traces
-from surefoot.models.reward_model import RewardModel
-from surefoot.models.scorer import Scorer, load_prm
+from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.loading import load_prm
+from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, Sentence, segment_trace

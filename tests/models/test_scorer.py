@@ -7,8 +7,8 @@ import torch
 
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.packing import tree_limit
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.engine.packing import tree_limit
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace

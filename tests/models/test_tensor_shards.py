@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import LlamaConfig, LlamaModel
 
-from surefoot.models.tensor_shards import TensorShards, content_key, fingerprint
+from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
 
 
 def test_what_was_written_is_read_back(tmp_path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from surefoot.errors import ScoreError
-from surefoot.models.verifier_format import CritiqueError, VerifierFormat
+from surefoot.models.kinds.verifier_format import CritiqueError, VerifierFormat
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Step, Trace
 

@@ -13,8 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.errors import ScoreError
 from surefoot.lab import critic
-from surefoot.models.yes_no import TransformersYesNo, YesNo
-from surefoot.models.yes_no_server import OpenAIYesNo
+from surefoot.models.kinds.yes_no import OpenAIYesNo, TransformersYesNo, YesNo
 from surefoot.protocols import SampleRequest
 from surefoot.records import Message
 

@@ -10,7 +10,7 @@ from surefoot.evaluation.pools import sizes_up_to
 from surefoot.evaluation.splits import half_of
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.models.card import CheckpointCard
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace
 from surefoot.quickstart import ScoredTraces, Summary, accuracy_curves, compare, write_report

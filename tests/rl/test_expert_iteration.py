@@ -15,7 +15,7 @@ from surefoot.errors import ScoreError, TrainingError
 from surefoot.io import Run, read_records
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
-from surefoot.models.label_scorer import LabelScorer
+from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.rl.expert_iteration import iterate, select_solutions

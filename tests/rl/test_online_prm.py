@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.errors import TrainingError
-from surefoot.models.implicit import ImplicitPRM
+from surefoot.models.kinds.implicit import ImplicitPRM
+from surefoot.models.loading import load_prm
 from surefoot.models.lora import Lora, add_adapter
-from surefoot.models.scorer import load_prm
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.learner import Execution
 from surefoot.rl.learner_config import OnlinePRMConfig

@@ -13,7 +13,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError, PolicyError, ScoreError
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems, parse_problem
-from surefoot.models.label_scorer import LabelScorer
+from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Sampling

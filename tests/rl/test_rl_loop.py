@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from surefoot.answers import AnswerChecker, Grade, Grader
 from surefoot.errors import TrainingError
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
-from surefoot.models.causal import load_causal
+from surefoot.models.engine.causal import load_causal
 from surefoot.models.lora import Lora, add_adapter
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace

@@ -19,7 +19,7 @@ import json, sys
 from pathlib import Path
 from surefoot.answers import Grade
 from surefoot.lab.world import Difficulty, generate_problems
-from surefoot.models.causal import load_causal
+from surefoot.models.engine.causal import load_causal
 from surefoot.records import StepScores
 from surefoot.rl.config import RLConfig
 from surefoot.rl.loop import train_policy

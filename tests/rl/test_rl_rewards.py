@@ -17,8 +17,8 @@ from surefoot.lab.world import (
     parse_problem,
     worked_solution,
 )
-from surefoot.models.causal import load_causal
-from surefoot.models.label_scorer import LabelScorer
+from surefoot.models.engine.causal import load_causal
+from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import SampleRequest
 from surefoot.rl.config import RLConfig

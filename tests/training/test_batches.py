@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from surefoot.errors import TrainingError
 from surefoot.models.card import CheckpointCard
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.training.batches import batch_order, can_pack, cut_passes, lay_out
 from surefoot.training.config import TrainingConfig
 from surefoot.training.targets import Example

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.errors import TrainingError
 from surefoot.lab.tokenizer import build_tokenizer
-from surefoot.models.causal import load_causal
+from surefoot.models.engine.causal import load_causal
 from surefoot.models.lora import Lora
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.transformers import TransformersPolicy

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from surefoot.lab.tokenizer import build_tokenizer
 from surefoot.models.card import CheckpointCard
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.training.config import TrainingConfig
 from surefoot.training.features import FrozenFeatures
 from surefoot.training.loop import train

@@ -10,7 +10,7 @@ from surefoot.errors import TrainingError
 from surefoot.lab import critic
 from surefoot.lab.tokenizer import build_tokenizer
 from surefoot.lab.world import ExactLabeller
-from surefoot.models.verifier_format import VerifierFormat
+from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Step, StepLabel, Trace
 from surefoot.training.generative_data import build_sft_set, write_critiques

@@ -13,8 +13,8 @@ from surefoot.lab.checkpoints import TRUNK
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.encoding import Encoding
-from surefoot.models.implicit import ImplicitPRM
-from surefoot.models.reference import CACHE
+from surefoot.models.engine.causal import CACHE
+from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Trace
 from surefoot.segment import Line, segment_trace

@@ -13,7 +13,7 @@ import torch
 from surefoot.errors import TrainingError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import encode_traces
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.training.config import TrainingConfig
 from surefoot.training.loop import train
@@ -125,7 +125,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from surefoot.models.card import CheckpointCard
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.training.config import TrainingConfig
 from surefoot.training.loop import train
 from surefoot.training.targets import Example

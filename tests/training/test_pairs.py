@@ -9,7 +9,7 @@ from surefoot.errors import TrainingError
 from surefoot.lab.tokenizer import build_tokenizer
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.records import Problem, StepPair
 from surefoot.segment import Line
 from surefoot.training.config import TrainingConfig

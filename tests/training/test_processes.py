@@ -17,7 +17,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from surefoot.models.card import CheckpointCard
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.training.config import TrainingConfig
 from surefoot.training.loop import train
 from surefoot.training.targets import Example

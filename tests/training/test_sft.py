@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemm
 from surefoot.errors import CheckpointError, TrainingError
 from surefoot.lab import critic
 from surefoot.lab.world import ExactLabeller
-from surefoot.models.generative import load_verifier
+from surefoot.models.kinds.generative import load_verifier
+from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.lora import Lora
-from surefoot.models.verifier_format import VerifierFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.training.config import VerifierConfig
 from surefoot.training.generative_data import build_sft_set, write_critiques

@@ -11,9 +11,10 @@ import torch
 
 from surefoot.errors import TrainingError
 from surefoot.models.card import CheckpointCard
+from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.loading import load_prm
 from surefoot.models.lora import Lora
-from surefoot.models.reward_model import RewardModel
-from surefoot.models.scorer import Scorer, load_prm
+from surefoot.models.scorer import Scorer
 from surefoot.training.config import TrainingConfig
 from surefoot.training.loop import train
 from surefoot.training.targets import Example

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from surefoot.answers import AnswerChecker, AnswerStyle, Grader
     from surefoot.io import Run
-    from surefoot.models.verifier_format import VerifierFormat
+    from surefoot.models.kinds.verifier_format import VerifierFormat
     from surefoot.protocols import LabelledTrace, Policy, ProblemTrace
 
 R = TypeVar("R", bound=Record)
@@ -203,7 +203,7 @@ def open_policy(
 
 def verifier_format(path: str | None) -> VerifierFormat:
     """The texts of ``--format``, ThinkPRM's without. Raises ``RunError`` for a file that is none."""
-    from surefoot.models.verifier_format import VerifierFormat
+    from surefoot.models.kinds.verifier_format import VerifierFormat
 
     return VerifierFormat() if path is None else settings_file("--format", path, VerifierFormat)
 

@@ -32,10 +32,10 @@ def step_scorer(
     if not by_steps(prm, verifier):
         return None
     if verifier:
-        from surefoot.models.label_scorer import LabelScorer
+        from surefoot.models.kinds.label_scorer import LabelScorer
 
         return LabelScorer(verifiers(stack, verifier), name="+".join(verifier))
-    from surefoot.models.scorer import load_prm
+    from surefoot.models.loading import load_prm
 
     return load_prm(prm or "", family=family, calibrated=calibrated, device=device)
 

@@ -57,7 +57,7 @@ def expert_iteration(options: ExpertIterationOptions, reading: ReadingOptions) -
     from surefoot.cli._shared import checked_options, read_all, stages
     from surefoot.cli._step_judges import by_steps, step_scorer
     from surefoot.io import Run
-    from surefoot.models.families import identifying_files
+    from surefoot.models.loading import identifying_files
     from surefoot.records import Problem
     from surefoot.rl.expert_iteration import iterate
     from surefoot.rl.rounds_config import ExpertIterationConfig

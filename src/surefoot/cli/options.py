@@ -195,13 +195,13 @@ class PRMSettings(Settings):
 
     def open(self, device: str) -> CheckpointScorer:
         """The reward model. Raises ``CheckpointError``."""
-        from surefoot.models.scorer import load_prm
+        from surefoot.models.loading import load_prm
 
         return load_prm(self.names[0], family=self.family, calibrated=self.calibrated, device=device)
 
     def files(self) -> dict[str, Path]:
         """What identifies it, for a run's manifest."""
-        from surefoot.models.families import identifying_files
+        from surefoot.models.loading import identifying_files
 
         return identifying_files(self.names[0])
 
@@ -238,7 +238,7 @@ class JudgeSettings(Settings):
     def open(self, device: str) -> Iterator[StepScorer | None]:
         """The judge, if there is one. Raises ``CheckpointError``."""
         if self.verifier:
-            from surefoot.models.label_scorer import LabelScorer
+            from surefoot.models.kinds.label_scorer import LabelScorer
 
             with open_verifiers(self.verifier) as labeller:
                 yield LabelScorer(labeller, name="+".join(self.verifier))

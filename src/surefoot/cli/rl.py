@@ -31,8 +31,8 @@ def rl(options: RLOptions, reading: ReadingOptions) -> None:
     from surefoot.cli._rl_task import open_server, open_task
     from surefoot.cli._shared import one_writer, stages
     from surefoot.lab.checkpoints import POLICY
-    from surefoot.models.causal import load_causal
-    from surefoot.models.families import identifying_files
+    from surefoot.models.engine.causal import load_causal
+    from surefoot.models.loading import identifying_files
     from surefoot.rl.loop import train_policy
 
     config = options.settings()

@@ -62,7 +62,7 @@ class Score(Command):
 
     def run(self) -> None:
         """Score, and show or write."""
-        from surefoot.models.scorer import load_prm
+        from surefoot.models.loading import load_prm
 
         scorer = load_prm(
             self.model,
@@ -113,9 +113,9 @@ class Score(Command):
     def _score_file(self, scorer: CheckpointScorer) -> None:
         from surefoot.cli._pieces import file_inputs, in_pieces
         from surefoot.cli._shared import pair, read_all
-        from surefoot.models.families import identifying_files
-        from surefoot.models.generative import GenerativeVerifier
-        from surefoot.models.verifier_checkpoint import FAMILY as GENERATIVE
+        from surefoot.models.kinds.generative import FAMILY as GENERATIVE
+        from surefoot.models.kinds.generative import GenerativeVerifier
+        from surefoot.models.loading import identifying_files
         from surefoot.records import Problem, StepScores, Trace
 
         items = pair(read_all(self.problems or "-", Problem), read_all(self.traces or "-", Trace))

@@ -66,7 +66,7 @@ def serve(
     )
     scorer = None
     if verifying.prm is not None:
-        from surefoot.models.scorer import load_prm
+        from surefoot.models.loading import load_prm
 
         scorer = load_prm(
             verifying.prm, family=verifying.family, calibrated=verifying.calibrated, device=writing.device

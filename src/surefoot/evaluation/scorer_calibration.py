@@ -2,7 +2,7 @@
 
 Reliability, expected calibration error (ECE) and Brier score, overall and by the step's place, against labels
 of correctness. Temperature and isotonic maps are fitted on one half of the problems and judged on the other,
-before and after. Sources as in ``surefoot.stats.calibration`` and ``surefoot.models.calibrated``.
+before and after. Sources as in ``surefoot.stats.calibration`` and ``surefoot.models.kinds.calibrated``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from surefoot.evaluation._plain import plain
 from surefoot.evaluation.label_sets import LabelSet
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import System, SystemCounts
-from surefoot.models.calibrated import Calibration as Fitted
-from surefoot.models.calibrated import fit_calibration
+from surefoot.models.kinds.calibrated import Calibration as Fitted
+from surefoot.models.kinds.calibrated import fit_calibration
 from surefoot.records import Trace
 from surefoot.stats.bootstrap import bootstrap_totals
 from surefoot.stats.calibration import Binning, Reliability, reliability, reliability_by

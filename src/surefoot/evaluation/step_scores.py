@@ -188,8 +188,7 @@ def score_once(
     """
     from surefoot.io import Run
     from surefoot.models.card import CALIBRATION
-    from surefoot.models.families import identifying_files
-    from surefoot.models.scorer import load_prm
+    from surefoot.models.loading import identifying_files, load_prm
 
     if not _FOLDER_NAME.fullmatch(name):
         raise RunError(

@@ -41,7 +41,7 @@ class TokenScorer:
         """Scores at the last token of each prompt, or at all. Runs the model; call it from a thread."""
         import torch
 
-        from surefoot.models.packing import read_states
+        from surefoot.models.engine.packing import read_states
 
         model = self._scorer.model
         sequences = [tuple(ids) for ids in prompts]

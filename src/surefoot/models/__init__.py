@@ -1,1 +1,8 @@
-"""Reward models: encoding, heads, published checkpoint families, and the aggregation of step scores."""
+"""Reward models: loading and scoring, what they are made of, and scorers made from other scorers.
+
+``load_prm`` opens any of them: a checkpoint trained here, a published one, a server, or an ensemble.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,7 +14,10 @@ from surefoot.scores import Aggregator
 
 CARD = "surefoot.json"
 CALIBRATION = "calibration.json"
-"""Beside the card, where scores were calibrated (:mod:`surefoot.models.calibrated`)."""
+"""Beside the card, where scores were calibrated (:mod:`surefoot.models.kinds.calibrated`)."""
+
+SERVER = "server"
+"""Family of scores that come from a server, which does not say what they mean."""
 
 Head = Literal["logit", "linear", "classes"]
 """logit: one output, score = its sigmoid; linear: one output that is the score itself, not bounded; classes:

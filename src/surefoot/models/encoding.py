@@ -9,16 +9,18 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from transformers import PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
 from surefoot.policies.prompts import PromptFormat, render_chat
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem
 from surefoot.segment import token_positions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class Encoding(BaseModel):

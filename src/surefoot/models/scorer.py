@@ -2,54 +2,80 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.packing import Reading, read_states, tree_limit
-from surefoot.models.step_model import StepModel
-from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
+from surefoot.models.engine.packing import Reading, read_states, tree_limit
+from surefoot.protocols import ProblemTrace, Segmenter
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.scores import aggregate
 from surefoot.segment import BlankLine, Line, segment_trace
 
 
-@runtime_checkable
-class CheckpointScorer(StepScorer, Protocol):
-    """A :class:`surefoot.protocols.StepScorer` that comes from a checkpoint: what :func:`load_prm` gives."""
+class StepModel(Protocol):
+    """A trunk whose hidden state at one token of each step gives that step's score.
+
+    So one scorer serves them all: it shares prefixes, fills batches and keeps caches, and knows neither how a
+    family writes its input nor what its head looks like.
+    """
 
     @property
-    def name(self) -> str:
-        """Name recorded with the scores."""
-        ...
+    def trunk(self) -> PreTrainedModel:
+        """Gives ``last_hidden_state``; without a language-model head."""
 
     @property
-    def card(self) -> CheckpointCard:
-        """What the checkpoint says of itself."""
-        ...
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
+
+    @property
+    def card(self) -> CheckpointCard: ...
+
+    def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
+        """Token ids of each trace, and where each step is read. Raises ``ScoreError``."""
+
+    def read(self, hidden_sh: torch.Tensor) -> torch.Tensor:
+        """Scores ``[S]`` of S read-out positions from their last hidden states ``[S, H]``."""
+
+
+class CheckpointScorer(ABC):
+    """A :class:`surefoot.protocols.StepScorer` with a card: what :func:`surefoot.models.load_prm` gives."""
+
+    name: str
+    """Name recorded with the scores."""
+    card: CheckpointCard
+    """What the checkpoint says of itself."""
+
+    @abstractmethod
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Scores of traces that have steps, one record per trace, in order."""
 
     def score(
         self, problem: Problem | str, solutions: Sequence[str], *, segmenter: Segmenter | None = None
     ) -> list[StepScores]:
-        """Score pasted solutions of one problem; see :meth:`Scorer.score`."""
-        ...
+        """Score pasted solutions of one problem.
+
+        Without ``segmenter`` a solution is cut at blank lines, or at line ends if it has no blank line.
+        Raises ``ScoreError`` for an empty solution.
+        """
+        return self.score_traces(pasted(problem, solutions, segmenter))
 
     def aggregate(self, scores: StepScores) -> float:
         """One number for a whole trace, by the checkpoint's own rule."""
-        ...
+        return aggregate(scores.scores, self.card.aggregation)
 
 
-class Scorer:
-    """A :class:`surefoot.protocols.StepScorer` on any :class:`surefoot.models.step_model.StepModel`.
+class Scorer(CheckpointScorer):
+    """A :class:`surefoot.protocols.StepScorer` on any :class:`surefoot.models.scorer.StepModel`.
 
     What traces have in common from their beginning on (the prompt, a shared prefix, all of it) goes through
-    the trunk once a call; see ``surefoot.models.packing`` for how, and for trunks that do not allow it.
+    the trunk once a call; see ``engine.packing`` for how, and for trunks that do not allow it.
     ``batch_tokens`` bounds the tokens of one forward pass. ``progress`` is called with the number of traces
     scored.
     """
@@ -63,22 +89,8 @@ class Scorer:
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self.model, self.name, self.batch_tokens, self.progress = model, name, batch_tokens, progress
+        self.card = model.card
         model.trunk.eval()
-
-    @property
-    def card(self) -> CheckpointCard:
-        """What the checkpoint says of itself."""
-        return self.model.card
-
-    def score(
-        self, problem: Problem | str, solutions: Sequence[str], *, segmenter: Segmenter | None = None
-    ) -> list[StepScores]:
-        """Score pasted solutions of one problem; one score in [0, 1] a step.
-
-        Without ``segmenter`` a solution is cut at blank lines, or at line ends if it has no blank line.
-        Raises ``ScoreError`` for an empty solution.
-        """
-        return self.score_traces(pasted(problem, solutions, segmenter))
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Score traces that have steps; results in order, one each.
@@ -106,10 +118,6 @@ class Scorer:
                 if self.progress:
                     self.progress(len(places[trace]))
         return [results[number] for number in range(len(items))]
-
-    def aggregate(self, scores: StepScores) -> float:
-        """One number for a whole trace, by the checkpoint's own rule."""
-        return aggregate(scores.scores, self.card.aggregation)
 
     @cached_property
     def _limit(self) -> int:
@@ -179,52 +187,3 @@ def cut(problem: Problem, solution: str, segmenter: Segmenter | None = None) -> 
     if not trace.steps:
         raise ScoreError("the solution is empty: nothing to score")
     return trace
-
-
-def load_prm(
-    path: str | Path,
-    *,
-    family: str | None = None,
-    device: str = "cpu",
-    dtype: str = "auto",
-    trust_remote_code: bool = False,
-    reference: str | Path | None = None,
-    base: str | Path | None = None,
-    chains: int = 1,
-    calibrated: bool = False,
-    batch_tokens: int = 16_384,
-) -> CheckpointScorer:
-    """Load a reward model by directory or hub name; ``load_prm(path).score(problem, solutions)`` scores.
-
-    A checkpoint trained here, of any kind (step classifier or outcome model, implicit, generative), is known
-    by its ``surefoot.json``, a published one by its repository's name or its files; ``family`` says it
-    instead. ``dtype`` is that of the weights, e.g. ``bfloat16`` (``auto`` = as saved). ``reference`` is the
-    second model of an implicit reward, ``base`` the model that an adapter is for, each where it is not the
-    one that the checkpoint names. ``chains`` critiques of a generative verifier are averaged.
-    ``batch_tokens`` bounds a forward pass of a classifier. Code that comes with a checkpoint is run only with
-    ``trust_remote_code``.
-
-    Scores are the model's own unless ``calibrated``: then they go through the map in ``calibration.json``
-    (:func:`surefoot.models.calibrated.fit_calibration`), which has to be there. A threshold that was chosen
-    on one is none for the other.
-
-    Raises ``CheckpointError`` if there is no such checkpoint, it lacks files or weights, no family fits, or
-    an option is given that its kind does not have.
-    """
-    from surefoot.models.families import Opening, open_checkpoint  # it builds on this module
-
-    opening = Opening(
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-        reference=reference,
-        base=base,
-        chains=chains,
-        batch_tokens=batch_tokens,
-    )
-    directory, scorer = open_checkpoint(path, family=family, opening=opening)
-    if not calibrated:
-        return scorer
-    from surefoot.models.calibrated import CalibratedPRM, load_calibration  # sklearn, only where it is needed
-
-    return CalibratedPRM(scorer, load_calibration(directory))

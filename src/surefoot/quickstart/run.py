@@ -24,8 +24,8 @@ from surefoot.labelling.monte_carlo import MonteCarloLabeller
 from surefoot.labelling.stopping import SoftEstimate
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.reward_model import RewardModel
-from surefoot.models.scorer import load_prm
+from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.loading import load_prm
 from surefoot.policies.traces import sample_traces
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling

@@ -12,9 +12,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from surefoot.errors import CheckpointError
-from surefoot.models.causal import Entropy, read_logprobs, require_plain_head, token_statistics
+from surefoot.models.engine.causal import Entropy, read_logprobs, require_plain_head, token_statistics
+from surefoot.models.engine.packing import pad_batch
 from surefoot.models.lora import has_adapter
-from surefoot.models.reward_model import pad_batch
 from surefoot.rl.credit.rule import FloatArray
 from surefoot.rl.rollouts import Rollout
 

@@ -11,8 +11,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from surefoot.errors import TrainingError
+from surefoot.models.engine.packing import read_states
 from surefoot.models.lora import has_adapter
-from surefoot.models.packing import read_states
 from surefoot.rl.actor import pad_rollouts
 from surefoot.rl.credit.rule import FloatArray
 from surefoot.rl.learner import Execution, Learner

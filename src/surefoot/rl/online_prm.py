@@ -16,9 +16,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import TrainingError
-from surefoot.models.causal import read_logprobs
 from surefoot.models.encoding import Encoding
-from surefoot.models.implicit import ImplicitPRM
+from surefoot.models.engine.causal import read_logprobs
+from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.lora import has_adapter
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.actor import Actor

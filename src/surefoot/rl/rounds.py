@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.errors import RunError, TrainingError
 from surefoot.io import JSON, Run, atomic_file
-from surefoot.models.causal import load_causal
+from surefoot.models.engine.causal import load_causal
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy
 from surefoot.records import Problem, Record, Trace, Usage

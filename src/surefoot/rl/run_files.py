@@ -8,7 +8,7 @@ from pathlib import Path
 
 from surefoot.errors import TrainingError
 from surefoot.io import write_json
-from surefoot.models.causal import save_causal
+from surefoot.models.engine.causal import save_causal
 from surefoot.rl.assess import Assessment
 from surefoot.rl.config import RLConfig
 from surefoot.rl.log import RLLog

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from surefoot.errors import TrainingError
-from surefoot.models.reward_model import pad_batch
+from surefoot.models.engine.packing import pad_batch
 from surefoot.training.config import LoopConfig
 from surefoot.training.targets import Example, TrainingItem
 

@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import TrainingError
 from surefoot.labels import LabelRule, improves
-from surefoot.models.causal import save_causal
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
+from surefoot.models.engine.causal import save_causal
 from surefoot.models.lora import has_adapter
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace

@@ -151,7 +151,7 @@ class StepTargets(BaseModel):
     step is trained on (Lightman et al., arXiv 2305.20050, section 2.6).
 
     An advantage A in [-1, 1] becomes (1 + A) / 2: a score s then says A = 2 s - 1, which is what
-    :class:`surefoot.models.pav.EffectiveReward` reads. None of the options above applies to advantages, and
+    :class:`surefoot.models.EffectiveReward` reads. None of the options above applies to advantages, and
     they are not mixed with labels of another kind.
     """
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from surefoot.models.packing import read_states
-from surefoot.models.reward_model import RewardModel
-from surefoot.models.tensor_shards import TensorShards, content_key, fingerprint
+from surefoot.models.engine.packing import read_states
+from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.training.targets import Example
 
 _SHARD_TOKENS = 50_000
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class FrozenFeatures:
     """What the head sees of each example; the trunk reads every example once, however many epochs.
 
-    Examples that begin alike share the reading of their common tokens (``surefoot.models.packing``), which
+    Examples that begin alike share the reading of their common tokens (``models.engine.packing``), which
     makes a PRM800K problem with its thirty rated alternatives some fourteen times cheaper. States are
     written to ``directory/features`` as they come, under a hash of trunk, tokens and positions; a run that
     is killed goes on from there. Progress is logged to ``surefoot.training.features`` at level INFO.

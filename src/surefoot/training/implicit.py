@@ -13,9 +13,9 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from surefoot.errors import TrainingError
-from surefoot.models.causal import target_logprobs
-from surefoot.models.implicit import ImplicitPRM, counted_tokens, response_of
-from surefoot.models.reward_model import pad_batch
+from surefoot.models.engine.causal import target_logprobs
+from surefoot.models.engine.packing import pad_batch
+from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, response_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.training.config import ImplicitConfig, TrainingLog
 from surefoot.training.targets import Example, ExampleSet, LeftOut

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig, PreTrainedModel
 
 from surefoot.errors import CheckpointError, TrainingError
-from surefoot.models.causal import require_plain_head, target_logprobs
+from surefoot.models.engine.causal import require_plain_head, target_logprobs
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.training.batches import can_pack, lay_out
 from surefoot.training.config import SFTConfig, TrainingLog

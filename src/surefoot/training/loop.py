@@ -17,8 +17,8 @@ from torch import nn
 
 from surefoot.errors import TrainingError
 from surefoot.io import write_json
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.lora import add_adapter, has_adapter
-from surefoot.models.reward_model import RewardModel
 from surefoot.training.batches import Pass, batch_order, can_pack, cut_passes, lay_out
 from surefoot.training.checkpoint import load_state, load_weights, save_state, save_weights, write_curves
 from surefoot.training.config import Evaluation, TrainingConfig, TrainingLog, rate_share

@@ -12,8 +12,8 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.models.card import CheckpointCard
-from surefoot.models.verifier_checkpoint import FAMILY, VerifierCheckpoint
-from surefoot.models.verifier_format import VerifierFormat
+from surefoot.models.kinds.generative import FAMILY, VerifierCheckpoint
+from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.training.config import TrainingLog, VerifierConfig
 from surefoot.training.language import fit_tokens
 from surefoot.training.targets import Example
@@ -39,7 +39,7 @@ def train_verifier(
     update and 3 epochs. With ``config.lora`` an adapter is trained and saved in place of the whole model,
     which then has to stay where it was loaded from. One process.
 
-    The directory can be loaded by :func:`surefoot.models.generative.load_verifier` and, as an ordinary
+    The directory can be loaded by :func:`surefoot.models.kinds.generative.load_verifier` and, as an ordinary
     transformers (or peft) checkpoint, by anything else. ``progress`` gets (updates done, updates in all,
     loss). Goes on from ``directory/checkpoint.safetensors`` if there is one.
 

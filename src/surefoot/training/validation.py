@@ -8,7 +8,7 @@ import torch
 
 from surefoot.errors import TrainingError
 from surefoot.labels import target_is_good
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.stats.roc import roc_auc
 from surefoot.training.targets import Example
 

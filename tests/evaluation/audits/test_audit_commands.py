@@ -18,7 +18,7 @@ from surefoot.formats import write_processbench
 from surefoot.io import write_records
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.reward_model import RewardModel
+from surefoot.models.kinds.classifier import RewardModel
 from surefoot.protocols import LabelledTrace
 from surefoot.records import StepLabel
 

@@ -24,8 +24,8 @@ from transformers import Qwen2Config, Qwen2Model, Qwen2PreTrainedModel
 
 from surefoot import load_prm
 from surefoot.errors import CheckpointError, ScoreError
-from surefoot.models.families import find_family
-from surefoot.models.families._checkpoint import Checkpoint
+from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.families.registry import find_family
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Step, Trace
 

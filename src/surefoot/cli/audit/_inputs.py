@@ -204,7 +204,7 @@ def _rules(aggregate: str | None) -> dict[str, Aggregator]:
 
 def _loaded(name: str, path: str, rules: dict[str, Aggregator], device: str) -> Subject:
     from surefoot.evaluation.audits import Remembered, Subject
-    from surefoot.models.scorer import load_prm
+    from surefoot.models.loading import load_prm
 
     scorer = load_prm(path, device=device)
     rule = rules.get(name) or rules.get("") or scorer.card.aggregation

@@ -130,7 +130,7 @@ def _labels(labels: str, after_error: str, items: Sequence[LabelledTrace]) -> li
 
 def _store(audit: CalibrationAudit, files: dict[str, str]) -> None:
     from surefoot.errors import CheckpointError
-    from surefoot.models.calibrated import save_calibration
+    from surefoot.models.kinds.calibrated import save_calibration
 
     for scorer in audit.scorers:
         if not scorer.fits:

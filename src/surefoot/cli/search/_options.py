@@ -169,6 +169,6 @@ class PrmOptions:
 
     def open(self, device: str) -> CheckpointScorer:
         """The reward model. Raises ``CheckpointError``."""
-        from surefoot.models.scorer import load_prm
+        from surefoot.models.loading import load_prm
 
         return load_prm(self.prm, family=self.family, calibrated=self.calibrated, device=device)

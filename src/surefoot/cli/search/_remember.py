@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from surefoot.errors import RunError
-from surefoot.models.incremental import IncrementalScorer, bytes_a_scored_token
+from surefoot.models.engine.incremental import IncrementalScorer, bytes_a_scored_token
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.policies.prefix_cache import bytes_a_token
 from surefoot.policies.transformers import TransformersPolicy
@@ -55,7 +55,7 @@ def remembering_scorer(scorer: CheckpointScorer, size: int) -> CheckpointScorer:
     below = getattr(scorer, "scorer", None)
     if type(below) is not Scorer:
         return scorer
-    from surefoot.models.calibrated import CalibratedPRM  # sklearn, only where it is needed
+    from surefoot.models.kinds.calibrated import CalibratedPRM  # sklearn, only where it is needed
 
     if not isinstance(scorer, CalibratedPRM):
         return scorer

@@ -39,7 +39,7 @@ def search_file(
     before it are kept, and the same command goes on from there.
     """
     from surefoot.cli.search._remember import remembering_policy, remembering_scorer
-    from surefoot.models.families import identifying_files
+    from surefoot.models.loading import identifying_files
     from surefoot.records import Problem
     from surefoot.search.method import run_search
     from surefoot.search.result import SearchResult

@@ -13,7 +13,7 @@ from surefoot.cli.train._options import base_path
 
 if TYPE_CHECKING:
     from surefoot.models.card import CheckpointCard
-    from surefoot.models.reward_model import RewardModel
+    from surefoot.models.kinds.classifier import RewardModel
     from surefoot.protocols import LabelledTrace
     from surefoot.training.config import OutcomeTargets, StepTargets, TrainingConfig
     from surefoot.training.targets import Example, TrainingItem
@@ -88,7 +88,7 @@ def train_classifier(
     """Train a trunk with a head in the run directory ``out``, and say what came of it."""
 
     def work(progress: Progress) -> Trained:
-        from surefoot.models.reward_model import RewardModel
+        from surefoot.models.kinds.classifier import RewardModel
         from surefoot.training.loop import train
         from surefoot.training.targets import build_examples
 

@@ -11,7 +11,7 @@ from surefoot.cli.train._options import Balance, Directory, InputOptions, LoopOp
 
 if TYPE_CHECKING:
     from surefoot.cli.train._run import Progress, Trained
-    from surefoot.models.implicit import Read
+    from surefoot.models.kinds.implicit import Read
 
 
 def implicit(
@@ -54,7 +54,7 @@ def implicit(
     from surefoot.cli._pieces import file_inputs
     from surefoot.cli._shared import checked_options, choice, pair, read_all
     from surefoot.cli.train._run import in_run
-    from surefoot.models.implicit import ImplicitSettings
+    from surefoot.models.kinds.implicit import ImplicitSettings
     from surefoot.records import Problem, Trace, content_id
     from surefoot.training.config import ImplicitConfig
 
@@ -70,8 +70,8 @@ def implicit(
         import shutil
 
         from surefoot.cli.train._run import Trained, say_left_out
-        from surefoot.models.implicit import ImplicitPRM
-        from surefoot.models.reference import CACHE
+        from surefoot.models.engine.causal import CACHE
+        from surefoot.models.kinds.implicit import ImplicitPRM
         from surefoot.training.implicit import build_outcome_examples, train_implicit
 
         prm = ImplicitPRM.initialise(

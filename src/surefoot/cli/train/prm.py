@@ -12,7 +12,7 @@ from surefoot.cli.train._options import Balance, ClassifierOptions, Directory, I
 
 if TYPE_CHECKING:
     from surefoot.cli.train._run import Material
-    from surefoot.models.reward_model import RewardModel
+    from surefoot.models.kinds.classifier import RewardModel
     from surefoot.protocols import LabelledTrace
     from surefoot.records import LabelKind, StepLabel
 

@@ -81,7 +81,7 @@ def verifier(
 
     def work(progress: Progress) -> Trained:
         from surefoot.cli.train._run import Trained, say_left_out
-        from surefoot.models.causal import load_causal
+        from surefoot.models.engine.causal import load_causal
         from surefoot.training.generative_data import build_sft_set
         from surefoot.training.sft import train_verifier
 

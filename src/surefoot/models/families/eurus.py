@@ -18,17 +18,18 @@ Qwen2.5-7B-Instruct in the authors' shell script; other public readers load Qwen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Self
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
-from surefoot.models.causal import load_causal, read_logprobs, require_plain_head
 from surefoot.models.encoding import EncodedTrace, Encoding
-from surefoot.models.families._checkpoint import Checkpoint
-from surefoot.models.families._published import (
+from surefoot.models.engine.causal import load_causal, read_logprobs, require_plain_head
+from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.families.published import (
     Family,
     Fit,
     is_causal,
@@ -81,7 +82,7 @@ class ImplicitModel:
         """The scored model without its head."""
         return self.policy.base_model
 
-    def to(self, device: str) -> ImplicitModel:
+    def to(self, device: str) -> Self:
         """Move both models."""
         self.policy.to(device)
         self.reference.to(device)
@@ -135,11 +136,7 @@ class ImplicitModel:
 class ImplicitScorer(Scorer):
     """A :class:`surefoot.protocols.StepScorer` by log-ratios; see the module."""
 
-    def __init__(
-        self, model: ImplicitModel, *, name: str, progress: Callable[[int], None] | None = None
-    ) -> None:
-        super().__init__(model, name=name, progress=progress)
-        self.implicit = model
+    model: ImplicitModel
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Scores of traces that have steps, in order; log odds up to and with each step.
@@ -147,16 +144,16 @@ class ImplicitScorer(Scorer):
         ``usage.verifier_tokens`` counts the tokens through both models. Steps beyond the context get ``None``
         and a reason. Raises ``ScoreError`` for a trace without steps.
         """
-        encoded = self.implicit.encode(items)
+        encoded = self.model.encode(items)
         first = [trace.starts[0] for trace in encoded]
         last = [max((at for at in trace.positions if at is not None), default=None) for trace in encoded]
         read = [number for number, at in enumerate(last) if at is not None]
         sequences = [encoded[number].ids[: (last[number] or 0) + 1] for number in read]
         begins = [first[number] for number in read]
-        mine, cost = read_logprobs(self.implicit.policy, sequences, begins)
-        theirs, more = read_logprobs(self.implicit.reference, sequences, begins)
+        mine, cost = read_logprobs(self.model.policy, sequences, begins)
+        theirs, more = read_logprobs(self.model.reference, sequences, begins)
         sums = {
-            number: self.implicit.coefficient * (own.double() - other.double()).cumsum(0)
+            number: self.model.coefficient * (own.double() - other.double()).cumsum(0)
             for number, own, other in zip(read, mine, theirs, strict=True)
         }
         tokens = dict(zip(read, map(sum, zip(cost, more, strict=True)), strict=True))
@@ -190,4 +187,6 @@ FAMILY = Family(
     repositories=("PRIME-RL/EurusPRM-Stage1", "PRIME-RL/EurusPRM-Stage2"),
     fit=_fit,
     load=_load,
+    scorer=ImplicitScorer,
+    has_reference=True,
 )

@@ -18,8 +18,8 @@ import torch
 
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.families._checkpoint import Checkpoint
-from surefoot.models.families._published import Family, Fit, PublishedModel
+from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.families.published import Family, Fit, PublishedModel
 from surefoot.models.families.qwen_prm import ARCHITECTURE, MARKER, process_head
 from surefoot.models.families.trl import TokenClassifier, classifier_head
 

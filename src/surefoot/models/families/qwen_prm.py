@@ -19,8 +19,8 @@ from torch import nn
 from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.families._checkpoint import Checkpoint
-from surefoot.models.families._published import Family, Fit, PublishedModel, Written, marked, one_token
+from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.families.published import Family, Fit, PublishedModel, Written, marked, one_token
 from surefoot.policies.prompts import render_chat
 from surefoot.records import Message
 

@@ -21,8 +21,8 @@ import torch
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.families._checkpoint import Checkpoint
-from surefoot.models.families._published import Family, Fit, PublishedModel, Written
+from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.families.published import Family, Fit, PublishedModel, Written
 
 PROMPT = "Question:\n{problem}\nAnswer:\nLet's think step by step.\n"
 

@@ -19,8 +19,8 @@ import torch
 
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.families._checkpoint import Checkpoint
-from surefoot.models.families._published import (
+from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.families.published import (
     Family,
     Fit,
     PublishedModel,

@@ -18,8 +18,8 @@ import torch
 from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.families._checkpoint import Checkpoint
-from surefoot.models.families._published import Family, Fit, PublishedModel, Written
+from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.families.published import Family, Fit, PublishedModel, Written
 
 CARD = CheckpointCard(
     family="skywork",

@@ -2,11 +2,12 @@
 
 A vocabulary of 150,000 makes the float32 logits of one trace of 2,000 tokens 1.2 GB. Here the head is applied
 to a few hundred positions at a time, and only where a token is wanted; with gradients, each piece is computed
-anew in the backward pass.
+again in the backward pass. :class:`Reference` keeps what it computed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -16,9 +17,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
+from surefoot.models.checkpoint import load_pretrained
+from surefoot.models.engine.packing import read_states
+from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
 from surefoot.models.lora import has_adapter, save_adapter
-from surefoot.models.packing import read_states
-from surefoot.models.pretrained import load_pretrained
 
 Entropy = Literal["none", "detached", "gradient"]
 """Whether entropies are wanted, and whether a gradient goes through them."""
@@ -114,9 +116,8 @@ def read_logprobs(
 ) -> tuple[list[torch.Tensor], list[int]]:
     """Log-probability of every token from ``first[k]`` (at least 1) on in ``sequences[k]``, on the CPU.
 
-    Common beginnings are read once, ``batch_tokens`` at a time
-    (:func:`surefoot.models.packing.read_states`). Also gives the tokens that each sequence cost: the sum is
-    what went through the trunk.
+    Common beginnings are read once, ``batch_tokens`` at a time (:func:`read_states`). Also gives the tokens
+    that each sequence cost: the sum is what went through the trunk.
     """
     positions = [range(start - 1, len(ids) - 1) for ids, start in zip(sequences, first, strict=True)]
     found: dict[int, torch.Tensor] = {}
@@ -151,3 +152,46 @@ def require_plain_head(policy: PreTrainedModel) -> None:
             f"{type(policy).__name__} changes its logits after the output embedding (a cap or a scale), "
             "which implicit rewards do not reckon with; use another architecture"
         )
+
+
+Response = tuple[tuple[int, ...], int]
+"""Token ids of prompt and response, and the index of the response's first token."""
+
+CACHE = "reference-logprobs"
+
+
+class Reference:
+    """Log π_ref of the tokens of responses, in nats.
+
+    ``model`` ``None`` stands for the uniform distribution over ``vocabulary`` tokens. With ``directory`` the
+    numbers are kept in ``directory/reference-logprobs``, under a hash of the model's weights and the tokens,
+    so that neither a second epoch nor a restarted run reads a trace again.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel | None, *, vocabulary: int, directory: Path | None = None
+    ) -> None:
+        self.model, self._vocabulary = model, vocabulary
+        self.fingerprint = None if model is None else fingerprint(model)
+        self._shards = TensorShards(directory / CACHE) if directory else None
+        self._known = self._shards.load() if self._shards else {}
+
+    def logprobs(self, responses: Sequence[Response]) -> tuple[list[torch.Tensor], list[int]]:
+        """One float32 tensor a response, from its first token to its last, and the tokens each cost."""
+        if self.model is None:
+            uniform = [
+                torch.full((len(ids) - first,), -math.log(self._vocabulary)) for ids, first in responses
+            ]
+            return uniform, [0] * len(responses)
+        keys = [content_key(self.fingerprint, response) for response in responses]
+        missing = {key: at for at, key in enumerate(keys) if key not in self._known}
+        wanted = [responses[at] for at in missing.values()]
+        found, spent = read_logprobs(self.model, [ids for ids, _ in wanted], [first for _, first in wanted])
+        new = dict(zip(missing, found, strict=True))
+        if self._shards and new:
+            self._known |= new
+            self._shards.write(new)
+        cost = [0] * len(responses)
+        for at, tokens in zip(missing.values(), spent, strict=True):
+            cost[at] = tokens
+        return [new[key] if key in new else self._known[key] for key in keys], cost

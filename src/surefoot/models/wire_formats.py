@@ -1,27 +1,137 @@
-"""Scores from vLLM's pooling and classification interfaces.
+"""Wire formats of scoring servers: vLLM's pooling and classification, and this package's gateway.
 
-The request and answer models of vLLM 0.32 are ``entrypoints/pooling/{pooling,classify}/protocol.py``.
+A wire format turns items into JSON bodies and a body's answer into one list of scores per item; it does no
+network. vLLM 0.32 defines its requests and answers in ``entrypoints/pooling/{pooling,classify}/protocol.py``.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.remote_wire import (
-    AnswerPart,
-    Call,
-    Encoder,
-    Reply,
-    Scores,
-    WireError,
-    checked_score,
-    parse_answer,
-)
 from surefoot.protocols import ProblemTrace
+
+T = TypeVar("T", bound=BaseModel)
+
+Scores = tuple[float | None, ...]
+
+
+class WireError(Exception):
+    """An answer that is not of the documented shape; the message names what came."""
+
+
+class Encoder(Protocol):
+    """Token ids and read-out positions; every :class:`surefoot.models.scorer.StepModel` is one."""
+
+    def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One request: its JSON body, and how many scores each of its items has."""
+
+    body: dict[str, Any]
+    encoded: tuple[EncodedTrace, ...] = ()
+    steps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """Scores of a call's items, each in [0, 1] or ``None`` for a step that was cut off."""
+
+    scores: list[Scores]
+    reasons: list[str | None]
+    """Why some scores of an item are ``None``."""
+    tokens: list[int]
+    """Tokens the server read for each item."""
+
+
+class Wire(Protocol):
+    """One server interface. ``path`` is relative to the server's base URL, without ``/v1``."""
+
+    @property
+    def path(self) -> str: ...
+
+    def call(self, items: Sequence[ProblemTrace]) -> Call:
+        """Raises ``ScoreError`` for a trace without steps."""
+
+    def read(self, call: Call, answer: str) -> Reply:
+        """Raises :class:`WireError`."""
+
+
+class AnswerPart(BaseModel):
+    """Part of an answer; fields that are not read are left alone."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+def parse_answer(model: type[T], answer: str) -> T:
+    """An answer's text as ``model``. Raises :class:`WireError` naming the field."""
+    try:
+        return model.model_validate(json.loads(answer))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        raise WireError(f"{where}: {first['msg']}; the answer begins {answer[:200]!r}") from error
+    except ValueError as error:
+        raise WireError(f"no JSON: the answer begins {answer[:200]!r}") from error
+
+
+def checked_score(score: float | None) -> float | None:
+    """``score`` without rounding beyond [0, 1]. Raises :class:`WireError` if it lies further outside."""
+    if score is not None and not -1e-6 <= score <= 1 + 1e-6:  # False for NaN
+        raise WireError(
+            f"a score is {score}, outside [0, 1]: raw logits? the server must apply its activation"
+        )
+    return None if score is None else min(1.0, max(0.0, score))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gateway:
+    """``POST /v1/score`` of this package's own gateway: texts go out, the server encodes.
+
+    Body: ``{"model": str | null, "items": [{"problem": str, "steps": [str, ...]}, ...]}``, the steps being
+    the exact pieces of the solution. Answer: ``{"model": str, "results": [{"scores": [number | null, ...],
+    "unscored_reason": str | null}, ...], "usage": {"verifier_tokens": int}}``, one result an item, in
+    order, one score a step in [0, 1].
+    """
+
+    model: str | None = None
+    path: str = "/v1/score"
+
+    def call(self, items: Sequence[ProblemTrace]) -> Call:
+        """The items' texts."""
+        rows = [
+            {
+                "problem": item.problem.text,
+                "steps": [item.trace.step_text(step) for step in range(len(item.trace.steps))],
+            }
+            for item in items
+        ]
+        steps = tuple(len(item.trace.steps) for item in items)
+        return Call(body={"model": self.model, "items": rows}, steps=steps)
+
+    def read(self, call: Call, answer: str) -> Reply:
+        """Scores as they came. Raises :class:`WireError`."""
+        parsed = parse_answer(_GatewayAnswer, answer)
+        if len(parsed.results) != len(call.steps):
+            raise WireError(f"{len(parsed.results)} results came for {len(call.steps)} items")
+        for number, (result, steps) in enumerate(zip(parsed.results, call.steps, strict=True)):
+            if len(result.scores) != steps:
+                raise WireError(f"results[{number}]: {len(result.scores)} scores came for {steps} steps")
+        scores = [tuple(checked_score(score) for score in result.scores) for result in parsed.results]
+        reasons = [
+            (result.unscored_reason or "the server gave no reason") if None in result.scores else None
+            for result in parsed.results
+        ]
+        tokens = [parsed.usage.verifier_tokens] + [0] * (len(scores) - 1)
+        return Reply(scores=scores, reasons=reasons, tokens=tokens[: len(scores)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,3 +273,17 @@ def _probability(row: list[float], column: int) -> float:
     if value is None:
         raise WireError("a row holds no number")
     return value
+
+
+class _GatewayResult(AnswerPart):
+    scores: list[float | None]
+    unscored_reason: str | None = None
+
+
+class _VerifierTokens(AnswerPart):
+    verifier_tokens: int = Field(default=0, ge=0)
+
+
+class _GatewayAnswer(AnswerPart):
+    results: list[_GatewayResult]
+    usage: _VerifierTokens = _VerifierTokens()

@@ -9,28 +9,71 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
+from pydantic import ValidationError
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from surefoot.errors import ScoreError
-from surefoot.models.card import CheckpointCard
-from surefoot.models.scorer import pasted
-from surefoot.models.verification import Chain, Draft, Job, Prompt, Verification
-from surefoot.models.verifier_checkpoint import FAMILY, FORMAT, read_verifier
-from surefoot.models.verifier_format import CritiqueError, VerifierFormat
-from surefoot.models.yes_no import TransformersYesNo, YesNoReader
+from surefoot.errors import CheckpointError, ScoreError
+from surefoot.io import write_json
+from surefoot.models.card import CARD, CheckpointCard, read_card
+from surefoot.models.engine.causal import load_causal, save_causal
+from surefoot.models.kinds.verifier_format import Critique, CritiqueError, VerifierFormat
+from surefoot.models.kinds.yes_no import TransformersYesNo, YesNoReader
+from surefoot.models.lora import base_of, load_adapter
+from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.prompts import render_chat, special_tokens
 from surefoot.policies.transformers import TransformersPolicy
-from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, Sampling, Segmenter
-from surefoot.records import Problem, StepScores, Usage
-from surefoot.scores import aggregate
+from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
+from surefoot.records import Message, StepScores, Usage
 
-__all__ = ["FAMILY", "FORMAT", "Chain", "GenerativeVerifier", "Verification", "load_verifier"]
+FAMILY = "generative"
+FORMAT = "verifier.json"
+
+Prompt = str | tuple[Message, ...]
 
 
-class GenerativeVerifier:
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """One valid critique with its answer to the question."""
+
+    text: str
+    """All rounds, up to the last verdict."""
+    verdicts: tuple[bool, ...]
+    """Of the last round; one a step up to the first incorrect one."""
+    score: float
+    """P(yes) / (P(yes) + P(no)), in [0, 1]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What a verifier says of one trace."""
+
+    steps: int
+    chains: tuple[Chain, ...]
+    invalid: Counter[str]
+    """Chains that gave no verdicts or no odds, by reason. They are never scored."""
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def solution(self) -> float | None:
+        """Mean score of the chains; ``None`` if none is valid."""
+        if not self.chains:
+            return None
+        return sum(chain.score for chain in self.chains) / len(self.chains)
+
+    @property
+    def scores(self) -> tuple[float | None, ...]:
+        """One score a step; see :class:`surefoot.models.kinds.generative.GenerativeVerifier`."""
+        if not self.chains:
+            return (None,) * self.steps
+        firsts = [len(c.verdicts) - 1 if False in c.verdicts else self.steps for c in self.chains]
+        shares = (sum(first > step for first in firsts) / len(firsts) for step in range(self.steps - 1))
+        return (*shares, self.solution)
+
+
+class GenerativeVerifier(CheckpointScorer):
     """A :class:`surefoot.protocols.StepScorer` that lets ``policy`` write critiques.
 
     **Scores.** The last step's score is the solution's: the mean over the chains of P(yes) / (P(yes) + P(no))
@@ -49,7 +92,7 @@ class GenerativeVerifier:
 
     **Prompt.** Special tokens in the problem or a step, of the tokenizer where it is in this process and of
     common chat templates, are broken by a space, so that a solution cannot end its message and speak for
-    another (:meth:`surefoot.models.verifier_format.VerifierFormat.prompt`).
+    another (:meth:`surefoot.models.kinds.verifier_format.VerifierFormat.prompt`).
 
     **Cost** counts as verifier tokens, the question's reading included; equal prompts are verified once.
     """
@@ -92,18 +135,8 @@ class GenerativeVerifier:
             label_source="unknown",
             base=policy.name,
         )
+        self.name = policy.name
         self.invalid: Counter[str] = Counter()
-
-    @property
-    def name(self) -> str:
-        """Name recorded with the scores."""
-        return self.policy.name
-
-    def score(
-        self, problem: Problem | str, solutions: Sequence[str], *, segmenter: Segmenter | None = None
-    ) -> list[StepScores]:
-        """Score pasted solutions of one problem; cut at blank lines, or line ends, without ``segmenter``."""
-        return self.score_traces(pasted(problem, solutions, segmenter))
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Scores in order, one record each. Raises ``ScoreError`` for a trace without steps or text.
@@ -123,10 +156,6 @@ class GenerativeVerifier:
             )
             for item, verification in zip(items, found, strict=True)
         ]
-
-    def aggregate(self, scores: StepScores) -> float:
-        """One number for a trace, by the card's rule (``last``: the solution's score)."""
-        return aggregate(scores.scores, self.card.aggregation)
 
     async def verify(self, items: Sequence[ProblemTrace]) -> list[Verification]:
         """Critiques, verdicts and scores of each item, in order. Raises like :meth:`score_traces`."""
@@ -203,6 +232,55 @@ class GenerativeVerifier:
         return await self.policy.sample(requests) if requests else []
 
 
+@dataclass(frozen=True, kw_only=True)
+class VerifierCheckpoint:
+    """A language model that criticises, and how it is asked."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    form: VerifierFormat
+    card: CheckpointCard
+
+    def save(self, directory: Path) -> None:
+        """Write weights, tokenizer, ``verifier.json`` and ``surefoot.json``; of an adapter its weights alone.
+
+        ``surefoot.json`` comes last and atomically: a directory that has it is complete.
+        """
+        save_causal(self.model, self.tokenizer, directory)
+        write_json(directory / FORMAT, self.form.model_dump())
+        write_json(directory / CARD, self.card.model_dump())
+
+
+def read_verifier(
+    directory: Path,
+    *,
+    base: str | Path | None = None,
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+) -> VerifierCheckpoint:
+    """What :meth:`VerifierCheckpoint.save` wrote; ``base`` is where an adapter's model is now.
+
+    Raises ``CheckpointError`` naming the missing or bad file.
+    """
+    card = read_card(directory)
+    if card.family != FAMILY:
+        raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {FAMILY!r}")
+    try:
+        form = VerifierFormat.model_validate_json((directory / FORMAT).read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{directory} is no generative checkpoint: {FORMAT} is missing") from error
+    except ValidationError as error:
+        raise CheckpointError(f"{directory / FORMAT}: {error}") from error
+    stated = base_of(directory)
+    if stated is None:
+        model, tokenizer = load_causal(directory, dtype=dtype, trust_remote_code=trust_remote_code)
+    else:
+        model, _ = load_causal(base or stated, dtype=dtype, trust_remote_code=trust_remote_code)
+        load_adapter(model, directory)
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
+    return VerifierCheckpoint(model=model.eval(), tokenizer=tokenizer, form=form, card=card)
+
+
 def load_verifier(
     directory: str | Path,
     *,
@@ -238,3 +316,41 @@ def load_verifier(
 
 def _reason(invalid: Counter[str]) -> str:
     return "no valid critique: " + ", ".join(f"{count} {reason}" for reason, count in invalid.most_common())
+
+
+class Job:
+    """One distinct prompt."""
+
+    def __init__(self, prompt: Prompt, steps: int, number: int) -> None:
+        self.prompt, self.steps, self.number = prompt, steps, number
+        self.invalid: Counter[str] = Counter()
+        self.usage = Usage()
+
+    def texts(self, result: SampleResult, asked: int) -> dict[int, str]:
+        """Finished completions by their number; the rest is counted."""
+        self.usage += Usage(verifier_tokens=result.usage.tokens, calls=result.usage.calls)
+        if missing := asked - len(result.completions):
+            self.invalid["request failed" + (f": {result.error}" if result.error else "")] += missing
+        finished = {}
+        for number, completion in enumerate(result.completions):
+            if completion.finish_reason == "length":
+                self.invalid["cut off at max_tokens"] += 1
+            else:
+                finished[number] = completion.text
+        return finished
+
+
+@dataclass
+class Draft:
+    """A chain that is being written: ``before`` is in place, ``text`` is the newest round."""
+
+    job: Job
+    number: int
+    before: str
+    text: str
+    critique: Critique | None = None
+
+    @property
+    def whole(self) -> str:
+        """All rounds up to the last verdict."""
+        return self.before + (self.critique.text if self.critique else self.text)

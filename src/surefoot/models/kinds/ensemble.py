@@ -14,6 +14,8 @@ from functools import reduce
 from operator import add
 from typing import Literal
 
+from surefoot.models.card import SERVER, CheckpointCard
+from surefoot.models.scorer import CheckpointScorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import StepScores
 from surefoot.scores import checked_scores, complete_scores
@@ -36,7 +38,7 @@ class SpreadScores:
     """What each member said, in their order."""
 
 
-class Ensemble:
+class Ensemble(CheckpointScorer):
     """A :class:`surefoot.protocols.StepScorer` that combines others step by step.
 
     A step that any member has not scored is unscored, with the members' reasons: a mean over the others would
@@ -50,18 +52,31 @@ class Ensemble:
         how: Combine = "mean",
         *,
         spread: Spread = "std",
-        name: str = "ensemble",
+        name: str | None = None,
     ) -> None:
         if not scorers:
             raise ValueError("'scorers' is empty: an ensemble needs a member")
-        meanings = {card.score_means for scorer in scorers if (card := getattr(scorer, "card", None))}
+        cards = [card for scorer in scorers if (card := getattr(scorer, "card", None))]
+        # what a server's scores mean is not known here
+        meanings = {card.score_means for card in cards if card.family != SERVER}
         if len(meanings) > 1:
             raise ValueError(f"the members' scores mean different things: {', '.join(sorted(meanings))}")
         if how not in ("mean", "min"):
             raise ValueError(f"'how' is 'mean' or 'min', not {how!r}")
         if spread not in ("std", "range"):
             raise ValueError(f"'spread' is 'std' or 'range', not {spread!r}")
-        self.scorers, self.how, self.spread, self.name = tuple(scorers), how, spread, name
+        self.scorers, self.how, self.spread = tuple(scorers), how, spread
+        names = [getattr(scorer, "name", type(scorer).__name__) for scorer in scorers]
+        self.name = name or "+".join(names)
+        rules = {card.aggregation for card in cards}
+        self.card = CheckpointCard(
+            family="ensemble",
+            kind="prm",
+            aggregation=rules.pop() if len(rules) == 1 else "min",
+            score_means=meanings.pop() if meanings else "value",
+            label_source=", ".join(sorted({card.label_source for card in cards})) or "unknown",
+            base=", ".join(names),
+        )
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Combined scores, one record a trace, in order; usage is that of all members."""

@@ -1,27 +1,73 @@
-"""The model: log-ratios of two language models as step rewards, and these as scores."""
+"""The implicit process reward model: a language model trained on outcomes whose log-ratios are step rewards.
+
+Yuan et al., "Free process rewards without process labels", arXiv 2412.01981. If a response's reward is
+r(y) = beta log π(y) / π_ref(y), the sum of the log-ratios up to a step is the reward to be expected from
+there, an implied Q (a soft mean; the paper's proposition); a step's own reward is the difference of two.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeVar
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from surefoot.errors import CheckpointError
-from surefoot.models.card import CheckpointCard
-from surefoot.models.causal import load_causal, read_logprobs, require_plain_head
+from surefoot.errors import CheckpointError, ScoreError
+from surefoot.io import write_json
+from surefoot.models.card import CARD, CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
-from surefoot.models.implicit.checkpoint import FAMILY, ImplicitSettings, read_checkpoint, write_checkpoint
-from surefoot.models.implicit.rewards import MEANING, ImplicitRewards, Read, per_step, response_of, scores_of
-from surefoot.models.reference import Reference
-from surefoot.models.scorer import pasted
-from surefoot.protocols import ProblemTrace, Segmenter
-from surefoot.records import Problem, StepScores, Usage
-from surefoot.scores import aggregate
+from surefoot.models.engine.causal import Reference, Response, load_causal, read_logprobs, require_plain_head
+from surefoot.models.scorer import CheckpointScorer
+from surefoot.protocols import ProblemTrace
+from surefoot.records import LabelKind, StepScores, Usage
+from surefoot.scores import Aggregator
+
+M = TypeVar("M", bound=BaseModel)
+
+FAMILY = "implicit"
+SETTINGS = "implicit.json"
+_OWN_COPY = "reference"
+
+Read = Literal["step", "prefix"]
+"""What a step's score is: the sigmoid of its own reward, or of the sum of the rewards up to it."""
+
+MEANING: Mapping[Read, tuple[LabelKind, Aggregator]] = {
+    "step": ("advantage", "min"),
+    "prefix": ("value", "last"),
+}
+"""What such scores mean, and how a trace's score is made of them."""
 
 
-class ImplicitPRM:
+class ImplicitSettings(BaseModel):
+    """``implicit.json``, beside ``surefoot.json``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    beta: float = Field(default=0.05, gt=0)
+    """Reward per nat of log-ratio; 0.05 in the paper."""
+    read: Read = "step"
+    reference: str | None = None
+    """``reference`` (the folder in the checkpoint), a directory or hub name; ``None`` = uniform."""
+    reference_fingerprint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImplicitRewards:
+    """Rewards of one trace, in units of log odds (beta times nats); their sum is the response's reward."""
+
+    steps: tuple[float | None, ...]
+    """Of each step; ``None`` beyond the model's context."""
+    tokens: int
+    """Tokens read for them, by model and reference."""
+
+
+class ImplicitPRM(CheckpointScorer):
     """A :class:`surefoot.protocols.StepScorer` from a causal language model and a reference.
 
     The tokens of a step are those after the last visible token of the step before it, up to its own; messages
@@ -140,17 +186,32 @@ class ImplicitPRM:
         Raises ``CheckpointError`` naming the missing or bad file, or if the reference has other weights than
         the one that the checkpoint was trained against.
         """
-        stored = read_checkpoint(Path(directory), reference=reference, trust_remote_code=trust_remote_code)
+        directory = Path(directory)
+        card = _read_json(directory / CARD, CheckpointCard)
+        if card.family != FAMILY:
+            raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {FAMILY!r}")
+        settings = _read_json(directory / SETTINGS, ImplicitSettings)
+        policy, tokenizer = load_causal(directory, dtype="auto", trust_remote_code=trust_remote_code)
+        own = directory / _OWN_COPY if settings.reference == _OWN_COPY else settings.reference
+        if own is None and reference is not None:
+            raise CheckpointError(f"{directory} was trained without a reference, so it can be given none")
+        other = None
+        if own is not None:
+            try:
+                other, _ = load_causal(reference or own, dtype="auto", trust_remote_code=trust_remote_code)
+            except CheckpointError as error:
+                raise CheckpointError(
+                    f"{directory}: the reference that it was trained against is missing or broken: {error}; "
+                    "say where it is with reference="
+                ) from error
         model = cls(
-            stored.policy.eval(),
-            stored.tokenizer,
-            stored.card,
-            stored.settings,
-            reference=stored.reference,
-            cache=cache,
-            name=Path(directory).name,
+            policy.eval(), tokenizer, card, settings, reference=other, cache=cache, name=directory.name
         )
-        stored.require_reference(model.reference.fingerprint)
+        if settings.reference_fingerprint not in (None, model.reference.fingerprint):
+            raise CheckpointError(
+                f"{directory / SETTINGS}: the reference {str(reference or own)!r} has other weights "
+                "than the one that was trained against"
+            )
         return model
 
     def save(self, directory: Path, *, with_reference: bool = True) -> None:
@@ -158,15 +219,17 @@ class ImplicitPRM:
 
         The reference goes into ``reference/``, or with ``with_reference=False`` only its name is noted.
         """
-        write_checkpoint(
-            directory,
-            policy=self.policy,
-            tokenizer=self.tokenizer,
-            card=self.card,
-            settings=self.settings,
-            reference=self.reference,
-            with_reference=with_reference,
-        )
+        directory.mkdir(parents=True, exist_ok=True)
+        self.policy.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+        reference = self.reference.model
+        changes: dict[str, str | None] = {"reference_fingerprint": self.reference.fingerprint}
+        if with_reference and reference is not None:
+            reference.save_pretrained(directory / _OWN_COPY)
+            self.tokenizer.save_pretrained(directory / _OWN_COPY)
+            changes["reference"] = _OWN_COPY
+        write_json(directory / SETTINGS, self.settings.model_copy(update=changes).model_dump())
+        write_json(directory / CARD, self.card.model_dump())
 
     def to(self, device: str | torch.device) -> ImplicitPRM:
         """Move model and reference."""
@@ -208,16 +271,6 @@ class ImplicitPRM:
         """
         return [self._record(item, found) for item, found in zip(items, self.rewards(items), strict=True)]
 
-    def score(
-        self, problem: Problem | str, solutions: Sequence[str], *, segmenter: Segmenter | None = None
-    ) -> list[StepScores]:
-        """Score pasted solutions of one problem, as :meth:`surefoot.models.scorer.Scorer.score` does."""
-        return self.score_traces(pasted(problem, solutions, segmenter))
-
-    def aggregate(self, scores: StepScores) -> float:
-        """One number for a whole trace, by the checkpoint's own rule."""
-        return aggregate(scores.scores, self.card.aggregation)
-
     def _record(self, item: ProblemTrace, rewards: ImplicitRewards) -> StepScores:
         cut_off = sum(reward is None for reward in rewards.steps)
         limit = self.card.encoding.max_length
@@ -229,3 +282,58 @@ class ImplicitPRM:
             unscored_reason=reason,
             usage=Usage(verifier_tokens=rewards.tokens, calls=1),
         )
+
+
+def scores_of(rewards: Sequence[float | None], read: Read) -> tuple[float | None, ...]:
+    """Rewards (log odds) → scores in [0, 1]; ``None`` stays ``None``.
+
+    For what they mean see :class:`surefoot.models.kinds.implicit.ImplicitPRM`.
+    """
+    total = 0.0
+    scores: list[float | None] = []
+    for reward in rewards:
+        if reward is None:
+            scores.append(None)
+            continue
+        total = total + reward if read == "prefix" else reward
+        scores.append((1 + math.tanh(total / 2)) / 2)  # the sigmoid, without overflow
+    return tuple(scores)
+
+
+def response_of(trace: EncodedTrace) -> Response | None:
+    """Tokens up to the last visible token of the last step read, and where the response begins.
+
+    ``None`` if no step lies within the context. Raises ``ScoreError`` where the family does not say at which
+    token steps begin.
+    """
+    last = max((position for position in trace.positions if position is not None), default=None)
+    if last is None:
+        return None
+    if not trace.starts:
+        raise ScoreError("'starts' is empty: implicit rewards need to know where each step begins")
+    return trace.ids[: last + 1], max(1, trace.starts[0])  # nothing comes before a first token to predict it
+
+
+def counted_tokens(trace: EncodedTrace) -> list[range]:
+    """Token indices that count to each step; empty for a step that is cut off."""
+    return [
+        range(0) if at is None else range(max(1, start), at + 1)
+        for start, at in zip(trace.starts, trace.positions, strict=True)
+    ]
+
+
+def per_step(trace: EncodedTrace, ratio: torch.Tensor, first: int) -> tuple[float | None, ...]:
+    """Rewards of the steps from those of the response's tokens, which begin at token ``first``."""
+    return tuple(
+        None if at is None else float(ratio[tokens.start - first : tokens.stop - first].sum())
+        for tokens, at in zip(counted_tokens(trace), trace.positions, strict=True)
+    )
+
+
+def _read_json(path: Path, kind: type[M]) -> M:
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path.parent} is no implicit reward model: {path.name} is missing") from error
+    except ValidationError as error:
+        raise CheckpointError(f"{path}: {error}") from error

@@ -4,7 +4,7 @@ The hidden state of a causal trunk depends on the tokens before it only. The tra
 alternatives that raters saw at each step of one solution (PRM800K has some thirty a problem), form a tree of
 tokens. Sorted, the sequences walk that tree depth first: each adds a branch to the path of the one before.
 The branches go through the trunk in passes of a bounded number of tokens; a branch attends to its ancestors
-in earlier passes through a pool of keys and values (``surefoot.models.tree_attention``).
+in earlier passes through a pool of keys and values (``surefoot.models.engine.tree_attention``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from surefoot.models.reward_model import pad_batch
-from surefoot.models.tree_attention import Branch, Slots, TokenPool, attending_to_trees, read_branches
+from surefoot.models.engine.tree_attention import Branch, Slots, TokenPool, attending_to_trees, read_branches
 from surefoot.tree import Tokens, shared_length
 
 PASS_TOKENS = {"cpu": 1024}
@@ -128,6 +127,17 @@ def read_trees(
     if ended:
         yield flush()
     pool.release()
+
+
+def pad_batch(sequences: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Right-pad token ids to ``[B, T]``; returns ids and mask. Padding is id 0, masked, never read."""
+    width = max(map(len, sequences))
+    ids = torch.zeros((len(sequences), width), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = torch.tensor(sequence)
+        mask[row, : len(sequence)] = 1
+    return ids, mask
 
 
 def tree_limit(trunk: PreTrainedModel) -> int:

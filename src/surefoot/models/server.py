@@ -1,4 +1,8 @@
-"""Step scores from a server: vLLM's pooling and classification interfaces, or this package's gateway."""
+"""Reward models behind a server.
+
+:class:`RemoteScorer` reads scores from vLLM's pooling and classification interfaces or from this package's
+gateway. :func:`open_server` asks a server what it is.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,19 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError, OpenAI
 
-from surefoot.errors import ScoreError
-from surefoot.models.remote_wire import Reply, Wire, WireError
+from surefoot.errors import CheckpointError, ScoreError
+from surefoot.models.card import SERVER, CheckpointCard
+from surefoot.models.kinds.generative import FAMILY as GENERATIVE
+from surefoot.models.kinds.generative import GenerativeVerifier
+from surefoot.models.kinds.verifier_format import VerifierFormat
+from surefoot.models.kinds.yes_no import OpenAIYesNo
+from surefoot.models.scorer import CheckpointScorer
+from surefoot.models.wire_formats import Gateway, Reply, Wire, WireError
+from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
 
@@ -21,7 +33,7 @@ _SHOWN = 300
 """Characters of a server's own words that go into an error."""
 
 
-class RemoteScorer:
+class RemoteScorer(CheckpointScorer):
     """A :class:`surefoot.protocols.StepScorer` over HTTP.
 
     **Check.** When it is made, one small trace is scored and the answer held to the wire's documented shape:
@@ -51,6 +63,7 @@ class RemoteScorer:
         timeout_s: float = 120.0,
         reference: StepScorer | None = None,
         tolerance: float = 0.01,
+        card: CheckpointCard | None = None,
     ) -> None:
         """``base_url`` with or without ``/v1``; ``api_key`` defaults to ``OPENAI_API_KEY``.
 
@@ -63,12 +76,15 @@ class RemoteScorer:
             )
         self.wire, self.name, self.batch_size, self.concurrency = wire, name, batch_size, concurrency
         self.failures: Counter[str] = Counter()
-        root = base_url.rstrip("/").removesuffix("/v1")
+        self.card = card or CheckpointCard(
+            family=SERVER, kind="prm", label_source="not stated by the server", base=base_url
+        )
+        root = _root(base_url)
         self._url = root + wire.path
         # The official client brings the retries; a server that is not OpenAI's takes any path.
         self._client = OpenAI(
             base_url=root,
-            api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
+            api_key=_key(api_key),
             max_retries=max_retries,
             timeout=timeout_s,
         )
@@ -169,6 +185,52 @@ class RemoteScorer:
             raise _CallError(f"connection failed: {error.__cause__ or error}") from error
         except APIError as error:
             raise _CallError(f"request failed: {error}") from error
+
+
+def open_server(url: str, *, family: str | None = None, chains: int = 1) -> CheckpointScorer:
+    """The reward model at ``url``, which has one model or is a gateway of this package.
+
+    A gateway scores by itself. Of another OpenAI-compatible server a generative verifier is made if
+    ``family`` is ``generative``: its model writes ``chains`` critiques per trace in the default format, and
+    the odds of yes are read from its log probabilities. Raises ``CheckpointError`` if the server does not
+    answer, or if it has no step scores.
+    """
+    if family not in (None, GENERATIVE):
+        raise CheckpointError(f"family={family!r} is for a checkpoint; a server has {GENERATIVE!r} or none")
+    root = _root(url)
+    try:
+        with OpenAI(base_url=f"{root}/v1", api_key=_key(None), timeout=30.0) as client:
+            models = list(client.models.list())
+    except APIError as error:
+        raise CheckpointError(f"{url}: the server does not list its models: {error}") from error
+    owners = {model.owned_by for model in models}
+    if family is None and owners == {"surefoot"}:
+        try:
+            return RemoteScorer(Gateway(), base_url=root, name=urlsplit(root).netloc)
+        except ScoreError as error:
+            raise CheckpointError(str(error)) from error
+    names = [model.id for model in models]
+    if family is None:
+        raise CheckpointError(
+            f"{url} serves {', '.join(names) or 'no model'} and is no gateway of this package; "
+            f"family={GENERATIVE!r} reads a model that writes critiques, and RemoteScorer vLLM's pooling"
+        )
+    if len(names) != 1:
+        raise CheckpointError(f"{url} serves {len(names)} models ({', '.join(names)}); one is needed")
+    form = VerifierFormat()
+    policy = OpenAIPolicy(
+        model=names[0], base_url=f"{root}/v1", dialect="vllm" if owners == {"vllm"} else "openai"
+    )
+    reader = OpenAIYesNo(model=names[0], base_url=f"{root}/v1", yes=form.yes, no=form.no)
+    return GenerativeVerifier(policy, reader, form=form, chains=chains)
+
+
+def _root(url: str) -> str:
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _key(api_key: str | None) -> str:
+    return api_key or os.environ.get("OPENAI_API_KEY") or "none"
 
 
 class _CallError(Exception):

@@ -20,10 +20,9 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from surefoot.errors import CheckpointError
 from surefoot.io import write_json
 from surefoot.models.card import CARD, CheckpointCard, read_card
+from surefoot.models.checkpoint import fetch_checkpoint, load_pretrained, push_checkpoint
 from surefoot.models.encoding import EncodedTrace, encode_traces
-from surefoot.models.hub import fetch_checkpoint, push_checkpoint
 from surefoot.models.lora import base_of, has_adapter, load_adapter, save_adapter
-from surefoot.models.pretrained import load_pretrained
 from surefoot.protocols import ProblemTrace
 
 FAMILY = "surefoot"
@@ -207,14 +206,3 @@ def _add_marker(trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, mark
         trunk.resize_token_embeddings(len(tokenizer), mean_resizing=False)
         with torch.no_grad():
             trunk.get_input_embeddings().weight[known:] = mean
-
-
-def pad_batch(sequences: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right-pad token ids to ``[B, T]``; returns ids and mask. Padding is id 0, masked, never read."""
-    width = max(map(len, sequences))
-    ids = torch.zeros((len(sequences), width), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, sequence in enumerate(sequences):
-        ids[row, : len(sequence)] = torch.tensor(sequence)
-        mask[row, : len(sequence)] = 1
-    return ids, mask

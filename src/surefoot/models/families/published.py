@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, Self
 
 import torch
 from torch import nn
@@ -21,12 +21,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.families._checkpoint import Checkpoint
+from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.scorer import Scorer, StepModel
 from surefoot.policies.prompts import special_tokens
 from surefoot.protocols import ProblemTrace
-
-if TYPE_CHECKING:
-    from surefoot.models.families.eurus import ImplicitModel
 
 
 class Fit(IntEnum):
@@ -38,6 +36,12 @@ class Fit(IntEnum):
     YES = 2
 
 
+class FamilyModel(StepModel, Protocol):
+    """A published model, which can be moved to another device."""
+
+    def to(self, device: Any, /) -> Self: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """One published way to write a trace and to read its scores."""
@@ -46,7 +50,10 @@ class Family:
     repositories: tuple[str, ...]
     """Names on the hub, ``owner/name``."""
     fit: Callable[[Checkpoint], Fit]
-    load: Callable[[Checkpoint], PublishedModel | ImplicitModel]
+    load: Callable[[Checkpoint], FamilyModel]
+    scorer: type[Scorer] = Scorer
+    has_reference: bool = False
+    """Whether scores compare the model with a second one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +66,7 @@ class Written:
 
 
 class PublishedModel(nn.Module, ABC):
-    """A :class:`surefoot.models.step_model.StepModel` with the trunk and head of a published checkpoint.
+    """A :class:`surefoot.models.scorer.StepModel` with the trunk and head of a published checkpoint.
 
     The head works in float32, whatever the trunk's type.
     """

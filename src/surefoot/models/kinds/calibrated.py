@@ -21,10 +21,9 @@ from sklearn.isotonic import IsotonicRegression
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.io import write_json
 from surefoot.models.card import CALIBRATION
-from surefoot.models.scorer import CheckpointScorer, pasted
-from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
-from surefoot.records import Problem, StepScores, content_id
-from surefoot.scores import aggregate
+from surefoot.models.scorer import CheckpointScorer
+from surefoot.protocols import ProblemTrace, StepScorer
+from surefoot.records import StepScores, content_id
 from surefoot.stats.calibration import expected_calibration_error
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -179,7 +178,7 @@ class CalibratedScorer:
         return record.model_copy(update={"scores": scores, "scorer": name})
 
 
-class CalibratedPRM(CalibratedScorer):
+class CalibratedPRM(CalibratedScorer, CheckpointScorer):
     """A calibrated checkpoint: what ``load_prm(path, calibrated=True)`` gives.
 
     Its card and its rule of aggregation are the checkpoint's; the rule reduces the calibrated scores.
@@ -189,16 +188,6 @@ class CalibratedPRM(CalibratedScorer):
         super().__init__(scorer, calibration)
         self.card = scorer.card
         self.name = f"{scorer.name}+{calibration.map.kind}"
-
-    def score(
-        self, problem: Problem | str, solutions: Sequence[str], *, segmenter: Segmenter | None = None
-    ) -> list[StepScores]:
-        """Score pasted solutions of one problem, as :meth:`surefoot.models.scorer.Scorer.score` does."""
-        return self.score_traces(pasted(problem, solutions, segmenter))
-
-    def aggregate(self, scores: StepScores) -> float:
-        """One number for a whole trace, by the checkpoint's own rule."""
-        return aggregate(scores.scores, self.card.aggregation)
 
 
 def _fit_temperature(score: FloatArray, fact: FloatArray) -> TemperatureMap:

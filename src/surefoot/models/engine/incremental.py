@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from transformers import PreTrainedModel
 
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.packing import Reading, read_trees
-from surefoot.models.scorer import Scorer, readable
-from surefoot.models.step_model import StepModel
-from surefoot.models.tree_attention import Slots, TokenPool
+from surefoot.models.engine.packing import Reading, read_trees
+from surefoot.models.engine.tree_attention import Slots, TokenPool
+from surefoot.models.scorer import Scorer, StepModel, readable
 from surefoot.policies.prefix_cache import bytes_a_token
 from surefoot.tree import PrefixIndex, Tokens
 

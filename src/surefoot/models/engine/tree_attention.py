@@ -28,7 +28,7 @@ _BLOCK = {"cpu": 128}
 _CALL = {"cpu": 4e6}
 """What a further call of attention costs, in floating-point operations left undone meanwhile."""
 _HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "cache_position", "use_cache"}
-"""Arguments that change nothing here: windows are kept out by :func:`surefoot.models.packing.tree_limit`."""
+"""Arguments that change nothing here: windows are kept out by ``engine.packing.tree_limit``."""
 
 
 class TokenPool:

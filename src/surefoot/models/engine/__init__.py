@@ -1,0 +1,1 @@
+"""How hidden states and log-probabilities are computed: packing, tree attention, incremental reading."""

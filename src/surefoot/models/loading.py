@@ -1,0 +1,246 @@
+"""Opening reward models: checkpoints trained here by their card, published ones by name or files, servers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from surefoot.errors import CheckpointError
+from surefoot.models.card import CALIBRATION, CARD, read_card
+from surefoot.models.checkpoint import fetch_checkpoint
+from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.families.registry import FAMILIES, family_names, find_family
+from surefoot.models.kinds.classifier import FAMILY as CLASSIFIER
+from surefoot.models.kinds.classifier import HEAD, RewardModel
+from surefoot.models.kinds.ensemble import Ensemble
+from surefoot.models.kinds.generative import FAMILY as GENERATIVE
+from surefoot.models.kinds.generative import FORMAT, load_verifier
+from surefoot.models.kinds.implicit import FAMILY as IMPLICIT
+from surefoot.models.kinds.implicit import SETTINGS, ImplicitPRM
+from surefoot.models.lora import base_of
+from surefoot.models.scorer import CheckpointScorer, Scorer
+from surefoot.models.server import open_server
+
+IDENTIFYING = (CARD, HEAD, SETTINGS, FORMAT, "training.json", CALIBRATION)
+"""Files of any kind that tell one checkpoint from another."""
+
+_FOR = {"reference": "implicit rewards", "base": "adapters", "chains": "generative verifiers"}
+"""What has the options that not every kind has."""
+
+
+def load_prm(
+    name: str | Path | Sequence[str | Path],
+    *,
+    family: str | None = None,
+    device: str = "cpu",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+    reference: str | Path | None = None,
+    base: str | Path | None = None,
+    chains: int = 1,
+    calibrated: bool = False,
+    batch_tokens: int = 16_384,
+) -> CheckpointScorer:
+    """Load a reward model; ``load_prm(name).score(problem, solutions)`` scores.
+
+    ``name`` is a directory, a name on the hub, or the address of a server (``http://host:8000``): the gateway
+    of this package, or, with ``family="generative"``, an OpenAI-compatible server of a model that writes
+    critiques. Several names give the mean of their scores (:class:`surefoot.models.Ensemble`).
+
+    A checkpoint trained here, of any kind (step classifier or outcome model, implicit, generative), is known
+    by its ``surefoot.json``, a published one by its repository's name or its files, unless ``family`` names
+    it. ``dtype`` is that of the weights, e.g. ``bfloat16`` (``auto`` = as saved). ``reference`` is the second
+    model of an implicit reward, ``base`` the model that an adapter is for, each where it is not the one that
+    the checkpoint names. ``chains`` critiques of a generative verifier are averaged. ``batch_tokens`` bounds
+    a forward pass of a classifier. Code that comes with a checkpoint is run only with ``trust_remote_code``.
+
+    Scores are the model's own unless ``calibrated``: then they go through the map in ``calibration.json``
+    (:func:`surefoot.models.fit_calibration`), which has to be there. A threshold that was chosen on one is
+    none for the other.
+
+    Raises ``CheckpointError`` if there is no such checkpoint, it lacks files or weights, no family fits, an
+    option is given that its kind does not have, or a server does not answer or is of no known kind.
+    """
+    options = Opening(
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        reference=reference,
+        base=base,
+        chains=chains,
+        batch_tokens=batch_tokens,
+    )
+    names = [name] if isinstance(name, str | Path) else list(name)
+    scorers = [_open(one, family=family, options=options, calibrated=calibrated) for one in names]
+    if len(scorers) == 1:
+        return scorers[0]
+    try:
+        return Ensemble(scorers)
+    except ValueError as error:
+        raise CheckpointError(f"no ensemble of {', '.join(map(str, names)) or 'nothing'}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """How a checkpoint is to be opened; for the fields see :func:`load_prm`."""
+
+    device: str
+    dtype: str
+    trust_remote_code: bool
+    reference: str | Path | None
+    base: str | Path | None
+    chains: int
+    batch_tokens: int
+
+    def refuse(self, *names: str, of: str) -> None:
+        """Raise ``CheckpointError`` if an option is set that a checkpoint ``of`` a kind does not have."""
+        for name in names:
+            if (value := getattr(self, name)) not in (None, 1):
+                raise CheckpointError(f"{name}={value!r} is for {_FOR[name]}; this is {of}")
+
+    def cast(self, *modules: nn.Module) -> None:
+        """Put weights into ``dtype``, unless it is ``auto``. Raises ``CheckpointError`` for no such type."""
+        if self.dtype == "auto":
+            return
+        dtype = getattr(torch, self.dtype, None)
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise CheckpointError(f"dtype={self.dtype!r} holds no weights; try bfloat16, float16 or float32")
+        for module in modules:
+            module.to(dtype=dtype)
+
+
+def is_server(name: str | Path) -> bool:
+    """Whether ``name`` is the address of a server."""
+    return str(name).startswith(("http://", "https://"))
+
+
+def locate(path: str | Path) -> Path:
+    """Directory of a checkpoint; a name ``owner/name`` that is no directory is fetched from the hub.
+
+    Raises ``CheckpointError`` if the hub has none of that name or cannot be reached.
+    """
+    hub_name = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", str(path))
+    return fetch_checkpoint(path) if hub_name and not Path(path).is_dir() else Path(path)
+
+
+def is_own(directory: Path) -> bool:
+    """Whether the directory holds a checkpoint trained here, or nothing that another could have written."""
+    return (directory / CARD).is_file() or not (directory / "config.json").is_file()
+
+
+def identifying_files(path: str | Path | Sequence[str | Path]) -> dict[str, Path]:
+    """Files that tell this checkpoint, or these, from another; none for a server.
+
+    Of one trained here small files are enough, for they hold the losses of its training; a published one is
+    identified by its weights.
+    """
+    if not isinstance(path, str | Path):
+        return {
+            f"{n}/{file}": at for n, one in enumerate(path) for file, at in identifying_files(one).items()
+        }
+    if is_server(path):
+        return {}
+    directory = locate(path)
+    if is_own(directory):
+        names = set(IDENTIFYING)
+    else:
+        names = {"config.json", "tokenizer_config.json", CALIBRATION}
+        names |= {file.name for ending in ("safetensors", "bin") for file in directory.glob(f"*.{ending}")}
+    return {name: directory / name for name in sorted(names) if (directory / name).is_file()}
+
+
+def _open(name: str | Path, *, family: str | None, options: Opening, calibrated: bool) -> CheckpointScorer:
+    if is_server(name):
+        if calibrated:
+            raise CheckpointError(
+                f"{name}: scores of a server cannot be calibrated here; calibrate its model"
+            )
+        options.refuse("reference", "base", of=f"a server ({name})")
+        return open_server(str(name), family=family, chains=options.chains)
+    directory = locate(name)
+    if family in OWN or (family is None and is_own(directory)):
+        scorer = _own(directory, name=Path(name).name, family=family, options=options)
+    else:
+        options.refuse("base", "chains", of=f"a published checkpoint ({name})")
+        scorer = _published(directory, name=str(name), family=family, options=options)
+    if not calibrated:
+        return scorer
+    from surefoot.models.kinds.calibrated import CalibratedPRM, load_calibration  # scikit-learn: slow to load
+
+    return CalibratedPRM(scorer, load_calibration(directory))
+
+
+def _published(directory: Path, *, name: str, family: str | None, options: Opening) -> Scorer:
+    checkpoint = Checkpoint(
+        directory,
+        dtype=options.dtype,
+        trust_remote_code=options.trust_remote_code,
+        reference=options.reference,
+    )
+    if family not in (None, *(known.name for known in FAMILIES)):
+        own = ", ".join(map(repr, OWN))
+        raise CheckpointError(f"family={family!r} is not known; choose {family_names(FAMILIES)}, {own}")
+    known = find_family(checkpoint, name=name, family=family)
+    if not known.has_reference:
+        options.refuse("reference", of=f"of family {known.name!r}")
+    model = known.load(checkpoint).to(options.device)
+    return known.scorer(model, name=Path(name).name, batch_tokens=options.batch_tokens)
+
+
+def _own(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:
+    card = read_card(directory)
+    if card.family not in _KINDS:
+        kinds = ", ".join(map(repr, _KINDS))
+        raise CheckpointError(
+            f"{directory / CARD}: family {card.family!r} is none that is trained here: {kinds}"
+        )
+    if family not in (None, card.family):
+        raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {family!r}")
+    if base_of(directory) is None:
+        options.refuse("base", of=f"whole ({directory})")
+    return _KINDS[card.family](directory, name, options)
+
+
+def _classifier(directory: Path, name: str, options: Opening) -> CheckpointScorer:
+    options.refuse("reference", "chains", of="a step classifier")
+    model = RewardModel.load(directory, base=options.base, trust_remote_code=options.trust_remote_code)
+    options.cast(model.trunk)  # not the head: it is small
+    return Scorer(model.to(options.device), name=name, batch_tokens=options.batch_tokens)
+
+
+def _implicit(directory: Path, name: str, options: Opening) -> CheckpointScorer:
+    options.refuse("chains", of="an implicit reward model")
+    model = ImplicitPRM.load(
+        directory, reference=options.reference, trust_remote_code=options.trust_remote_code
+    )
+    model.name = name
+    reference = model.reference.model
+    options.cast(model.policy, *([] if reference is None else [reference]))
+    return model.to(options.device)
+
+
+def _generative(directory: Path, _name: str, options: Opening) -> CheckpointScorer:
+    options.refuse("reference", of="a generative verifier")
+    return load_verifier(
+        directory,
+        base=options.base,
+        device=options.device,
+        dtype=options.dtype,
+        trust_remote_code=options.trust_remote_code,
+        chains=options.chains,
+    )
+
+
+_KINDS: dict[str, Callable[[Path, str, Opening], CheckpointScorer]] = {
+    CLASSIFIER: _classifier,
+    IMPLICIT: _implicit,
+    GENERATIVE: _generative,
+}
+
+OWN = tuple(_KINDS)
+"""Families of the checkpoints trained here."""
