@@ -41,7 +41,7 @@ from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Sampling, StepScorer
 from surefoot.rl.actor import Actor, passes
 from surefoot.rl.advantage import Advantage, Group, LeaveOneOut
-from surefoot.rl.assess import Judges, assess
+from surefoot.rl.advantages import Judges, training_samples
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import Credit, Effective, MinForm, Outcome, Summed
 from surefoot.rl.rollouts import Rollout, roll_out
@@ -109,9 +109,10 @@ def gradients(compared: dict[str, Rule], batches: int) -> dict[str, Array]:
             )
             for name, rule in compared.items():
                 config = RLConfig(credit=rule.credit, advantage=rule.advantage)
-                assessed = assess(rolled.groups, Judges(scorer=rule.scorer), config).flat
+                groups = training_samples(rolled.groups, Judges(scorer=rule.scorer), config)
+                samples = [one for group in groups for one in group]
                 found[name].append(
-                    gradient(actor, [one.rollout for one in assessed], [one.advantages for one in assessed])
+                    gradient(actor, [one.rollout for one in samples], [one.advantages for one in samples])
                 )
             print(f"batch {batch + 1} of {batches}", flush=True)
     return {name: np.stack(rows) for name, rows in found.items()}

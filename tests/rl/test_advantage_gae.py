@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.errors import TrainingError
-from surefoot.rl.advantage import Credited, Gae
-from surefoot.rl.credit import MinForm, Scored, Stream
+from surefoot.rl.advantage import Gae
+from surefoot.rl.credit import MinForm, RewardStream, ScoredRollout
 
 shares = st.floats(0, 1)
 
 
 @st.composite
-def _valued(draw: st.DrawFn, **options: object) -> list[Credited]:
+def _valued(draw: st.DrawFn, **options: object) -> list[ScoredRollout]:
     numbers = st.floats(-2, 2)
     return [
         replace(one, values=np.array(draw(st.lists(numbers, min_size=one.tokens, max_size=one.tokens))))
@@ -26,9 +26,9 @@ def _valued(draw: st.DrawFn, **options: object) -> list[Credited]:
     ]
 
 
-def _token_rewards(one: Credited) -> list[float]:
+def _token_rewards(one: ScoredRollout) -> list[float]:
     return [
-        sum(stream.weight * value for stream in one.streams
+        sum(stream.weight * value for stream in one.rewards
             for place, value in zip(stream.at, stream.values, strict=True) if place == token)
         for token in range(one.tokens)
     ]  # fmt: skip
@@ -36,7 +36,7 @@ def _token_rewards(one: Credited) -> list[float]:
 
 @few
 @given(_valued(streams=2, empty=False), shares.filter(bool), shares)
-def test_it_is_the_sum_of_discounted_errors(group: list[Credited], gamma: float, lam: float) -> None:
+def test_it_is_the_sum_of_discounted_errors(group: list[ScoredRollout], gamma: float, lam: float) -> None:
     estimator = Gae(gamma=gamma, lam=lam)
     found, targets = estimator.advantages([group])[0], estimator.targets([group])[0]
     for one, array, target in zip(group, found, targets, strict=True):
@@ -52,7 +52,7 @@ def test_it_is_the_sum_of_discounted_errors(group: list[Credited], gamma: float,
 
 @few
 @given(_valued(empty=False), shares.filter(bool))
-def test_lambda_1_is_the_return_less_the_value(group: list[Credited], gamma: float) -> None:
+def test_lambda_1_is_the_return_less_the_value(group: list[ScoredRollout], gamma: float) -> None:
     for one, array in zip(group, Gae(gamma=gamma, lam=1.0).advantages([group])[0], strict=True):
         rewards = _token_rewards(one)
         returns = [
@@ -64,7 +64,7 @@ def test_lambda_1_is_the_return_less_the_value(group: list[Credited], gamma: flo
 
 @few
 @given(_valued(empty=False), shares.filter(bool))
-def test_lambda_0_is_the_error_of_one_step(group: list[Credited], gamma: float) -> None:
+def test_lambda_0_is_the_error_of_one_step(group: list[ScoredRollout], gamma: float) -> None:
     for one, array in zip(group, Gae(gamma=gamma, lam=0.0).advantages([group])[0], strict=True):
         following = np.append(one.values[1:], 0.0)
         np.testing.assert_allclose(array, _token_rewards(one) + gamma * following - one.values, atol=1e-9)
@@ -78,20 +78,20 @@ def test_a_critic_that_knows_the_return_leaves_nothing(
         sum(gamma**later * reward for later, reward in enumerate(rewards[token:]))
         for token in range(len(rewards))
     ]
-    stream = Stream(at=tuple(range(len(rewards))), values=tuple(rewards))
+    stream = RewardStream(at=tuple(range(len(rewards))), values=tuple(rewards))
     one = credited(len(rewards), stream, values=returns)
     np.testing.assert_allclose(Gae(gamma=gamma, lam=lam).advantages([[one]])[0][0], 0, atol=1e-9)
     np.testing.assert_allclose(Gae(gamma=gamma, lam=lam).targets([[one]])[0][0], returns, atol=1e-9)
 
 
 def test_weights_scale_the_rewards() -> None:
-    one = credited(2, Stream(at=(1,), values=(1.0,), weight=3.0), values=[0.0, 0.0])
+    one = credited(2, RewardStream(at=(1,), values=(1.0,), weight=3.0), values=[0.0, 0.0])
     assert Gae(lam=1.0).advantages([[one]])[0][0].tolist() == [3.0, 3.0]
 
 
 def test_centred_streams_are_added_and_are_not_what_the_critic_learns() -> None:
-    own = Stream(at=(0, 1), values=(1.0, -1.0), weight=2.0, reach="own", centred=True)
-    one = credited(2, Stream(at=(1,), values=(1.0,)), own, values=[0.5, 0.5])
+    own = RewardStream(at=(0, 1), values=(1.0, -1.0), weight=2.0, reach="own", centred=True)
+    one = credited(2, RewardStream(at=(1,), values=(1.0,)), own, values=[0.5, 0.5])
     estimator = Gae(lam=1.0)
     assert estimator.advantages([[one]])[0][0].tolist() == [2.5, -1.5]
     assert estimator.targets([[one]])[0][0].tolist() == [1.0, 1.0]
@@ -102,7 +102,7 @@ def test_centred_streams_are_added_and_are_not_what_the_critic_learns() -> None:
 
 @given(shares.filter(bool))
 def test_returns_given_to_tokens_are_the_returns_that_the_critic_learns(gamma: float) -> None:
-    scored = Scored(tokens=5, ends=(1, 2, 4), scores=(0.9, 0.2, 0.7))
+    scored = ScoredRollout(tokens=5, ends=(1, 2, 4), scores=(0.9, 0.2, 0.7))
     streams = MinForm(form="strict").credit([[scored]])[0][0]
     one = credited(5, *streams, values=[0.1, 0.2, 0.3, 0.4, 0.5])
     targets = Gae(gamma=gamma, lam=1.0).targets([[one]])[0][0]
@@ -110,8 +110,8 @@ def test_returns_given_to_tokens_are_the_returns_that_the_critic_learns(gamma: f
 
 
 def test_a_rollout_without_rewards_teaches_nobody() -> None:
-    nothing = credited(2, Stream(at=(), values=()), values=[5.0, 5.0])
-    rewarded = credited(1, Stream(at=(0,), values=(1.0,)), values=[0.0])
+    nothing = credited(2, RewardStream(at=(), values=()), values=[5.0, 5.0])
+    rewarded = credited(1, RewardStream(at=(0,), values=(1.0,)), values=[0.0])
     found = Gae(whiten=True).advantages([[nothing, rewarded, rewarded], []])
     assert found[0][0].tolist() == [0.0, 0.0]
     assert Gae().targets([[nothing, rewarded]])[0][0] is None
@@ -119,13 +119,13 @@ def test_a_rollout_without_rewards_teaches_nobody() -> None:
 
 
 def test_whitening_is_over_the_batch() -> None:
-    batch = [[credited(1, Stream(at=(0,), values=(reward,)), values=[0.0])] for reward in (1.0, 3.0)]
+    batch = [[credited(1, RewardStream(at=(0,), values=(reward,)), values=[0.0])] for reward in (1.0, 3.0)]
     found = Gae(whiten=True).advantages(batch)
     assert [group[0][0] for group in found] == pytest.approx([-1 / np.sqrt(2), 1 / np.sqrt(2)])
 
 
 def test_values_that_are_missing_or_too_few_are_refused() -> None:
-    stream = Stream(at=(1,), values=(1.0,))
+    stream = RewardStream(at=(1,), values=(1.0,))
     with pytest.raises(TrainingError, match="critic"):
         Gae().advantages([[credited(2, stream)]])
     with pytest.raises(TrainingError, match="2 tokens"):

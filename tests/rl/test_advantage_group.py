@@ -8,8 +8,8 @@ from credited import credited, dense, few, groups, later_sum, own_value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.rl.advantage import Credited, Group
-from surefoot.rl.credit import Outcome, Scored, Stream
+from surefoot.rl.advantage import Group
+from surefoot.rl.credit import Outcome, RewardStream, ScoredRollout
 
 
 def test_process_supervision_of_the_worked_example() -> None:
@@ -20,7 +20,7 @@ def test_process_supervision_of_the_worked_example() -> None:
 
 
 def test_outcome_supervision_is_the_standard_score_at_every_token() -> None:
-    group = [Scored(tokens=3, ends=(2,), outcome=outcome) for outcome in (1.0, 0.0, 0.0, 0.0)]
+    group = [ScoredRollout(tokens=3, ends=(2,), outcome=outcome) for outcome in (1.0, 0.0, 0.0, 0.0)]
     rolled = [credited(3, *streams) for streams in Outcome().credit([group])[0]]
     population = Group(epsilon=0).advantages([rolled])[0]
     assert population[0].tolist() == pytest.approx([np.sqrt(3)] * 3)
@@ -31,21 +31,23 @@ def test_outcome_supervision_is_the_standard_score_at_every_token() -> None:
 
 @few
 @given(groups(streams=2), st.booleans(), st.sampled_from(["returns", "own"]))
-def test_it_is_the_definition(group: list[Credited], scale: bool, reach: str) -> None:
+def test_it_is_the_definition(group: list[ScoredRollout], scale: bool, reach: str) -> None:
     group = [
-        credited(one.tokens, one.streams[0], Stream(at=two.at, values=two.values, weight=0.5, reach=reach))
+        credited(
+            one.tokens, one.rewards[0], RewardStream(at=two.at, values=two.values, weight=0.5, reach=reach)
+        )
         for one in group
-        for two in [one.streams[1]]
+        for two in [one.rewards[1]]
     ]
     found = Group(scale=scale).advantages([group])[0]
     expected = [np.zeros(one.tokens) for one in group]
     for source in (0, 1):
-        pool = [value for one in group for value in one.streams[source].values]
-        if sum(bool(one.streams[source].at) for one in group) < 2 or len(set(pool)) == 1:
+        pool = [value for one in group for value in one.rewards[source].values]
+        if sum(bool(one.rewards[source].at) for one in group) < 2 or len(set(pool)) == 1:
             continue
         spread = np.std(pool) + 1e-6 if scale else 1.0
         for one, array in zip(group, expected, strict=True):
-            stream = one.streams[source]
+            stream = one.rewards[source]
             values = [(value - np.mean(pool)) / spread for value in stream.values]
             reached = later_sum if stream.reach == "returns" else own_value
             array += [stream.weight * reached(stream.at, values, token) for token in range(one.tokens)]
@@ -55,7 +57,7 @@ def test_it_is_the_definition(group: list[Credited], scale: bool, reach: str) ->
 
 @few
 @given(groups(empty=False))
-def test_the_normalised_rewards_of_a_group_sum_to_0(group: list[Credited]) -> None:
+def test_the_normalised_rewards_of_a_group_sum_to_0(group: list[ScoredRollout]) -> None:
     total = sum(array[0] for array in Group().advantages([group])[0])
     assert total == pytest.approx(0, abs=1e-6)
 
@@ -68,7 +70,7 @@ def test_equal_rewards_give_exactly_0(reward: float, lengths: list[int]) -> None
 
 @few
 @given(groups(streams=2), st.randoms())
-def test_the_order_of_a_group_does_not_matter(group: list[Credited], random: st.Random) -> None:
+def test_the_order_of_a_group_does_not_matter(group: list[ScoredRollout], random: st.Random) -> None:
     order = random.sample(range(len(group)), len(group))
     found = Group().advantages([group, [group[index] for index in order]])
     for place, index in enumerate(order):
@@ -81,7 +83,7 @@ def test_centred_streams_have_no_baseline() -> None:
 
 
 def test_rollouts_without_a_reward_are_not_counted() -> None:
-    unjudged = credited(2, Stream(at=(), values=()))
+    unjudged = credited(2, RewardStream(at=(), values=()))
     found = Group(epsilon=0).advantages([[dense(1.0), unjudged, dense(0.0)]])[0]
     assert [array.tolist() for array in found] == [[1.0], [0.0, 0.0], [-1.0]]
 

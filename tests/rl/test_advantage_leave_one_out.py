@@ -11,8 +11,8 @@ from credited import credited, dense, few, groups, later_sum, own_value, rewards
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.rl.advantage import Credited, LeaveOneOut
-from surefoot.rl.credit import Implicit, Mixed, Scored, Stream
+from surefoot.rl.advantage import LeaveOneOut
+from surefoot.rl.credit import Implicit, Mixed, RewardStream, ScoredRollout
 
 BASELINES = ("event", "token", "prime")
 
@@ -24,33 +24,33 @@ def test_prime_s_worked_example(baseline: str) -> None:
     assert sum(array[0] for array in found) == pytest.approx(0)
 
 
-def _expected(group: list[Credited], baseline: str) -> list[list[float]]:
+def _expected(group: list[ScoredRollout], baseline: str) -> list[list[float]]:
     """Later sums of the formulas in the class's docstring, token by token."""
-    present = [one for one in group if one.streams[0].at]
+    present = [one for one in group if one.rewards[0].at]
     if len(present) < 2:
         return [[0.0] * one.tokens for one in group]
-    means = [float(np.mean(one.streams[0].values)) for one in present]
-    lengths = [np.diff((-1, *one.streams[0].at)).tolist() for one in present]
-    single = all(len(one.streams[0].at) == 1 for one in present)
+    means = [float(np.mean(one.rewards[0].values)) for one in present]
+    lengths = [np.diff((-1, *one.rewards[0].at)).tolist() for one in present]
+    single = all(len(one.rewards[0].at) == 1 for one in present)
     shifted = []
     for index, one in enumerate(present):
-        values = one.streams[0].values
+        values = one.rewards[0].values
         others = [other for other in range(len(present)) if other != index]
         if baseline == "prime":
             count = len(present)
             shifted.append([value * count / (count - 1) - sum(means) / (count - 1) for value in values])
         elif baseline == "event" or single:
             shifted.append([value - np.mean([means[other] for other in others]) for value in values])
-        elif one.streams[0].reach == "own":
+        elif one.rewards[0].reach == "own":
             pool = [
                 value
                 for other in others
-                for value, tokens in zip(present[other].streams[0].values, lengths[other], strict=True)
+                for value, tokens in zip(present[other].rewards[0].values, lengths[other], strict=True)
                 for _ in range(tokens)
             ]
             shifted.append([value - np.mean(pool) for value in values])
         else:
-            rate = sum(sum(present[other].streams[0].values) for other in others)
+            rate = sum(sum(present[other].rewards[0].values) for other in others)
             rate /= sum(sum(lengths[other]) for other in others)
             shifted.append(
                 [value - rate * tokens for value, tokens in zip(values, lengths[index], strict=True)]
@@ -58,7 +58,7 @@ def _expected(group: list[Credited], baseline: str) -> list[list[float]]:
     found = iter(shifted)
     expected = []
     for one in group:
-        stream = one.streams[0]
+        stream = one.rewards[0]
         values = next(found) if stream.at else []
         reached = later_sum if stream.reach == "returns" else own_value
         expected.append([reached(stream.at, values, token) for token in range(one.tokens)])
@@ -70,7 +70,7 @@ def _expected(group: list[Credited], baseline: str) -> list[list[float]]:
 def test_it_is_the_definition(baseline: str, reach: str) -> None:
     @few
     @given(groups(reach=reach))
-    def check(group: list[Credited]) -> None:
+    def check(group: list[ScoredRollout]) -> None:
         found = LeaveOneOut(baseline=baseline).advantages([group])[0]
         for array, expected in zip(found, _expected(group, baseline), strict=True):
             np.testing.assert_allclose(array, expected, atol=1e-9)
@@ -89,7 +89,7 @@ def test_the_two_forms_of_the_outcome_baseline_are_one(outcomes: list[float]) ->
 
 @few
 @given(groups(empty=False))
-def test_with_several_events_the_forms_agree_at_the_first_token(group: list[Credited]) -> None:
+def test_with_several_events_the_forms_agree_at_the_first_token(group: list[ScoredRollout]) -> None:
     event, prime = (LeaveOneOut(baseline=kind).advantages([group])[0] for kind in ("event", "prime"))
     for one, other in zip(event, prime, strict=True):
         assert one[0] == pytest.approx(other[0], abs=1e-9)
@@ -105,13 +105,13 @@ def test_prime_s_form_scales_the_rollout_s_own_differences() -> None:
 @few
 @given(groups(empty=False), st.sampled_from(["event", "token"]), st.data())
 def test_the_baseline_of_a_rollout_does_not_know_its_rewards(
-    group: list[Credited], baseline: str, data: st.DataObject
+    group: list[ScoredRollout], baseline: str, data: st.DataObject
 ) -> None:
     """A change of a rollout's own rewards changes its return by just that."""
-    stream = group[0].streams[0]
+    stream = group[0].rewards[0]
     changes = data.draw(st.lists(rewards, min_size=len(stream.at), max_size=len(stream.at)))
     values = tuple(value + change for value, change in zip(stream.values, changes, strict=True))
-    other = replace(group[0], streams=(replace(stream, values=values),))
+    other = replace(group[0], rewards=(replace(stream, values=values),))
     before, after = LeaveOneOut(baseline=baseline).advantages([group, [other, *group[1:]]])
     expected = [later_sum(stream.at, changes, token) for token in range(group[0].tokens)]
     if len(group) > 1:
@@ -146,7 +146,7 @@ def test_equal_rewards_give_exactly_0(reward: float, lengths: list[int], baselin
 @few
 @given(groups(streams=2), st.sampled_from(BASELINES), st.randoms())
 def test_the_order_of_a_group_does_not_matter(
-    group: list[Credited], baseline: str, random: st.Random
+    group: list[ScoredRollout], baseline: str, random: st.Random
 ) -> None:
     order = random.sample(range(len(group)), len(group))
     found = LeaveOneOut(baseline=baseline).advantages([group, [group[index] for index in order]])
@@ -163,7 +163,7 @@ def test_one_rollout_alone_gets_0_and_stays_out_of_the_whitening(baseline: str) 
 
 
 def test_rollouts_without_a_reward_are_not_counted() -> None:
-    unjudged = credited(2, Stream(at=(), values=()))
+    unjudged = credited(2, RewardStream(at=(), values=()))
     found = LeaveOneOut().advantages([[dense(1.0), unjudged, dense(0.0), dense(0.0)]])[0]
     assert [array[0] for array in found] == pytest.approx([1.0, 0.0, -0.5, -0.5])
 
@@ -171,9 +171,9 @@ def test_rollouts_without_a_reward_are_not_counted() -> None:
 def test_pure_s_token_baseline_is_in_proportion_to_the_step_s_length() -> None:
     """Others: 1.2 in 6 tokens, 0.2 a token; steps of 1 and 3 tokens lose 0.2 and 0.6."""
     group = [
-        credited(4, Stream(at=(0, 3), values=(0.5, 0.5))),
-        credited(2, Stream(at=(0, 1), values=(0.4, 0.4))),
-        credited(4, Stream(at=(1, 3), values=(0.2, 0.2))),
+        credited(4, RewardStream(at=(0, 3), values=(0.5, 0.5))),
+        credited(2, RewardStream(at=(0, 1), values=(0.4, 0.4))),
+        credited(4, RewardStream(at=(1, 3), values=(0.2, 0.2))),
     ]
     found = LeaveOneOut(baseline="token").advantages([group])[0]
     assert found[0].tolist() == pytest.approx([0.2, -0.1, -0.1, -0.1])
@@ -182,8 +182,8 @@ def test_pure_s_token_baseline_is_in_proportion_to_the_step_s_length() -> None:
 def test_prime_adds_two_returns_and_whitens_the_sum() -> None:
     """By hand, K = 2: log-ratios [1, 1] and [0, -1], outcomes 1 and 0; the largest return is 2."""
     group = [
-        Scored(tokens=2, ends=(1,), outcome=1.0, log_ratios=np.array([1.0, 1.0])),
-        Scored(tokens=2, ends=(1,), outcome=0.0, log_ratios=np.array([0.0, -1.0])),
+        ScoredRollout(tokens=2, ends=(1,), outcome=1.0, log_ratios=np.array([1.0, 1.0])),
+        ScoredRollout(tokens=2, ends=(1,), outcome=0.0, log_ratios=np.array([0.0, -1.0])),
     ]
     rolled = [credited(2, *streams) for streams in Mixed(of=Implicit()).credit([group])[0]]
     # process rewards 2 r - (0.5 - 0.25): [.75, .75] and [-.25, -1.25]; outcome advantages 1 and -1

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from surefoot.rl.credit import ClipDelta, Stream
+from surefoot.rl.credit import ClipDelta, RewardStream
 
 DELTA = ClipDelta(clip=False)
 CLIP = ClipDelta(delta=False, eta=0.85)
 step_scores = st.lists(st.floats(0, 1), min_size=1, max_size=10)
 
 
-def _stream(rule: ClipDelta, scores: list[float | None]) -> Stream:
+def _stream(rule: ClipDelta, scores: list[float | None]) -> RewardStream:
     return rule.credit([[scored(scores)]])[0][0][0]
 
 
-def _later(stream: Stream) -> list[float]:
+def _later(stream: RewardStream) -> list[float]:
     return [later_sum(stream.at, stream.values, end) for end in stream.at]
 
 

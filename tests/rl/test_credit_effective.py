@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from surefoot.errors import ScoreError
-from surefoot.rl.advantage import Plain
-from surefoot.rl.credit import Effective, Scored, Stream
+from surefoot.rl.advantage import Reinforce
+from surefoot.rl.credit import Effective, RewardStream, ScoredRollout
 
 values = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 
 
-def _advantages(rule: Effective, scores: list[float | None], outcome: float | None = None) -> Stream:
+def _advantages(rule: Effective, scores: list[float | None], outcome: float | None = None) -> RewardStream:
     return rule.credit([[scored(scores, outcome=outcome)]])[0][0][1]
 
 
@@ -38,7 +38,7 @@ def test_the_best_of_k_prover_of_the_paper(k: int, advantage: float) -> None:
 
 def test_the_outcome_is_a_stream_of_its_own() -> None:
     ((streams,),) = Effective(alpha=5, start=0.5).credit([[scored([0.5, 1.0], outcome=1.0)]])
-    assert streams[0] == Stream(at=(3,), values=(1.0,))
+    assert streams[0] == RewardStream(at=(3,), values=(1.0,))
     assert (streams[1].weight, streams[1].values) == (5.0, (0.0, 0.5))
 
 
@@ -66,7 +66,9 @@ def test_a_step_without_a_score_shares_the_advantage_of_the_stretch() -> None:
     assert (stream.at, stream.values) == ((1, 5), pytest.approx((-0.1, 0.5)))
     one = credited(8, stream)
     np.testing.assert_allclose(
-        Plain().advantages([[one]])[0][0], 3 * np.array([-0.1, -0.1, 0.5, 0.5, 0.5, 0.5, 0, 0]), atol=1e-12
+        Reinforce().advantages([[one]])[0][0],
+        3 * np.array([-0.1, -0.1, 0.5, 0.5, 0.5, 0.5, 0, 0]),
+        atol=1e-12,
     )
 
 
@@ -122,13 +124,15 @@ def test_with_the_policy_as_prover_the_advantages_give_the_gradient_of_outcome_r
     found = np.zeros((2, 3))
     for paths in product(SUCCESS, repeat=3):
         group = [
-            Scored(tokens=2, ends=(0, 1), scores=(_value(path[:1]), _value(path)), outcome=SUCCESS[path])
+            ScoredRollout(
+                tokens=2, ends=(0, 1), scores=(_value(path[:1]), _value(path)), outcome=SUCCESS[path]
+            )
             for path in paths
         ]
         chance = float(np.prod([_chance(path) for path in paths]))
         for source in (0, 1):
             rolled = [credited(2, streams[source]) for streams in rule.credit([group])[0]]
-            advantages = Plain().advantages([rolled])[0]
+            advantages = Reinforce().advantages([rolled])[0]
             terms = [_gradient(path, one) for path, one in zip(paths, advantages, strict=True)]
             found[source] += chance * np.mean(terms, axis=0)
     truth = sum(_chance(path) * SUCCESS[path] * _gradient(path, np.ones(2)) for path in SUCCESS)

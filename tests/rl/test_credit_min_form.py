@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from surefoot.rl.credit import MinForm, Stream
+from surefoot.rl.credit import MinForm, RewardStream
 from surefoot.rl.credit.min_form import min_weights
 
 signed_rewards = st.lists(st.floats(-1, 1), min_size=1, max_size=12)
 
 
-def _stream(rule: MinForm, rewards: list[float | None]) -> Stream:
+def _stream(rule: MinForm, rewards: list[float | None]) -> RewardStream:
     """Of signed step rewards r = 2 p - 1."""
     scores = [None if reward is None else (reward + 1) / 2 for reward in rewards]
     return rule.credit([[scored(scores)]])[0][0][0]
@@ -69,7 +69,7 @@ def test_the_strict_form_gives_each_step_the_worst_reward_to_come(rewards: list[
 def test_a_strict_return_reaches_back_over_a_step_without_a_score() -> None:
     stream = _stream(MinForm(form="strict"), [0.5, None, -0.5, 0.9, None])
     assert (stream.at, stream.values) == ((1, 5, 7), pytest.approx((-0.5, -0.5, 0.9)))
-    assert _stream(MinForm(form="strict"), [None]) == Stream(at=(), values=(), reach="own")
+    assert _stream(MinForm(form="strict"), [None]) == RewardStream(at=(), values=(), reach="own")
 
 
 def test_unsigned_rewards_are_the_scores() -> None:

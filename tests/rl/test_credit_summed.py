@@ -7,12 +7,12 @@ import pytest
 from credited import scored
 
 from surefoot.errors import ScoreError
-from surefoot.rl.credit import Scored, Stream, Summed
+from surefoot.rl.credit import RewardStream, ScoredRollout, Summed
 
 
 def test_each_score_is_the_reward_at_the_end_of_its_step() -> None:
     ((streams,),) = Summed().credit([[scored([0.9, 0.2, 0.7], width=3)]])
-    assert streams == (Stream(at=(2, 5, 8), values=(0.9, 0.2, 0.7)),)
+    assert streams == (RewardStream(at=(2, 5, 8), values=(0.9, 0.2, 0.7)),)
 
 
 def test_signed_scores_cost_below_a_half() -> None:
@@ -34,8 +34,8 @@ def test_more_steps_bring_more_reward() -> None:
 
 def test_numbers_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(ScoreError, match="1 values for 2 steps"):
-        Scored(tokens=4, ends=(1, 3), scores=(0.5,))
+        ScoredRollout(tokens=4, ends=(1, 3), scores=(0.5,))
     with pytest.raises(ScoreError, match="for 4 tokens"):
-        Scored(tokens=4, ends=(1, 3), log_ratios=np.zeros(3))
+        ScoredRollout(tokens=4, ends=(1, 3), log_ratios=np.zeros(3))
     with pytest.raises(ValueError, match="2 rewards at 1 positions"):
-        Stream(at=(1,), values=(0.5, 0.5))
+        RewardStream(at=(1,), values=(0.5, 0.5))

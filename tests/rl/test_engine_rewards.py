@@ -12,9 +12,9 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.lab.tokenizer import build_tokenizer
 from surefoot.records import Problem
-from surefoot.rl.advantage.tokens import token_returns, total
+from surefoot.rl.advantage.estimator import token_returns, total_return
 from surefoot.rl.credit import ClipDelta, Credit, Effective, Implicit, MinForm, Mixed, Outcome, Summed
-from surefoot.rl.engines.rewards import Response, StepRewards, token_rewards
+from surefoot.rl.engines.rewards import EngineSample, StepRewards, token_rewards
 from surefoot.segment import Line
 
 EXACT = Grader(checker=AnswerChecker("exact"))
@@ -40,28 +40,28 @@ def rewards(credit: Credit, characters: int = 3) -> StepRewards:
 )
 def test_later_sums_of_token_rewards_are_the_returns(text, characters, rule):
     tokenizer = build_tokenizer()
-    response = Response.decode(
+    response = EngineSample.decode(
         PROBLEM, [*tokenizer(text)["input_ids"][1:], tokenizer.eos_token_id], tokenizer
     )
-    (credited,) = rewards(rule, characters).rewarded([response])
-    (known,) = rewards(rule, characters).rewarded([Response(problem=PROBLEM, text=response.text)])
+    (credited,) = rewards(rule, characters).reward([response])
+    (known,) = rewards(rule, characters).reward([EngineSample(problem=PROBLEM, text=response.text)])
     dense = token_rewards(credited)
     returns = token_returns(credited)
     assert dense.shape == (len(response.starts),)
     np.testing.assert_allclose(dense[::-1].cumsum()[::-1], returns, atol=1e-12)
-    assert {int(at) for at in np.flatnonzero(dense)} <= {at for one in credited.streams for at in one.at}
+    assert {int(at) for at in np.flatnonzero(dense)} <= {at for one in credited.rewards for at in one.at}
     # the whole response is worth the same where the tokens are not known
-    assert total(known) == pytest.approx(total(credited))
-    assert total(credited) is None or total(credited) == pytest.approx(returns[0])
+    assert total_return(known) == pytest.approx(total_return(credited))
+    assert total_return(credited) is None or total_return(credited) == pytest.approx(returns[0])
 
 
 def test_the_total_is_the_rules_return():
     text = "12+34=46"
     scores = [step_score("12+"), step_score("34="), step_score("46")]
-    response = Response(problem=PROBLEM, text=text)
+    response = EngineSample(problem=PROBLEM, text=text)
 
     def of(rule: Credit) -> float | None:
-        return total(rewards(rule).rewarded([response])[0])
+        return total_return(rewards(rule).reward([response])[0])
 
     assert of(Summed()) == pytest.approx(sum(scores))
     assert of(MinForm(form="strict", signed=False)) == pytest.approx(min(scores))
@@ -71,23 +71,23 @@ def test_the_total_is_the_rules_return():
 
 def test_what_is_not_known_is_no_reward():
     some, none, empty = "123?56", "???", " \n"
-    responses = [Response(problem=PROBLEM, text=text) for text in (some, none, empty)]
-    found = [total(one) for one in rewards(Summed()).rewarded(responses)]
+    responses = [EngineSample(problem=PROBLEM, text=text) for text in (some, none, empty)]
+    found = [total_return(one) for one in rewards(Summed()).reward(responses)]
     assert found == [pytest.approx(step_score("123")), None, None]
     # nobody scored it, yet its answer is wrong
     outcome = StepRewards(credit=Outcome(), segmenter=Line(), grader=EXACT)
-    assert [total(one) for one in outcome.rewarded(responses)] == [0.0, 0.0, 0.0]
-    assert total(outcome.rewarded([Response(problem=PROBLEM, text="Answer: 7")])[0]) == 1.0
+    assert [total_return(one) for one in outcome.reward(responses)] == [0.0, 0.0, 0.0]
+    assert total_return(outcome.reward([EngineSample(problem=PROBLEM, text="Answer: 7")])[0]) == 1.0
 
 
 def test_an_empty_response_keeps_its_place():
     tokenizer = build_tokenizer()
     texts = ["12", "", "345"]
     responses = [
-        Response.decode(PROBLEM, [*tokenizer(text)["input_ids"][1:], tokenizer.eos_token_id], tokenizer)
+        EngineSample.decode(PROBLEM, [*tokenizer(text)["input_ids"][1:], tokenizer.eos_token_id], tokenizer)
         for text in texts
     ]
-    scored = rewards(Summed()).scored(responses)
+    scored = rewards(Summed()).score(responses)
     assert [one.tokens for one in scored] == [len(one.starts) for one in responses]
     assert [one.scores for one in scored] == [(step_score("12"),), (None,), (step_score("345"),)]
     assert [one.ends for one in scored] == [(one.tokens - 1,) for one in scored]
@@ -98,8 +98,8 @@ def test_refusals():
         StepRewards(credit=Mixed(of=Implicit()), segmenter=Line(), scorer=TextScorer())
     with pytest.raises(TrainingError, match="give a 'scorer'"):
         StepRewards(credit=MinForm(), segmenter=Line())
-    unanswered = Response(problem=Problem(text="open"), text="7")
+    unanswered = EngineSample(problem=Problem(text="open"), text="7")
     with pytest.raises(TrainingError, match="without an answer, first 'open'"):
-        rewards(Mixed(of=Summed())).rewarded([unanswered])
+        rewards(Mixed(of=Summed())).reward([unanswered])
     with pytest.raises(TrainingError, match="advantages of single steps"):
-        rewards(Effective(start=0.5)).rewarded([Response(problem=PROBLEM, text="12+")])
+        rewards(Effective(start=0.5)).reward([EngineSample(problem=PROBLEM, text="12+")])

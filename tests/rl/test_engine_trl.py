@@ -13,10 +13,10 @@ from step_rewards import Every, OnlyStep, TextScorer, piece_starts, step_score
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.lab.world import generate_problems
-from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Plain
+from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.credit import Effective, MinForm, Mixed, Summed
 from surefoot.rl.engines import trl as engine
-from surefoot.rl.engines.rewards import Response, StepRewards
+from surefoot.rl.engines.rewards import EngineSample, StepRewards
 from surefoot.rl.engines.trl import step_reward_function
 from surefoot.segment import Line
 
@@ -202,7 +202,7 @@ def test_equal_advantages_train_as_trls_own(lab_base, tmp_path):
     [
         (Summed(), LeaveOneOut()),
         (MinForm(), Group()),
-        (MinForm(form="strict"), Plain()),
+        (MinForm(form="strict"), Reinforce()),
         (Effective(start=0.5), LeaveOneOut()),
     ],
 )
@@ -240,7 +240,7 @@ def check_returns(tokenizer, inputs, credit, estimator):
             assert np.ptp(advantages[step_of == step]) == pytest.approx(0.0, abs=1e-6)
         scores = np.array([step_score(text[at : at + 4]) for at in range(0, len(text), 4)])
         signed = 2 * scores - 1
-        if isinstance(estimator, Plain):  # strict min-form
+        if isinstance(estimator, Reinforce):  # strict min-form
             expected = np.minimum.accumulate(signed[::-1])[::-1]
             np.testing.assert_allclose(advantages, expected[step_of], atol=1e-6)
         elif isinstance(credit, Effective):  # no outcome is right here: what is left is the value's change
@@ -256,15 +256,15 @@ def check_returns(tokenizer, inputs, credit, estimator):
 @needs_trl
 def test_a_reward_for_one_step_moves_the_tokens_up_to_it_alone(lab_base, tmp_path):
     rewards = StepRewards(credit=OnlyStep(1), segmenter=Every(4))
-    trainer = make(lab_base, tmp_path, kind=watching(), rewards=rewards, advantage=Plain(), max_steps=1)
+    trainer = make(lab_base, tmp_path, kind=watching(), rewards=rewards, advantage=Reinforce(), max_steps=1)
     trainer.train()
     ((inputs, _, _, _, _, gradients),) = trainer.seen
     tokenizer = trainer.processing_class
     inside = 0
     for row, mask in enumerate(inputs["completion_mask"].bool()):
         ids = inputs["completion_ids"][row][mask].tolist()
-        response = Response.decode(generate_problems(1, seed=0)[0], ids, tokenizer)
-        (scored,) = rewards.scored([response])
+        response = EngineSample.decode(generate_problems(1, seed=0)[0], ids, tokenizer)
+        (scored,) = rewards.score([response])
         end = scored.ends[min(1, len(scored.ends) - 1)]
         expected = (np.arange(len(mask)) <= end).astype(float)
         np.testing.assert_array_equal(inputs["advantages"][row].numpy(), expected)
@@ -308,7 +308,7 @@ def test_what_does_not_go_with_advantages_at_tokens(lab_base, tmp_path, monkeypa
 
     rewards = StepRewards(credit=Summed(), segmenter=Line(), scorer=TextScorer())
 
-    def refused(match, advantage=Plain(), **others):  # noqa: B008 (frozen)
+    def refused(match, advantage=Reinforce(), **others):  # noqa: B008 (frozen)
         with pytest.raises(TrainingError, match=match):
             StepGRPOTrainer("a model", rewards=rewards, advantage=advantage, **others)
 

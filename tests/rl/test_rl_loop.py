@@ -20,7 +20,7 @@ from surefoot.models.lora import Lora, add_adapter
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores
-from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Plain
+from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.config import KL, Objective, RLConfig
 from surefoot.rl.credit import Effective, MinForm, Outcome, Summed
 from surefoot.rl.guards import Guards
@@ -217,7 +217,7 @@ def test_a_checkpoint_some_rounds_old_gives_the_same_curve(
     "changes",
     [
         {"credit": Outcome(), "advantage": Group()},
-        {"credit": Effective(), "advantage": Plain()},
+        {"credit": Effective(), "advantage": Reinforce()},
         {"objective": Objective(kl=KL(estimator="k1", where="reward"), entropy=0.01)},
         {"accuracy_band": (0.0, 1.0)},
         {"gradient_checkpointing": True, "microbatch_tokens": 64},

@@ -73,7 +73,7 @@ def byte_starts(tokenizer, ids, text) -> list[int]:
 def test_the_labs_steps_are_the_texts_of_their_tokens(lab):
     tokenizer = lab.tokenizer
     found = roll(lab, tokenizer, n=30)
-    assert found.tokenized_again == 0
+    assert found.retokenized == 0
     assert found.failed == 0
     assert [len(group) for group in found.groups] == [30, 30]
     finished = 0
@@ -184,13 +184,13 @@ def test_failures_and_empty_texts_are_counted(lab):
     assert [len(group) for group in found.groups] == [6, 0]
     assert found.failed == 6
     assert found.error == "server: 503"
-    assert found.tokenized_again == 6
+    assert found.retokenized == 6
     for rollout in found.groups[0]:  # an empty text is a solution, too: one step that nobody can score
         assert rollout.ends[-1] == len(rollout.ids) - 1
         assert bool(rollout.trace.steps) == (rollout.trace.sample % 3 == 1)
 
 
-def test_a_policy_without_token_ids_is_tokenized_again(lab):
+def test_a_policy_without_token_ids_is_retokenized(lab):
     policy = ScriptedPolicy(
         lambda request, sample: "1 + 3 = 4\nAnswer: 4\n", tokens=len
     )  # a character is a token

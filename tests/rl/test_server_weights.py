@@ -307,5 +307,5 @@ def test_rollouts_hold_the_tokens_that_the_server_drew_or_say_that_it_told_none(
         policy = OpenAIPolicy(model="tiny", base_url=server.url, mode="completions", dialect=dialect)
         rollouts = rolled(policy, tokenizer, ["3 + 4"], n=2)
     assert [[rollout.ids for rollout in group] for group in rollouts.groups] == [[tuple(drawn)] * 2]
-    assert rollouts.tokenized_again == (0 if dialect == "vllm" else 2)
+    assert rollouts.retokenized == (0 if dialect == "vllm" else 2)
     assert rollouts.groups[0][0].ends[-1] == len(drawn) - 1

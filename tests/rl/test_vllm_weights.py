@@ -102,7 +102,7 @@ def rollouts_of(name, tokenizer):
     )
     found = rolled(policy, tokenizer, PROBLEMS, n=8)
     rollouts = [rollout for group in found.groups for rollout in group]
-    assert found.tokenized_again == 0
+    assert found.retokenized == 0
     assert len(rollouts) + found.failed == 24
     assert len(rollouts) >= 12  # a changed model may end at once
     return rollouts

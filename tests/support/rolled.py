@@ -11,13 +11,13 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, Sampling
 from surefoot.records import Problem
-from surefoot.rl.rollouts import Rollouts, roll_out
+from surefoot.rl.rollouts import RolloutBatch, roll_out
 from surefoot.segment import Line
 
 
 def rolled(
     policy: Policy, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], *, n: int, max_tokens: int = 48
-) -> Rollouts:
+) -> RolloutBatch:
     """``n`` rollouts of each problem text, cut at lines."""
     with AnswerChecker("exact") as checker:
         return asyncio.run(

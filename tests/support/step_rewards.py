@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from surefoot.protocols import ProblemTrace
 from surefoot.records import StepScores
-from surefoot.rl.credit import Need, Scored, Stream
+from surefoot.rl.credit import Need, RewardStream, ScoredRollout
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,11 @@ class OnlyStep:
     step: int
     needs: ClassVar[frozenset[Need]] = frozenset()
 
-    def credit(self, batch: Sequence[Sequence[Scored]]) -> list[list[tuple[Stream, ...]]]:
+    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
         return [
-            [(Stream(at=(one.ends[min(self.step, len(one.ends) - 1)],), values=(1.0,)),) for one in group]
+            [
+                (RewardStream(at=(one.ends[min(self.step, len(one.ends) - 1)],), values=(1.0,)),)
+                for one in group
+            ]
             for group in batch
         ]

@@ -1,9 +1,9 @@
-"""The loop: roll out, score, give credit, update, look, in rounds.
+"""The training loop: sample rollouts, score them, compute advantages, update, evaluate, in rounds.
 
-The trainer gets advantages at tokens and knows no algorithm: which rewards count is the credit rule's matter
-(``surefoot.rl.credit``), what is taken off is the estimator's (``surefoot.rl.advantage``). Problems, samples
-and minibatches depend on the seed and the number of the round alone, and a checkpoint holds weights,
-optimisers and log, so a run that is killed goes on along the same curve.
+The update reads advantages at tokens and knows no algorithm: which rewards count is decided by the credit
+rule (``surefoot.rl.credit``), which baseline is subtracted by the estimator (``surefoot.rl.advantage``).
+Problems, samples and minibatches depend on the seed and the number of the round alone, and a checkpoint holds
+weights, optimizers and log, so a run that is killed resumes along the same curve.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from surefoot.errors import TrainingError
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Sampling
-from surefoot.records import Problem
-from surefoot.rl.assess import within_band
-from surefoot.rl.audit import audit_policy
+from surefoot.records import Problem, Usage
+from surefoot.rl.advantage.estimator import total_return
+from surefoot.rl.advantages import within_band
+from surefoot.rl.audit import Reduction, audit_policy, reduce_scores, shape_of
 from surefoot.rl.config import RLConfig
+from surefoot.rl.credit.rule import FloatArray
 from surefoot.rl.guards import stop_reason, watch
-from surefoot.rl.log import RLLog, Seconds, UpdateRow, scalars
-from surefoot.rl.rollouts import Rollouts, roll_out
-from surefoot.rl.rows import make_row
+from surefoot.rl.log import RLLog, Seconds, Shape, UpdateRow, scalars
+from surefoot.rl.rollouts import RolloutBatch, TrainingSample, roll_out
 from surefoot.rl.run_files import RunFiles, finished_log
 from surefoot.rl.run_models import RunModels
 from surefoot.rl.task import Server, Task
+from surefoot.rl.update import UpdateStatistics
 from surefoot.training.workers import Workers, open_workers
 
 Progress = Callable[[int, int, UpdateRow], None]
 """Called with rounds done, rounds in all, and the newest row of the curves."""
 
-_EVALUATION_SEED = 1_000_000_007  # apart from every round's
+_EVALUATION_SEED = 1_000_000_007  # different from that of every round
 
 
 def train_policy(
@@ -53,25 +55,23 @@ def train_policy(
 ) -> RLLog:
     """Train ``model`` (a causal language model) and save it to ``directory/policy``; returns the log.
 
-    Writes ``curves.jsonl`` (a row a round and a row an evaluation), ``samples/`` (rollouts for reading),
+    Writes ``curves.jsonl`` (one row per round and one per evaluation), ``samples/`` (rollouts for reading),
     ``best`` (the policy of the best evaluation after the start) and, at the end, ``rl.json`` with the whole
-    log, of which :func:`surefoot.rl.report.write_report` makes a page; trackers get the rows too, those of
-    evaluations under names with ``evaluation_``. Rollouts come from the model itself, or from ``server``.
-    Goes on from ``directory/checkpoint.safetensors`` if there is one; a run that is finished gives its log
-    and trains no more.
+    log, which :func:`surefoot.rl.report.write_report` turns into a page; trackers receive the rows too, those
+    of evaluations with the prefix ``evaluation_``. Rollouts come from the model itself, or from ``server``.
+    Resumes from ``directory/checkpoint.safetensors`` if there is one; for a finished run, returns its log.
 
-    Started in several processes (``accelerate launch``), each takes its share of a round's problems; what is
-    taken over the batch (whitening, the scale of ``implicit``) is then of its share. A round in which some
-    process has nothing to learn from is learned from by none.
+    Started in several processes (``accelerate launch``), each takes its share of a round's problems;
+    statistics of the batch (whitening, the scale of ``implicit``) are then those of the share. If one process
+    has nothing to learn from in a round, none learns from it.
 
     Raises ``TrainingError`` for a judge that the credit rule needs and the task lacks, for problems without a
-    reference answer or fewer than a round has, for a policy that carries an adapter or weights in a short
-    type, for a directory with a finished run of other settings, and for a loss or gradient that is not
-    finite.
+    reference answer or fewer than a round needs, for a policy with an adapter or with 16-bit weights, for a
+    directory with a finished run of other settings, and for a loss or gradient that is not finite.
     """
     task.check(config)
-    if (before := finished_log(directory, config)) is not None:
-        return before
+    if (finished := finished_log(directory, config)) is not None:
+        return finished
     _refuse_sharding()
     team = open_workers(config.report_to, config, directory)
     if config.problems % team.count:
@@ -100,12 +100,12 @@ def _refuse_sharding() -> None:
     for name in ("FSDP", "DEEPSPEED"):
         if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true"):
             raise TrainingError(
-                f"{name} is not supported: every process draws samples from a whole model; launch without it"
+                f"{name} is not supported: every process samples from the whole model; launch without it"
             )
 
 
 class _Loop:
-    """What the rounds share."""
+    """State that the rounds share."""
 
     def __init__(
         self,
@@ -124,49 +124,61 @@ class _Loop:
         self.seconds: dict[str, float] = {}
 
     def round(self, number: int, log: RLLog) -> UpdateRow:
-        """Round ``number`` (from 0): its row goes into ``log``, and with it what is due after it."""
+        """Run round ``number`` (from 0); its row is added to ``log``."""
         self.seconds = {}
         with self._timed("generation"):
             rollouts = self._roll_out(number)
         if not self.team.largest(int(any(rollouts.groups))):
-            raise TrainingError(f"no rollout of round {number + 1} came: {rollouts.error}")
-        groups = within_band(rollouts.groups, self.config.accuracy_band)
+            raise TrainingError(f"all rollouts of round {number + 1} failed: {rollouts.error}")
         with self._timed("scoring"):
-            lessons, assessment = self.models.assess(groups)
+            groups = within_band(rollouts.groups, self.config.accuracy_band)
+            samples = self.models.training_samples(groups)
         with self._timed("update"):
-            statistics = self.models.learn(lessons, assessment, number)
+            statistics = self.models.learn(samples, number)
             self.publish()
-        row = make_row(
+        row = self._row(number, rollouts, samples, statistics)
+        log.updates.append(row)
+        done = number + 1
+        self.files.keep_samples(samples, self.config.keep_samples, update=done)
+        due = done % self.config.evaluate_every == 0 or done == self.config.updates
+        if due:
+            self.evaluate(done, log)
+        self._check_guards(done, log, evaluated=due)
+        self.team.report(scalars(row), done)
+        if done % self.config.checkpoint_every == 0 or log.stopped:
+            self.files.save(self.models, log)
+        return row
+
+    def _check_guards(self, done: int, log: RLLog, *, evaluated: bool) -> None:
+        log.alarms = watch(log.updates, log.evaluations, self.config.guards)
+        log.stopped = stop_reason(log.alarms, self.config.guards)
+        if self.team.largest(int(log.stopped is not None)):
+            log.stopped = log.stopped or "the first process raised an alarm"
+            if not evaluated:
+                self.evaluate(done, log)  # a run that ends early still ends with an evaluation
+                log.alarms = watch(log.updates, log.evaluations, self.config.guards)
+
+    def _row(
+        self,
+        number: int,
+        rollouts: RolloutBatch,
+        samples: Sequence[Sequence[TrainingSample]],
+        statistics: UpdateStatistics,
+    ) -> UpdateRow:
+        return update_row(
             rollouts,
-            assessment,
+            samples,
             statistics,
             update=number + 1,
-            samples=(number + 1) * self.config.problems * self.config.samples,
+            total_samples=(number + 1) * self.config.problems * self.config.samples,
             learning_rate=self.models.rate(number),
             kl=self.models.reference is not None,
             aggregation=self.task.aggregation,
             seconds=Seconds(**self.seconds),
             team=self.team,
         )
-        log.updates.append(row)
-        done = number + 1
-        self.files.keep_samples(assessment, self.config.keep_samples, update=done)
-        due = done % self.config.evaluate_every == 0 or done == self.config.updates
-        if due:
-            self.evaluate(done, log)
-        log.alarms = watch(log.updates, log.evaluations, self.config.guards)
-        log.stopped = stop_reason(log.alarms, self.config.guards)
-        if self.team.largest(int(log.stopped is not None)):
-            log.stopped = log.stopped or "the first process raised an alarm"
-            if not due:
-                self.evaluate(done, log)  # of the policy that is left
-                log.alarms = watch(log.updates, log.evaluations, self.config.guards)
-        self.team.report(scalars(row), done)
-        if done % self.config.checkpoint_every == 0 or log.stopped:
-            self.files.save(self.models, log)
-        return row
 
-    def _roll_out(self, number: int) -> Rollouts:
+    def _roll_out(self, number: int) -> RolloutBatch:
         problems = _problems_of(self.task.problems, self.config, number)[self.team.rank :: self.team.count]
         return asyncio.run(
             roll_out(
@@ -187,14 +199,14 @@ class _Loop:
         return Sampling(temperature=self.config.temperature, max_tokens=self.config.max_tokens)
 
     def publish(self) -> None:
-        """The weights as they are now to the server, if there is one."""
+        """Give the current weights to the server, if there is one."""
         if self.server and self.team.rank == 0:
             published = self.files.directory / "published"
             self.server.publisher.publish(self.models.model, self.models.tokenizer, published)
         self.team.wait()
 
     def evaluate(self, done: int, log: RLLog) -> None:
-        """The held-out problems, always with the same random numbers, after ``done`` rounds."""
+        """Evaluate on the held-out problems after ``done`` rounds, always with the same seed."""
         temperature = self.config.evaluation_temperature
         temperature = self.config.temperature if temperature is None else temperature
         if self.team.rank == 0:
@@ -217,7 +229,7 @@ class _Loop:
             )
             log.evaluations.append(audit.row)
             if done and log.best is audit.row:
-                self.files.save_policy(self.models, "best")  # where an alarm says to go back to
+                self.files.save_policy(self.models, "best")  # which an alarm advises to return to
             self.team.report(
                 {f"evaluation_{name}": value for name, value in scalars(audit.row).items()}, done
             )
@@ -231,12 +243,98 @@ class _Loop:
 
 
 def _problems_of(problems: Sequence[Problem], config: RLConfig, number: int) -> list[Problem]:
-    """Those of round ``number``: different ones, in a new order every time through.
+    """Problems of round ``number``: all different, in a new order each epoch.
 
-    What is left of a turn and fills no round is passed over: a problem that comes twice in a round would
-    bring the same samples twice.
+    The remainder of an epoch that does not fill a round is skipped: a problem that occurred twice in a round
+    would have the same samples twice.
     """
-    size, everything = config.problems, len(problems)
-    turn, at = divmod(number, everything // size)
-    order = np.random.default_rng([config.seed, turn]).permutation(everything)
+    size, count = config.problems, len(problems)
+    epoch, at = divmod(number, count // size)
+    order = np.random.default_rng([config.seed, epoch]).permutation(count)
     return [problems[int(index)] for index in order[at * size : (at + 1) * size]]
+
+
+def update_row(
+    rollouts: RolloutBatch,
+    samples: Sequence[Sequence[TrainingSample]],
+    statistics: UpdateStatistics,
+    *,
+    update: int,
+    total_samples: int,
+    learning_rate: float,
+    kl: bool,
+    aggregation: Reduction,
+    seconds: Seconds,
+    team: Workers,
+) -> UpdateRow:
+    """Row of round ``update`` (from 1); ``kl``: there is a reference. All processes must call this together.
+
+    Counts and means are over all processes, ``seconds`` those of this one.
+    """
+    every = [rollout for group in rollouts.groups for rollout in group]
+    learned = [one for group in samples for one in group]
+    outcomes = [float(one.trace.outcome) for one in every if one.trace.outcome is not None]
+    proxies = [reduce_scores(one.scored.scores, aggregation) for one in learned]
+    returns = [total_return(one.scored) for one in learned]
+    advantages = np.concatenate([one.advantages for one in learned]) if learned else np.zeros(0)
+    mean = _mean(advantages, team)
+    variance = _mean((advantages - (mean or 0.0)) ** 2, team)
+    unrewarded = sum(not any(stream.at for stream in one.scored.rewards) for one in learned)
+    unscored = sum(one.scored.scores.count(None) for one in learned)
+    scorer_usage = sum((one.scorer_usage for one in learned), Usage())
+    usage = sum((rollout.trace.usage for rollout in every), scorer_usage)
+    stepped = bool(statistics.steps)
+    return UpdateRow(
+        update=update,
+        samples=total_samples,
+        outcome=_mean(np.array(outcomes), team),
+        proxy=_mean(np.array([one for one in proxies if one is not None]), team),
+        reward=_mean(np.array([one for one in returns if one is not None]), team),
+        advantage_mean=mean,
+        advantage_std=None if variance is None else float(np.sqrt(variance)),
+        loss=statistics.loss if stepped else None,
+        kl=statistics.kl if stepped and kl else None,
+        clipped=statistics.clipped if stepped else None,
+        entropy=statistics.entropy if stepped else None,
+        gradient_norm=statistics.gradient_norm if stepped else None,
+        learning_rate=learning_rate,
+        shape=_shape(shape_of([rollout.trace for rollout in every]), team),
+        failed=_count(rollouts.failed, team),
+        dropped=_count(unrewarded, team),
+        filtered=_count(len(every) - len(learned), team),
+        unscored_steps=_count(unscored, team),
+        seconds=seconds,
+        usage=Usage(**{name: _count(spent, team) for name, spent in usage.model_dump().items()}),
+    )
+
+
+def _mean(values: FloatArray, team: Workers) -> float | None:
+    """Mean over the values of all processes; ``None`` if there are none."""
+    count, sum_ = team.total(float(len(values))), team.total(float(np.sum(values)))
+    return sum_ / count if count else None
+
+
+def _count(value: int, team: Workers) -> int:
+    """Sum over all processes."""
+    return round(team.total(float(value)))
+
+
+def _shape(shape: Shape, team: Workers) -> Shape:
+    """Shape of the traces of all processes."""
+    if team.count == 1:
+        return shape
+    steps = (shape.steps or 0.0) * shape.traces
+    weights = {
+        "tokens": shape.traces,
+        "steps": shape.traces,
+        "finished": shape.traces,
+        "empty": steps,
+        "repeated": steps,
+    }
+    means: dict[str, float | None] = {}
+    for name, weight in weights.items():
+        count = team.total(float(weight))
+        sum_ = team.total(weight * (getattr(shape, name) or 0.0))
+        # rounding must not push a share above 1
+        means[name] = min(sum_ / count, 1.0 if name not in ("tokens", "steps") else np.inf) if count else None
+    return Shape(traces=_count(shape.traces, team), **means)

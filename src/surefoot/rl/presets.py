@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from surefoot.rl.advantage import Advantage, Gae, Group, LeaveOneOut, Plain
+from surefoot.rl.advantage import Advantage, Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.credit import Credit, Effective, Implicit, MinForm, Mixed, Outcome, Summed
 
 
@@ -35,6 +35,6 @@ PRESETS: dict[str, Preset] = {
         accuracy_band=(0.2, 0.8),
         source="PRIME, arXiv 2502.01456",
     ),
-    "pav": Preset(credit=Effective(), advantage=Plain(), source="PAV, arXiv 2410.08146"),
+    "pav": Preset(credit=Effective(), advantage=Reinforce(), source="PAV, arXiv 2410.08146"),
 }
 """Methods by the name that the command line takes."""

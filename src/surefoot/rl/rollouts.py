@@ -1,11 +1,11 @@
-"""Rollouts: solutions of the policy with the very tokens that were drawn, and where their steps end."""
+"""Rollouts: solutions of the policy with the very tokens that were sampled, and where their steps end."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from transformers import PreTrainedTokenizerFast
@@ -14,10 +14,11 @@ from surefoot.answers import Grader
 from surefoot.policies.prompts import PromptFormat, encode_prompt
 from surefoot.policies.traces import build_traces
 from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, Sampling, Segmenter
-from surefoot.records import Problem, Step, Trace
+from surefoot.records import Problem, Step, Trace, Usage
+from surefoot.rl.credit.rule import FloatArray, ScoredRollout
 
 _CONTEXT_TOKENS = 4
-"""Decoded before new tokens, so that their leading white space survives."""
+"""Decoded before new tokens, so that their leading white space is preserved."""
 _INCOMPLETE = "�"
 """What part of a character decodes to."""
 _VISIBLE = re.compile(r"\S")
@@ -25,13 +26,13 @@ _VISIBLE = re.compile(r"\S")
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """One sample of the policy, as the trainer takes it."""
+    """One sample of the policy."""
 
     problem: Problem
     trace: Trace
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
-    """Tokens of the response [T], as drawn; the end of sequence is one of them if it was drawn."""
+    """Tokens of the response [T], as sampled, including the end of sequence if it was sampled."""
     ends: tuple[int, ...]
     """Index into ``ids`` of each step's last token [K]. A token belongs to the step of its first visible
     character, white space alone to that in which it begins. The last step ends with the response, so that the
@@ -50,17 +51,31 @@ class Rollout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rollouts:
-    """What one round brought: the samples of each problem, and what was lost."""
+class RolloutBatch:
+    """The rollouts of one round."""
 
     groups: list[list[Rollout]]
-    """In the order of the problems; a group may be empty."""
+    """Samples of each problem, in the order of the problems; a group may be empty."""
     failed: int = 0
-    """Samples asked for that did not come."""
+    """Samples that were requested and failed."""
     error: str | None = None
-    """What the policy said of the first that failed."""
-    tokenized_again: int = 0
-    """Rollouts whose tokens were made from their text, since the policy did not give those it drew."""
+    """Error of the first failed one."""
+    retokenized: int = 0
+    """Rollouts whose text was tokenized again, since the policy did not return the tokens it sampled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSample:
+    """A rollout with all that the policy update reads of it; arrays have one number per response token
+    [T]."""
+
+    rollout: Rollout
+    scored: ScoredRollout
+    advantages: FloatArray
+    scorer_usage: Usage = field(default_factory=Usage)
+    old_logprobs: FloatArray | None = None
+    """log π_old; ``None`` where the policy has not changed since it sampled the tokens."""
+    reference_logprobs: FloatArray | None = None
 
 
 async def roll_out(
@@ -74,31 +89,32 @@ async def roll_out(
     grader: Grader,
     prompt: PromptFormat,
     sampling: Sampling,
-) -> Rollouts:
-    """``n`` samples of each problem. ``tokenizer`` is the trained model's, which a server must share."""
+) -> RolloutBatch:
+    """Sample ``n`` rollouts of each problem. ``tokenizer`` is the trained model's, which a server must
+    share."""
     requests = [
         SampleRequest(prompt=prompt.render(problem), n=n, seed=seed, sampling=sampling)
         for problem in problems
     ]
     results = await policy.sample(requests)
     groups: list[list[Rollout]] = []
-    failed = again = 0
+    failed = retokenized = 0
     error = None
     for problem, request, result in zip(problems, requests, results, strict=True):
         prompt_ids = encode_prompt(tokenizer, request.prompt, request.prefix)
         traces = build_traces(policy.name, problem, result, seed=seed, segmenter=segmenter, grader=grader)
         group = []
         for trace, completion in zip(traces, result.completions, strict=False):
-            ids = completion.token_ids or _tokens(tokenizer, request, prompt_ids, completion)
+            ids = completion.token_ids or _tokenize(tokenizer, request, prompt_ids, completion)
             if not ids:
                 continue
-            again += not completion.token_ids
+            retokenized += not completion.token_ids
             ends = step_ends(token_starts(tokenizer, ids, completion.text, before=prompt_ids), trace.steps)
             group.append(Rollout(problem=problem, trace=trace, prompt_ids=prompt_ids, ids=ids, ends=ends))
         failed += n - len(group)
         error = error or result.error
         groups.append(group)
-    return Rollouts(groups=groups, failed=failed, error=error, tokenized_again=again)
+    return RolloutBatch(groups=groups, failed=failed, error=error, retokenized=retokenized)
 
 
 def step_ends(starts: Sequence[int], steps: Sequence[Step]) -> tuple[int, ...]:
@@ -110,14 +126,14 @@ def step_ends(starts: Sequence[int], steps: Sequence[Step]) -> tuple[int, ...]:
 def token_starts(
     tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], text: str, *, before: Sequence[int] = ()
 ) -> list[int]:
-    """Character of ``text`` at which each drawn token begins [T]; ``before`` are the prompt's tokens.
+    """Character of ``text`` at which each sampled token begins [T]; ``before`` are the prompt's tokens.
 
-    White space before a token's first visible character is passed over: a step begins with such a character,
-    and the token " So" is the step's that begins with "So".
+    White space before a token's first visible character is skipped: a step begins with such a character, and
+    the token " So" belongs to the step that begins with "So".
 
-    Tokenizing the text again need not give the tokens that were drawn, so these are decoded: one by one where
-    that gives the text, else (parts of characters, spaces that a lone token loses) after their neighbours. A
-    token that goes on with a character begins where the character does.
+    Tokenizing the text again need not give the sampled tokens, so these are decoded: one by one where that
+    gives the text, else (parts of characters, spaces that a lone token loses) after their neighbours. A token
+    that continues a character begins where the character does.
     """
     pieces = tokenizer.batch_decode([[token] for token in ids], skip_special_tokens=True)
     if "".join(pieces)[: len(text)] == text:
@@ -132,7 +148,7 @@ def token_starts(
 def _ends_in_context(
     tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], context: list[int]
 ) -> Iterator[int]:
-    """Characters that are whole after each token, each decoded after those that complete the text before."""
+    """Complete characters after each token, decoded after the tokens that complete the text before it."""
 
     def decode(tokens: list[int]) -> str:
         return str(tokenizer.decode(tokens, skip_special_tokens=True))
@@ -148,16 +164,16 @@ def _ends_in_context(
             known = len(decode(context))
 
 
-def _tokens(
+def _tokenize(
     tokenizer: PreTrainedTokenizerFast,
     request: SampleRequest,
     prompt_ids: tuple[int, ...],
     completion: Completion,
 ) -> tuple[int, ...]:
-    """Tokens of a completion whose policy gave its text alone; the end of sequence is put back."""
+    """Tokens of a completion whose policy returned text only, with the end of sequence restored."""
     whole = encode_prompt(tokenizer, request.prompt, completion.text)
     ids = whole[len(prompt_ids) :]
-    if whole[: len(prompt_ids)] != prompt_ids:  # the text's beginning melts into the prompt's last token
+    if whole[: len(prompt_ids)] != prompt_ids:  # the text's beginning merges with the prompt's last token
         ids = tuple(tokenizer(completion.text, add_special_tokens=False)["input_ids"])
     end = tokenizer.eos_token_id
     ended = completion.finish_reason == "stop" and not completion.text.endswith(request.sampling.stop)

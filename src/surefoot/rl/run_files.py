@@ -1,40 +1,43 @@
-"""What a run of reinforcement learning keeps in its directory, each part whole or as before after a kill."""
+"""The files of a run: models, log, and rollouts for reading. Each is written atomically."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
+import numpy as np
+
 from surefoot.errors import TrainingError
-from surefoot.io import write_json
+from surefoot.io import atomic_file, write_json
 from surefoot.models.engine.causal import save_causal
-from surefoot.rl.assess import Assessment
 from surefoot.rl.config import RLConfig
-from surefoot.rl.log import RLLog
+from surefoot.rl.log import RLLog, SampleRow
+from surefoot.rl.rollouts import TrainingSample
 from surefoot.rl.run_models import RunModels
-from surefoot.rl.samples import write_samples
 from surefoot.training.checkpoint import load_state, save_state
 from surefoot.training.workers import Workers
 
 _DONE = "rl.json"
-"""File that a finished run has."""
+"""Present in the directory of a finished run."""
 
 
 class RunFiles:
-    """Keeps a run's models and its log. The first process writes; all of them have to ask."""
+    """Stores the models and the log of a run. Rank 0 writes; all processes must call the methods."""
 
     def __init__(self, directory: Path, team: Workers) -> None:
         self.directory, self.team = directory, team
 
     def resume(self, models: RunModels) -> RLLog:
-        """The log so far, with weights and optimisers as they were then; an empty one at the beginning."""
+        """Restore weights and optimizers, and return the log so far; at the start an empty one."""
         parameters, optimisers = models.trained
         self.team.wait()
         return load_state(self._checkpoint, parameters, optimisers, RLLog)
 
     def save(self, models: RunModels, log: RLLog) -> None:
-        """Checkpoint and curves."""
+        """Write checkpoint and curves."""
         parameters, optimisers = models.trained
         first = self.team.rank == 0
         save_state(self._checkpoint, parameters, optimisers, log, write=first)
@@ -43,7 +46,7 @@ class RunFiles:
         self.team.wait()
 
     def finish(self, models: RunModels, config: RLConfig, log: RLLog) -> None:
-        """The trained models and the whole log; the checkpoint, which is some times larger, goes."""
+        """Write the trained models and the whole log; the much larger checkpoint is deleted."""
         self.save(models, log)
         if self.team.rank == 0:
             self.save_policy(models, "policy")
@@ -54,15 +57,20 @@ class RunFiles:
             self._checkpoint.unlink(missing_ok=True)
         self.team.wait()
 
-    def keep_samples(self, assessment: Assessment, count: int, *, update: int) -> None:
-        """``count`` rollouts of round ``update`` (from 1), for reading."""
-        if count and self.team.rank == 0:
-            write_samples(
-                self.directory / "samples" / f"{update:06d}.jsonl", update, assessment.groups, count
-            )
+    def keep_samples(self, groups: Sequence[Sequence[TrainingSample]], count: int, *, update: int) -> None:
+        """Write at most ``count`` rollouts of round ``update`` (from 1): one of each problem, then a second
+        one."""
+        if not count or self.team.rank:
+            return
+        by_turn = [one for turn in zip_longest(*groups) for one in turn if one is not None]
+        path = self.directory / "samples" / f"{update:06d}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as stream:
+            for one in by_turn[:count]:
+                stream.write(_sample_row(update, one).model_dump_json().encode() + b"\n")
 
     def save_policy(self, models: RunModels, name: str) -> None:
-        """The policy as it is now, under ``name``; of one process."""
+        """Save the current policy as ``name``; called by one process."""
         target = self.directory / name
         new = target.with_name(f"{name}.new")
         shutil.rmtree(new, ignore_errors=True)
@@ -76,18 +84,35 @@ class RunFiles:
 
 
 def finished_log(directory: Path, config: RLConfig) -> RLLog | None:
-    """The log of a run that came to its end there, if one did.
+    """Log of the finished run in ``directory``, if there is one.
 
     Raises ``TrainingError`` if that run had other settings.
     """
     path = directory / _DONE
     if not path.exists():
         return None
-    found = json.loads(path.read_text("utf-8"))
-    before, wanted = RLConfig.model_validate(found["config"]).decisive, config.decisive
-    if changed := [name for name, value in wanted.items() if before[name] != value]:
+    finished = json.loads(path.read_text("utf-8"))
+    before = RLConfig.model_validate(finished["config"]).decisive
+    if changed := [name for name, value in config.decisive.items() if before[name] != value]:
         raise TrainingError(
-            f"{directory} holds a finished run of other settings ({', '.join(changed)}): give another "
-            "directory, and its 'policy' to train on from there"
+            f"{directory} holds a finished run with other settings ({', '.join(changed)}): give another "
+            "directory; to train further, start from its 'policy'"
         )
-    return RLLog.model_validate(found["log"])
+    return RLLog.model_validate(finished["log"])
+
+
+def _sample_row(update: int, sample: TrainingSample) -> SampleRow:
+    rollout = sample.rollout
+    begins = (0, *(end + 1 for end in rollout.ends[:-1]))
+    return SampleRow(
+        update=update,
+        problem=rollout.problem,
+        trace=rollout.trace,
+        scores=sample.scored.scores if rollout.trace.steps else (),
+        advantages=tuple(
+            # one token can be the last of two steps; the second step then has no other token
+            float(np.mean(sample.advantages[min(begin, end) : end + 1]))
+            for begin, end in zip(begins, rollout.ends, strict=True)
+            if rollout.trace.steps  # else there is no step to show
+        ),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -12,15 +13,15 @@ from surefoot.errors import TrainingError
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.rl.actor import Reference
 from surefoot.rl.advantage import Gae
-from surefoot.rl.assess import Assessment, Judges, assess
+from surefoot.rl.advantages import Judges, training_samples
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit.rule import FloatArray
 from surefoot.rl.critic import Critic
 from surefoot.rl.learner import Execution
 from surefoot.rl.online_prm import OnlinePRM
-from surefoot.rl.rollouts import Rollout
+from surefoot.rl.rollouts import Rollout, TrainingSample
 from surefoot.rl.task import Task
-from surefoot.rl.update import Lesson, Updater, UpdateStatistics
+from surefoot.rl.update import Updater, UpdateStatistics
 from surefoot.training.updates import recompute_activations
 from surefoot.training.workers import Workers
 
@@ -78,8 +79,8 @@ class RunModels:
                 optimisers.append(judge.optimiser)
         return parameters, optimisers
 
-    def assess(self, groups: list[list[Rollout]]) -> tuple[list[Lesson], Assessment]:
-        """What the policy is to learn of a round's rollouts, and what the judges said of them."""
+    def training_samples(self, groups: list[list[Rollout]]) -> list[list[TrainingSample]]:
+        """What the policy is to learn from a round's rollouts."""
         flat, most = [rollout for group in groups for rollout in group], self.config.microbatch_tokens
         several = self.config.epochs * self.config.minibatches > 1
         kl = self.config.objective.kl
@@ -92,30 +93,28 @@ class RunModels:
         penalty = None
         if kl and kl.where == "reward":
             penalty = [
-                -kl.coefficient * (mine - theirs)
-                for mine, theirs in zip(old, reference, strict=True)
-                if mine is not None and theirs is not None
+                -kl.coefficient * (own - theirs)
+                for own, theirs in zip(old, reference, strict=True)
+                if own is not None and theirs is not None
             ]
-        assessment = assess(groups, self.judges, self.config, token_rewards=penalty)
-        lessons = [
-            Lesson(
-                rollout=one.rollout,
-                advantages=one.advantages,
-                old_logprobs=mine if several else None,
-                reference_logprobs=theirs,
-            )
-            for one, mine, theirs in zip(assessment.flat, old, reference, strict=True)
+        samples = training_samples(groups, self.judges, self.config, token_rewards=penalty)
+        logprobs = iter(zip(old, reference, strict=True))
+        return [
+            [
+                replace(one, old_logprobs=own if several else None, reference_logprobs=theirs)
+                for one, (own, theirs) in zip(group, logprobs, strict=False)
+            ]
+            for group in samples
         ]
-        return lessons, assessment
 
-    def learn(self, lessons: Sequence[Lesson], assessment: Assessment, number: int) -> UpdateStatistics:
-        """The steps of round ``number`` (from 0): the policy's, then those of the judges.
+    def learn(self, groups: Sequence[Sequence[TrainingSample]], number: int) -> UpdateStatistics:
+        """The optimizer steps of round ``number`` (from 0): the policy's, then those of the judges.
 
-        Judges that learn beside the policy do so after their word was used.
+        Judges that learn beside the policy do so after their rewards and values were used.
         """
-        statistics = self._updater.update(lessons, number)
-        self._teach_online_prm(assessment)
-        self._teach_critic(assessment, number)
+        statistics = self._updater.update([one for group in groups for one in group], number)
+        self._teach_online_prm(groups)
+        self._teach_critic(groups, number)
         return statistics
 
     def rate(self, number: int) -> float:
@@ -137,25 +136,24 @@ class RunModels:
             critic = Critic(self.model, self.config.critic, execution)
         return Judges(scorer=task.scorer, online_prm=online, critic=critic)
 
-    def _teach_online_prm(self, assessment: Assessment) -> None:
+    def _teach_online_prm(self, groups: Sequence[Sequence[TrainingSample]]) -> None:
         if self.judges.online_prm is None:
             return
-        judged = [one for one in assessment.flat if one.rollout.trace.outcome is not None]
+        rollouts = [one.rollout for group in groups for one in group]
+        judged = [one for one in rollouts if one.trace.outcome is not None]
         if self._everyone_has(judged):
-            self.judges.online_prm.learn(
-                [one.rollout for one in judged], [float(one.rollout.trace.outcome or 0) for one in judged]
-            )
+            self.judges.online_prm.learn(judged, [float(one.trace.outcome or 0) for one in judged])
 
-    def _teach_critic(self, assessment: Assessment, number: int) -> None:
+    def _teach_critic(self, groups: Sequence[Sequence[TrainingSample]], number: int) -> None:
         advantage = self.config.advantage
         if self.judges.critic is None or not isinstance(advantage, Gae):
             return
-        credited = [[one.credited for one in group] for group in assessment.groups]
-        targets = [target for group in advantage.targets(credited) for target in group]
+        targets = advantage.targets([[one.scored for one in group] for group in groups])
         taught = [
-            (one.rollout, target, one.credited.values)
-            for one, target in zip(assessment.flat, targets, strict=True)
-            if target is not None and one.credited.values is not None
+            (one.rollout, target, one.scored.values)
+            for group, of_group in zip(groups, targets, strict=True)
+            for one, target in zip(group, of_group, strict=True)
+            if target is not None and one.scored.values is not None
         ]
         if self._everyone_has(taught):
             self.judges.critic.learn(*map(list, zip(*taught, strict=True)), seed=number)

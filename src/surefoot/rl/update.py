@@ -14,19 +14,7 @@ from surefoot.rl.config import RLConfig
 from surefoot.rl.credit.rule import FloatArray
 from surefoot.rl.learner import Execution, Learner
 from surefoot.rl.loss import TokenBatch, policy_loss, token_weights
-from surefoot.rl.rollouts import Rollout
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lesson:
-    """A rollout, and what its tokens are worth."""
-
-    rollout: Rollout
-    advantages: FloatArray
-    """[T]"""
-    old_logprobs: FloatArray | None = None
-    """log π_old [T]; ``None`` where the policy has not changed since it drew them."""
-    reference_logprobs: FloatArray | None = None
+from surefoot.rl.rollouts import TrainingSample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,22 +42,22 @@ class Updater:
         self._learner = Learner(model, config, execution, what="the policy", reader=self.actor.reader)
         self.parameters, self.optimiser = self._learner.parameters, self._learner.optimiser
 
-    def update(self, lessons: Sequence[Lesson], number: int) -> UpdateStatistics:
+    def update(self, samples: Sequence[TrainingSample], number: int) -> UpdateStatistics:
         """All steps of round ``number`` (from 0), or none where nothing has a gradient.
 
         Raises ``TrainingError`` for numbers that are not finite.
         """
         objective = self.config.objective
         always = objective.entropy > 0 or (objective.kl is not None and objective.kl.where == "loss")
-        something = any(lesson.advantages.any() for lesson in lessons) or (always and bool(lessons))
-        fewest = -self.team.largest(-len(lessons))
+        something = any(sample.advantages.any() for sample in samples) or (always and bool(samples))
+        fewest = -self.team.largest(-len(samples))
         if not self.team.largest(int(something)) or not fewest:
             return UpdateStatistics()
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate(number)
         found = [
-            self._step([lessons[index] for index in minibatch])
-            for minibatch in self._minibatches(len(lessons), number, min(self.config.minibatches, fewest))
+            self._step([samples[index] for index in minibatch])
+            for minibatch in self._minibatches(len(samples), number, min(self.config.minibatches, fewest))
         ]
         return UpdateStatistics(
             loss=float(np.mean([one.loss for one in found])),
@@ -91,16 +79,16 @@ class Updater:
             order = rng.permutation(count)
             yield from (part.tolist() for part in np.array_split(order, parts))
 
-    def _step(self, lessons: list[Lesson]) -> UpdateStatistics:
+    def _step(self, samples: list[TrainingSample]) -> UpdateStatistics:
         """One step of the optimiser."""
-        weights = self._weights(lessons)
+        weights = self._weights(samples)
         sums: dict[tuple[int, ...], FloatArray] = {}  # by pass, so that one read twice counts once
 
         def share(part: list[int]) -> torch.Tensor:
-            loss, sums[tuple(part)] = self._loss([lessons[at] for at in part], [weights[at] for at in part])
+            loss, sums[tuple(part)] = self._loss([samples[at] for at in part], [weights[at] for at in part])
             return loss
 
-        loss, norm = self._learner.step([lesson.rollout for lesson in lessons], share)
+        loss, norm = self._learner.step([sample.rollout for sample in samples], share)
         tokens, clipped, kl, entropy = (
             self.team.total(float(one)) for one in np.sum(list(sums.values()), axis=0)
         )
@@ -113,10 +101,10 @@ class Updater:
             steps=1,
         )
 
-    def _weights(self, lessons: Sequence[Lesson]) -> list[float]:
-        """Weight of each token of each lesson; those of all processes add up to about 1."""
+    def _weights(self, samples: Sequence[TrainingSample]) -> list[float]:
+        """Weight of each token of each sample; those of all processes add up to about 1."""
         mean = self.config.objective.mean
-        lengths = [len(lesson.rollout.ids) for lesson in lessons]
+        lengths = [len(sample.rollout.ids) for sample in samples]
         mine = float(sum(lengths) if mean == "token" else len(lengths))
         everyone = self.team.total(mine)
         if not lengths:
@@ -124,11 +112,13 @@ class Updater:
         own = token_weights(lengths, mean, longest=self.config.max_tokens)
         return [weight * mine / everyone for weight in own]
 
-    def _loss(self, lessons: Sequence[Lesson], weights: Sequence[float]) -> tuple[torch.Tensor, FloatArray]:
+    def _loss(
+        self, samples: Sequence[TrainingSample], weights: Sequence[float]
+    ) -> tuple[torch.Tensor, FloatArray]:
         """Loss of one pass, and sums over its tokens: their number, those clipped, KL, entropy."""
         objective = self.config.objective
         read = self.actor.read(
-            [lesson.rollout for lesson in lessons],
+            [sample.rollout for sample in samples],
             entropy="gradient" if objective.entropy else "detached",
             called=self._learner.called,
         )
@@ -140,16 +130,16 @@ class Updater:
                 return None
             return torch.from_numpy(np.concatenate(known)).to(device, torch.float32)
 
-        old = flat([lesson.old_logprobs for lesson in lessons])
-        spread = [weight for lesson, weight in zip(lessons, weights, strict=True) for _ in lesson.rollout.ids]
+        old = flat([sample.old_logprobs for sample in samples])
+        spread = [weight for sample, weight in zip(samples, weights, strict=True) for _ in sample.rollout.ids]
         batch = TokenBatch(
             logprobs=read.logprobs,
             old_logprobs=read.logprobs.detach() if old is None else old,
-            advantages=torch.from_numpy(np.concatenate([lesson.advantages for lesson in lessons])).to(
+            advantages=torch.from_numpy(np.concatenate([sample.advantages for sample in samples])).to(
                 device, torch.float32
             ),
             weights=torch.tensor(spread, device=device),
-            reference_logprobs=flat([lesson.reference_logprobs for lesson in lessons]),
+            reference_logprobs=flat([sample.reference_logprobs for sample in samples]),
             entropies=read.entropies,
         )
         found = policy_loss(batch, objective)

@@ -1,4 +1,4 @@
-"""Advantage estimators: what is taken off the returns. One file each, chosen by the tag ``kind``."""
+"""Advantage estimators: the baseline subtracted from returns. One file each, chosen by the tag ``kind``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BaseModel, Field
 
-from surefoot.rl.advantage.estimator import Credited, Estimator
+from surefoot.rl.advantage.estimator import Estimator
 from surefoot.rl.advantage.gae import Gae
 from surefoot.rl.advantage.group import Group
 from surefoot.rl.advantage.leave_one_out import LeaveOneOut
-from surefoot.rl.advantage.plain import Plain
+from surefoot.rl.advantage.reinforce import Reinforce
 
-__all__ = ["ADVANTAGES", "Advantage", "Credited", "Estimator", "Gae", "Group", "LeaveOneOut", "Plain"]
+__all__ = ["ADVANTAGES", "Advantage", "Estimator", "Gae", "Group", "LeaveOneOut", "Reinforce"]
 
-Advantage: TypeAlias = Annotated[Group | LeaveOneOut | Gae | Plain, Field(discriminator="kind")]
-"""Any estimator, as a configuration has it."""
+Advantage: TypeAlias = Annotated[Group | LeaveOneOut | Gae | Reinforce, Field(discriminator="kind")]
+"""Any estimator, as a field of the settings."""
 
 ADVANTAGES: dict[str, type[BaseModel]] = {
-    kind.model_fields["kind"].default: kind for kind in (Group, LeaveOneOut, Gae, Plain)
+    kind.model_fields["kind"].default: kind for kind in (Group, LeaveOneOut, Gae, Reinforce)
 }
-"""Estimators by tag."""
+"""Estimators by their tag."""

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from surefoot.rl.advantage.estimator import Credited
-from surefoot.rl.advantage.tokens import event_lengths, group_advantages, settle
-from surefoot.rl.credit.rule import FloatArray, Stream
+from surefoot.rl.advantage.estimator import complete_batch, event_lengths, group_advantages
+from surefoot.rl.credit.rule import FloatArray, RewardStream, ScoredRollout
 
 Baseline = Literal["event", "token", "prime"]
 
@@ -24,37 +23,42 @@ class LeaveOneOut(BaseModel):
 
     - ``event``: r_i^t - mean of m_j over j != i. PURE's ``reward_baseline`` step.
     - ``token``: r_i^t - n_t · (all rewards of the others) / (all their tokens), n_t the tokens of the event:
-      that of PURE's scripts (arXiv 2504.15275). Where every rollout has one event, it is ``event``, as PURE's
-      for the outcome.
+      the one of PURE's scripts (arXiv 2504.15275). Where every rollout has one event, ``event`` is used, as
+      in PURE for the outcome.
     - ``prime``: r_i^t · K / (K - 1) - sum of m_j over all j / (K - 1), the form of PRIME's code (arXiv
       2502.01456). It equals ``event`` plus (r_i^t - m_i) / (K - 1): the same for one event a
       rollout and at the first token, else not free of the rollout's own rewards.
 
-    With several events the baseline taken off grows with their number, so it is a reward shifted by the
-    group's average that is maximised: it does not pay to write more average steps.
+    With several events the subtracted baseline grows with their number, so what is maximized is the reward
+    less the group's average: writing more average steps does not pay.
 
     K counts the rollouts that have a reward of that source; one alone gets 0. ``whiten`` (PRIME) then centres
     and scales over all response tokens of the batch: a group of equal rewards is then no longer 0, which is
-    why PRIME leaves such groups out (``accuracy_band``).
+    why PRIME drops such groups (``accuracy_band``).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["leave-one-out"] = "leave-one-out"
+    kind: Literal["leave-one-out"] = Field(
+        default="leave-one-out", description="The other samples of the problem as baseline (RLOO)."
+    )
     needs_values: ClassVar[bool] = False
     compares: ClassVar[bool] = True
-    baseline: Baseline = "event"
-    whiten: bool = False
+    baseline: Baseline = Field(
+        default="event",
+        description="Baseline of rollouts with several rewards: event, token (PURE) or prime.",
+    )
+    whiten: bool = Field(default=False, description="Center and scale over the tokens of the batch (PRIME).")
 
-    def advantages(self, batch: Sequence[Sequence[Credited]]) -> list[list[FloatArray]]:
+    def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
         """One array [T] for every rollout of every group."""
-        found = [group_advantages(group, self._centre, least=2) for group in batch]
-        return settle(batch, found, whiten=self.whiten)
+        advantages = [group_advantages(group, self._centre, least=2) for group in batch]
+        return complete_batch(batch, advantages, whiten=self.whiten)
 
-    def _centre(self, streams: Sequence[Stream]) -> list[FloatArray]:
+    def _centre(self, streams: Sequence[RewardStream]) -> list[FloatArray]:
         if self.baseline == "token" and any(len(stream.values) > 1 for stream in streams):
-            return _off_by_token(streams)
-        # equal rewards give exactly 0 if one of them is taken off before anything is divided
+            return _minus_token_baseline(streams)
+        # subtracting one of them first makes equal rewards give exactly 0 despite rounding
         values = [np.array(stream.values) - streams[0].values[0] for stream in streams]
         means = np.array([one.mean() for one in values])
         others = len(streams) - 1
@@ -63,9 +67,9 @@ class LeaveOneOut(BaseModel):
         return [one - (means.sum() - mean) / others for one, mean in zip(values, means, strict=True)]
 
 
-def _off_by_token(streams: Sequence[Stream]) -> list[FloatArray]:
+def _minus_token_baseline(streams: Sequence[RewardStream]) -> list[FloatArray]:
     lengths = [event_lengths(stream) for stream in streams]
-    # a reward of reach "own" is one of each of its tokens, any other one of them all together
+    # a reward of reach "own" counts once per token of its step, any other once in total
     totals = np.array([
         float(np.dot(stream.values, tokens if stream.reach == "own" else np.ones(len(tokens))))
         for stream, tokens in zip(streams, lengths, strict=True)

@@ -1,4 +1,4 @@
-"""Credit rules: which reward each token's return is made of. One file each, chosen by the tag ``rule``."""
+"""Credit rules: which rewards each token's return is made of. One file each, chosen by the tag ``rule``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from surefoot.rl.credit.implicit import Implicit
 from surefoot.rl.credit.min_form import MinForm
 from surefoot.rl.credit.mixed import Mixed
 from surefoot.rl.credit.outcome import Outcome
-from surefoot.rl.credit.rule import CreditRule, Need, Scored, Stream
+from surefoot.rl.credit.rule import CreditRule, Need, RewardStream, ScoredRollout
 from surefoot.rl.credit.summed import Summed
 
 __all__ = [
@@ -26,18 +26,18 @@ __all__ = [
     "Mixed",
     "Need",
     "Outcome",
-    "Scored",
-    "Stream",
+    "RewardStream",
+    "ScoredRollout",
     "Summed",
 ]
 
 Credit: TypeAlias = Annotated[
     Outcome | Summed | MinForm | ClipDelta | Effective | Implicit | Mixed, Field(discriminator="rule")
 ]
-"""Any rule, as a configuration has it."""
+"""Any rule, as a field of the settings."""
 
 CREDITS: dict[str, type[BaseModel]] = {
     kind.model_fields["rule"].default: kind
     for kind in (Outcome, Summed, MinForm, ClipDelta, Effective, Implicit, Mixed)
 }
-"""Rules by tag."""
+"""Rules by their tag."""

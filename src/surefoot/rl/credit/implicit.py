@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from surefoot.rl.credit.rule import FloatArray, Need, Scored, Stream
+from surefoot.rl.credit.rule import FloatArray, Need, RewardStream, ScoredRollout
 
 _EPSILON = 1e-6
 
@@ -17,19 +17,23 @@ class Implicit(BaseModel):
     """Implicit process reward (PRIME, Cui et al., arXiv 2502.01456): r_t = log π_φ(y_t) / π_ref(y_t).
 
     A reward at every token, from a model that learns from outcomes alone (implicit PRM, arXiv 2412.01981) and
-    goes on learning as the policy does. As in the paper's code, it is not scaled by β, but (``normalize``)
+    keeps learning with the policy. As in the paper's code, it is not scaled by β, but (``normalize``)
     divided by the largest |sum of r_s over s >= t| (return-to-go) of any token of the batch, plus 1e-6.
     PRIME is this within ``mixed``, with ``leave-one-out`` as estimator.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    rule: Literal["implicit"] = "implicit"
+    rule: Literal["implicit"] = Field(
+        default="implicit", description="Credit by the log-ratios of an implicit reward model."
+    )
     needs: ClassVar[frozenset[Need]] = frozenset({"log_ratios"})
-    normalize: bool = True
+    normalize: bool = Field(
+        default=True, description="Divide by the largest absolute return-to-go of the batch."
+    )
 
-    def credit(self, batch: Sequence[Sequence[Scored]]) -> list[list[tuple[Stream, ...]]]:
-        """One stream a rollout; empty where there are no log-ratios."""
+    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+        """One stream per rollout; empty where there are no log-ratios."""
         known = [one.log_ratios for group in batch for one in group if one.log_ratios is not None]
         scale = largest_return(known) + _EPSILON if self.normalize else 1.0
         return [[(_stream(one, scale),) for one in group] for group in batch]
@@ -40,7 +44,7 @@ def largest_return(rewards: Sequence[FloatArray]) -> float:
     return max((float(np.abs(one[::-1].cumsum()).max()) for one in rewards if one.size), default=0.0)
 
 
-def _stream(rollout: Scored, scale: float) -> Stream:
+def _stream(rollout: ScoredRollout, scale: float) -> RewardStream:
     if rollout.log_ratios is None:
-        return Stream(at=(), values=())
-    return Stream(at=tuple(range(rollout.tokens)), values=tuple((rollout.log_ratios / scale).tolist()))
+        return RewardStream(at=(), values=())
+    return RewardStream(at=tuple(range(rollout.tokens)), values=tuple((rollout.log_ratios / scale).tolist()))

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from surefoot.rl.credit.rule import FloatArray, Need, Scored, Stream
+from surefoot.rl.credit.rule import FloatArray, Need, RewardStream, ScoredRollout
 
 
 class MinForm(BaseModel):
@@ -20,37 +20,38 @@ class MinForm(BaseModel):
       T -> 0, to the mean for T -> infinity, and lies between them.
     - ``strict``: every token of step k has the return min_{j >= k} r_j, which no softmax blurs.
 
-    A good step added to a rollout cannot raise the return much, so length does not pay. ``temperature`` 0.1
-    is that of the paper's code. Without ``signed``, r_k = p_k, and no rollout is worth less than nothing.
+    Another good step cannot raise the return much, so length does not pay. ``temperature`` 0.1 is that of
+    the paper's code. Without ``signed``, r_k = p_k, and no rollout is worth less than nothing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    rule: Literal["min-form"] = "min-form"
+    rule: Literal["min-form"] = Field(default="min-form", description="Credit by the worst step.")
     needs: ClassVar[frozenset[Need]] = frozenset({"scores"})
-    form: Literal["soft", "strict"] = "soft"
-    temperature: float = Field(default=0.1, gt=0)
-    """T of the softmax; ``strict`` has none."""
-    signed: bool = True
+    form: Literal["soft", "strict"] = Field(
+        default="soft", description="Soft minimum by a softmax, or the strict suffix minimum."
+    )
+    temperature: float = Field(default=0.1, gt=0, description="Temperature of the softmax of the soft form.")
+    signed: bool = Field(default=True, description="Reward 2 p - 1 rather than the score p.")
 
-    def credit(self, batch: Sequence[Sequence[Scored]]) -> list[list[tuple[Stream, ...]]]:
-        """One stream a rollout; steps without a score weigh nothing."""
+    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+        """One stream per rollout; steps without a score weigh nothing."""
         return [[(self._stream(one),) for one in group] for group in batch]
 
-    def _stream(self, rollout: Scored) -> Stream:
+    def _stream(self, rollout: ScoredRollout) -> RewardStream:
         steps = rollout.scored_steps()
         if not steps:
-            return Stream(at=(), values=(), reach="own" if self.form == "strict" else "returns")
+            return RewardStream(at=(), values=(), reach="own" if self.form == "strict" else "returns")
         at = tuple(end for _, end, _ in steps)
         scores_s = np.array([score for _, _, score in steps])
         rewards_s = 2 * scores_s - 1 if self.signed else scores_s
         if self.form == "soft":
-            return Stream(
+            return RewardStream(
                 at=at, values=tuple((min_weights(rewards_s, self.temperature) * rewards_s).tolist())
             )
-        # reach "own" credits a step that is not scored with the next one's return: the suffix minimum it has
+        # reach "own" gives an unscored step the return of the next scored one, its suffix minimum
         suffix_s = np.minimum.accumulate(rewards_s[::-1])[::-1]
-        return Stream(at=at, values=tuple(suffix_s.tolist()), reach="own")
+        return RewardStream(at=at, values=tuple(suffix_s.tolist()), reach="own")
 
 
 def min_weights(rewards_s: FloatArray, temperature: float) -> FloatArray:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from surefoot.rl.credit.rule import Need, Scored, Stream
+from surefoot.rl.credit.rule import Need, RewardStream, ScoredRollout
 
 
 class Summed(BaseModel):
@@ -23,17 +23,17 @@ class Summed(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    rule: Literal["summed"] = "summed"
+    rule: Literal["summed"] = Field(default="summed", description="Credit by the sum of step scores.")
     needs: ClassVar[frozenset[Need]] = frozenset({"scores"})
-    signed: bool = False
+    signed: bool = Field(default=False, description="Reward 2 p - 1 rather than the score p.")
 
-    def credit(self, batch: Sequence[Sequence[Scored]]) -> list[list[tuple[Stream, ...]]]:
-        """One stream a rollout, with a reward for each scored step."""
+    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+        """One stream per rollout, with a reward for each scored step."""
         return [[(self._stream(one),) for one in group] for group in batch]
 
-    def _stream(self, rollout: Scored) -> Stream:
+    def _stream(self, rollout: ScoredRollout) -> RewardStream:
         steps = rollout.scored_steps()
-        return Stream(
+        return RewardStream(
             at=tuple(end for _, end, _ in steps),
             values=tuple(2 * score - 1 if self.signed else score for _, _, score in steps),
         )

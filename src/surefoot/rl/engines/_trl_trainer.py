@@ -12,34 +12,33 @@ from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
 from surefoot.errors import TrainingError
-from surefoot.rl.advantage.estimator import Estimator
-from surefoot.rl.advantage.tokens import total
+from surefoot.rl.advantage.estimator import Estimator, total_return
 from surefoot.rl.credit.rule import FloatArray
-from surefoot.rl.engines.rewards import Response, StepRewards
-from surefoot.rl.engines.trl import problems_of
+from surefoot.rl.engines.rewards import EngineSample, StepRewards, problems_of
 
 
 class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     """TRL's ``GRPOTrainer`` whose every token has its own advantage, by a credit rule and an estimator.
 
-    Generation, loss, KL, optimiser and checkpoints are TRL's. In the place of its advantages [B] come those
-    of ``advantage`` [B, T], 0 on padding, which TRL's loss takes for its subclasses' sake; they are kept with
-    the completions, so several iterations and gradient accumulation see the same ones. With several processes
-    the groups are put together first. TRL's ``scale_rewards``, ``reward_weights`` and
+    Generation, loss, KL, optimiser and checkpoints are TRL's. Its advantages [B] are replaced by those of
+    ``advantage`` [B, T], 0 on padding, which TRL's loss accepts for the sake of its subclasses; they are
+    stored with the completions, so several iterations and gradient accumulation see the same ones. With
+    several processes the groups are gathered first. TRL's ``scale_rewards``, ``reward_weights`` and
     ``multi_objective_aggregation`` then have no effect; "reward" in the log is the rule's return of the whole
     completion, and "advantages" in its table are means over the tokens.
 
     Args:
         model: as TRL takes it.
         rewards: scorer, segmenter and credit rule.
-        advantage: estimator that takes the baseline off (:mod:`surefoot.rl.advantage`).
+        advantage: estimator that subtracts the baseline (:mod:`surefoot.rl.advantage`).
         problem: column of the data set with the problem's text as the scorer reads it. ``None`` = the prompt,
             or its last user message.
         answer: column with the reference answer; needed by rules that read outcomes.
         others: the other arguments of ``GRPOTrainer``, save ``reward_funcs``.
 
     Raises:
-        TrainingError: this TRL's loss takes no advantages at tokens; or an option does not go with them:
+        TrainingError: the loss of this TRL version does not accept advantages per token, or an option is
+        incompatible:
             ``use_liger_kernel``, tools, environments and rollout functions (whose completions hold text that
             the policy did not write), an estimator that needs a critic.
     """
@@ -57,51 +56,55 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         _check(advantage, others)
         self._rewards, self._advantage = rewards, advantage
         self._problem, self._answer = problem, answer
-        self._at_tokens: list[FloatArray] = []
-        self._everyone: list[FloatArray] = []
+        self._advantages: list[FloatArray] = []
+        self._all_advantages: list[FloatArray] = []
         super().__init__(model=model, reward_funcs=[self.step_reward], **others)
 
     def step_reward(
         self, prompts: Sequence[Any], completion_ids: Sequence[Sequence[int]], **columns: Any
     ) -> list[float | None]:
-        """Called by TRL as its reward function: gives returns for the log, and keeps the advantages."""
+        """Called by TRL as its reward function: returns the returns for the log, and stores the
+        advantages."""
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
         problems = problems_of(prompts, columns, problem=self._problem, answer=self._answer)
-        scored = self._rewards.scored(
-            [Response.decode(one, ids, tokenizer) for one, ids in zip(problems, completion_ids, strict=True)]
+        scored = self._rewards.score(
+            [
+                EngineSample.decode(one, ids, tokenizer)
+                for one, ids in zip(problems, completion_ids, strict=True)
+            ]
         )
-        everyone = gather_object(scored)  # a group may lie on several processes
+        gathered = gather_object(scored)  # a group may be spread over several processes
         size = self.num_generations if self.model.training else self.num_generations_eval
-        groups = [everyone[at : at + size] for at in range(0, len(everyone), size)]
-        credited = self._rewards.credited(groups)
-        self._everyone = [array for group in self._advantage.advantages(credited) for array in group]
+        groups = [gathered[at : at + size] for at in range(0, len(gathered), size)]
+        rewarded = self._rewards.add_rewards(groups)
+        self._all_advantages = [array for group in self._advantage.advantages(rewarded) for array in group]
         begin = self.accelerator.process_index * len(prompts)
-        mine = slice(begin, begin + len(prompts))
-        self._at_tokens = self._everyone[mine]
+        own = slice(begin, begin + len(prompts))
+        self._advantages = self._all_advantages[own]
         if log_metric := columns.get("log_metric"):
             log_metric("unscored_steps", float(sum(one.scores.count(None) for one in scored)))
-        return [total(one) for one in [one for group in credited for one in group][mine]]
+        return [total_return(one) for one in [one for group in rewarded for one in group][own]]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """A generation batch, its advantages [B, T] in the place of TRL's [B]."""
+        """A generation batch, with advantages [B, T] instead of TRL's [B]."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         ids_bt = output["completion_ids"]
         advantages_bt = torch.zeros(ids_bt.shape, dtype=torch.float32, device=ids_bt.device)
-        for row, array in enumerate(self._at_tokens):
+        for row, array in enumerate(self._advantages):
             advantages_bt[row, : len(array)] = torch.from_numpy(array)
         output["advantages"] = advantages_bt
         table = self._logs["advantages"]
-        for _ in range(min(len(self._everyone), len(table))):
+        for _ in range(min(len(self._all_advantages), len(table))):
             table.pop()
-        table.extend(float(array.mean()) for array in self._everyone)
+        table.extend(float(array.mean()) for array in self._all_advantages)
         return output
 
 
 def _check(advantage: Estimator, others: dict[str, Any]) -> None:
     if "advantages.dim()" not in inspect.getsource(GRPOTrainer._compute_loss):
         raise TrainingError(
-            f"the loss of TRL {trl.__version__} takes one advantage a completion, not one a token: install "
-            "trl 1.13, or use step_reward_function"
+            f"the loss of TRL {trl.__version__} takes one advantage per completion, not one per token: "
+            "install trl 1.13, or use step_reward_function"
         )
     if advantage.needs_values:
         raise TrainingError("this estimator needs a critic, which TRL's GRPO does not train: choose another")
@@ -111,4 +114,4 @@ def _check(advantage: Estimator, others: dict[str, Any]) -> None:
         if others.get(name):
             raise TrainingError(f"{name!r}: completions would hold text that the policy did not write")
     if getattr(others.get("args"), "use_liger_kernel", False):
-        raise TrainingError("'use_liger_kernel': its loss takes one advantage a completion; turn it off")
+        raise TrainingError("'use_liger_kernel': its loss takes one advantage per completion; turn it off")

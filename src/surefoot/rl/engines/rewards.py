@@ -1,11 +1,11 @@
-"""What the responses of another engine are worth: text and tokens in, credit of a rule out."""
+"""Rewards for the responses of another engine: text and tokens in, rewards of a credit rule out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -14,23 +14,22 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, Trace
-from surefoot.rl.advantage.estimator import Credited
-from surefoot.rl.advantage.tokens import token_returns
-from surefoot.rl.credit.rule import CreditRule, FloatArray, Scored
+from surefoot.rl.advantage.estimator import token_returns
+from surefoot.rl.credit.rule import CreditRule, FloatArray, ScoredRollout
 from surefoot.rl.rollouts import step_ends, token_starts
 from surefoot.scores import checked_scores
 from surefoot.segment import segment_trace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Response:
+class EngineSample:
     """One sample of an engine's policy."""
 
     problem: Problem
     text: str
     starts: tuple[int, ...] = ()
-    """Character of ``text`` at which each token begins [T], end of sequence included. Empty = the tokens are
-    not known, and each step counts as one: enough where one number a response is wanted."""
+    """Character of ``text`` at which each token begins [T], including the end of sequence. Empty = the tokens
+    are not known, and each step counts as one: enough where one number per response is wanted."""
 
     @classmethod
     def decode(cls, problem: Problem, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> Self:
@@ -41,10 +40,10 @@ class Response:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRewards:
-    """Who scores the steps of a response, and the rule that gives credit for the scores.
+    """The scorer of the steps of a response, and the credit rule that turns scores into rewards.
 
-    Raises ``TrainingError`` where the rule needs what an engine cannot give: a scorer that is missing, or
-    the log-ratios of an implicit reward model that learns beside the policy (``surefoot rl`` trains with it).
+    Raises ``TrainingError`` where the rule needs what is missing: a scorer, or the log-ratios of an implicit
+    reward model that learns beside the policy, which only ``surefoot rl`` trains.
     """
 
     credit: CreditRule
@@ -56,16 +55,16 @@ class StepRewards:
     def __post_init__(self) -> None:
         if "log_ratios" in self.credit.needs:
             raise TrainingError(
-                "this credit rule reads an implicit reward model that learns beside the policy, which no "
-                "other engine updates: train with 'surefoot rl'"
+                "this credit rule reads an implicit reward model that learns beside the policy, which "
+                "other engines do not update: train with 'surefoot rl'"
             )
         if "scores" in self.credit.needs and self.scorer is None:
             raise TrainingError("this credit rule reads step scores: give a 'scorer'")
 
-    def scored(self, responses: Sequence[Response]) -> list[Scored]:
+    def score(self, responses: Sequence[EngineSample]) -> list[ScoredRollout]:
         """Steps, scores and outcome of each response, as the rule reads them.
 
-        A response without a visible character counts as one step that nobody scored.
+        A response without a visible character counts as one unscored step.
         Raises ``TrainingError`` for a problem without ``answer`` where outcomes are read.
         """
         traces = [
@@ -79,39 +78,39 @@ class StepRewards:
                 for one, trace in zip(responses, traces, strict=True)
             ]
         )
-        found = []
+        scored = []
         for one, trace, outcome, of_steps in zip(responses, traces, outcomes, scores, strict=True):
             tokens = len(one.starts) or max(1, len(trace.steps))
             ends = step_ends(one.starts, trace.steps) if one.starts else tuple(range(tokens))
-            found.append(Scored(tokens=tokens, ends=ends, scores=of_steps, outcome=outcome))
-        return found
+            scored.append(ScoredRollout(tokens=tokens, ends=ends, scores=of_steps, outcome=outcome))
+        return scored
 
-    def credited(self, groups: Sequence[Sequence[Scored]]) -> list[list[Credited]]:
-        """Rewards of every response of every group (the samples of one problem)."""
+    def add_rewards(self, groups: Sequence[Sequence[ScoredRollout]]) -> list[list[ScoredRollout]]:
+        """The responses of every group (the samples of one problem), with their rewards."""
         return [
-            [Credited(tokens=one.tokens, streams=streams) for one, streams in zip(group, given, strict=True)]
-            for group, given in zip(groups, self.credit.credit(groups), strict=True)
+            [replace(one, rewards=streams) for one, streams in zip(group, rewards, strict=True)]
+            for group, rewards in zip(groups, self.credit.credit(groups), strict=True)
         ]
 
-    def rewarded(self, responses: Sequence[Response]) -> list[Credited]:
-        """Rewards of each response, for engines that take a baseline off by themselves.
+    def reward(self, responses: Sequence[EngineSample]) -> list[ScoredRollout]:
+        """The responses with their rewards, for engines that subtract a baseline themselves.
 
         Neighbours with the same problem are a group. Raises ``TrainingError`` for a rule that gives
-        advantages (``effective``): the engine would take a baseline off what has none.
+        advantages (``effective``), from which no baseline must be subtracted.
         """
-        scored = iter(self.scored(responses))
+        scored = iter(self.score(responses))
         groups = [
             [next(scored) for _ in group] for _, group in groupby(responses, key=lambda one: one.problem.id)
         ]
-        found = [one for group in self.credited(groups) for one in group]
-        if any(stream.centred for one in found for stream in one.streams):
+        rewarded = [one for group in self.add_rewards(groups) for one in group]
+        if any(stream.centred for one in rewarded for stream in one.rewards):
             raise TrainingError(
-                "this credit rule gives advantages of single steps, which are no rewards to compare: hand "
-                "them over at tokens (StepGRPOTrainer), or train with 'surefoot rl'"
+                "this credit rule gives advantages of single steps, not rewards: pass them on per token "
+                "(StepGRPOTrainer), or train with 'surefoot rl'"
             )
-        return found
+        return rewarded
 
-    def _outcomes(self, responses: Sequence[Response]) -> list[float | None]:
+    def _outcomes(self, responses: Sequence[EngineSample]) -> list[float | None]:
         if "outcome" not in self.credit.needs:
             return [None] * len(responses)
         unknown = [one.problem.text for one in responses if one.problem.answer is None]
@@ -124,19 +123,48 @@ class StepRewards:
         return [None if grade.outcome is None else float(grade.outcome) for grade in grades]
 
     def _scores(self, items: Sequence[ProblemTrace]) -> list[tuple[float | None, ...]]:
-        """Of each response's steps; those without a step are not shown to the scorer."""
+        """Scores of each response's steps; the scorer does not see responses without a step."""
         if self.scorer is None or "scores" not in self.credit.needs:
             return [()] * len(items)
         records = iter(checked_scores(self.scorer, [item for item in items if item.trace.steps]))
         return [next(records).scores if item.trace.steps else (None,) for item in items]
 
 
-def token_rewards(credited: Credited) -> FloatArray:
-    """Rewards at tokens [T] whose later sums are the returns: all at ends of steps, 0 elsewhere."""
-    dense = np.zeros(credited.tokens)
-    for stream in credited.streams:
+def token_rewards(rollout: ScoredRollout) -> FloatArray:
+    """Rewards at tokens [T] whose suffix sums are the returns: at ends of steps, 0 elsewhere."""
+    dense = np.zeros(rollout.tokens)
+    for stream in rollout.rewards:
         if stream.at and stream.reach == "returns" and not stream.centred:
             np.add.at(dense, list(stream.at), stream.weight * np.array(stream.values))
-    own = replace(credited, streams=tuple(one for one in credited.streams if one.reach == "own"))
+    own = replace(rollout, rewards=tuple(one for one in rollout.rewards if one.reach == "own"))
     returns = token_returns(own)
     return np.asarray(dense + returns - np.append(returns[1:], 0.0))
+
+
+def problems_of(
+    prompts: Sequence[Any], columns: Mapping[str, Any], *, problem: str | None, answer: str
+) -> list[Problem]:
+    """The problem behind each prompt, given the data set's columns.
+
+    Raises ``TrainingError`` for a ``problem`` column that is not there.
+    """
+    if problem is not None and problem not in columns:
+        raise TrainingError(
+            f"the data set has no column {problem!r} for the problem's text; name one with 'problem', and "
+            "keep remove_unused_columns=False"
+        )
+    texts = columns[problem] if problem is not None else [_prompt_text(prompt) for prompt in prompts]
+    answers = columns.get(answer, [None] * len(prompts))
+    return [
+        Problem(text=str(text), answer=None if gold is None else str(gold))
+        for text, gold in zip(texts, answers, strict=True)
+    ]
+
+
+def _prompt_text(prompt: Any) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    users = [message["content"] for message in prompt if message["role"] == "user"]
+    if not users or not isinstance(users[-1], str):
+        raise TrainingError("the prompt has no user message that is text: name a column with 'problem'")
+    return str(users[-1])

@@ -1,23 +1,23 @@
 """TRL: step rewards as a reward function, and as advantages of single tokens.
 
-Written and tested against TRL 1.13.0; TRL is no dependency of this package (``pip install surefoot[trl]``).
+Written and tested against TRL 1.13.0; TRL is not a dependency of this package (``pip install
+surefoot[trl]``).
 
-- :func:`step_reward_function` gives one number a completion, for any trainer that takes reward functions.
-- :class:`StepGRPOTrainer` is TRL's ``GRPOTrainer`` whose tokens have the advantages of a credit rule.
+- :func:`step_reward_function` gives one number per completion, for any trainer that accepts reward functions.
+- :class:`StepGRPOTrainer` is TRL's ``GRPOTrainer`` with advantages per token, from a credit rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.protocols import Segmenter, StepScorer
-from surefoot.records import Problem
-from surefoot.rl.advantage.tokens import total
+from surefoot.rl.advantage.estimator import total_return
 from surefoot.rl.credit.rule import CreditRule
-from surefoot.rl.engines.rewards import Response, StepRewards
+from surefoot.rl.engines.rewards import EngineSample, StepRewards, problems_of
 
 if TYPE_CHECKING:
     from surefoot.rl.engines._trl_trainer import StepGRPOTrainer
@@ -26,7 +26,7 @@ __all__ = ["StepGRPOTrainer", "step_reward_function"]
 
 
 def __getattr__(name: str) -> Any:
-    """``StepGRPOTrainer``, made when it is asked for: its base class is TRL's."""
+    """``StepGRPOTrainer``, imported on first use, since its base class is TRL's."""
     if name != "StepGRPOTrainer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from surefoot.rl.engines._trl_trainer import StepGRPOTrainer
@@ -59,7 +59,7 @@ def step_reward_function(
         problem: column of the data set with the problem's text as the scorer reads it. ``None`` = the prompt,
             or its last user message.
         answer: column with the reference answer; needed by rules that read outcomes.
-        name: under which TRL logs it.
+        name: name under which TRL logs it.
 
     Raises:
         TrainingError: the rule needs something that is missing, or gives no rewards; when called, a
@@ -72,42 +72,13 @@ def step_reward_function(
     def step_reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         problems = problems_of(prompts, columns, problem=problem, answer=answer)
         responses = [
-            Response(problem=one, text=_only_text(completion))
+            EngineSample(problem=one, text=_only_text(completion))
             for one, completion in zip(problems, completions, strict=True)
         ]
-        return [total(one) for one in rewards.rewarded(responses)]
+        return [total_return(one) for one in rewards.reward(responses)]
 
     step_reward.__name__ = name
     return step_reward
-
-
-def problems_of(
-    prompts: Sequence[Any], columns: Mapping[str, Any], *, problem: str | None, answer: str
-) -> list[Problem]:
-    """The problem behind each prompt, given the data set's columns.
-
-    Raises ``TrainingError`` for a ``problem`` column that is not there.
-    """
-    if problem is not None and problem not in columns:
-        raise TrainingError(
-            f"the data set has no column {problem!r} for the problem's text; name one with 'problem', and "
-            "keep remove_unused_columns=False"
-        )
-    texts = columns[problem] if problem is not None else [_prompt_text(prompt) for prompt in prompts]
-    answers = columns.get(answer, [None] * len(prompts))
-    return [
-        Problem(text=str(text), answer=None if gold is None else str(gold))
-        for text, gold in zip(texts, answers, strict=True)
-    ]
-
-
-def _prompt_text(prompt: Any) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    users = [message["content"] for message in prompt if message["role"] == "user"]
-    if not users or not isinstance(users[-1], str):
-        raise TrainingError("the prompt has no user message that is text: name a column with 'problem'")
-    return str(users[-1])
 
 
 def _only_text(completion: Any) -> str:

@@ -1,16 +1,17 @@
 """verl: step rewards as its reward function, and as rewards of single tokens.
 
-Written against verl 0.9.1, and the interface of its reward managers up to 0.8; verl is no dependency of this
-package. In the order of what they ask of verl:
+Written against verl 0.9.1, and the interface of its reward managers up to 0.8; verl is not a dependency of
+this package. In the order of what they need of verl:
 
-- :func:`step_score_function`: one number a response, for ``custom_reward_function``.
+- :func:`step_score_function`: one number per response, for ``custom_reward_function``.
 - :class:`StepRewardManager`: a reward manager. Up to verl 0.8 the trainer calls it with a batch and takes the
   rewards of all tokens [B, T] that it gives.
-- :func:`dense_agent_loop`: from 0.9 on, where a reward manager is asked for one number a response, which verl
+- :func:`dense_agent_loop`: from 0.9 on, where a reward manager is asked for one number per response, which
+verl
   puts at the last token; an agent loop made by this function puts the manager's token rewards there.
 
-Rewards at the ends of steps are told apart by estimators that discount or sum them token by token, verl's
-``gae`` and ``reinforce_plus_plus``. Its ``grpo`` and ``rloo`` add up each response first.
+Rewards at the ends of steps make a difference for estimators that discount or sum them token by token, verl's
+``gae`` and ``reinforce_plus_plus``. Its ``grpo`` and ``rloo`` sum over each response first.
 """
 
 from __future__ import annotations
@@ -25,14 +26,13 @@ import torch
 
 from surefoot.errors import TrainingError
 from surefoot.records import Problem
-from surefoot.rl.advantage.estimator import Credited
-from surefoot.rl.advantage.tokens import total
-from surefoot.rl.credit.rule import FloatArray
-from surefoot.rl.engines.rewards import Response, StepRewards, token_rewards
+from surefoot.rl.advantage.estimator import total_return
+from surefoot.rl.credit.rule import FloatArray, ScoredRollout
+from surefoot.rl.engines.rewards import EngineSample, StepRewards, token_rewards
 
 TOKEN_REWARDS: Final = "token_rewards"
-"""Key of ``reward_extra_info`` under which a manager leaves rewards [T], as JSON: verl averages numbers and
-passes text over."""
+"""Key of ``reward_extra_info`` under which a manager stores rewards [T], as JSON: verl averages numbers and
+ignores text."""
 
 
 def step_score_function(
@@ -42,12 +42,12 @@ def step_score_function(
 
     Called with ``data_source``, ``solution_str``, ``ground_truth`` and ``extra_info``, it returns ``score``,
     the rule's return of the whole response, and ``rewarded``, 0 where there was no reward and ``unknown`` was
-    put in its place.
+    used instead.
 
     Args:
         rewards: scorer, segmenter and credit rule.
         problem: key of ``extra_info`` with the problem's text as the scorer reads it.
-        unknown: score of a response without any reward, since verl knows no missing ones; with ``None`` it is
+        unknown: score of a response without any reward, since verl has no missing rewards; ``None`` makes it
             an error.
 
     Raises:
@@ -61,8 +61,8 @@ def step_score_function(
         extra_info: Mapping[str, Any] | None = None,
         **_: object,
     ) -> dict[str, float]:
-        found = Response(problem=_problem(extra_info, problem, ground_truth), text=solution_str)
-        value = total(rewards.rewarded([found])[0])
+        sample = EngineSample(problem=_problem(extra_info, problem, ground_truth), text=solution_str)
+        value = total_return(rewards.reward([sample])[0])
         return {"score": _known(value, unknown), "rewarded": float(value is not None)}
 
     return compute_score
@@ -73,7 +73,7 @@ class StepRewardManager(ABC):
     configuration: ``reward.reward_manager.source=importlib``, with ``module.path`` and ``name``
     (``reward_manager...`` up to 0.8).
 
-    verl makes it with ``tokenizer`` and arguments of its own, which do not matter here. Raises
+    verl constructs it with ``tokenizer`` and other arguments, which are ignored. Raises
     ``TrainingError`` where a response holds turns that the policy did not write, and for a problem or a
     reward that is missing.
     """
@@ -96,13 +96,13 @@ class StepRewardManager(ABC):
 
         With ``return_dict``: ``reward_tensor`` and ``reward_extra_info``, which has lists [B].
         """
-        found = self._credited(data)
+        rewarded = self._rewarded(data)
         rewards_bt = torch.zeros_like(data.batch["responses"], dtype=torch.float32)
-        for row, credited in enumerate(found):
-            rewards_bt[row, : credited.tokens] = torch.from_numpy(self._dense(credited))
+        for row, rollout in enumerate(rewarded):
+            rewards_bt[row, : rollout.tokens] = torch.from_numpy(self._dense(rollout))
         if not return_dict:
             return rewards_bt
-        extra = [self._extra(credited) for credited in found]
+        extra = [self._extra(rollout) for rollout in rewarded]
         return {
             "reward_tensor": rewards_bt,
             "reward_extra_info": {key: [one[key] for one in extra] for key in (extra[0] if extra else ())},
@@ -110,9 +110,9 @@ class StepRewardManager(ABC):
 
     async def run_single(self, data: Any) -> dict[str, Any]:
         """verl from 0.9 on (and its reward loop before): ``DataProto`` of one response to one number."""
-        (credited,) = await asyncio.to_thread(self._credited, data[-1:])
-        extra = self._extra(credited)
-        written = json.dumps(self._dense(credited).tolist())
+        (rollout,) = await asyncio.to_thread(self._rewarded, data[-1:])
+        extra = self._extra(rollout)
+        written = json.dumps(self._dense(rollout).tolist())
         return {"reward_score": extra["score"], "reward_extra_info": extra | {TOKEN_REWARDS: written}}
 
     @classmethod
@@ -123,17 +123,18 @@ class StepRewardManager(ABC):
         rewards_bt[torch.arange(len(scores), device=rewards_bt.device), last] = rewards_bt.new_tensor(scores)
         return rewards_bt
 
-    def _credited(self, data: Any) -> list[Credited]:
+    def _rewarded(self, data: Any) -> list[ScoredRollout]:
         turns = data.non_tensor_batch.get("__num_turns__")
         if turns is not None and max(turns) > 2:
             raise TrainingError(
-                f"a conversation has {max(turns)} turns: its response holds text the policy did not write"
+                f"a conversation has {max(turns)} turns: its response contains text that the policy did not "
+                "write"
             )
         extra = data.non_tensor_batch.get("extra_info", [None] * len(data))
         truths = data.non_tensor_batch["reward_model"]
-        return self._rewards.rewarded(
+        return self._rewards.reward(
             [
-                Response.decode(
+                EngineSample.decode(
                     _problem(extra[row], self.problem, truths[row].get("ground_truth")),
                     data.batch["responses"][row][:length].tolist(),
                     self.tokenizer,
@@ -142,15 +143,15 @@ class StepRewardManager(ABC):
             ]
         )
 
-    def _dense(self, credited: Credited) -> FloatArray:
+    def _dense(self, rollout: ScoredRollout) -> FloatArray:
         """Rewards [T]."""
-        dense = token_rewards(credited)
-        if total(credited) is None:
+        dense = token_rewards(rollout)
+        if total_return(rollout) is None:
             dense[-1] = _known(None, self.unknown)
         return dense
 
-    def _extra(self, credited: Credited) -> dict[str, float]:
-        value = total(credited)
+    def _extra(self, rollout: ScoredRollout) -> dict[str, float]:
+        value = total_return(rollout)
         return {"score": _known(value, self.unknown), "rewarded": float(value is not None)}
 
 
@@ -202,5 +203,5 @@ def _known(value: float | None, unknown: float | None) -> float:
     if value is not None:
         return value
     if unknown is None:
-        raise TrainingError("a response has no reward (no step was scored): say what it gets with 'unknown'")
+        raise TrainingError("a response has no reward (no step was scored): set its reward with 'unknown'")
     return unknown

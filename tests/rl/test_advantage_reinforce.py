@@ -10,42 +10,42 @@ from credited import credited, dense, few, groups, later_sum, own_value, rollout
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.rl.advantage import Credited, Plain
-from surefoot.rl.credit import Stream
+from surefoot.rl.advantage import Reinforce
+from surefoot.rl.credit import RewardStream, ScoredRollout
 
 batches = st.lists(groups(streams=2), min_size=1, max_size=3)
 
 
 @few
 @given(rollouts(streams=2), st.floats(-2, 2))
-def test_the_advantage_is_the_weighted_sum_of_later_rewards(one: Credited, weight: float) -> None:
-    heavy = replace(one, streams=(one.streams[0], replace(one.streams[1], weight=weight)))
+def test_the_advantage_is_the_weighted_sum_of_later_rewards(one: ScoredRollout, weight: float) -> None:
+    heavy = replace(one, rewards=(one.rewards[0], replace(one.rewards[1], weight=weight)))
     expected = [
-        later_sum(one.streams[0].at, one.streams[0].values, token)
-        + weight * later_sum(one.streams[1].at, one.streams[1].values, token)
+        later_sum(one.rewards[0].at, one.rewards[0].values, token)
+        + weight * later_sum(one.rewards[1].at, one.rewards[1].values, token)
         for token in range(one.tokens)
     ]
-    np.testing.assert_allclose(Plain().advantages([[heavy]])[0][0], expected, atol=1e-9)
+    np.testing.assert_allclose(Reinforce().advantages([[heavy]])[0][0], expected, atol=1e-9)
 
 
 @few
 @given(rollouts(reach="own"))
-def test_own_rewards_stay_with_their_step(one: Credited) -> None:
-    stream = one.streams[0]
+def test_own_rewards_stay_with_their_step(one: ScoredRollout) -> None:
+    stream = one.rewards[0]
     expected = [own_value(stream.at, stream.values, token) for token in range(one.tokens)]
-    np.testing.assert_allclose(Plain().advantages([[one]])[0][0], expected, atol=1e-12)
+    np.testing.assert_allclose(Reinforce().advantages([[one]])[0][0], expected, atol=1e-12)
 
 
 @few
 @given(batches)
 def test_whitened_tokens_have_mean_0_and_deviation_1_and_the_unknown_stay_0(
-    batch: list[list[Credited]],
+    batch: list[list[ScoredRollout]],
 ) -> None:
-    raw, white = Plain().advantages(batch), Plain(whiten=True).advantages(batch)
+    raw, white = Reinforce().advantages(batch), Reinforce(whiten=True).advantages(batch)
     before, after = [], []
     for group, plain, arrays in zip(batch, raw, white, strict=True):
         for one, was, array in zip(group, plain, arrays, strict=True):
-            if any(stream.at for stream in one.streams):
+            if any(stream.at for stream in one.rewards):
                 before.append(was)
                 after.append(array)
             else:
@@ -59,15 +59,15 @@ def test_whitened_tokens_have_mean_0_and_deviation_1_and_the_unknown_stay_0(
 
 
 def test_whitening_looks_over_all_groups() -> None:
-    found = Plain(whiten=True).advantages([[dense(1.0)], [dense(3.0)]])
+    found = Reinforce(whiten=True).advantages([[dense(1.0)], [dense(3.0)]])
     assert [group[0][0] for group in found] == pytest.approx([-1 / np.sqrt(2), 1 / np.sqrt(2)])
 
 
 def test_tokens_that_are_all_alike_whiten_to_0() -> None:
-    assert Plain(whiten=True).advantages([[dense(0.0, 0.1)], [dense(0.1)]])[0][0].tolist() == [0.0, 0.0]
+    assert Reinforce(whiten=True).advantages([[dense(0.0, 0.1)], [dense(0.1)]])[0][0].tolist() == [0.0, 0.0]
 
 
 def test_nothing_known_is_nothing_learned() -> None:
-    nothing = credited(3, Stream(at=(), values=()))
-    assert Plain(whiten=True).advantages([[nothing], []])[0][0].tolist() == [0.0] * 3
-    assert Plain().advantages([]) == []
+    nothing = credited(3, RewardStream(at=(), values=()))
+    assert Reinforce(whiten=True).advantages([[nothing], []])[0][0].tolist() == [0.0] * 3
+    assert Reinforce().advantages([]) == []

@@ -1,0 +1,120 @@
+"""From rollouts to advantages: collect what the credit rule reads, apply the rule, then the estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from surefoot.errors import TrainingError
+from surefoot.protocols import StepScorer
+from surefoot.records import Usage
+from surefoot.rl.config import RLConfig
+from surefoot.rl.credit.rule import FloatArray, RewardStream, ScoredRollout
+from surefoot.rl.critic import Critic
+from surefoot.rl.online_prm import OnlinePRM
+from surefoot.rl.rollouts import Rollout, TrainingSample
+from surefoot.scores import checked_scores
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judges:
+    """Models that say what rollouts are worth; a rule that needs one that is absent is refused."""
+
+    scorer: StepScorer | None = None
+    online_prm: OnlinePRM | None = None
+    critic: Critic | None = None
+
+
+def training_samples(
+    groups: Sequence[Sequence[Rollout]],
+    judges: Judges,
+    config: RLConfig,
+    *,
+    token_rewards: Sequence[FloatArray] | None = None,
+) -> list[list[TrainingSample]]:
+    """Score the rollouts, give credit, subtract the baseline; ``groups`` are the samples of one problem each.
+
+    ``token_rewards`` [T] of every rollout, one group after the other, are added to the rule's rewards: a KL
+    penalty. Raises ``TrainingError`` for a judge that is missing.
+    """
+    flat = [rollout for group in groups for rollout in group]
+    needs = config.credit.needs
+    scores: Sequence[tuple[float | None, ...]] = [()] * len(flat)
+    usages = [Usage()] * len(flat)
+    if "scores" in needs:
+        scores, usages = _step_scores(flat, _require(judges.scorer, "a step scorer"))
+    ratios: Sequence[FloatArray | None] = [None] * len(flat)
+    if "log_ratios" in needs:
+        ratios = _require(judges.online_prm, "an implicit reward model (online_prm)").log_ratios(flat)
+    values: Sequence[FloatArray | None] = [None] * len(flat)
+    if config.advantage.needs_values:
+        values = _require(judges.critic, "a critic").values(flat)
+    scored = [
+        ScoredRollout(
+            tokens=len(rollout.ids),
+            ends=rollout.ends,
+            scores=of_steps,
+            outcome=None if rollout.trace.outcome is None else float(rollout.trace.outcome),
+            log_ratios=ratio,
+            values=value,
+        )
+        for rollout, of_steps, ratio, value in zip(flat, scores, ratios, values, strict=True)
+    ]
+    rewards = [one for group in config.credit.credit(_regroup(scored, groups)) for one in group]
+    if token_rewards is not None:
+        rewards = [
+            (*streams, RewardStream(at=tuple(range(len(extra))), values=tuple(extra.tolist())))
+            for streams, extra in zip(rewards, token_rewards, strict=True)
+        ]
+    scored = [replace(one, rewards=streams) for one, streams in zip(scored, rewards, strict=True)]
+    advantages = [array for group in config.advantage.advantages(_regroup(scored, groups)) for array in group]
+    samples = [
+        TrainingSample(rollout=rollout, scored=one, advantages=array, scorer_usage=usage)
+        for rollout, one, array, usage in zip(flat, scored, advantages, usages, strict=True)
+    ]
+    return _regroup(samples, groups)
+
+
+def within_band(groups: Sequence[Sequence[Rollout]], band: tuple[float, float] | None) -> list[list[Rollout]]:
+    """Groups whose share of correct rollouts is in ``band`` or unknown; empty groups are dropped.
+
+    PRIME keeps shares in [0.2, 0.8]: a group that is all correct or all wrong says nothing about outcomes.
+    """
+    within = []
+    for group in groups:
+        outcomes = [rollout.trace.outcome for rollout in group if rollout.trace.outcome is not None]
+        if group and (band is None or not outcomes or band[0] <= float(np.mean(outcomes)) <= band[1]):
+            within.append(list(group))
+    return within
+
+
+def _step_scores(
+    rollouts: Sequence[Rollout], scorer: StepScorer
+) -> tuple[list[tuple[float | None, ...]], list[Usage]]:
+    """Scores of every rollout's steps, and what they cost; a response without a visible step has ``None``."""
+    readable = [rollout for rollout in rollouts if rollout.trace.steps]
+    records = checked_scores(scorer, [rollout.item for rollout in readable])
+    rest = iter(records)
+    by_rollout = [next(rest) if rollout.trace.steps else None for rollout in rollouts]
+    return (
+        [(None,) if record is None else record.scores for record in by_rollout],
+        [Usage() if record is None else record.usage for record in by_rollout],
+    )
+
+
+def _require(judge: T | None, what: str) -> T:
+    if judge is None:
+        raise TrainingError(f"this credit rule or advantage estimator needs {what}, but there is none")
+    return judge
+
+
+def _regroup(flat: Sequence[U], groups: Sequence[Sequence[object]]) -> list[list[U]]:
+    """``flat`` divided like ``groups``."""
+    rest = iter(flat)
+    return [[next(rest) for _ in group] for group in groups]
