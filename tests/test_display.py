@@ -45,7 +45,7 @@ def test_notebooks_get_escaped_coloured_rows() -> None:
 
 
 def test_scores_of_another_trace_are_refused() -> None:
-    with pytest.raises(ScoreError, match="1 scores of trace t do not fit"):
+    with pytest.raises(ScoreError, match="1 scores of trace t do not fit the 2 steps"):
         show(TRACE, scores(0.5))
 
 

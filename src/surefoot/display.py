@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from surefoot.errors import ScoreError
 from surefoot.records import StepScores, Trace
+from surefoot.scores import require_fit
 
 _STYLE = (
     "border-collapse:collapse;font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;"
@@ -69,11 +69,8 @@ def show(trace: Trace, scores: StepScores | None = None, *, threshold: float = 0
 
     Raises ``ScoreError`` if the scores are of another trace or not one per step.
     """
-    if scores is not None and (scores.trace_id != trace.id or len(scores.scores) != len(trace.steps)):
-        raise ScoreError(
-            f"{len(scores.scores)} scores of trace {scores.trace_id} do not fit trace {trace.id} "
-            f"with {len(trace.steps)} steps"
-        )
+    if scores is not None:
+        require_fit(scores, trace)
     values = () if scores is None else scores.scores
     return TraceView(
         title=str(trace) if scores is None else f"{trace}, scored by {scores.scorer}",
