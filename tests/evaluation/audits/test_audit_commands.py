@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_scorers import Toy, constant, exact, lab_material, length, outcome
 
-from surefoot.cli.audit._inputs import drawn
-from surefoot.cli.audit.clean import built
+from surefoot.cli.audit.commands import Clean, rationalised
+from surefoot.cli.audit.inputs import subset
 from surefoot.formats import write_processbench
 from surefoot.io import write_records
 from surefoot.models.card import CheckpointCard
@@ -85,7 +85,7 @@ def test_gaming_edits_probes_and_attacks(files, tmp_path):
     assert len(gaming["effects"]) == 4 + 2 * 7
     assert list(attack["climb"]) == ["0", "1", "2"]
     assert found["probe"]["a"]["lines"] > 0
-    assert found["settings"]["rounds"] == 2
+    assert found["settings"]["search"]["rounds"] == 2
     assert found["settings"]["scorers"] == [f"a={files / 'prm'}"]
     assert gaming["usage"]["verifier_tokens"] > 0
 
@@ -125,8 +125,10 @@ def test_clean_from_labels_from_processbench_and_built(files, tmp_path):
 
 
 def test_solutions_are_built_for_problems_drawn_from_the_whole_file(files):
+    path = str(files / "p.jsonl")
+    audit = Clean(scorers=("prm",), out=files, problems=path, build=True, limit=4)
     chosen = [
-        {case.problem_id for case in built(str(files / "p.jsonl"), [], limit=4, seed=seed)}
+        {case.problem_id for case in rationalised(audit.model_copy(update={"seed": seed}), path, [])}
         for seed in (0, 0, 1)
     ]
     assert [len(ids) for ids in chosen] == [4, 4, 4]
@@ -139,10 +141,10 @@ def test_solutions_are_built_for_problems_drawn_from_the_whole_file(files):
     seed=st.integers(0, 99),
 )
 def test_a_limit_draws_rows_and_keeps_their_order(rows, limit, seed):
-    found = drawn(rows, limit, seed)
+    found = subset(rows, limit, seed)
     assert found == [row for row in rows if row in set(found)]
     assert len(found) == (len(rows) if limit is None else min(limit, len(rows)))
-    assert found == drawn(rows, limit, seed)
+    assert found == subset(rows, limit, seed)
 
 
 def test_over_optimisation_of_stored_scores_and_of_a_pool(files, tmp_path):
@@ -177,14 +179,14 @@ def test_transfer_reads_directories_and_processbench(files, tmp_path):
     folder.mkdir()
     for short, name in (("p", "problems"), ("t", "traces"), ("l", "labels")):
         (folder / f"{name}.jsonl").write_bytes((files / f"{short}.jsonl").read_bytes())
-    sets = ("--set", f"here={folder}", "--set", f"there={files / 'pb.json'}")
+    sets = ("--domain", f"here={folder}", "--domain", f"there={files / 'pb.json'}")
     scorer = f"here={files / 'exact.jsonl'}"
     good("audit", "transfer", scorer, *sets, *QUICK, "--out", tmp_path)
     found = result(tmp_path, "transfer")["transfer"]
     assert [(cell["train"], cell["test"]) for cell in found["cells"]] == [("here", "here"), ("here", "there")]
     assert found["cells"][1]["auc"]["value"] == 1
     assert found["tuned"]["here"] > 0
-    assert "convert" in refused("audit", "transfer", scorer, "--set", f"x={tmp_path}", "--out", tmp_path)
+    assert "convert" in refused("audit", "transfer", scorer, "--domain", f"x={tmp_path}", "--out", tmp_path)
 
 
 def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):
@@ -218,9 +220,9 @@ def test_equal_runs_leave_equal_files(files, tmp_path):
         ("clean {exact} --problems {p} --build -o x", "stored scores"),
         ("clean {prm} --build -o x", "--build needs --problems"),
         ("clean {exact} --aggregate mid -o x", "choose from min"),
-        ("clean {exact} --aggregate b=min -o x", "no scorer has this name"),
+        ("clean {exact} {data} --aggregate b=min -o x", "no scorer has this name"),
         ("over-optimisation -o x", "or --pool"),
-        ("transfer {exact} --set {p} -o x", "DOMAIN=DIR"),
+        ("transfer {exact} --domain {p} -o x", "DOMAIN=DIR"),
         ("outcome {p} {data} -o x", "n_steps"),
         ("outcome {exact} --processbench b --labels lab -o x", "--labels: not used with --processbench"),
         ("over-optimisation --pool b --limit 3 {data} -o x", "--problems, --traces, --limit: not used with"),

@@ -1,0 +1,338 @@
+"""What the audits read and write: cases, scorers under audit, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+
+import typer
+from pydantic import Field, field_validator, model_validator
+
+from surefoot.cli import options as o
+from surefoot.cli.settings import Command
+from surefoot.errors import RunError
+from surefoot.scores import AGGREGATORS, Aggregator
+
+if TYPE_CHECKING:
+    from surefoot.evaluation.audits import Case, Subject
+    from surefoot.evaluation.audits.sections import Section
+    from surefoot.protocols import ProblemTrace
+    from surefoot.records import StepScores
+
+T = TypeVar("T")
+
+PRINTED_ROWS = 60
+"""Rows of a table that are printed; the report has them all."""
+
+
+class Audit(Command):
+    """Settings of every audit."""
+
+    scorers: o.Sources = Field(
+        description="Scorers, as NAME=CHECKPOINT or NAME=FILE of step scores (records, or published scores)."
+    )
+    out: o.OutDirectory = Field(description="Directory for the JSON file and the HTML report.")
+    aggregate: str | None = Field(
+        default=None,
+        description="How step scores become one number: `min`, `product`, `last` or `mean`; if not given, as "
+        "each checkpoint says, and `min` for stored scores. `NAME=RULE` sets it for one scorer; separate "
+        "several by commas.",
+    )
+    limit: int | None = Field(
+        default=None, ge=1, description="Use so many problems, drawn with `--seed`; all if not given."
+    )
+    draws: o.Draws = 1000
+    seed: o.Seed = 0
+    device: o.Device = "cpu"
+
+    @field_validator("aggregate")
+    @classmethod
+    def _known_rules(cls, value: str | None) -> str | None:
+        rules_by_name(value)
+        return value
+
+    def subjects(self, *, partial: bool = False) -> list[Subject]:
+        """The scorers, in order. Raises ``RunError`` for a name that comes twice."""
+        rules = rules_by_name(self.aggregate)
+        subjects: list[Subject] = []
+        for source in self.scorers:
+            name, equals, path = source.partition("=")
+            if not equals:
+                name, path = Path(source).name.split(".")[0], source
+            if not name or not path:
+                raise RunError(f"{source!r}: give NAME=CHECKPOINT or NAME=FILE")
+            stored = Path(path).is_file()
+            subjects += _stored(name, path, rules) if stored else [_loaded(name, path, rules, self.device)]
+        names = [subject.name for subject in subjects]
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise RunError(f"two scorers are called {min(repeated)!r}; give NAME=… to distinguish them")
+        if unknown := set(rules) - {"", *names}:
+            raise RunError(
+                f"--aggregate {min(unknown)}=…: no scorer has this name; there are {', '.join(names)}"
+            )
+        return [replace(subject, partial=True) for subject in subjects] if partial else subjects
+
+    def leave(self, name: str, sections: Sequence[Section], results: Mapping[str, Any]) -> None:
+        """Print the sections, and write ``NAME.json`` and ``NAME.html`` into ``out``.
+
+        ``results`` are the audits' records.
+        """
+        from surefoot.evaluation._plain import plain
+        from surefoot.evaluation.audits import write_audit_report
+        from surefoot.io import write_json
+
+        self.out.mkdir(parents=True, exist_ok=True)
+        settings = self.model_dump(mode="json")
+        findings = {section.title: list(section.findings) for section in sections}
+        data = {"settings": settings, "findings": findings, **plain(results)}
+        write_json(self.out / f"{name}.json", data)
+        shown = ", ".join(f"{key} {value}" for key, value in settings.items() if isinstance(value, str | int))
+        note = f"Intervals are 95 %, by bootstrap over problems. {shown}."
+        write_audit_report(sections, self.out / f"{name}.html", title=f"Audit: {name}", note=note)
+        _print(sections)
+
+
+class CaseAudit(Audit):
+    """Settings of the audits that read traces with what is known of their steps."""
+
+    problems: o.Problems | None = None
+    traces: o.Traces | None = None
+    labels: Annotated[str | None, o.INPUT] = Field(
+        default=None, description="File of step labels, or `lab` for the exact checker of the lab."
+    )
+    processbench: Annotated[tuple[str, ...], o.INPUT] = Field(
+        default=(), description="File in ProcessBench's format, in place of problems, traces and labels."
+    )
+    per_problem: int | None = Field(
+        default=None, ge=1, description="Use the first so many traces of each problem; all if not given."
+    )
+
+    @property
+    def in_lab(self) -> bool:
+        """Whether the exact truth is known."""
+        return self.labels == "lab"
+
+    def _check_source(self) -> None:
+        if self.processbench:
+            refuse_unused("--processbench", problems=self.problems, traces=self.traces, labels=self.labels)
+        if bool(self.processbench) == bool(self.problems and self.traces):
+            raise ValueError("give 'problems' and 'traces' (with 'labels'), or 'processbench'")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self._check_source()
+        return self
+
+    def cases(self, *, per_problem: int | None = None) -> list[Case]:
+        """The first ``per_problem`` traces of each problem; without labels every step is unknown."""
+        if self.processbench:
+            cases = read_processbench_cases(self.processbench)
+        else:
+            cases = read_cases(self.problems or "", self.traces or "", self.labels)
+        return limited(cases, self.limit, per_problem, self.seed)
+
+
+class PartialAudit(CaseAudit):
+    """Settings of the audits that may read traces of which only some steps are scored."""
+
+    partial: bool = Field(
+        default=False,
+        description="Aggregate the scored steps of a trace that has unscored ones; otherwise it is left out.",
+    )
+
+
+def rules_by_name(aggregate: str | None) -> dict[str, Aggregator]:
+    """Rule by scorer's name; the one for all others is under the empty name."""
+    rules: dict[str, Aggregator] = {}
+    for part in aggregate.split(",") if aggregate else []:
+        name, _, rule = part.rpartition("=")
+        if rule not in AGGREGATORS:
+            raise ValueError(f"'aggregate' {part}: choose from {', '.join(AGGREGATORS)}")
+        rules[name] = rule
+    return rules
+
+
+def refuse_unused(beside: str, **options: object) -> None:
+    """Raise ``ValueError`` for options that do nothing beside another one: those that are set."""
+    unused = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    if unused:
+        raise ValueError(f"{', '.join(unused)}: not used with {beside}; leave out one or the other")
+
+
+def read_cases(problems: str, traces: str, labels: str | None) -> list[Case]:
+    """Traces with what is known of their steps; without labels every step is unknown."""
+    from surefoot.cli._shared import pair, read_all
+    from surefoot.evaluation.audits import Case, lab_cases, labelled_cases
+    from surefoot.records import Problem, StepLabel, Trace
+
+    items = pair(read_all(problems, Problem), read_all(traces, Trace))
+    if labels == "lab":
+        return lab_cases(items)
+    if labels:
+        return labelled_cases(items, read_all(labels, StepLabel))
+    return [Case(item=item, good=(None,) * len(item.trace.steps)) for item in items]
+
+
+def read_processbench_cases(files: Sequence[str]) -> list[Case]:
+    """Traces of files in ProcessBench's format, with the labels there."""
+    from surefoot.evaluation.audits import labelled_cases
+    from surefoot.formats import read_processbench
+    from surefoot.protocols import ProblemTrace
+
+    rows = [item for file in files for item in read_processbench(file)]
+    items = [ProblemTrace(problem=item.problem, trace=item.trace) for item in rows]
+    return labelled_cases(items, [label for item in rows for label in item.labels])
+
+
+def limited(cases: list[Case], limit: int | None, per_problem: int | None, seed: int) -> list[Case]:
+    """Cases of ``limit`` problems drawn with ``seed``, the first ``per_problem`` of each; ``None`` = all."""
+    names = subset(list(dict.fromkeys(case.problem_id for case in cases)), limit, seed)
+    left = dict.fromkeys(names, per_problem if per_problem is not None else len(cases))
+    selected = []
+    for case in cases:
+        if left.get(case.problem_id, 0):
+            left[case.problem_id] -= 1
+            selected.append(case)
+    return selected
+
+
+def subset(rows: list[T], limit: int | None, seed: int) -> list[T]:
+    """``limit`` of the rows, drawn with ``seed``, in their order; ``None`` = all."""
+    import numpy as np
+
+    if limit is None or limit >= len(rows):
+        return rows
+    return [rows[at] for at in sorted(np.random.default_rng(seed).choice(len(rows), limit, replace=False))]
+
+
+def with_scores(cases: list[Case], subjects: list[Subject]) -> list[Case]:
+    """Cases of which every file of stored scores has a record; the others are counted on standard error.
+
+    Raises ``RunError`` if there is none.
+    """
+    from surefoot.evaluation.audits import StoredScores
+
+    files = [subject.scorer for subject in subjects if isinstance(subject.scorer, StoredScores)]
+    scored = [case for case in cases if all(file.has(case.item) for file in files)]
+    if not scored:
+        raise RunError("no trace has a record in every file of scores; give the traces that were scored")
+    if len(scored) < len(cases):
+        typer.echo(
+            f"{len(cases) - len(scored)} traces left out: not in every file of scores, by trace id", err=True
+        )
+    return scored
+
+
+def read_folder(path: str) -> list[Case]:
+    """Cases of a file in ProcessBench's format, or of a directory that ``convert`` wrote."""
+    from surefoot.io.files import ENDINGS
+
+    folder = Path(path)
+    if folder.is_file():
+        return read_processbench_cases([path])
+    files = {}
+    for name in ("problems", "traces", "labels"):
+        there = [folder / f"{name}{ending}" for ending in ENDINGS if (folder / f"{name}{ending}").is_file()]
+        if not there:
+            raise RunError(f"{path}: no {name}.jsonl in it; make the directory with `surefoot convert`")
+        files[name] = str(there[0])
+    return read_cases(files["problems"], files["traces"], files["labels"])
+
+
+def read_pool(path: str, aggregate: str | None) -> tuple[list[Subject], list[ProblemTrace]]:
+    """A pool's own scorer, once for each rule unless one is given; outcomes are the file's verdicts."""
+    from surefoot.evaluation.audits import StoredScores, Subject
+    from surefoot.formats import read_candidate_pool
+    from surefoot.protocols import ProblemTrace
+
+    rules = [rule for rule in AGGREGATORS if aggregate in (None, rule)]
+    pools = list(read_candidate_pool(path))
+    if dropped := sum(count for pool in pools for count in pool.dropped.values()):
+        typer.echo(
+            f"{dropped} candidates skipped: not as many steps, cut at blank lines, as scores", err=True
+        )
+    items = [
+        ProblemTrace(
+            problem=pool.problem, trace=trace.model_copy(update={"outcome": trace.meta.get("correct")})
+        )
+        for pool in pools
+        for trace in pool.traces
+    ]
+    records = [record for pool in pools for record in pool.scores]
+    name = records[0].scorer if records else "stored"
+    return [
+        Subject(name=f"{name} ({rule})", scorer=StoredScores(name, records), rule=rule, stored=True)
+        for rule in rules
+    ], items
+
+
+def _loaded(name: str, path: str, rules: Mapping[str, Aggregator], device: str) -> Subject:
+    from surefoot.evaluation.audits import Remembered, Subject
+    from surefoot.models import load_prm
+
+    scorer = load_prm(path, device=device)
+    rule = rules.get(name) or rules.get("") or scorer.card.aggregation
+    return Subject(name=name, scorer=Remembered(scorer), rule=rule)
+
+
+def _stored(name: str, path: str, rules: Mapping[str, Aggregator]) -> list[Subject]:
+    """One scorer per name in the file: ``name`` itself if there is only one, else ``name/scorer``."""
+    from surefoot.evaluation.audits import StoredScores, Subject
+
+    records = _read_scores(path)
+    names = list(dict.fromkeys(record.scorer for record in records))
+    parts = {f"{name}/{scorer}": [r for r in records if r.scorer == scorer] for scorer in names}
+    if len(parts) == 1:
+        parts = {name: records}
+    return [
+        Subject(
+            name=part,
+            scorer=StoredScores(part, rows),
+            rule=rules.get(part) or rules.get(name) or rules.get("", "min"),
+            stored=True,
+        )
+        for part, rows in parts.items()
+    ]
+
+
+def _read_scores(path: str) -> list[StepScores]:
+    from surefoot.errors import RecordError
+    from surefoot.formats import read_fover_scores
+    from surefoot.io import ReadReport, read_records
+    from surefoot.records import StepScores
+
+    report = ReadReport()
+    records = list(read_records(Path(path), StepScores, report=report)) or list(read_fover_scores(path))
+    if not records:
+        raise RecordError(f"{path}: no step scores in it; see docs/reference/formats.md")
+    if report.bad_count:
+        typer.echo(f"{path}: {report.summary()}", err=True)
+    return records
+
+
+def _print(sections: Sequence[Section]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from surefoot.stats import format_cell
+
+    console = Console(highlight=False)
+    for section in sections:
+        console.rule(section.title, align="left")
+        for table in section.tables:
+            texts = [[format_cell(cell, ".3f") for cell in row] for row in table.rows]
+            if not texts or any("\n" in text for row in texts for text in row):
+                continue  # whole solutions are for the page
+            shown = Table(title=table.caption, title_justify="left")
+            for number, heading in enumerate(table.headers):
+                shown.add_column(heading, justify="right" if number else "left", overflow="fold")
+            for row in texts[:PRINTED_ROWS]:
+                shown.add_row(*map(Text, row))
+            console.print(shown)
+            if len(texts) > PRINTED_ROWS:
+                console.print(f"{len(texts) - PRINTED_ROWS} more rows are in the report")
+        for finding in section.findings:
+            console.print(Text(finding))
