@@ -14,9 +14,7 @@ from typing import Any, TypeVar
 from surefoot.answers import Grader
 from surefoot.io import Run
 from surefoot.lab.world import ExactLabeller, generate_problems
-from surefoot.labelling.advantage import advantage_labels, start_values
-from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.stopping import SoftEstimate
+from surefoot.labelling import MonteCarloLabeller, SoftEstimate, advantage_labels, start_values
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces
 from surefoot.policies.transformers import TransformersPolicy

@@ -31,12 +31,14 @@ from typing import Any
 
 from surefoot import __version__
 from surefoot.formats import read_gsm8k_solutions, read_prm800k_steps, read_processbench
-from surefoot.labelling.arithmetic import ArithmeticVerifier, Check
-from surefoot.labelling.game24 import play
+from surefoot.labelling import ArithmeticVerifier, EquationCheck
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
 from surefoot.stats import wilson_interval
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from game_of_24 import play
 
 _ANNOTATION = re.compile(r"<<([^<>]*)>>")
 Figure = dict[str, object]
@@ -131,7 +133,7 @@ def on_steps(name: str, steps: Iterable[tuple[str, str, str]], shown: int) -> li
     return figures
 
 
-def _state(checks: list[Check]) -> str:
+def _state(checks: list[EquationCheck]) -> str:
     states = {check.state for check in checks}
     if "fails" in states:
         return "alarm"

@@ -3,7 +3,7 @@
     python benchmarks/game24.py [--quick] [--data DIR] [--json FILE]
 
 The policy knows the rules and nothing else: each step is a legal move drawn at random. The scorer is exact
-(:class:`surefoot.labelling.game24.Game24Labeller`: can 24 still be made?), so what is measured is the search,
+(``examples/game_of_24.py``: can 24 still be made?), so what is measured is the search,
 not a model. Problems are the hundred hard ones of Tree of Thoughts (``bon/tot_game24_search_values.json.gz``
 in ``--data``; without it a hundred solvable ones made here). Tree of Thoughts (arXiv 2305.10601, table 2)
 solves 45 % of them at breadth 1 and 74 % at breadth 5, with moves proposed and valued by GPT-4: another
@@ -20,6 +20,7 @@ import asyncio
 import gzip
 import json
 import platform
+import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import permutations
@@ -28,13 +29,15 @@ from pathlib import Path
 import numpy as np
 
 from surefoot import __version__
-from surefoot.labelling.game24 import Game24Labeller, play, problem_numbers, reachable
 from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Problem, content_id
 from surefoot.search import BeamSearch, BestOfNSearch, Search, SearchResult, Steps, run_search
 from surefoot.stats import bootstrap_mean
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from game_of_24 import Game24Values, play, problem_numbers, reachable
 
 DATA = Path(__file__).parents[1] / "../shared/data"
 EXPAND = 8
@@ -118,7 +121,7 @@ def problems(data: Path, count: int) -> list[Problem]:
 def run(search: Search, items: Sequence[Problem]) -> list[SearchResult]:
     """Search all problems with the exact verifier."""
     policy = ScriptedPolicy(write_step, name="random-moves")
-    scorer = LabelScorer(Game24Labeller(["value"]), name="exact", kind="value")
+    scorer = LabelScorer(Game24Values(), name="exact", kind="value")
     return asyncio.run(run_search(search, items, policy, scorer, steps=STEPS, aggregation="last"))
 
 

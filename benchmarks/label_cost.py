@@ -26,10 +26,15 @@ from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import ExactLabeller, generate_problems
-from surefoot.labelling.dry_run import predict
-from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings
-from surefoot.labelling.stopping import HardEstimate, SequentialTest, SoftEstimate
+from surefoot.labelling import (
+    HardEstimate,
+    MonteCarloLabeller,
+    OmegaPRMLabeller,
+    SequentialTest,
+    SoftEstimate,
+    TreeSettings,
+    predict,
+)
 from surefoot.labels import first_error
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces

@@ -11,8 +11,7 @@ import asyncio
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import check_steps, generate_problems
-from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.stopping import SoftEstimate
+from surefoot.labelling import MonteCarloLabeller, SoftEstimate
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Usage

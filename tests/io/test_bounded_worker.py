@@ -6,7 +6,7 @@ import pytest
 
 from surefoot.errors import LabelError
 from surefoot.io.bounded_worker import BoundedWorker
-from surefoot.labelling._algebra import load_algebra
+from surefoot.labelling.verifiers.expressions import load_algebra
 
 
 def load_echo():

@@ -18,8 +18,14 @@ from typer.testing import CliRunner
 from surefoot.cli.label.consensus import consensus as consensus_command
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records
-from surefoot.labelling.consensus import ConsensusLabeller, consensus, rows_of
-from surefoot.labelling.consensus_rules import FirstError, Unanimous, Weighted
+from surefoot.labelling.consensus import (
+    ConsensusLabeller,
+    SameFirstError,
+    Unanimous,
+    Weighted,
+    combine_labels,
+    rows_of,
+)
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, Usage
 
@@ -57,7 +63,7 @@ def combined(rule, *, good_above=0.0, neutral="drop", **sources):
         name: [row(one, values, "value" if name == "mc" else "correctness")]
         for name, values in sources.items()
     }
-    return consensus([one], rows, rule=rule, good_above=good_above, neutral=neutral)
+    return combine_labels([one], rows, rule=rule, good_above=good_above, neutral=neutral)
 
 
 def values(result):
@@ -84,7 +90,7 @@ ERRORS = [None, 0, 1, 2, 3, 4]
 @pytest.mark.parametrize("judge", ERRORS)
 def test_the_published_filter_keeps_a_trace_only_if_both_find_the_same_first_error(mc, judge):
     hard = [max(value or 0.0, 0.0) for value in with_error(5, mc)]  # Monte Carlo goes on after an error
-    result = combined(FirstError(), mc=hard, judge=with_error(5, judge))
+    result = combined(SameFirstError(), mc=hard, judge=with_error(5, judge))
     if mc == judge:
         assert values(result) == with_error(5, mc)
         assert set(reasons(result)) <= {None, AFTER}
@@ -96,7 +102,7 @@ def test_the_published_filter_keeps_a_trace_only_if_both_find_the_same_first_err
 
 
 def test_monte_carlo_without_an_error_and_a_judge_with_one_drops_the_trace():
-    result = combined(FirstError(), mc=[0.5] * 6, judge=with_error(6, 4))
+    result = combined(SameFirstError(), mc=[0.5] * 6, judge=with_error(6, 4))
     assert result.report.dropped_traces == {"an error for judge, none for mc": 1}
     assert result.report.unlabelled_steps == {"an error for judge, none for mc": 6}
     assert {label.evidence.message for label in result.labels[0]} == {"first error: judge 4, mc none"}
@@ -110,14 +116,14 @@ def test_the_reasons_say_how_the_sources_differ():
         ({"a": [-1, 1, 1], "b": [1, 1, 1], "c": [-1, 1, 1]}, "an error for a, c, none for b"),
     ]
     for sources, reason in drops:
-        assert combined(FirstError(), **sources).report.dropped_traces == {reason: 1}
+        assert combined(SameFirstError(), **sources).report.dropped_traces == {reason: 1}
 
 
 def test_what_counts_as_good_is_said_in_the_call():
     sources = {"mc": [0.3, 0.0], "judge": [1, 0]}
-    assert values(combined(FirstError(), neutral="bad", **sources)) == [1, -1]
-    assert values(combined(FirstError(), neutral="good", **sources)) == [None, None]
-    assert values(combined(FirstError(), neutral="bad", good_above=0.5, **sources)) == [None, None]
+    assert values(combined(SameFirstError(), neutral="bad", **sources)) == [1, -1]
+    assert values(combined(SameFirstError(), neutral="good", **sources)) == [None, None]
+    assert values(combined(SameFirstError(), neutral="bad", good_above=0.5, **sources)) == [None, None]
     silent = combined(Unanimous(), good_above=None, **sources)
     assert reasons(silent)[0] == "no vote of mc (label of kind 'value')"
 
@@ -153,7 +159,7 @@ def test_a_tie_of_decimal_weights_is_a_tie_in_any_order(order):
     assert reasons(combined(rule, **{name: votes[name] for name in order})) == ["tie"]
 
 
-RULES = [FirstError(), Unanimous(), Weighted(), Weighted(margin=0.4), Weighted(margin=1.0)]
+RULES = [SameFirstError(), Unanimous(), Weighted(), Weighted(margin=0.4), Weighted(margin=1.0)]
 VALUE = st.sampled_from([1.0, -1.0, 0.0, None])
 SOURCES = st.integers(1, 6).flatmap(
     lambda steps: st.lists(st.lists(VALUE, min_size=steps, max_size=steps), min_size=2, max_size=4)
@@ -182,7 +188,7 @@ def test_the_order_of_the_sources_changes_nothing(rows, rule, order):
 def test_what_was_combined_agrees_with_itself_and_with_its_sources(rows, rule):
     once = values(combined(rule, **{f"source{at}": row for at, row in enumerate(rows)}))
     assert values(combined(rule, a=once, b=once)) == once
-    if isinstance(rule, FirstError) and any(value is not None for value in once):
+    if isinstance(rule, SameFirstError) and any(value is not None for value in once):
         again = {"kept": once} | {f"source{at}": row for at, row in enumerate(rows)}
         assert values(combined(rule, **again)) == once
 
@@ -194,7 +200,7 @@ def test_unanimous_steps_are_those_that_lead_by_everything(rows):
     unanimous, weighted = (values(combined(rule, **sources)) for rule in (Unanimous(), Weighted()))
     assert all(a in (None, b) for a, b in zip(unanimous, weighted, strict=True))
     assert values(combined(Weighted(margin=1.0), **sources)) == unanimous
-    first = values(combined(FirstError(), **sources))
+    first = values(combined(SameFirstError(), **sources))
     assert all(a in (None, b) for a, b in zip(first, unanimous, strict=True))
 
 
@@ -218,7 +224,7 @@ def test_the_summary_lists_the_frequent_reasons_and_counts_the_others():
         name: [row(one, [1 if n > at else -1]) for n, one in enumerate(items)]
         for at, name in enumerate(names)
     }
-    report = consensus(items, rows, rule=FirstError(), good_above=0, neutral="drop").report
+    report = combine_labels(items, rows, rule=SameFirstError(), good_above=0, neutral="drop").report
     lines = report.summary().splitlines()
     assert lines[0] == (
         "first-error of s0, s1, s2, s3, s4, s5, s6, s7: 2 of 9 traces kept; of 9 steps 1 good, 1 bad, "
@@ -229,7 +235,7 @@ def test_the_summary_lists_the_frequent_reasons_and_counts_the_others():
 
 
 def test_a_trace_without_steps_is_dropped():
-    report = consensus(
+    report = combine_labels(
         [item(0)], {"a": [[]], "b": [[]]}, rule=Unanimous(), good_above=0, neutral="drop"
     ).report
     assert (report.kept_traces, report.dropped_traces) == (0, {"no steps": 1})
@@ -240,13 +246,13 @@ def test_what_does_not_fit_is_refused():
     good = [row(one, [1, 1])]
     settings = {"rule": Unanimous(), "good_above": 0, "neutral": "drop"}
     with pytest.raises(LabelError, match="at least two sources, not 1"):
-        consensus([one], {"a": good}, **settings)
+        combine_labels([one], {"a": good}, **settings)
     with pytest.raises(LabelError, match="source 'b' has labels of 0 traces for 1 items"):
-        consensus([one], {"a": good, "b": []}, **settings)
+        combine_labels([one], {"a": good, "b": []}, **settings)
     with pytest.raises(LabelError, match=f"source 'b': .* given for trace {one.trace.id}"):
-        consensus([one], {"a": good, "b": [row(other, [1])]}, **settings)
+        combine_labels([one], {"a": good, "b": [row(other, [1])]}, **settings)
     with pytest.raises(LabelError, match="label of step 2 of"):
-        consensus([one], {"a": good, "b": [row(one, [1, 1, 1])]}, **settings)
+        combine_labels([one], {"a": good, "b": [row(one, [1, 1, 1])]}, **settings)
     with pytest.raises(LabelError, match="a weight is given for 'c', which is none of a, b"):
         combined(Weighted(weights={"c": 1}), a=[1], b=[1])
     for weight in (0.0, -1.0, float("nan"), float("inf")):
@@ -386,11 +392,11 @@ def test_judges_that_agree_are_right_more_often():
 
     def agreed(names, rule):
         sources = {name: rows[name] for name in names}
-        return accuracy(consensus(items, sources, rule=rule, good_above=0, neutral="drop").labels)
+        return accuracy(combine_labels(items, sources, rule=rule, good_above=0, neutral="drop").labels)
 
     single = accuracy(rows[judges[0]])
     two, three = agreed(judges[:2], Unanimous()), agreed(judges, Unanimous())
     assert [round(share, 3) for share, _ in (single, two, three)] == [0.845, 0.917, 0.931]
     assert [number for _, number in (single, two, three)] == [3309, 2553, 2269]
     assert agreed(judges, Weighted()) == pytest.approx((0.870, 3656), abs=5e-4)
-    assert agreed(judges, FirstError()) == pytest.approx((0.966, 324), abs=5e-4)
+    assert agreed(judges, SameFirstError()) == pytest.approx((0.966, 324), abs=5e-4)

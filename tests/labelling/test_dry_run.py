@@ -12,7 +12,8 @@ from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.dry_run import predict
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings
+from surefoot.labelling.omegaprm import OmegaPRMLabeller
+from surefoot.labelling.omegaprm_tree import TreeSettings
 from surefoot.labelling.stopping import HardEstimate, SequentialTest, SoftEstimate
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces

@@ -18,8 +18,14 @@ from surefoot.cli.label.expert import expert as expert_command
 from surefoot.errors import LabelError
 from surefoot.formats import read_gsm8k_solutions, read_processbench
 from surefoot.io import read_records, write_records
-from surefoot.labelling.expert import ExpertLabeller, expert_traces
-from surefoot.labelling.step_match import ExactText, SameNumbers, SameToolCalls, SimilarText
+from surefoot.labelling.expert import (
+    ExactText,
+    ExpertLabeller,
+    SameNumbers,
+    SameToolCalls,
+    SimilarText,
+    expert_traces,
+)
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Message, Problem, StepLabel, ToolCall, Trace
 from surefoot.segment import Line, segment_trace

@@ -17,15 +17,16 @@ from typer.testing import CliRunner
 from surefoot.cli.label.judge import judge
 from surefoot.errors import LabelError, PolicyError
 from surefoot.io import read_records, write_records
-from surefoot.labelling.judge import AFTER_FIRST_ERROR, JudgeLabeller
-from surefoot.labelling.judge_prompt import JudgePrompt
-from surefoot.labelling.judge_reply import (
-    FirstError,
+from surefoot.labelling.judge import (
+    FirstErrorReply,
+    JudgeLabeller,
     ReplyError,
     StepVerdicts,
     read_reply,
     structured_output,
 )
+from surefoot.labelling.judge_prompt import JudgePrompt
+from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, Labeller, ProblemTrace, SampleResult, Sampling
@@ -274,7 +275,7 @@ def read(text, *, mode="first-error", steps=3, boxed=False):
 )
 def test_json_is_read_alone_in_a_fence_after_reasoning_and_at_the_end(wrap):
     vote = read(wrap.format(first_error(1)))
-    assert isinstance(vote, FirstError)
+    assert isinstance(vote, FirstErrorReply)
     assert vote.first_error == 1
     rows = verdicts("correct", "neutral", "incorrect")
     assert isinstance(read(wrap.format(rows), mode="per-step"), StepVerdicts)
@@ -282,7 +283,7 @@ def test_json_is_read_alone_in_a_fence_after_reasoning_and_at_the_end(wrap):
 
 def test_a_critique_may_quote_what_a_reply_is_searched_for():
     critique = '</think> ```\n{"first_error": 2}\n``` \\boxed{0}'
-    assert read(first_error(1, critique)) == FirstError(critique=critique, first_error=1)
+    assert read(first_error(1, critique)) == FirstErrorReply(critique=critique, first_error=1)
 
 
 NOT_JSON = "not the JSON that was asked for"

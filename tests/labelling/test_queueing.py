@@ -13,7 +13,7 @@ from surefoot.labelling.queueing import (
     QueueCandidate,
     convincing_wrong,
     disagreement,
-    first_error,
+    first_error_chances,
     priorities,
     uncertainty,
 )
@@ -84,7 +84,7 @@ def test_first_error_is_what_counting_outcomes_gives(scores: list[float]) -> Non
         right = [bool(outcome >> step & 1) for step in range(len(scores))]
         chance = math.prod(p if ok else 1 - p for p, ok in zip(scores, right, strict=True))
         counted[right.index(False) if False in right else len(scores)] += chance
-    assert first_error(scores) == pytest.approx(counted, abs=1e-9)
+    assert first_error_chances(scores) == pytest.approx(counted, abs=1e-9)
 
 
 def test_alternatives_have_the_priority_of_the_most_urgent() -> None:

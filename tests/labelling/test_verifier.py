@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from surefoot.cli.label.verify import verify
 from surefoot.errors import LabelError, RecordError
 from surefoot.io import read_records, write_records
-from surefoot.lab.world import ExactLabeller, generate_problems, parse_problem, worked_solution
-from surefoot.labelling.verifier import LabVerifier, VerifierLabeller, open_verifier
+from surefoot.lab.world import ExactLabeller, LabVerifier, generate_problems, parse_problem, worked_solution
+from surefoot.labelling.verifier import VerifierLabeller, open_verifier
 from surefoot.protocols import Labeller, ProblemTrace, StepVerifier, Verdict
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import Line, segment_trace
@@ -64,10 +64,23 @@ def test_a_verifier_that_skips_a_step_is_an_error():
 
 
 def test_unknown_verifier():
-    with pytest.raises(LabelError, match="arithmetic, game24, lab"):
+    with pytest.raises(LabelError, match="arithmetic, lab, or give module:Class"):
         open_verifier("chess")
-    for name in ("arithmetic", "game24", "lab"):
+    for name in ("arithmetic", "lab", "surefoot.lab.world:LabVerifier"):
         assert isinstance(open_verifier(name), StepVerifier)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no.such.module:Rule", "cannot be opened: No module"),
+        ("surefoot.lab.world:Nothing", "cannot be opened: .*Nothing"),
+        ("collections:Counter", "is no verifier"),
+    ],
+)
+def test_what_is_no_verifier(name, message):
+    with pytest.raises(LabelError, match=message):
+        open_verifier(name)
 
 
 def test_lab_verifier_agrees_with_the_exact_labeller():
@@ -90,30 +103,39 @@ def run(*words):
 
 @pytest.fixture
 def files(tmp_path):
-    problem = Problem(text="4 5 6 10")
-    texts = ["10 - 4 = 6 (left: 5 6 6)\n6 * 6 = 35 (left: 5 35)\n", "10 - 4 = 6 (left: 5 6 6)\nNow think.\n"]
+    problem = Problem(text="How many?")
+    texts = ["10 - 4 = 6\n6 * 6 = 35\n", "10 - 4 = 6\nNow think.\n"]
     traces = [item(text, problem).trace for text in texts]
     write_records(tmp_path / "problems.jsonl", [problem])
     write_records(tmp_path / "traces.jsonl", traces)
     return tmp_path
 
 
-def found(path):
-    return [(label.kind, label.value) for label in read_records(path, StepLabel)]
-
-
-def test_command_with_two_verifiers(files):
+def test_command_with_two_verifiers(files, monkeypatch):
+    (files / "even.py").write_text(EVEN)
+    monkeypatch.syspath_prepend(str(files))
     out = files / "labels.jsonl"
     words = [files / "traces.jsonl", "--problems", files / "problems.jsonl", "--out", out]
-    ended = run(*words, "--verifier", "arithmetic", "--verifier", "game24")
+    ended = run(*words, "--verifier", "arithmetic", "--verifier", "even:Even")
     assert ended.exit_code == 0, ended.output
-    assert [value for _, value in found(out)] == [1.0, -1.0, 1.0, None]
+    assert [label.value for label in read_records(out, StepLabel)] == [1.0, -1.0, 1.0, None]
+    assert {label.source for label in read_records(out, StepLabel)} == {"arithmetic+even"}
     assert "4 labels written, 1 of them without a value" in ended.output
 
 
-def test_command_labels_the_value_of_the_game(files):
-    out = files / "labels.jsonl"
-    words = [files / "traces.jsonl", "--problems", files / "problems.jsonl", "--out", out, "--value"]
-    assert isinstance(run(*words, "--verifier", "arithmetic").exception, LabelError)
-    assert run(*words, "--verifier", "game24").exit_code == 0
-    assert found(out)[:4] == [("correctness", 1.0), ("value", 1.0), ("correctness", -1.0), ("value", 0.0)]
+EVEN = """
+from surefoot.protocols import Verdict
+
+class Even:
+    name = "even"
+
+    def verify(self, items):
+        def verdict(text):
+            if not text.strip()[-1:].isdigit():
+                return Verdict(value=None, reason="no number at its end")
+            return Verdict(value=-1 if int(text.strip()[-1]) % 2 else 1, reason="by its last digit")
+
+        return [
+            [verdict(item.trace.step_text(step)) for step in range(len(item.trace.steps))] for item in items
+        ]
+"""

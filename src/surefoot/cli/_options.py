@@ -80,7 +80,8 @@ DryRun = Annotated[
 Gold = Annotated[
     list[str] | None,
     typer.Option(
-        "--gold", help="Verifier of held-out steps (arithmetic, game24, lab), for the trace error; repeat."
+        "--gold",
+        help="Verifier of held-out steps (arithmetic, lab or module:Class), for the trace error; repeat.",
     ),
 ]
 Problems = Annotated[str, typer.Option("--problems", help="File of problem records.")]

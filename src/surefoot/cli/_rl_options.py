@@ -61,7 +61,7 @@ class RLOptions:
         list[str] | None,
         typer.Option(
             "--verifier",
-            help="Rewards by rule in place of --prm: arithmetic, game24 or lab; may be repeated.",
+            help="Rewards by rule in place of --prm: arithmetic, lab or module:Class; may be repeated.",
         ),
     ] = None
     gold: o.Gold = None

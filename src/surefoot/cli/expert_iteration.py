@@ -33,7 +33,7 @@ class ExpertIterationOptions(RoundsOptions):
         list[str] | None,
         typer.Option(
             "--verifier",
-            help="In place of --prm: every step must be right by arithmetic, game24 or lab; repeat.",
+            help="In place of --prm: every step must be right by arithmetic, lab or module:Class; repeat.",
         ),
     ] = None
     threshold: Annotated[

@@ -76,8 +76,8 @@ Aggregate = Annotated[
 Gold = Annotated[
     tuple[str, ...],
     Field(
-        description="Verifier of held-out steps (`arithmetic`, `game24`, `lab`), which the reward does not "
-        "see, for the trace error."
+        description="Verifier of held-out steps (`arithmetic`, `lab` or `module:Class`), which the reward "
+        "does not see, for the trace error."
     ),
 ]
 Draws = Annotated[int, Field(ge=1, description="Bootstrap draws for the intervals.")]
@@ -217,8 +217,8 @@ class JudgeSettings(Settings):
     calibrated: Calibrated = False
     verifier: tuple[str, ...] = Field(
         default=(),
-        description="Verifiers in place of `--prm`: `arithmetic`, `game24`, `lab`; the lowest verdict "
-        "counts.",
+        description="Verifiers in place of `--prm`: `arithmetic`, `lab` or `module:Class`; the lowest "
+        "verdict counts.",
     )
 
     @model_validator(mode="after")

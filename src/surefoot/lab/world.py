@@ -244,6 +244,19 @@ class State:
         return Verdict(value=1, reason="right")
 
 
+class LabVerifier:
+    """A :class:`surefoot.protocols.StepVerifier`: the exact checker of this world.
+
+    Problems of another world raise ``RecordError``.
+    """
+
+    name = "lab-checker"
+
+    def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
+        """One list per item, one verdict per step, each against the running value of the trace itself."""
+        return [check_steps(item.problem, item.trace) for item in items]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExactLabeller:
     """Correctness labels that are known to be true (a :class:`surefoot.protocols.Labeller`).

@@ -6,14 +6,17 @@ asks for the first error, greedily or as the majority of 8 replies.
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from surefoot.errors import LabelError
-from surefoot.labelling.judge_prompt import JudgePrompt
-from surefoot.labelling.judge_reply import FirstError, ReplyError, StepVerdict, StepVerdicts, read_reply
+from surefoot.labelling.judge_prompt import JudgeMode, JudgePrompt
 from surefoot.labels import AFTER_FIRST_ERROR, up_to_first_error
 from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
 from surefoot.records import Evidence, StepLabel, Usage
@@ -88,9 +91,9 @@ class JudgeLabeller:
             prompt=self.prompt.render(item), n=self.votes, seed=self.seed, sampling=self.sampling
         )
 
-    def _read(self, result: SampleResult, steps: int) -> _Ballot:
+    def _read(self, result: SampleResult, steps: int) -> _Votes:
         """The votes of one request, and why others are none."""
-        votes: list[StepVerdicts | FirstError] = []
+        votes: list[Vote] = []
         failed: Counter[str] = Counter()
         for completion in result.completions:
             try:
@@ -101,9 +104,9 @@ class JudgeLabeller:
             failed["request failed"] += missing
         self.failures.update(failed)
         reasons = ", ".join(f"{count} {reason}" for reason, count in failed.most_common())
-        return _Ballot(votes, f"no vote: {reasons}" + (f" ({result.error})" if result.error else ""))
+        return _Votes(votes, f"no vote: {reasons}" + (f" ({result.error})" if result.error else ""))
 
-    def _vote(self, completion: Completion, steps: int) -> StepVerdicts | FirstError:
+    def _vote(self, completion: Completion, steps: int) -> Vote:
         if completion.finish_reason == "length":
             raise ReplyError("cut off at max_tokens")
         if completion.finish_reason == "content_filter":
@@ -111,7 +114,7 @@ class JudgeLabeller:
         boxed = self.prompt.mode == "first-error" and not self.prompt.structured
         return read_reply(completion.text, mode=self.prompt.mode, steps=steps, boxed=boxed)
 
-    def _labels(self, item: ProblemTrace, ballot: _Ballot, usage: Usage) -> list[StepLabel]:
+    def _labels(self, item: ProblemTrace, ballot: _Votes, usage: Usage) -> list[StepLabel]:
         outcomes = ballot.outcomes(len(item.trace.steps))
         return [
             StepLabel(
@@ -144,8 +147,8 @@ class _Outcome:
 
 
 @dataclass(frozen=True)
-class _Ballot:
-    votes: list[StepVerdicts | FirstError]
+class _Votes:
+    votes: list[Vote]
     unread: str
     """Reason of the labels if there is no vote."""
 
@@ -153,7 +156,7 @@ class _Ballot:
         """One outcome a step."""
         if not self.votes:
             return [_Outcome(value=None, votes=0, reason=self.unread)] * steps
-        firsts = [vote for vote in self.votes if isinstance(vote, FirstError)]
+        firsts = [vote for vote in self.votes if isinstance(vote, FirstErrorReply)]
         if firsts:
             return _up_to_first_error(firsts, steps)
         verdicts = [vote.verdicts for vote in self.votes if isinstance(vote, StepVerdicts)]
@@ -170,7 +173,7 @@ def _step(votes: list[StepVerdict]) -> _Outcome:
     return _Outcome(value=_VALUES[verdict], votes=most, critique=critique)
 
 
-def _up_to_first_error(votes: list[FirstError], steps: int) -> list[_Outcome]:
+def _up_to_first_error(votes: list[FirstErrorReply], steps: int) -> list[_Outcome]:
     """All steps by the index that has the most votes."""
     leading, most = _leaders([vote.first_error for vote in votes])
     if len(leading) > 1:
@@ -200,3 +203,148 @@ def _leaders(votes: list[V]) -> tuple[list[V], int]:
 def _as_verifier(usage: Usage) -> Usage:
     """A judge's tokens, read and written, are spent on verification."""
     return Usage(verifier_tokens=usage.tokens, calls=usage.calls)
+
+
+_FENCED = re.compile(r"```[a-zA-Z]*[ \t]*\n((?:(?!```).)*)```\Z", re.S)
+_BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
+_INDEX = re.compile(r"[-−]?[0-9]{1,9}")
+_REFUSAL = re.compile(
+    r"(?:i['’]?m |i am )?(?:so |very )?sorry\b|as an ai\b"
+    r"|i (?:can['’]?t|cannot|won['’]?t|will not) (?:help|assist|comply|fulfil)"
+    r"|i(?: am|['’]m) (?:unable|not able) to (?:help|assist|comply|fulfil)",
+    re.I,
+)
+"""How a refusal begins. It matters where a schema forces a verdict onto one; else it names the failure."""
+
+
+def _writable(text: str) -> str:
+    """JSON can spell half of a surrogate pair, which no file takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("half of a surrogate pair") from error
+    return text
+
+
+Critique = Annotated[str, AfterValidator(_writable)]
+
+
+class _Reply(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class StepVerdict(_Reply):
+    """One step; the critique comes first, so that it is written before the verdict that it leads to."""
+
+    step: int
+    critique: Critique
+    verdict: Literal["correct", "incorrect", "neutral"]
+
+
+class StepVerdicts(_Reply):
+    """Reply in mode ``per-step``."""
+
+    verdicts: list[StepVerdict]
+
+
+class FirstErrorReply(_Reply):
+    """Reply in mode ``first-error``; −1 = no step is wrong."""
+
+    critique: Critique
+    first_error: int
+
+
+Vote: TypeAlias = StepVerdicts | FirstErrorReply
+
+
+class ReplyError(Exception):
+    """A reply that gives no vote; the message is the reason to count it under."""
+
+
+def structured_output(mode: JudgeMode) -> dict[str, Any]:
+    """``extra_body`` of an ``OpenAIPolicy`` that holds the server to the reply's form.
+
+    It is the ``response_format`` ``json_schema`` of OpenAI, which vLLM, SGLang and llama.cpp know too. A
+    server may refuse it or ignore it; replies are read with the same strictness either way.
+    """
+    form = StepVerdicts if mode == "per-step" else FirstErrorReply
+    schema = {"name": mode.replace("-", "_"), "strict": True, "schema": form.model_json_schema()}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def read_reply(text: str, *, mode: JudgeMode, steps: int, boxed: bool) -> Vote:
+    """The vote in a judge's reply on a trace of ``steps`` steps.
+
+    The JSON object may be the whole reply, or its end, in a code fence or not; a reasoning part up to
+    ``</think>`` is passed over. An object with words after it is no vote: it may be quoted from a step. With
+    ``boxed``, a first error in the last ``\\boxed{}`` is read too, with the reply as its critique. A refusal
+    is no vote even where a schema has forced a verdict onto it. Raises :class:`ReplyError`.
+    """
+    answer = _after_reasoning(text)
+    form = StepVerdicts if mode == "per-step" else FirstErrorReply
+    found = next((vote for part in _candidates(text, answer, form) if (vote := _parsed(part, form))), None)
+    if found is None and boxed and mode == "first-error":
+        found = _boxed(answer)
+    if found is None:
+        if not answer:
+            raise ReplyError("empty reply")
+        if _REFUSAL.match(answer):
+            raise ReplyError("refused")
+        raise ReplyError("no box with a step number" if boxed else "not the JSON that was asked for")
+    _check(found, steps)
+    return found
+
+
+def _after_reasoning(text: str) -> str:
+    """Without what comes before ``</think>``; nothing if the reasoning never ends."""
+    answer = text.rpartition("</think>")[2].strip()
+    return "" if answer.startswith("<think>") else answer
+
+
+def _candidates(text: str, answer: str, form: type[Vote]) -> Iterator[str]:
+    yield text
+    yield answer
+    if fenced := _FENCED.search(answer):
+        yield fenced[1]
+    # The object that ends the reply, whatever stands before it. It begins where its form is last seen to
+    # begin: inside its strings the quotes are escaped.
+    for opening in list(re.finditer(rf'\{{\s*"(?:{"|".join(form.model_fields)})"', answer))[-1:]:
+        yield answer[opening.start() :]
+
+
+def _parsed(text: str, form: type[Vote]) -> Vote | None:
+    try:
+        return form.model_validate(json.loads(text, object_pairs_hook=_distinct))
+    except (ValueError, RecursionError):  # ValidationError is a ValueError
+        return None
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose names occur once; JSON readers disagree on which of two values counts."""
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return dict(pairs)
+
+
+def _boxed(answer: str) -> FirstErrorReply | None:
+    boxes = _BOXED.findall(answer)
+    if not boxes or not _INDEX.fullmatch(boxes[-1].strip()):
+        return None
+    try:
+        return FirstErrorReply(critique=answer, first_error=int(boxes[-1].strip().replace("−", "-")))
+    except ValidationError:
+        return None
+
+
+def _check(vote: Vote, steps: int) -> None:
+    said = [vote] if isinstance(vote, FirstErrorReply) else vote.verdicts
+    if any(_REFUSAL.match(part.critique) for part in said):
+        raise ReplyError("refused")
+    if isinstance(vote, FirstErrorReply):
+        if not -1 <= vote.first_error < steps:
+            raise ReplyError("step number out of range")
+        return
+    if len(vote.verdicts) != steps:
+        raise ReplyError("wrong number of verdicts")
+    if [verdict.step for verdict in vote.verdicts] != list(range(steps)):
+        raise ReplyError("verdicts misnumbered")

@@ -6,17 +6,17 @@ It estimates a *value*, the chance of success from here, not the correctness of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from surefoot.answers import Grader
-from surefoot.labelling.rollouts import Rollouts, Tally, require_rollable
-from surefoot.labelling.stopping import HardEstimate, StoppingRule
+from surefoot.errors import LabelError
+from surefoot.labelling.stopping import Borrowed, HardEstimate, StoppingRule
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import Policy, ProblemTrace, Sampling
-from surefoot.records import Evidence, StepLabel, Usage
+from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, Sampling
+from surefoot.records import Evidence, Problem, StepLabel, Usage
 from surefoot.stats.intervals import wilson_interval
 
 Order = Literal["every", "until-error", "bisect"]
@@ -65,7 +65,7 @@ class MonteCarloLabeller:
         """
         for item in items:
             require_rollable(item)
-        rollouts = Rollouts(
+        rollouts = RolloutSampler(
             policy=self.policy, grader=self.grader, prompt=self.prompt, sampling=self.sampling, seed=self.seed
         )
         lines = [
@@ -96,7 +96,7 @@ class _Line:
     """One trace on the way to its labels. A *place* is a number of steps: the prefix that they make."""
 
     def __init__(
-        self, item: ProblemTrace, outcome: bool | None, rollouts: Rollouts, labeller: MonteCarloLabeller
+        self, item: ProblemTrace, outcome: bool | None, rollouts: RolloutSampler, labeller: MonteCarloLabeller
     ) -> None:
         self.item, self.outcome, self.labeller = item, outcome, labeller
         trace = item.trace
@@ -110,7 +110,7 @@ class _Line:
             for tally in self.tallies.values():
                 tally.borrow(outcome, labeller.rule.borrowed)
 
-    def wanted(self) -> list[Tally]:
+    def wanted(self) -> list[PrefixRollouts]:
         """Prefixes to roll out next; none when the trace's labels are as known as they will be."""
         return [self.tallies[place] for place in _next(self.labeller.order, self._known(), self.open)]
 
@@ -153,7 +153,7 @@ class _Line:
             known[self.count] = self.outcome
         return known
 
-    def _from_tally(self, place: int, tally: Tally, usage: Usage) -> StepLabel:
+    def _from_tally(self, place: int, tally: PrefixRollouts, usage: Usage) -> StepLabel:
         rule = self.labeller.rule
         reason = tally.unknown(rule)
         lent = tally.borrowed_trials
@@ -230,3 +230,135 @@ def _bounds(known: Mapping[int, bool | None]) -> tuple[int, int | None]:
     high = min((place for place, good in known.items() if good is False), default=None)
     goods = (place for place, good in known.items() if good and (high is None or place < high))
     return max(goods, default=0), high
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradedCompletion:
+    """One completion of a prefix and its outcome; ``None`` = its answer could not be compared."""
+
+    completion: Completion
+    outcome: bool | None
+
+
+@dataclass(kw_only=True)
+class PrefixRollouts:
+    """What the rollouts from one prefix have shown so far."""
+
+    problem: Problem
+    prefix: str
+    rollouts: list[GradedCompletion] = field(default_factory=list)
+    start: int = 0
+    """Number of the first sample to draw: those before it are at hand already, as traces."""
+    borrowed_successes: int = 0
+    borrowed_trials: int = 0
+    """Solutions drawn elsewhere that pass through this prefix and count as its rollouts."""
+    usage: Usage = field(default_factory=Usage)
+    error: str | None = None
+    """What went wrong when rollouts were last asked for; such a prefix is not asked for again."""
+
+    @property
+    def successes(self) -> int:
+        return self.borrowed_successes + sum(rollout.outcome is True for rollout in self.rollouts)
+
+    @property
+    def trials(self) -> int:
+        return self.borrowed_trials + sum(rollout.outcome is not None for rollout in self.rollouts)
+
+    @property
+    def drawn(self) -> int:
+        """Trials, and rollouts that could not be judged."""
+        return self.borrowed_trials + len(self.rollouts)
+
+    @property
+    def failure(self) -> str | None:
+        """What is wrong with the trials, whatever they are meant to decide."""
+        if self.error is not None:
+            return f"rollouts failed: {self.error}"
+        return None if self.trials else "no rollout's answer could be compared"
+
+    def borrow(self, outcome: bool | None, borrowed: Borrowed) -> None:
+        """Count a solution drawn elsewhere, if the rule lets it count."""
+        if outcome is None or borrowed == "none" or (borrowed == "right" and not outcome):
+            return
+        self.borrowed_trials += 1
+        self.borrowed_successes += outcome
+
+    def more(self, rule: StoppingRule) -> int:
+        """Rollouts that ``rule`` still wants; 0 also after a failure."""
+        if self.error is not None:
+            return 0
+        return rule.more(self.successes, self.trials, self.drawn)
+
+    def unknown(self, rule: StoppingRule) -> str | None:
+        """Why ``rule`` cannot decide, or ``None`` if it can in spite of a failure."""
+        decided = self.trials and not rule.more(self.successes, self.trials, self.drawn)
+        return None if decided else self.failure
+
+
+@dataclass(kw_only=True)
+class RolloutSampler:
+    """Draws rollouts with ``policy`` and keeps them by problem and prefix."""
+
+    policy: Policy
+    grader: Grader
+    prompt: PromptFormat
+    sampling: Sampling
+    seed: int
+    _tallies: dict[str, dict[str, PrefixRollouts]] = field(default_factory=dict)
+
+    def tally(self, problem: Problem, prefix: str) -> PrefixRollouts:
+        """The one tally of this prefix."""
+        of_problem = self._tallies.setdefault(problem.id, {})
+        if prefix not in of_problem:
+            of_problem[prefix] = PrefixRollouts(problem=problem, prefix=prefix)
+        return of_problem[prefix]
+
+    async def settle(self, tallies: Iterable[PrefixRollouts], rule: StoppingRule) -> None:
+        """Draw until ``rule`` is content with each of ``tallies``, all of them at the same time.
+
+        The samples of a prefix are numbered on from batch to batch, so what is drawn does not depend on
+        where a rule stops: equal seeds give the same first n rollouts under every rule. A rollout that
+        passes through another prefix is lent to it, as far as ``rule`` lets it count.
+        """
+        waiting = list({id(tally): tally for tally in tallies}.values())
+        while waiting := [tally for tally in waiting if tally.more(rule)]:
+            results = await self.policy.sample([self._request(tally, tally.more(rule)) for tally in waiting])
+            texts, references, drawn = [], [], []
+            for tally, result in zip(waiting, results, strict=True):
+                tally.usage += result.usage
+                tally.error = result.error
+                if not result.completions and result.error is None:
+                    tally.error = "policy: no completion came"
+                for completion in result.completions:
+                    texts.append(tally.prefix + completion.text)
+                    references.append(tally.problem.answer)
+                    drawn.append((tally, completion))
+            for (tally, completion), grade in zip(drawn, self.grader.grade(texts, references), strict=True):
+                tally.rollouts.append(GradedCompletion(completion=completion, outcome=grade.outcome))
+                self._lend(tally, tally.prefix + completion.text, grade.outcome, rule.borrowed)
+
+    def _lend(self, lender: PrefixRollouts, text: str, outcome: bool | None, borrowed: Borrowed) -> None:
+        if borrowed == "none":
+            return
+        for prefix, tally in self._tallies[lender.problem.id].items():
+            # a solution that ends where the prefix does has drawn nothing after it
+            if len(lender.prefix) < len(prefix) < len(text) and text.startswith(prefix):
+                tally.borrow(outcome, borrowed)
+
+    def _request(self, tally: PrefixRollouts, count: int) -> SampleRequest:
+        return SampleRequest(
+            prompt=self.prompt.render(tally.problem),
+            prefix=tally.prefix,
+            n=count,
+            first=tally.start + len(tally.rollouts),
+            seed=self.seed,
+            sampling=self.sampling,
+        )
+
+
+def require_rollable(item: ProblemTrace) -> None:
+    """Raises ``LabelError`` for a problem without reference answer, or a chat trace."""
+    if item.problem.answer is None:
+        raise LabelError(f"problem {item.problem.id} has no 'answer'; rollouts cannot be judged without one")
+    if item.trace.text is None:
+        raise LabelError(f"trace {item.trace.id} has messages; Monte Carlo rollouts continue text traces")

@@ -21,7 +21,7 @@ from surefoot.errors import LabelError
 
 Scores = tuple[float | None, ...]
 
-Rule = Literal["convincing-wrong", "uncertainty", "disagreement"]
+QueueRule = Literal["convincing-wrong", "uncertainty", "disagreement"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,9 @@ class Priorities:
     """Number of items without a priority, by reason; they come last, in the order they were added."""
 
 
-def priorities(rule: Rule, candidates: Sequence[QueueCandidate], *, scorer: str | None = None) -> Priorities:
+def priorities(
+    rule: QueueRule, candidates: Sequence[QueueCandidate], *, scorer: str | None = None
+) -> Priorities:
     """Priorities of all candidates; an item of several traces has that of its most urgent one.
 
     ``scorer`` names whose scores count for the first two rules; ``None`` = the mean over those that scored
@@ -84,18 +86,18 @@ def convincing_wrong(outcome: bool | None, scores: Sequence[Sequence[float]]) ->
 def uncertainty(outcome: bool | None, scores: Sequence[Sequence[float]]) -> float:
     """Entropy in bits of the place of the first error, of the mean distribution over scorers."""
     del outcome
-    return _entropy(_mean([first_error(row) for row in scores]))
+    return _entropy(_mean([first_error_chances(row) for row in scores]))
 
 
 def disagreement(outcome: bool | None, scores: Sequence[Sequence[float]]) -> float:
     """Jensen-Shannon divergence in bits of the scorers' first errors: H(mean) - mean H, at least 0."""
     del outcome
-    places = [first_error(row) for row in scores]
+    places = [first_error_chances(row) for row in scores]
     spread = math.fsum(_entropy(place) for place in places) / len(places)
     return max(0.0, _entropy(_mean(places)) - spread)
 
 
-def first_error(scores: Sequence[float]) -> list[float]:
+def first_error_chances(scores: Sequence[float]) -> list[float]:
     """Chances that the first error is at step 0 … T-1, and, last, that there is none; they sum to 1."""
     chances, alive = [], 1.0
     for score in scores:
@@ -104,7 +106,7 @@ def first_error(scores: Sequence[float]) -> list[float]:
     return [*chances, alive]
 
 
-_RULES: dict[Rule, Callable[[bool | None, Sequence[Sequence[float]]], float]] = {
+_RULES: dict[QueueRule, Callable[[bool | None, Sequence[Sequence[float]]], float]] = {
     "convincing-wrong": convincing_wrong,
     "uncertainty": uncertainty,
     "disagreement": disagreement,

@@ -8,14 +8,12 @@ game, a running value), run a program against the tests in ``problem.meta``, or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType
 
 from surefoot.errors import LabelError
-from surefoot.lab.world import check_steps
-from surefoot.labelling.arithmetic import ArithmeticVerifier
-from surefoot.labelling.game24 import Game24Verifier
 from surefoot.protocols import ProblemTrace, StepVerifier, Verdict
 from surefoot.records import Evidence, StepLabel
 
@@ -41,10 +39,10 @@ class VerifierLabeller:
 
         Raises ``LabelError`` if a verifier does not give one verdict per step, and what a verifier raises.
         """
-        given = [_verified(verifier, items) for verifier in self.verifiers]
+        verdicts = [_verified(verifier, items) for verifier in self.verifiers]
         return [
             [
-                self._label(item.trace.id, step, [verdicts[number][step] for verdicts in given])
+                self._label(item.trace.id, step, [rows[number][step] for rows in verdicts])
                 for step in range(len(item.trace.steps))
             ]
             for number, item in enumerate(items)
@@ -91,24 +89,31 @@ def _verified(verifier: StepVerifier, items: Sequence[ProblemTrace]) -> list[lis
     return verdicts
 
 
-class LabVerifier:
-    """The lab's exact checker. Problems that are not of its world raise ``RecordError``."""
-
-    name = "lab-checker"
-
-    def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
-        """One list per item, one verdict per step, each against the running value of the trace itself."""
-        return [check_steps(item.problem, item.trace) for item in items]
-
-
-VERIFIERS: Mapping[str, Callable[[], StepVerifier]] = MappingProxyType(
-    {"arithmetic": ArithmeticVerifier, "game24": Game24Verifier, "lab": LabVerifier}
+VERIFIERS: Mapping[str, str] = MappingProxyType(
+    {
+        "arithmetic": "surefoot.labelling.verifiers.arithmetic:ArithmeticVerifier",
+        "lab": "surefoot.lab.world:LabVerifier",
+    }
 )
-"""Verifiers by the name that the command line knows."""
+"""Verifiers by name: the module and class of each."""
 
 
 def open_verifier(name: str) -> StepVerifier:
-    """A verifier by name. Raises ``LabelError`` for one that is not in ``VERIFIERS``."""
-    if name not in VERIFIERS:
-        raise LabelError(f"no verifier is called {name!r}; choose from {', '.join(VERIFIERS)}")
-    return VERIFIERS[name]()
+    """A verifier by its name in ``VERIFIERS``, or a class of one's own as ``module:Class``.
+
+    The class is called without arguments. Raises ``LabelError`` for an unknown name, a module or class that
+    cannot be found, and a class that is no :class:`surefoot.protocols.StepVerifier`.
+    """
+    # Looked up by path: the lab lies above this package, and a verifier is imported only where it is used.
+    module, colon, attribute = VERIFIERS.get(name, name).partition(":")
+    if not colon:
+        raise LabelError(
+            f"no verifier is called {name!r}; choose from {', '.join(VERIFIERS)}, or give module:Class"
+        )
+    try:
+        verifier = getattr(import_module(module), attribute)()
+    except (ImportError, AttributeError) as error:
+        raise LabelError(f"verifier {name!r} cannot be opened: {error}") from error
+    if not isinstance(verifier, StepVerifier):
+        raise LabelError(f"{name!r} is no verifier: it needs a 'name' and a method 'verify'")
+    return verifier

@@ -15,7 +15,7 @@ from typing import Any
 
 from surefoot.errors import TrainingError
 from surefoot.io import Run
-from surefoot.labelling.step_match import ExactText, SameNumbers, SimilarText, StepMatch
+from surefoot.labelling.expert import ExactText, SameNumbers, SimilarText, StepMatch
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import (

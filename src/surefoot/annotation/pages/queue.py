@@ -15,7 +15,7 @@ from surefoot.annotation.pages.render import done, show, twin
 from surefoot.annotation.pages.settings_form import protocol_with
 from surefoot.annotation.pages.visitors import SignedIn
 from surefoot.errors import StoreError
-from surefoot.labelling.queueing import Priorities, QueueCandidate, Rule, Scores, priorities
+from surefoot.labelling.queueing import Priorities, QueueCandidate, QueueRule, Scores, priorities
 
 router = APIRouter()
 
@@ -69,7 +69,7 @@ def choose_policy(request: Request, visitor: SignedIn, project_id: int, form: Ch
     return done(request, f"/projects/{project_id}/queue", {"policy": policy, "priorities": found})
 
 
-def recompute(db: Database, project_id: int, rule: Rule, *, scorer: str | None = None) -> Priorities:
+def recompute(db: Database, project_id: int, rule: QueueRule, *, scorer: str | None = None) -> Priorities:
     """Compute and store the priorities of all active normal items by the scores in the store."""
     if scorer is not None and scorer not in db.traces.scorers(project_id):
         raise StoreError(f"'scorer': there are no scores by {scorer!r} in this project")
@@ -123,6 +123,6 @@ def _policy(text: str) -> QueuePolicy:
     raise StoreError(f"'policy' must be one of {', '.join(POLICIES)}")
 
 
-def _rule(policy: QueuePolicy) -> Rule | None:
-    rules: tuple[Rule, ...] = get_args(Rule)
+def _rule(policy: QueuePolicy) -> QueueRule | None:
+    rules: tuple[QueueRule, ...] = get_args(QueueRule)
     return next((rule for rule in rules if rule == policy), None)

@@ -9,7 +9,7 @@ import typer
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
-    from surefoot.labelling.consensus_rules import Rule
+    from surefoot.labelling.consensus import ConsensusRule
     from surefoot.labels import Neutral
 
 
@@ -55,8 +55,7 @@ def consensus(
     from surefoot.cli._shared import pair, read_all
     from surefoot.errors import LabelError
     from surefoot.io import write_json, write_records
-    from surefoot.labelling.consensus import consensus as combine
-    from surefoot.labelling.consensus import rows_of
+    from surefoot.labelling.consensus import combine_labels, rows_of
     from surefoot.records import Problem, StepLabel, Trace
 
     deciding = _rule(rule, weight or [], margin)
@@ -69,7 +68,9 @@ def consensus(
         rows[name], strays = rows_of(items, read_all(path, StepLabel))
         if strays:
             typer.echo(f"{strays} labels of {name} skipped: they are of no step of a usable trace", err=True)
-    combined = combine(items, rows, rule=deciding, good_above=good_above, neutral=cast("Neutral", neutral))
+    combined = combine_labels(
+        items, rows, rule=deciding, good_above=good_above, neutral=cast("Neutral", neutral)
+    )
     kept = [labels for labels in combined.labels if any(label.value is not None for label in labels)]
     write_records(
         out if out == "-" else Path(out), [label for labels in kept for label in labels], record=StepLabel
@@ -79,9 +80,9 @@ def consensus(
     typer.echo(combined.report.summary(), err=True)
 
 
-def _rule(name: str, weights: list[str], margin: float | None) -> Rule:
+def _rule(name: str, weights: list[str], margin: float | None) -> ConsensusRule:
     from surefoot.errors import LabelError
-    from surefoot.labelling.consensus_rules import FirstError, Unanimous, Weighted
+    from surefoot.labelling.consensus import SameFirstError, Unanimous, Weighted
 
     if name == "weighted":
         given = {source: _number(source, text) for source, text in _named(weights, "NAME=NUMBER").items()}
@@ -90,7 +91,7 @@ def _rule(name: str, weights: list[str], margin: float | None) -> Rule:
         raise LabelError(f"--weight and --margin belong to --rule weighted, not to --rule {name}")
     if name not in ("first-error", "unanimous"):
         raise LabelError(f"--rule is {name!r}; choose first-error, unanimous or weighted")
-    return FirstError() if name == "first-error" else Unanimous()
+    return SameFirstError() if name == "first-error" else Unanimous()
 
 
 def _named(words: list[str], form: str) -> dict[str, str]:

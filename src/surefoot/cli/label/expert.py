@@ -9,7 +9,7 @@ import typer
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
-    from surefoot.labelling.step_match import StepMatch
+    from surefoot.labelling.expert import StepMatch
 
 
 def expert(
@@ -79,7 +79,7 @@ def expert(
 def _match(name: str, tolerance: float | None) -> StepMatch[Any]:
     """The rule called ``name``; without ``tolerance`` its own default holds."""
     from surefoot.errors import LabelError
-    from surefoot.labelling.step_match import ExactText, SameNumbers, SameToolCalls, SimilarText
+    from surefoot.labelling.expert import ExactText, SameNumbers, SameToolCalls, SimilarText
 
     if name == "exact":
         if tolerance is not None:

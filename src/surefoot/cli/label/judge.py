@@ -66,8 +66,7 @@ def judge(
     from surefoot.cli._pieces import Budget, file_inputs
     from surefoot.cli._shared import open_policy, pair, read_all
     from surefoot.cli.label._write import answered, write_labels
-    from surefoot.labelling.judge import JudgeLabeller
-    from surefoot.labelling.judge_reply import structured_output
+    from surefoot.labelling.judge import JudgeLabeller, structured_output
     from surefoot.protocols import Sampling
     from surefoot.records import Problem, Trace
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from surefoot.labelling.omegaprm import OmegaPRMLabeller
-    from surefoot.labelling.problem_tree import ProblemTree
+    from surefoot.labelling.omegaprm_tree import ProblemTree
 
 
 class GrownTree(Record):
@@ -91,7 +91,8 @@ def tree(
     from surefoot.cli._shared import checked_options, choice, grader, open_policy, pair, read_all
     from surefoot.errors import LabelError
     from surefoot.labelling.dry_run import predict
-    from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings
+    from surefoot.labelling.omegaprm import OmegaPRMLabeller
+    from surefoot.labelling.omegaprm_tree import TreeSettings
     from surefoot.policies.prompts import PromptFormat
     from surefoot.protocols import Policy, Sampling
     from surefoot.records import Problem

@@ -11,10 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from surefoot.labelling._expression import Node
-from surefoot.labelling._parser import ParseError, Token, parse
-from surefoot.labelling._tokens import tokenize
-from surefoot.labelling._words import AFTER, BEFORE, BEFORE_AFTER_NUMBER, MEASURES, SCALES
+from surefoot.labelling.verifiers.expressions import Expression
+from surefoot.labelling.verifiers.parsing import ParseError, Token, parse, tokenize, words
 
 _IN_EXPRESSION = frozenset({"num", "frac", "op", "open", "close", "cmd", "sym", "post", "of", "unit"})
 _RELATION = frozenset({"eq", "rel"})
@@ -26,7 +24,7 @@ _SCALED = re.compile(r"\b(?:thousand|million|billion|hundred|dozen|cents?|percen
 class Side:
     """One side of an equation."""
 
-    tree: Node | None
+    tree: Expression | None
     problem: str | None = None
     """Why there is no tree."""
     doubt: str | None = None
@@ -279,8 +277,40 @@ def _has_sum(side: Side) -> bool:
     return False
 
 
-def leading_number(node: Node) -> Node:
+def leading_number(node: Expression) -> Expression:
     """The leftmost operand of an expression."""
     while node.parts:
         node = node.parts[0]
     return node
+
+
+BEFORE = words(
+    """of half twice double triple thrice times plus minus by over third thirds quarter quarters fourth
+    fifth percent root square squared cube cubed log ln sin cos tan mod modulo base dozen hundred
+    thousand million billion per more less fewer than sum product difference quotient average mean add
+    subtract multiply divide remaining other another day days week weeks month months year years step
+    steps page pages chapter grade number question problem part case row level age ages"""
+)
+"""Right before an equation, these may be part of its left side."""
+
+BEFORE_AFTER_NUMBER = words("and or to from than by with in")
+"""These too, with a number before them."""
+
+AFTER = words(
+    """times of squared cubed remainder plus minus multiplied divided more less fewer percent over choose
+    factorial mod modulo point dozen hundred thousand million billion pair pairs half halves r rem"""
+)
+"""Right after an equation, these may be part of its right side."""
+
+SCALES = words("dozen dozens hundred thousand million billion pair pairs half k score percent")
+"""As units, these multiply the number before them."""
+
+MEASURES = words(
+    """second seconds sec secs minute minutes min mins hour hours hr hrs day days week weeks month months
+    year years decade decades cent cents dollar dollars penny pennies nickel nickels dime dimes quarter
+    quarters inch inches foot feet yard yards mile miles meter meters metre metres centimeter
+    centimeters cm mm m km kilometer kilometers gram grams g kg kilogram kilograms pound pounds lb lbs
+    ounce ounces oz ton tons liter liters litre litres ml milliliter milliliters gallon gallons quart
+    quarts pint pints cup cups degree degrees"""
+)
+"""Units that are converted into one another."""

@@ -1,10 +1,11 @@
-"""The Game of 24: moves and answers by hand, reachability by brute force over all expressions."""
+"""The example of a verifier: moves and answers by hand, reachability by brute force over all expressions."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
 import json
+import sys
 from fractions import Fraction
 from itertools import permutations, product
 from pathlib import Path
@@ -13,13 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.errors import LabelError
-from surefoot.labelling.game24 import Game24Labeller, Game24Verifier, play, problem_numbers, reachable
 from surefoot.protocols import Labeller, ProblemTrace, StepVerifier
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
 
-DATA = Path(__file__).parents[2] / "../shared/data/bon"
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "../shared/data/bon"
+sys.path.insert(0, str(ROOT / "examples"))
+from game_of_24 import Game24Values, Game24Verifier, play, problem_numbers, reachable  # noqa: E402
 
 
 def game(text, numbers="4 5 6 10"):
@@ -63,10 +65,10 @@ def test_legal_moves_that_lose():
         ("Answer: (10 - 4) * 5 - 6 = 25", "does not say that it is 24"),
         ("Answer: (10 - 4) * 4 = 24", "uses 10 4 4, not each of 4 5 6 10 once"),
         ("Answer: (10 - 4) * 5 + 6 = 24", "that is 36, not 24"),
-        ("Answer: 4^5 - 6 * 10 = 24", "only + - * / are allowed"),
+        ("Answer: 4^5 - 6 * 10 = 24", "only numbers and + - * / are allowed"),
         ("Answer: __import__('os') = 24", "cannot be evaluated"),
         ("Answer: 5 / (4 - 4) = 24", "cannot be evaluated"),
-        ("Answer: 9^9^9^9 = 24", "only + - * / are allowed"),
+        ("Answer: 9^9^9^9 = 24", "only numbers and + - * / are allowed"),
         ("Answer:", "no expression"),
         ("Answer: There is no solution.", "gives up, but 4 5 6 10 can make 24"),
         ("No solution found.", "gives up, but 4 5 6 10 can make 24"),
@@ -161,23 +163,14 @@ def test_known_hard_games():
     assert not reachable(tuple(map(Fraction, (1, 1, 1, 1))))
 
 
-def test_labels_of_both_kinds_and_of_one():
+def test_values_are_labels():
     item = game(SOLVED)
-    labeller = Game24Labeller()
+    labeller = Game24Values()
     assert isinstance(labeller, Labeller)
-    (labels,) = asyncio.run(labeller.label([item]))
-    assert [(label.step, label.kind, label.value) for label in labels[:4]] == [
-        (0, "correctness", None),
-        (0, "value", None),
-        (1, "correctness", 1.0),
-        (1, "value", 1.0),
-    ]
-    assert {label.source for label in labels} == {"game24"}
-    assert labels[2].evidence.message == "legal: makes 6"
-    (values,) = asyncio.run(Game24Labeller(["value"]).label([item]))
+    (values,) = asyncio.run(labeller.label([item]))
     assert [label.value for label in values] == [None, 1.0, 1.0, 1.0, 1.0]
-    with pytest.raises(LabelError, match="advantage"):
-        Game24Labeller(["advantage"])
+    assert {(label.source, label.kind) for label in values} == {("game24", "value")}
+    assert values[1].evidence.message == "legal: makes 6"
 
 
 def test_verifier_gives_the_verdicts():

@@ -12,16 +12,16 @@ from typing import Literal, Self
 
 from surefoot.errors import LabelError
 from surefoot.io.bounded_worker import BoundedWorker
-from surefoot.labelling._algebra import load_algebra
-from surefoot.labelling._equations import Equation, Side, find_equations, leading_number
-from surefoot.labelling._expression import (
-    Node,
+from surefoot.labelling.verifiers.equations import Equation, Side, find_equations, leading_number
+from surefoot.labelling.verifiers.expressions import (
+    Expression,
+    Notation,
     NotRationalError,
-    Reading,
     TooLargeError,
     as_json,
     bounds,
     half_unit,
+    load_algebra,
     may_differ_by_a_constant,
     symbols,
     value,
@@ -31,16 +31,16 @@ from surefoot.protocols import ProblemTrace, Verdict
 MAX_CHARS = 20_000
 """Longest step that is read."""
 
-State = Literal["holds", "rounded", "fails", "unchecked"]
+EquationState = Literal["holds", "rounded", "fails", "unchecked"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
-    """What was found about one equation."""
+class EquationCheck:
+    """The result for one equation."""
 
     text: str
     """The equation as it stands in the step."""
-    state: State
+    state: EquationState
     """``rounded`` counts as holding."""
     reason: str
 
@@ -85,8 +85,8 @@ class ArithmeticVerifier:
             for item in items
         ]
 
-    def check(self, text: str, *, problem: str = "") -> list[Check]:
-        """What was found about each equation of one step, in order.
+    def check(self, text: str, *, problem: str = "") -> list[EquationCheck]:
+        """The result for each equation of one step, in order.
 
         ``problem`` is the problem's text: number bases and operations that it defines make a false equation
         one that cannot be checked. A step longer than ``MAX_CHARS`` is not read.
@@ -130,11 +130,11 @@ class ArithmeticVerifier:
         note = f", {rounded} of them rounded" if rounded else ""
         return Verdict(value=1, reason=f"{len(held)} of {len(checks)} equations hold{note}")
 
-    def _check(self, equation: Equation) -> Check:
+    def _check(self, equation: Equation) -> EquationCheck:
         left, right = equation.left, equation.right
         if left.tree is None or right.tree is None:
             problem = left.problem if left.tree is None else right.problem
-            return Check(text=equation.text, state="unchecked", reason=problem or "it cannot be read")
+            return EquationCheck(text=equation.text, state="unchecked", reason=problem or "it cannot be read")
         try:
             state, reason = self._compare(equation, left.tree, right.tree)
         except TooLargeError as error:
@@ -143,9 +143,9 @@ class ArithmeticVerifier:
             state, reason = "unchecked", "a division by zero"
         if state == "fails" and equation.doubt:
             state, reason = "unchecked", f"{equation.doubt}, else {reason}"
-        return Check(text=equation.text, state=state, reason=reason)
+        return EquationCheck(text=equation.text, state=state, reason=reason)
 
-    def _compare(self, equation: Equation, left: Node, right: Node) -> tuple[State, str]:
+    def _compare(self, equation: Equation, left: Expression, right: Expression) -> tuple[EquationState, str]:
         try:
             return _compare_numbers(equation, left, right)
         except NotRationalError:
@@ -174,13 +174,13 @@ class ArithmeticVerifier:
 
 @dataclass(frozen=True)
 class _Trees:
-    left: Node
-    right: Node
+    left: Expression
+    right: Expression
 
 
-def _compare_numbers(equation: Equation, left: Node, right: Node) -> tuple[State, str]:
+def _compare_numbers(equation: Equation, left: Expression, right: Expression) -> tuple[EquationState, str]:
     """Compare two sides without letters. Raises ``NotRationalError`` if there are any."""
-    x, y = value(left, Reading()), value(right, Reading())
+    x, y = value(left, Notation()), value(right, Notation())
     if x == y:
         return "holds", "equal"
     if _rounds(equation.left, x, y) or _rounds(equation.right, y, x):
@@ -197,7 +197,7 @@ def _compare_numbers(equation: Equation, left: Node, right: Node) -> tuple[State
     return ("unchecked", f"{difference}, but {reason}") if reason else ("fails", difference)
 
 
-def _compare_values(equation: Equation, x: Fraction, y: Fraction) -> tuple[State, str]:
+def _compare_values(equation: Equation, x: Fraction, y: Fraction) -> tuple[EquationState, str]:
     """Compare roots and pi by their decimals."""
     if _rounds(equation.left, x, y) or _rounds(equation.right, y, x):
         return "rounded", "equal when rounded to the digits shown"
@@ -211,14 +211,14 @@ def _compare_values(equation: Equation, x: Fraction, y: Fraction) -> tuple[State
     return "fails", difference
 
 
-_PLAIN, _BY_UNIT, _AS_FACTOR = Reading(), Reading(percent=Fraction(1)), Reading(mixed=False)
+_PLAIN, _BY_UNIT, _AS_FACTOR = Notation(), Notation(percent=Fraction(1)), Notation(mixed=False)
 _READINGS = (
     ("'%' read as a unit", ((_BY_UNIT, _PLAIN), (_PLAIN, _BY_UNIT), (_BY_UNIT, _BY_UNIT))),
     ("a number before a fraction read as a factor", ((_AS_FACTOR, _AS_FACTOR),)),
 )
 
 
-def _rounds(side: Side, x: Fraction, y: Fraction, reading: Reading = _PLAIN) -> bool:
+def _rounds(side: Side, x: Fraction, y: Fraction, reading: Notation = _PLAIN) -> bool:
     """Whether ``side``, of value ``x``, is ``y`` rounded to the digits it shows."""
     return bool(side.places) and abs(x - y) <= _unit(side, reading) / 2
 
@@ -228,26 +228,26 @@ def _nearly(side: Side, x: Fraction, y: Fraction) -> bool:
     return side.places is not None and abs(x - y) < _unit(side) and (y / _unit(side)).denominator != 1
 
 
-def _unit(side: Side, reading: Reading = _PLAIN) -> Fraction:
+def _unit(side: Side, reading: Notation = _PLAIN) -> Fraction:
     unit = 2 * half_unit(side.places or 0)
     return unit * reading.percent if side.tree is not None and _is_percent(side.tree) else unit
 
 
-def _is_percent(node: Node) -> bool:
+def _is_percent(node: Expression) -> bool:
     return node.kind == "%" or (node.kind == "neg" and _is_percent(node.parts[0]))
 
 
-def _excuse(equation: Equation, left: Node, right: Node, x: Fraction, y: Fraction) -> str | None:
+def _excuse(equation: Equation, left: Expression, right: Expression, x: Fraction, y: Fraction) -> str | None:
     """Why a careful reader might still not call the equation wrong."""
     if _nearly(equation.left, x, y) or _nearly(equation.right, y, x):
         return "it may be rounded on purpose"
     try:
-        (low, high), (low2, high2) = bounds(left, Reading()), bounds(right, Reading())
+        (low, high), (low2, high2) = bounds(left, Notation()), bounds(right, Notation())
         if low <= high2 and low2 <= high:
             return "that is within the rounding of its decimals"
     except (NotRationalError, ZeroDivisionError):
         return "a decimal in it may be rounded"
-    if equation.right.places is None and value(leading_number(right), Reading()) == x:
+    if equation.right.places is None and value(leading_number(right), Notation()) == x:
         return "it runs on from the result"
     if equation.measured and x and y and (x / y in _CONVERSIONS or y / x in _CONVERSIONS):
         return "a unit may be converted"
@@ -296,7 +296,7 @@ def _context_doubt(text: str, problem: str) -> str | None:
     return None
 
 
-def _unless(check: Check, context: str) -> Check:
+def _unless(check: EquationCheck, context: str) -> EquationCheck:
     if check.state != "fails":
         return check
-    return Check(text=check.text, state="unchecked", reason=f"{check.reason}, but {context}")
+    return EquationCheck(text=check.text, state="unchecked", reason=f"{check.reason}, but {context}")

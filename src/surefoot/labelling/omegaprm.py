@@ -1,4 +1,8 @@
-"""Trees of many problems grown side by side, and the labels, traces and pairs that they hold."""
+"""Step labels by tree search (Luo et al., OmegaPRM, arXiv 2406.06592).
+
+A wrong solution is taken from a pool, its first error is found by binary search with rollouts, and the
+rollouts from the good prefixes on the way are solutions themselves: the wrong ones join the pool.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from surefoot.answers import Grader
-from surefoot.labelling.omegaprm.search import Estimate, TreeSearch, TreeSettings
-from surefoot.labelling.problem_tree import ProblemTree, State, solution_trace, step_nodes
-from surefoot.labelling.rollouts import Rollouts, require_rollable
+from surefoot.labelling.monte_carlo import RolloutSampler, require_rollable
+from surefoot.labelling.omegaprm_tree import (
+    Estimate,
+    PrefixState,
+    ProblemTree,
+    TreeSearch,
+    TreeSettings,
+    solution_trace,
+    step_nodes,
+)
 from surefoot.labelling.stopping import SoftEstimate
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
@@ -73,7 +84,7 @@ class OmegaPRMLabeller:
 
         All problems are searched side by side, so that each request to the policy is a large one.
         """
-        rollouts = Rollouts(
+        rollouts = RolloutSampler(
             policy=self.policy, grader=self.grader, prompt=self.prompt, sampling=self.sampling, seed=self.seed
         )
         rule = SoftEstimate(rollouts=self.settings.rollouts)
@@ -146,7 +157,7 @@ class OmegaPRMLabeller:
                         )
         return found
 
-    def _value(self, node: Node[State]) -> tuple[float | None, str | None]:
+    def _value(self, node: Node[PrefixState]) -> tuple[float | None, str | None]:
         """Label of the step that leads to ``node``, or why it has none."""
         state = node.data
         if self.estimate == "hard" and state.good:
@@ -167,7 +178,7 @@ class OmegaPRMLabeller:
         return 0.0, None
 
     def _label(
-        self, trace: Trace, step: int, node: Node[State], tree: ProblemTree, usage: Usage
+        self, trace: Trace, step: int, node: Node[PrefixState], tree: ProblemTree, usage: Usage
     ) -> StepLabel:
         value, reason = self._value(node)
         state = node.data

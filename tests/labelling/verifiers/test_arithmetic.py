@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.labelling.arithmetic import MAX_CHARS, ArithmeticVerifier
+from surefoot.labelling.verifiers.arithmetic import MAX_CHARS, ArithmeticVerifier
 from surefoot.protocols import ProblemTrace, StepVerifier
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
 
-GSM8K = Path(__file__).parents[2] / "../shared/data/math/gsm8k_train.jsonl.gz"
+GSM8K = Path(__file__).parents[3] / "../shared/data/math/gsm8k_train.jsonl.gz"
 
 
 @pytest.fixture(scope="module")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from surefoot.errors import LabelError
-from surefoot.labelling.monte_carlo import probe
-from surefoot.labelling.problem_tree import Candidate, ProblemTree, State, trace_steps
-from surefoot.labelling.rollouts import Rollouts, Tally
+from surefoot.labelling.monte_carlo import PrefixRollouts, RolloutSampler, probe
 from surefoot.protocols import Segmenter
-from surefoot.records import Trace
-from surefoot.tree import Node
+from surefoot.records import Problem, Step, Trace, Usage
+from surefoot.tree import Node, StepTree
 
 Estimate: TypeAlias = Literal["soft", "hard"]
 """soft: the share of right rollouts; hard: whether any was right."""
@@ -57,12 +56,12 @@ class TreeSearch:
     """Grows ``tree``. With the ``hard`` estimate, prefixes that are known to be good are not probed again."""
 
     tree: ProblemTree
-    rollouts: Rollouts
+    rollouts: RolloutSampler
     segmenter: Segmenter
     settings: TreeSettings
     estimate: Estimate
 
-    def run(self, seeds: Sequence[Trace]) -> Generator[Tally, None, None]:
+    def run(self, seeds: Sequence[Trace]) -> Generator[PrefixRollouts, None, None]:
         """Yields each tally that needs rollouts; goes on when they are there (algorithm 1 of the paper).
 
         ``seeds`` are solutions that are there already.
@@ -103,12 +102,12 @@ class TreeSearch:
                 yield node.data.tally
                 self._absorb(node)
 
-    def _select(self) -> Candidate:
+    def _select(self) -> WrongSolution:
         """Takes the candidate with the highest Q + U out of the pool, for good."""
         tree = self.tree
         total = len(tree.selected)
 
-        def merit(candidate: Candidate) -> float:
+        def merit(candidate: WrongSolution) -> float:
             state = candidate.state.data
             quality = self.settings.quality(state.value or 0.0, candidate.tokens)
             return quality + self.settings.exploration(state.visits, total)
@@ -119,7 +118,7 @@ class TreeSearch:
         tree.selected.append(candidate)
         return candidate
 
-    def _probe(self, candidate: Candidate) -> Node[State] | None:
+    def _probe(self, candidate: WrongSolution) -> Node[PrefixState] | None:
         """Node of the candidate's path to roll out next; ``None`` = no more, or that one failed already."""
         places = _ends(len(candidate.nodes), self.settings.pieces)
         known: dict[int, bool | None] = {len(places): False}
@@ -132,7 +131,7 @@ class TreeSearch:
         number_of_next = probe(known, len(places) - 1)
         return None if number_of_next is None else candidate.nodes[places[number_of_next - 1] - 1]
 
-    def _absorb(self, node: Node[State]) -> None:
+    def _absorb(self, node: Node[PrefixState]) -> None:
         """Take the rollouts from ``node`` into the tree, the wrong ones into the pool."""
         tally = node.data.tally
         for rollout in tally.rollouts if tally is not None else ():
@@ -143,13 +142,13 @@ class TreeSearch:
 
     def _add(
         self,
-        at: Node[State],
+        at: Node[PrefixState],
         steps: Sequence[str],
         outcome: bool | None,
         tokens: int,
         *,
         ended: bool,
-    ) -> Node[State]:
+    ) -> Node[PrefixState]:
         """Take in one solution, from ``at`` on; returns where it ends."""
         tree = self.tree
         end = (tree.tree.insert(steps, at=at) or [at])[-1]
@@ -166,7 +165,7 @@ class TreeSearch:
         value = at.data.value
         # one found again would be searched again, to the same end; one that adds no step has no first error
         if new and end is not at and not outcome and value is not None and 0 < value < 1:
-            tree.pool.append(Candidate(state=at, nodes=tuple(path[at.depth :]), tokens=tokens))
+            tree.pool.append(WrongSolution(state=at, nodes=tuple(path[at.depth :]), tokens=tokens))
         return end
 
 
@@ -174,3 +173,108 @@ def _ends(steps: int, pieces: int) -> list[int]:
     """Where the pieces of a solution end, in steps: every step if there are no more than ``pieces``."""
     count = min(steps, pieces)
     return [round(number * steps / count) for number in range(1, count + 1)]
+
+
+@dataclass(eq=False, kw_only=True)
+class PrefixState:
+    """What the search knows of one prefix."""
+
+    tally: PrefixRollouts | None = None
+    """Rollouts from here, once it was probed."""
+    visits: int = 0
+    """N: how often a rollout from here was selected."""
+    solutions: int = 0
+    """Judged solutions that pass through here or end here …"""
+    right: int = 0
+    """… and how many of them are right."""
+    ending: bool | None = None
+    """Outcome of a solution that ends here."""
+
+    @property
+    def failure(self) -> str | None:
+        """What went wrong with the rollouts from here, if there are any."""
+        return None if self.tally is None else self.tally.failure
+
+    @property
+    def value(self) -> float | None:
+        """MC: share of the rollouts from here that are right; ``None`` = not probed, or they failed."""
+        tally = self.tally
+        return None if tally is None or tally.failure else tally.successes / tally.trials
+
+    @property
+    def good(self) -> bool | None:
+        """The hard estimate: whether any solution through here is right; ``None`` = not known."""
+        if self.right:
+            return True
+        return False if self.value is not None or self.ending is False else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongSolution:
+    """A wrong solution in the pool: where its rollout began, and the nodes of the steps it added."""
+
+    state: Node[PrefixState]
+    nodes: tuple[Node[PrefixState], ...]
+    tokens: int
+
+
+@dataclass(eq=False, kw_only=True)
+class ProblemTree:
+    """The tree of one problem as the search left it."""
+
+    problem: Problem
+    tree: StepTree[PrefixState] = field(default_factory=lambda: StepTree(PrefixState))
+    solutions: dict[Node[PrefixState], bool | None] = field(default_factory=dict)
+    """Where each solution ends, and its outcome, in the order found."""
+    seeds: dict[Node[PrefixState], Trace] = field(default_factory=dict)
+    """The given traces among them."""
+    selected: list[WrongSolution] = field(default_factory=list)
+    pool: list[WrongSolution] = field(default_factory=list)
+    reason: str | None = None
+    """Why nothing was searched: all rollouts of the problem right, all wrong, or a failure."""
+
+    @property
+    def usage(self) -> Usage:
+        """All that the tree cost."""
+        # nodes cut differently on the way to the same prefix share its tally
+        tallies = {id(tally): tally for node in self.tree if (tally := node.data.tally) is not None}
+        return sum((tally.usage for tally in tallies.values()), Usage())
+
+
+def trace_steps(trace: Trace) -> list[str]:
+    """The trace's text cut at the ends of its steps; what follows the last step belongs to it."""
+    text = trace.text or ""
+    ends = [trace.steps[step].end for step in range(len(trace.steps) - 1)]
+    cuts = [0, *ends, len(text)] if trace.steps else [0, len(text)]
+    return [part for start, end in pairwise(cuts) if (part := text[start:end])]
+
+
+def step_nodes(tree: ProblemTree, trace: Trace) -> list[Node[PrefixState]]:
+    """Node of the prefix that ends with each step; a step without text stays at the node before it."""
+    parts, nodes = trace_steps(trace), [tree.tree.root]
+    by_length = {len(node.prefix): node for node in tree.tree.insert(parts)}
+    for step in trace.steps[:-1]:
+        nodes.append(by_length.get(step.end, nodes[-1]))
+    return [*nodes[1:], by_length.get(len(trace.text or ""), nodes[-1])] if trace.steps else []
+
+
+def solution_trace(
+    problem: Problem,
+    nodes: Sequence[Node[PrefixState]],
+    outcome: bool | None,
+    policy: str,
+    seed: int,
+    number: int,
+) -> Trace:
+    starts = [node.parent.prefix if node.parent is not None else "" for node in nodes]
+    return Trace(
+        problem_id=problem.id,
+        text=nodes[-1].prefix,
+        steps=tuple(
+            Step(start=len(start), end=len(node.prefix)) for start, node in zip(starts, nodes, strict=True)
+        ),
+        outcome=outcome,
+        policy=policy,
+        seed=seed,
+        sample=number,
+    )

@@ -27,14 +27,14 @@ class NotRationalError(ArithmeticError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
+class Expression:
     """Kinds: n (number), s (letter or ``pi``), the operators ``+ - * / ^ mix`` (whole and fraction), and
 
     ``neg`` (minus), ``%``, ``!``, ``sqrt`` (radicand, index), ``C`` (binomial).
     """
 
     kind: str
-    parts: tuple[Node, ...] = ()
+    parts: tuple[Expression, ...] = ()
     value: Fraction = Fraction(0)
     name: str = ""
     places: int | None = None
@@ -42,14 +42,14 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class Notation:
     """How to read what is ambiguous: ``20%`` as 0.2 or as 20 (a unit), ``2\\\\frac{1}{2}`` as 2.5 or as 1."""
 
     percent: Fraction = Fraction(1, 100)
     mixed: bool = True
 
 
-def value(node: Node, reading: Reading) -> Fraction:
+def value(node: Expression, reading: Notation) -> Fraction:
     """Exact value. Raises ``NotRationalError``, ``TooLargeError`` or ``ZeroDivisionError``."""
     match node.kind:
         case "n":
@@ -63,7 +63,7 @@ def value(node: Node, reading: Reading) -> Fraction:
     return result
 
 
-def bounds(node: Node, reading: Reading) -> tuple[Fraction, Fraction]:
+def bounds(node: Expression, reading: Notation) -> tuple[Fraction, Fraction]:
     """Least and greatest value if the decimals in ``node`` with two or more digits shown were rounded.
 
     Raises as ``value`` does, and ``NotRationalError`` where an interval is not carried through.
@@ -91,7 +91,7 @@ def half_unit(places: int) -> Fraction:
     return Fraction(1, 2 * 10**places)
 
 
-def numbers(node: Node) -> Iterator[Node]:
+def numbers(node: Expression) -> Iterator[Expression]:
     """All numbers in a tree."""
     if node.kind == "n":
         yield node
@@ -99,20 +99,20 @@ def numbers(node: Node) -> Iterator[Node]:
         yield from numbers(part)
 
 
-def symbols(node: Node) -> set[str]:
+def symbols(node: Expression) -> set[str]:
     """Names of all letters in a tree, ``pi`` included."""
     found = {node.name} if node.kind == "s" else set()
     return found.union(*(symbols(part) for part in node.parts))
 
 
-def as_json(node: Node) -> list[Any]:
+def as_json(node: Expression) -> list[Any]:
     """Tree as nested lists, numbers as text, for the bounded process."""
     if node.kind == "n":
         return ["n", str(node.value)]
     return ["s", node.name] if node.kind == "s" else [node.kind, *map(as_json, node.parts)]
 
 
-def may_differ_by_a_constant(left: Node, right: Node) -> bool:
+def may_differ_by_a_constant(left: Expression, right: Expression) -> bool:
     """Whether ``left - right`` has one value at random points modulo a prime: an identity, or never true.
 
     ``False`` is certain: an equation that holds for some values of its letters and not for others. Roots
@@ -130,14 +130,14 @@ def may_differ_by_a_constant(left: Node, right: Node) -> bool:
     return len(differences) == 1
 
 
-def _modular(node: Node, point: dict[str, int]) -> int:
+def _modular(node: Expression, point: dict[str, int]) -> int:
     match node.kind:
         case "n":
             return node.value.numerator * _inverse(node.value.denominator) % _PRIME
         case "s":
             return point[node.name]
         case "^":
-            exponent = value(node.parts[1], Reading())
+            exponent = value(node.parts[1], Notation())
             if exponent.denominator != 1 or abs(exponent) > MAX_BITS:
                 raise NotRationalError("a root or a large power")
             base = _modular(node.parts[0], point)
@@ -197,7 +197,7 @@ def _whole(number: Fraction, most: int) -> int:
     return int(number)
 
 
-_OPERATIONS: dict[str, Callable[[list[Fraction], Reading], Fraction]] = {
+_OPERATIONS: dict[str, Callable[[list[Fraction], Notation], Fraction]] = {
     "+": lambda parts, _: parts[0] + parts[1],
     "-": lambda parts, _: parts[0] - parts[1],
     "*": lambda parts, _: parts[0] * parts[1],
@@ -210,3 +210,58 @@ _OPERATIONS: dict[str, Callable[[list[Fraction], Reading], Fraction]] = {
     "sqrt": lambda parts, _: _root(parts[0], parts[1]),
     "C": lambda parts, _: Fraction(comb(_whole(parts[0], 500), _whole(parts[1], 500))),
 }
+
+
+_DIGITS = 50
+
+
+def load_algebra() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Import SymPy; returns what compares ``left`` with ``right``.
+
+    The answer's ``relation`` is ``identity`` (equal for all values), ``never`` (the difference is a number
+    other than 0) or ``open``. ``values`` are both sides as decimals where neither has a letter.
+    """
+    import sympy
+
+    operations: dict[str, Callable[..., Any]] = {
+        "+": lambda a, b: a + b,
+        "-": lambda a, b: a - b,
+        "*": lambda a, b: a * b,
+        "/": lambda a, b: a / b,
+        "^": lambda a, b: a**b,
+        "mix": lambda a, b: a + b,
+        "neg": lambda a: -a,
+        "%": lambda a: a / 100,
+        "!": sympy.factorial,
+        "sqrt": lambda a, index: sympy.root(a, index),
+        "C": sympy.binomial,
+    }
+
+    def build(tree: list[Any]) -> Any:
+        if tree[0] == "n":
+            return sympy.Rational(tree[1])
+        if tree[0] == "s":
+            return sympy.pi if tree[1] == "pi" else sympy.Symbol(tree[1])
+        return operations[tree[0]](*(build(part) for part in tree[1:]))
+
+    def compare(question: dict[str, Any]) -> dict[str, Any]:
+        left, right = build(question["left"]), build(question["right"])
+        if not (left.is_finite is not False and right.is_finite is not False) or (left - right).has(
+            sympy.nan
+        ):
+            return {"relation": "open"}
+        if left.free_symbols or right.free_symbols:
+            difference = sympy.cancel(sympy.together(sympy.expand(left - right)))
+            if difference.free_symbols:
+                difference = sympy.simplify(difference)
+            if difference == 0:
+                return {"relation": "identity"}
+            constant = not difference.free_symbols and difference.is_zero is False
+            return {"relation": "never" if constant else "open"}
+        equal = (left - right).equals(0)
+        relation = {True: "identity", False: "never", None: "open"}[equal]
+        values = [str(side.evalf(_DIGITS)) for side in (left, right) if side.is_real]
+        return {"relation": relation, "values": values if len(values) == 2 else None}
+
+    compare({"left": ["s", "x"], "right": ["+", ["s", "x"], ["n", "1/2"]]})  # makes it warm
+    return compare

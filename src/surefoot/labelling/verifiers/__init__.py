@@ -1,0 +1,1 @@
+"""Rules that check steps, one file per rule."""
