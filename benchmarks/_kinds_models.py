@@ -26,6 +26,7 @@ from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import StepScores
+from surefoot.training.classifier import train
 from surefoot.training.config import (
     ImplicitConfig,
     LoopConfig,
@@ -34,12 +35,10 @@ from surefoot.training.config import (
     TrainingConfig,
     VerifierConfig,
 )
-from surefoot.training.generative_data import build_sft_set, write_critiques
+from surefoot.training.critiques import build_critique_examples, write_critiques
+from surefoot.training.examples import build_examples, build_pairs
 from surefoot.training.implicit import build_outcome_examples, train_implicit
-from surefoot.training.loop import train
-from surefoot.training.pairs import build_pairs
 from surefoot.training.sft import train_verifier
-from surefoot.training.targets import build_examples
 
 CONTEXT = 256
 ENCODING = Encoding(max_length=CONTEXT)
@@ -127,7 +126,7 @@ def fit_generative(lab: Lab, kind: str, count: int, directory: Path) -> dict[str
     items = lab.labelled(kind, count)
     scripted = critic.NoisyCritic(error_rate=0.05)
     critiques = asyncio.run(write_critiques(scripted, items, FORMAT, chains=2, seed=lab.seed))
-    data = build_sft_set(tokenizer, items, critiques, FORMAT, seed=lab.seed)
+    data = build_critique_examples(tokenizer, items, critiques, FORMAT, seed=lab.seed)
     short = [example for example in data.examples if len(example.ids) <= CONTEXT]
     config = training(lab, VerifierConfig, batch_size=16, learning_rate=1e-3)
     log = train_verifier(

@@ -39,11 +39,12 @@ from surefoot.models.loading import load_prm
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Sampling, StepScorer
-from surefoot.rl.actor import Actor, passes
+from surefoot.rl.actor import Actor
 from surefoot.rl.advantage import Advantage, Group, LeaveOneOut
 from surefoot.rl.advantages import Judges, training_samples
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import Credit, Effective, MinForm, Outcome, Summed
+from surefoot.rl.learner import microbatches
 from surefoot.rl.rollouts import Rollout, roll_out
 from surefoot.segment import Line
 
@@ -124,7 +125,7 @@ def gradient(actor: Actor, rollouts: Sequence[Rollout], advantages: Sequence[Arr
     for parameter in parameters:
         parameter.grad = None
     tokens = sum(len(rollout.ids) for rollout in rollouts)
-    for part in passes(rollouts, 4096):
+    for part in microbatches(rollouts, 4096):
         read = actor.read([rollouts[index] for index in part]).logprobs
         weights = torch.from_numpy(np.concatenate([advantages[index] for index in part])).to(read)
         ((read * weights).sum() / tokens).backward()

@@ -44,9 +44,9 @@ from surefoot.models.loading import load_prm
 from surefoot.models.lora import Lora
 from surefoot.protocols import LabelledTrace, ProblemTrace, StepScorer
 from surefoot.records import StepScores
+from surefoot.training.classifier import train
 from surefoot.training.config import StepTargets, TrainingConfig, TrainingLog
-from surefoot.training.loop import train
-from surefoot.training.targets import build_examples
+from surefoot.training.examples import build_examples
 
 TARGETS = StepTargets(neutral="good")
 FROZEN = TrainingConfig(

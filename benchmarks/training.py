@@ -39,9 +39,9 @@ from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace
 from surefoot.segment import Line, segment_trace
 from surefoot.training.batches import batch_order
+from surefoot.training.classifier import train
 from surefoot.training.config import TrainingConfig
-from surefoot.training.loop import train
-from surefoot.training.targets import Example
+from surefoot.training.examples import Example
 
 WARM = 2
 """Updates at the start that are not timed."""

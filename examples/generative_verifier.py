@@ -32,7 +32,7 @@ from surefoot.records import Problem
 from surefoot.segment import Line
 from surefoot.stats import roc_auc
 from surefoot.training.config import VerifierConfig
-from surefoot.training.generative_data import build_sft_set, write_critiques
+from surefoot.training.critiques import build_critique_examples, write_critiques
 from surefoot.training.sft import train_verifier
 
 DIFFICULTY = Difficulty(min_operations=1, max_operations=3)
@@ -74,7 +74,7 @@ def train(items: list[LabelledTrace], directory: Path, config: VerifierConfig) -
     model = AutoModelForCausalLM.from_pretrained(TRUNK)
     model.resize_token_embeddings(len(tokenizer))
     critiques = asyncio.run(write_critiques(critic.NoisyCritic(error_rate=0.05), items, FORMAT, chains=2))
-    data = build_sft_set(tokenizer, items, critiques, FORMAT, seed=config.seed)
+    data = build_critique_examples(tokenizer, items, critiques, FORMAT, seed=config.seed)
     start = time.perf_counter()
     log = train_verifier(
         model,

@@ -23,9 +23,9 @@ from surefoot.models.kinds.classifier import RewardModel
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.segment import Line
+from surefoot.training.classifier import train
 from surefoot.training.config import StepTargets, TrainingConfig
-from surefoot.training.loop import train
-from surefoot.training.targets import build_examples
+from surefoot.training.examples import build_examples
 
 PROBLEM = "Start with 7. Add 3. Multiply by 4. Subtract 9."
 SOLUTION = "7 + 3 = 0\n0 * 4 = 2\n2 - 9 = 3\nAnswer: 3\n"  # the second line is wrong: 0 * 4 ends in 0

@@ -23,7 +23,7 @@ from surefoot.models.kinds.effective_reward import EffectiveReward
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Evidence, StepLabel, StepScores, Trace
-from surefoot.training.generative_data import TraceCritiques
+from surefoot.training.critiques import TraceCritiques
 
 FORM = VerifierFormat(
     template=critic.TEMPLATE,

@@ -11,7 +11,7 @@ from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Message, Problem, StepLabel, ToolCall, Trace
 from surefoot.segment import BlankLine, Line, segment_trace
 from surefoot.training.config import StepTargets
-from surefoot.training.targets import build_examples
+from surefoot.training.examples import build_examples
 
 CHATML = (
     "{% for m in messages %}"

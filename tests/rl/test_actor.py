@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemm
 
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import SampleRequest, Sampling
-from surefoot.rl.actor import Actor, Reference, pad_rollouts, passes, response_places
+from surefoot.rl.actor import Actor, ReferencePolicy
+from surefoot.rl.learner import microbatches, pad_rollouts, response_places
 
 UNEVEN = [
     made([1, 7, 9], [4, 5, 2]),
@@ -143,7 +144,7 @@ def test_places_are_those_of_the_token_before():
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 30)), max_size=30), st.integers(1, 120))
 def test_passes_hold_every_rollout_once_and_keep_the_bound(sizes, bound):
     rollouts = [made([1] * prompt, [2] * response) for prompt, response in sizes]
-    found = list(passes(rollouts, bound))
+    found = microbatches(rollouts, bound)
     assert sorted(index for part in found for index in part) == list(range(len(rollouts)))
     lengths = [sum(size) for size in sizes]
     for part in found:
@@ -174,13 +175,15 @@ def test_shared_prompts_that_are_read_once_change_nothing(model, temperature):
         padded = alone.read(rollouts).logprobs.double().numpy()
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
     np.testing.assert_allclose(np.concatenate(found), padded, atol=1e-4)
-    kept = Reference(model, temperature=temperature, bf16=False).logprobs(rollouts, microbatch_tokens=48)
+    kept = ReferencePolicy(model, temperature=temperature, bf16=False).logprobs(
+        rollouts, microbatch_tokens=48
+    )
     np.testing.assert_allclose(np.concatenate(kept), expected, atol=1e-4)
 
 
 def test_the_reference_stays_when_the_policy_moves(lab):
     model = copy.deepcopy(lab[0])
-    reference = Reference(model, temperature=1.0, bf16=False)
+    reference = ReferencePolicy(model, temperature=1.0, bf16=False)
     before = reference.logprobs(UNEVEN, microbatch_tokens=100)
     with torch.no_grad():
         for parameter in model.parameters():

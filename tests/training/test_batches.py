@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from surefoot.errors import TrainingError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
-from surefoot.training.batches import batch_order, can_pack, cut_passes, lay_out
+from surefoot.training.batches import batch_order, can_pack, cut_microbatches, lay_out
 from surefoot.training.config import TrainingConfig
-from surefoot.training.targets import Example
+from surefoot.training.examples import Example
 
 
 def example(name: int, length: int, target: float = 1.0) -> Example:
@@ -28,25 +28,24 @@ def example(name: int, length: int, target: float = 1.0) -> Example:
 
 @given(
     lengths=st.lists(st.integers(2, 60), min_size=1, max_size=30),
-    workers=st.integers(1, 4),
-    accumulate=st.integers(1, 3),
+    world_size=st.integers(1, 4),
+    steps=st.integers(1, 3),
     tokens=st.none() | st.integers(1, 200),
     layout=st.sampled_from(["padded", "packed"]),
 )
-def test_the_passes_of_an_update_are_its_traces_once(lengths, workers, accumulate, tokens, layout):
+def test_the_microbatches_of_a_batch_are_its_traces_once(lengths, world_size, steps, tokens, layout):
     batch = [example(number, length) for number, length in enumerate(lengths)]
-    config = TrainingConfig(gradient_accumulation_steps=accumulate, microbatch_tokens=tokens, layout=layout)
-    passes = cut_passes(batch, config, layout=layout, workers=workers)
-    assert len(passes) % workers == 0
-    counted = Counter(item.trace_id for one in passes if one.weight for item in one.items)
+    config = TrainingConfig(gradient_accumulation_steps=steps, microbatch_tokens=tokens)
+    microbatches = cut_microbatches(batch, config, layout=layout, world_size=world_size)
+    counted = Counter(item.trace_id for microbatch in microbatches for item in microbatch)
     assert counted == Counter(item.trace_id for item in batch)
-    for one in passes:
-        assert one.items
-        longest = max(len(part.ids) for part in one.parts)
-        size = sum(len(p.ids) for p in one.parts) if layout == "packed" else longest * len(one.parts)
-        assert tokens is None or size <= tokens or len(one.items) == 1
+    for microbatch in microbatches:
+        assert microbatch
+        sizes = [len(item.ids) for item in microbatch]
+        size = sum(sizes) if layout == "packed" else max(sizes) * len(sizes)
+        assert tokens is None or size <= tokens or len(microbatch) == 1
     if tokens is None:
-        assert len([one for one in passes if one.weight]) == min(workers * accumulate, len(batch))
+        assert len(microbatches) == min(world_size * steps, len(batch))
 
 
 def test_two_buckets_are_drawn_equally_often():
@@ -71,7 +70,7 @@ def test_packed_traces_do_not_see_each_other(base, request):
         made = []
         for group in groups:
             given = lay_out(group, layout, torch.device("cpu"))
-            made.append(model(given.ids_bt, given.mask_bt, given.rows_s, given.at_s, given.depths_bt))
+            made.append(model(given.ids_bt, given.mask_bt, given.rows_s, given.at_s, given.position_ids_bt))
         outputs.append(torch.cat(made))
     for found in outputs[:2]:
         torch.testing.assert_close(found, outputs[2], atol=2e-5, rtol=1e-4)

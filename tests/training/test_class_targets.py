@@ -11,7 +11,7 @@ from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import Line, segment_trace
 from surefoot.training.config import StepTargets
-from surefoot.training.targets import build_examples
+from surefoot.training.examples import build_examples
 
 PROBLEM = Problem(text="Start with 7. Add 3. Add 1.", answer="1")
 

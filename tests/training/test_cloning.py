@@ -32,8 +32,8 @@ from surefoot.training.cloning import (
     longest_example,
 )
 from surefoot.training.config import SFTConfig
-from surefoot.training.language import TokenLoss
-from surefoot.training.targets import Example
+from surefoot.training.examples import Example
+from surefoot.training.sft import TokenLoss
 
 PROMPT = PromptFormat()
 

@@ -12,10 +12,9 @@ from transformers import LlamaConfig, LlamaModel
 from surefoot.lab.tokenizer import build_tokenizer
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
+from surefoot.training.classifier import FrozenFeatures, train
 from surefoot.training.config import TrainingConfig
-from surefoot.training.features import FrozenFeatures
-from surefoot.training.loop import train
-from surefoot.training.targets import Example
+from surefoot.training.examples import Example
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def test_logits_equal_those_of_the_model(model: RewardModel, tmp_path: Path) -> 
 def test_what_is_on_disk_is_not_read_again(
     model: RewardModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "surefoot.training.features")
+    caplog.set_level(logging.INFO, "surefoot.training.classifier")
     before = FrozenFeatures(model, EXAMPLES[:2], tmp_path).logits(EXAMPLES[:2])
     again = FrozenFeatures(model, EXAMPLES, tmp_path)
     assert [record.getMessage() for record in caplog.records] == ["frozen trunk: 2 of 2 traces read"] * 2

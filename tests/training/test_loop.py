@@ -15,9 +15,9 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import encode_traces
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.scorer import Scorer
+from surefoot.training.classifier import train
 from surefoot.training.config import TrainingConfig
-from surefoot.training.loop import train
-from surefoot.training.targets import Example
+from surefoot.training.examples import Example
 
 CARD = CheckpointCard(kind="prm", label_source="test", base="tiny")
 
@@ -127,8 +127,8 @@ from pathlib import Path
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.training.config import TrainingConfig
-from surefoot.training.loop import train
-from surefoot.training.targets import Example
+from surefoot.training.classifier import train
+from surefoot.training.examples import Example
 import json
 base, out, data, slow = sys.argv[1:]
 model = RewardModel.initialise(base, CheckpointCard(kind="prm", label_source="test", base="tiny"))

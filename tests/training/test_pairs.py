@@ -12,9 +12,9 @@ from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.records import Problem, StepPair
 from surefoot.segment import Line
+from surefoot.training.classifier import train
 from surefoot.training.config import TrainingConfig
-from surefoot.training.loop import train
-from surefoot.training.pairs import build_pairs
+from surefoot.training.examples import build_pairs
 
 PROBLEM = Problem(text="Start with 7. Add 3. Add 1.", answer="1")
 

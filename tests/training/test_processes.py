@@ -19,8 +19,8 @@ from pathlib import Path
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.training.config import TrainingConfig
-from surefoot.training.loop import train
-from surefoot.training.targets import Example
+from surefoot.training.classifier import train
+from surefoot.training.examples import Example
 base, out, settings = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 model = RewardModel.initialise(base, CheckpointCard(kind="prm", label_source="test", base="tiny"))
 examples = [

@@ -21,10 +21,9 @@ from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.lora import Lora
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.training.config import VerifierConfig
-from surefoot.training.generative_data import build_sft_set, write_critiques
-from surefoot.training.language import TokenLoss
-from surefoot.training.sft import train_verifier
-from surefoot.training.targets import Example
+from surefoot.training.critiques import build_critique_examples, write_critiques
+from surefoot.training.examples import Example
+from surefoot.training.sft import TokenLoss, train_verifier
 
 FORM = VerifierFormat(
     template=critic.TEMPLATE,
@@ -65,7 +64,7 @@ def examples(lab_base: Path, lab_items: list[ProblemTrace]) -> list[Example]:
         for item, of_trace in zip(lab_items, labels, strict=True)
     ]
     texts = asyncio.run(write_critiques(critic.NoisyCritic(), items, FORM, chains=1))
-    return build_sft_set(base(lab_base)[1], items, texts, FORM).examples
+    return build_critique_examples(base(lab_base)[1], items, texts, FORM).examples
 
 
 def train(lab_base: Path, examples: list[Example], config: VerifierConfig, directory: Path, **settings):

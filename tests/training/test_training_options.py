@@ -15,9 +15,9 @@ from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
 from surefoot.models.lora import Lora
 from surefoot.models.scorer import Scorer
+from surefoot.training.classifier import train
 from surefoot.training.config import TrainingConfig
-from surefoot.training.loop import train
-from surefoot.training.targets import Example
+from surefoot.training.examples import Example
 
 
 def model_on(base: Path, **fields) -> RewardModel:

@@ -33,9 +33,9 @@ from surefoot.quickstart.comparison import READINGS, ScoredTraces, compare
 from surefoot.quickstart.report import write_report
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import Line
+from surefoot.training.classifier import train
 from surefoot.training.config import OutcomeTargets, StepTargets, TrainingConfig
-from surefoot.training.loop import train
-from surefoot.training.targets import build_examples
+from surefoot.training.examples import build_examples
 
 R = TypeVar("R", bound=Record)
 Progress = Callable[[str, int, int], None]

@@ -1,9 +1,9 @@
-"""The language model that is trained, and the chance that it gives to tokens that were drawn."""
+"""The policy in training and its reference: log-probabilities of the tokens of rollouts."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 
 from surefoot.errors import CheckpointError
 from surefoot.models.engine.causal import Entropy, read_logprobs, require_plain_head, token_statistics
-from surefoot.models.engine.packing import pad_batch
 from surefoot.models.lora import has_adapter
 from surefoot.rl.credit.rule import FloatArray
+from surefoot.rl.learner import microbatches, pad_rollouts
 from surefoot.rl.rollouts import Rollout
 
 
@@ -68,7 +68,7 @@ class TokenReader(nn.Module):
 
 
 class Actor:
-    """Reads rollouts with a causal language model, at the temperature at which they were drawn."""
+    """Reads rollouts with a causal language model, at the temperature at which they were sampled."""
 
     def __init__(self, model: PreTrainedModel, *, temperature: float = 1.0, bf16: bool = False) -> None:
         self.model, self.temperature, self.bf16 = model, temperature, bf16
@@ -101,7 +101,7 @@ class Actor:
                 )
             return [one.double().numpy() for one in known]
         found: dict[int, FloatArray] = {}
-        for part in passes(rollouts, microbatch_tokens):
+        for part in microbatches(rollouts, microbatch_tokens):
             chosen = [rollouts[index] for index in part]
             read = self.read(chosen).logprobs.double().cpu().numpy()
             cuts = np.cumsum([len(rollout.ids) for rollout in chosen])[:-1]
@@ -109,7 +109,7 @@ class Actor:
         return [found[index] for index in range(len(rollouts))]
 
 
-class Reference:
+class ReferencePolicy:
     """The policy as it was before training: without its adapter, or a frozen copy where there is none.
 
     Make it before the first update, and after the adapter was put in.
@@ -133,52 +133,3 @@ class Reference:
             return self._actor.logprobs(rollouts, microbatch_tokens=microbatch_tokens)
         finally:
             self._actor.model.enable_adapters()
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaddedRollouts:
-    """B rollouts as one right-padded batch, and the places at which their N response tokens are predicted."""
-
-    ids_bt: torch.Tensor
-    mask_bt: torch.Tensor
-    rows_n: torch.Tensor
-    before_n: torch.Tensor
-    """Column of the token *before* each response token (:func:`response_places`)."""
-
-
-def pad_rollouts(rollouts: Sequence[Rollout], device: torch.device) -> PaddedRollouts:
-    """One batch of some rollouts, at least one."""
-    ids_bt, mask_bt = pad_batch([rollout.prompt_ids + rollout.ids for rollout in rollouts])
-    rows_n, before_n = response_places(rollouts)
-    return PaddedRollouts(
-        ids_bt=ids_bt.to(device),
-        mask_bt=mask_bt.to(device),
-        rows_n=rows_n.to(device),
-        before_n=before_n.to(device),
-    )
-
-
-def response_places(rollouts: Sequence[Rollout]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row [N] and column [N] of the token *before* each response token, in right-padded rows."""
-    rows = [row for row, rollout in enumerate(rollouts) for _ in rollout.ids]
-    columns = [
-        len(rollout.prompt_ids) + place - 1 for rollout in rollouts for place in range(len(rollout.ids))
-    ]
-    return torch.tensor(rows), torch.tensor(columns)
-
-
-def passes(rollouts: Sequence[Rollout], microbatch_tokens: int) -> Iterator[list[int]]:
-    """Indices of rollouts that are read together: similar lengths, at most so many tokens with padding.
-
-    One that is longer alone has a pass of its own.
-    """
-    lengths = [len(rollout.prompt_ids) + len(rollout.ids) for rollout in rollouts]
-    part: list[int] = []
-    for index in sorted(range(len(rollouts)), key=lengths.__getitem__, reverse=True):
-        # the first of a part is its longest: too little memory shows at once
-        if part and (len(part) + 1) * lengths[part[0]] > microbatch_tokens:
-            yield part
-            part = []
-        part.append(index)
-    if part:
-        yield part

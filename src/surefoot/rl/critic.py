@@ -13,12 +13,11 @@ from transformers import PreTrainedModel
 from surefoot.errors import TrainingError
 from surefoot.models.engine.packing import read_states
 from surefoot.models.lora import has_adapter
-from surefoot.rl.actor import pad_rollouts
 from surefoot.rl.credit.rule import FloatArray
-from surefoot.rl.learner import Execution, Learner
+from surefoot.rl.learner import Execution, Learner, pad_rollouts
 from surefoot.rl.learner_config import CriticConfig
 from surefoot.rl.rollouts import Rollout
-from surefoot.training.updates import recompute_activations
+from surefoot.training.optimisation import recompute_activations
 
 
 class Critic:
@@ -40,7 +39,7 @@ class Critic:
         if execution.gradient_checkpointing:
             recompute_activations(trunk)
         self.model, self.config, self.execution = ValueModel(trunk), config, execution
-        self._learner = Learner(self.model, config, execution, what="the critic")
+        self._learner = Learner(self.model, config, execution, name="the critic")
         self.parameters, self.optimiser = self._learner.parameters, self._learner.optimiser
 
     @torch.no_grad()
@@ -86,15 +85,15 @@ class Critic:
         """
         _check_lengths(rollouts, targets, "targets")
         _check_lengths(rollouts, old_values, "old_values")
-        team = self.execution.team
-        rng = np.random.default_rng([seed, team.rank])
-        fewest = -team.largest(-len(rollouts))  # every process takes as many steps
+        processes = self.execution.processes
+        rng = np.random.default_rng([seed, processes.rank])
+        fewest = int(processes.all_reduce(len(rollouts), "min"))  # every process takes as many steps
         count = max(1, min(self.config.minibatches, fewest))
         losses = []
         for _ in range(self.config.epochs):
             for piece in np.array_split(rng.permutation(len(rollouts)), count):
                 chosen = piece.tolist()
-                tokens = team.total(float(sum(len(rollouts[at].ids) for at in chosen)))
+                tokens = processes.all_reduce(float(sum(len(rollouts[at].ids) for at in chosen)))
                 losses.append(self._step(chosen, rollouts, targets, old_values, tokens))
         return float(np.mean(losses[:count]))
 

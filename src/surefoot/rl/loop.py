@@ -35,7 +35,7 @@ from surefoot.rl.run_files import RunFiles, finished_log
 from surefoot.rl.run_models import RunModels
 from surefoot.rl.task import Server, Task
 from surefoot.rl.update import UpdateStatistics
-from surefoot.training.workers import Workers, open_workers
+from surefoot.training.distributed import Distributed, open_distributed
 
 Progress = Callable[[int, int, UpdateRow], None]
 """Called with rounds done, rounds in all, and the newest row of the curves."""
@@ -73,10 +73,10 @@ def train_policy(
     if (finished := finished_log(directory, config)) is not None:
         return finished
     _refuse_sharding()
-    team = open_workers(config.report_to, config, directory)
-    if config.problems % team.count:
+    team = open_distributed(config.report_to, config, directory)
+    if config.problems % team.world_size:
         raise TrainingError(
-            f"'problems' is {config.problems}: make it a multiple of the {team.count} processes"
+            f"'problems' is {config.problems}: make it a multiple of the {team.world_size} processes"
         )
     models = RunModels(model, tokenizer, task, config, team)
     files = RunFiles(directory, team)
@@ -114,7 +114,7 @@ class _Loop:
         config: RLConfig,
         models: RunModels,
         files: RunFiles,
-        team: Workers,
+        team: Distributed,
         server: Server | None,
     ) -> None:
         self.task, self.config, self.team, self.server = task, config, team, server
@@ -128,7 +128,7 @@ class _Loop:
         self.seconds = {}
         with self._timed("generation"):
             rollouts = self._roll_out(number)
-        if not self.team.largest(int(any(rollouts.groups))):
+        if not self.team.all_reduce(float(any(rollouts.groups)), "max"):
             raise TrainingError(f"all rollouts of round {number + 1} failed: {rollouts.error}")
         with self._timed("scoring"):
             groups = within_band(rollouts.groups, self.config.accuracy_band)
@@ -144,7 +144,7 @@ class _Loop:
         if due:
             self.evaluate(done, log)
         self._check_guards(done, log, evaluated=due)
-        self.team.report(scalars(row), done)
+        self.team.log(scalars(row), done)
         if done % self.config.checkpoint_every == 0 or log.stopped:
             self.files.save(self.models, log)
         return row
@@ -152,7 +152,7 @@ class _Loop:
     def _check_guards(self, done: int, log: RLLog, *, evaluated: bool) -> None:
         log.alarms = watch(log.updates, log.evaluations, self.config.guards)
         log.stopped = stop_reason(log.alarms, self.config.guards)
-        if self.team.largest(int(log.stopped is not None)):
+        if self.team.all_reduce(float(log.stopped is not None), "max"):
             log.stopped = log.stopped or "the first process raised an alarm"
             if not evaluated:
                 self.evaluate(done, log)  # a run that ends early still ends with an evaluation
@@ -179,7 +179,9 @@ class _Loop:
         )
 
     def _roll_out(self, number: int) -> RolloutBatch:
-        problems = _problems_of(self.task.problems, self.config, number)[self.team.rank :: self.team.count]
+        problems = _problems_of(self.task.problems, self.config, number)[
+            self.team.rank :: self.team.world_size
+        ]
         return asyncio.run(
             roll_out(
                 self.policy,
@@ -203,7 +205,7 @@ class _Loop:
         if self.server and self.team.rank == 0:
             published = self.files.directory / "published"
             self.server.publisher.publish(self.models.model, self.models.tokenizer, published)
-        self.team.wait()
+        self.team.barrier()
 
     def evaluate(self, done: int, log: RLLog) -> None:
         """Evaluate on the held-out problems after ``done`` rounds, always with the same seed."""
@@ -230,10 +232,8 @@ class _Loop:
             log.evaluations.append(audit.row)
             if done and log.best is audit.row:
                 self.files.save_policy(self.models, "best")  # which an alarm advises to return to
-            self.team.report(
-                {f"evaluation_{name}": value for name, value in scalars(audit.row).items()}, done
-            )
-        self.team.wait()
+            self.team.log({f"evaluation_{name}": value for name, value in scalars(audit.row).items()}, done)
+        self.team.barrier()
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -265,7 +265,7 @@ def update_row(
     kl: bool,
     aggregation: Reduction,
     seconds: Seconds,
-    team: Workers,
+    team: Distributed,
 ) -> UpdateRow:
     """Row of round ``update`` (from 1); ``kl``: there is a reference. All processes must call this together.
 
@@ -308,20 +308,20 @@ def update_row(
     )
 
 
-def _mean(values: FloatArray, team: Workers) -> float | None:
+def _mean(values: FloatArray, team: Distributed) -> float | None:
     """Mean over the values of all processes; ``None`` if there are none."""
-    count, sum_ = team.total(float(len(values))), team.total(float(np.sum(values)))
+    count, sum_ = team.all_reduce(float(len(values))), team.all_reduce(float(np.sum(values)))
     return sum_ / count if count else None
 
 
-def _count(value: int, team: Workers) -> int:
+def _count(value: int, team: Distributed) -> int:
     """Sum over all processes."""
-    return round(team.total(float(value)))
+    return round(team.all_reduce(float(value)))
 
 
-def _shape(shape: Shape, team: Workers) -> Shape:
+def _shape(shape: Shape, team: Distributed) -> Shape:
     """Shape of the traces of all processes."""
-    if team.count == 1:
+    if team.world_size == 1:
         return shape
     steps = (shape.steps or 0.0) * shape.traces
     weights = {
@@ -333,8 +333,8 @@ def _shape(shape: Shape, team: Workers) -> Shape:
     }
     means: dict[str, float | None] = {}
     for name, weight in weights.items():
-        count = team.total(float(weight))
-        sum_ = team.total(weight * (getattr(shape, name) or 0.0))
+        count = team.all_reduce(float(weight))
+        sum_ = team.all_reduce(weight * (getattr(shape, name) or 0.0))
         # rounding must not push a share above 1
         means[name] = min(sum_ / count, 1.0 if name not in ("tokens", "steps") else np.inf) if count else None
     return Shape(traces=_count(shape.traces, team), **means)

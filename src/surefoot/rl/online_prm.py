@@ -26,7 +26,7 @@ from surefoot.rl.credit.rule import FloatArray
 from surefoot.rl.learner import Execution, Learner
 from surefoot.rl.learner_config import OnlinePRMConfig
 from surefoot.rl.rollouts import Rollout
-from surefoot.training.updates import recompute_activations
+from surefoot.training.optimisation import recompute_activations
 
 _Key = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -59,7 +59,7 @@ class OnlinePRM:
             prm.policy,
             config,
             execution,
-            what="the online implicit reward model",
+            name="the online implicit reward model",
             reader=self._actor.reader,
         )
         self.parameters, self.optimiser = self._learner.parameters, self._learner.optimiser
@@ -134,7 +134,7 @@ class OnlinePRM:
                 "that were not judged"
             )
         reference = [float(one.double().sum()) for one in self._reference_logprobs(rollouts)]
-        everyone = self.execution.team.total(float(len(rollouts)))
+        everyone = self.execution.processes.all_reduce(float(len(rollouts)))
 
         def share(part: list[int]) -> torch.Tensor:
             chosen = [rollouts[at] for at in part]

@@ -18,7 +18,7 @@ from surefoot.rl.log import RLLog, SampleRow
 from surefoot.rl.rollouts import TrainingSample
 from surefoot.rl.run_models import RunModels
 from surefoot.training.checkpoint import load_state, save_state
-from surefoot.training.workers import Workers
+from surefoot.training.distributed import Distributed
 
 _DONE = "rl.json"
 """Present in the directory of a finished run."""
@@ -27,13 +27,13 @@ _DONE = "rl.json"
 class RunFiles:
     """Stores the models and the log of a run. Rank 0 writes; all processes must call the methods."""
 
-    def __init__(self, directory: Path, team: Workers) -> None:
+    def __init__(self, directory: Path, team: Distributed) -> None:
         self.directory, self.team = directory, team
 
     def resume(self, models: RunModels) -> RLLog:
         """Restore weights and optimizers, and return the log so far; at the start an empty one."""
         parameters, optimisers = models.trained
-        self.team.wait()
+        self.team.barrier()
         return load_state(self._checkpoint, parameters, optimisers, RLLog)
 
     def save(self, models: RunModels, log: RLLog) -> None:
@@ -43,7 +43,7 @@ class RunFiles:
         save_state(self._checkpoint, parameters, optimisers, log, write=first)
         if first:
             log.write_curves(self.directory / "curves.jsonl")
-        self.team.wait()
+        self.team.barrier()
 
     def finish(self, models: RunModels, config: RLConfig, log: RLLog) -> None:
         """Write the trained models and the whole log; the much larger checkpoint is deleted."""
@@ -55,7 +55,7 @@ class RunFiles:
             settings = config.model_dump(mode="json")
             write_json(self.directory / _DONE, {"config": settings, "log": log.model_dump(mode="json")})
             self._checkpoint.unlink(missing_ok=True)
-        self.team.wait()
+        self.team.barrier()
 
     def keep_samples(self, groups: Sequence[Sequence[TrainingSample]], count: int, *, update: int) -> None:
         """Write at most ``count`` rollouts of round ``update`` (from 1): one of each problem, then a second

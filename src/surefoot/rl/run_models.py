@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from surefoot.errors import TrainingError
 from surefoot.models.lora import add_adapter, has_adapter
-from surefoot.rl.actor import Reference
+from surefoot.rl.actor import ReferencePolicy
 from surefoot.rl.advantage import Gae
 from surefoot.rl.advantages import Judges, training_samples
 from surefoot.rl.config import RLConfig
@@ -22,8 +22,8 @@ from surefoot.rl.online_prm import OnlinePRM
 from surefoot.rl.rollouts import Rollout, TrainingSample
 from surefoot.rl.task import Task
 from surefoot.rl.update import Updater, UpdateStatistics
-from surefoot.training.updates import recompute_activations
-from surefoot.training.workers import Workers
+from surefoot.training.distributed import Distributed
+from surefoot.training.optimisation import recompute_activations
 
 
 class RunModels:
@@ -38,9 +38,9 @@ class RunModels:
         tokenizer: PreTrainedTokenizerFast,
         task: Task,
         config: RLConfig,
-        team: Workers,
+        processes: Distributed,
     ) -> None:
-        self.model, self.tokenizer, self.config, self.team = model, tokenizer, config, team
+        self.model, self.tokenizer, self.config, self.processes = model, tokenizer, config, processes
         if has_adapter(model):
             raise TrainingError(
                 "the policy carries an adapter: merge it into its base (peft: merge_and_unload), save that "
@@ -50,7 +50,7 @@ class RunModels:
             microbatch_tokens=config.microbatch_tokens,
             bf16=config.bf16,
             gradient_checkpointing=config.gradient_checkpointing,
-            team=team,
+            processes=processes,
         )
         self.judges = self._judges(task, execution)  # copies of the policy, before it gets an adapter
         if config.lora:
@@ -63,7 +63,7 @@ class RunModels:
         model.eval()
         self.reference = None
         if config.objective.kl:
-            self.reference = Reference(model, temperature=config.temperature, bf16=config.bf16)
+            self.reference = ReferencePolicy(model, temperature=config.temperature, bf16=config.bf16)
         self._updater = Updater(model, config, execution)  # may move the policy to its process's device
         if self.reference:
             self.reference.to(model.device)
@@ -160,4 +160,4 @@ class RunModels:
 
     def _everyone_has(self, some: Sequence[object]) -> bool:
         """Whether no process is without: a step of an optimiser takes all of them."""
-        return -self.team.largest(-len(some)) > 0
+        return self.processes.all_reduce(len(some), "min") > 0

@@ -37,9 +37,9 @@ class Updater:
     """Trains the policy on advantages."""
 
     def __init__(self, model: PreTrainedModel, config: RLConfig, execution: Execution) -> None:
-        self.config, self.team = config, execution.team
+        self.config, self.processes = config, execution.processes
         self.actor = Actor(model, temperature=config.temperature, bf16=execution.bf16)
-        self._learner = Learner(model, config, execution, what="the policy", reader=self.actor.reader)
+        self._learner = Learner(model, config, execution, name="the policy", reader=self.actor.reader)
         self.parameters, self.optimiser = self._learner.parameters, self._learner.optimiser
 
     def update(self, samples: Sequence[TrainingSample], number: int) -> UpdateStatistics:
@@ -50,11 +50,10 @@ class Updater:
         objective = self.config.objective
         always = objective.entropy > 0 or (objective.kl is not None and objective.kl.where == "loss")
         something = any(sample.advantages.any() for sample in samples) or (always and bool(samples))
-        fewest = -self.team.largest(-len(samples))
-        if not self.team.largest(int(something)) or not fewest:
+        fewest = int(self.processes.all_reduce(len(samples), "min"))
+        if not self.processes.all_reduce(float(something), "max") or not fewest:
             return UpdateStatistics()
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.rate(number)
+        self._learner.set_rate(self.rate(number))
         found = [
             self._step([samples[index] for index in minibatch])
             for minibatch in self._minibatches(len(samples), number, min(self.config.minibatches, fewest))
@@ -74,7 +73,7 @@ class Updater:
 
     def _minibatches(self, count: int, number: int, parts: int) -> Iterator[list[int]]:
         """Every rollout once an epoch, in an order that depends on seed and round alone."""
-        rng = np.random.default_rng([self.config.seed, number, self.team.rank])
+        rng = np.random.default_rng([self.config.seed, number, self.processes.rank])
         for _ in range(self.config.epochs):
             order = rng.permutation(count)
             yield from (part.tolist() for part in np.array_split(order, parts))
@@ -82,7 +81,7 @@ class Updater:
     def _step(self, samples: list[TrainingSample]) -> UpdateStatistics:
         """One step of the optimiser."""
         weights = self._weights(samples)
-        sums: dict[tuple[int, ...], FloatArray] = {}  # by pass, so that one read twice counts once
+        sums: dict[tuple[int, ...], FloatArray] = {}  # by microbatch: one computed twice counts once
 
         def share(part: list[int]) -> torch.Tensor:
             loss, sums[tuple(part)] = self._loss([samples[at] for at in part], [weights[at] for at in part])
@@ -90,7 +89,7 @@ class Updater:
 
         loss, norm = self._learner.step([sample.rollout for sample in samples], share)
         tokens, clipped, kl, entropy = (
-            self.team.total(float(one)) for one in np.sum(list(sums.values()), axis=0)
+            self.processes.all_reduce(float(one)) for one in np.sum(list(sums.values()), axis=0)
         )
         return UpdateStatistics(
             loss=loss,
@@ -106,7 +105,7 @@ class Updater:
         mean = self.config.objective.mean
         lengths = [len(sample.rollout.ids) for sample in samples]
         mine = float(sum(lengths) if mean == "token" else len(lengths))
-        everyone = self.team.total(mine)
+        everyone = self.processes.all_reduce(mine)
         if not lengths:
             return []
         own = token_weights(lengths, mean, longest=self.config.max_tokens)
@@ -115,7 +114,7 @@ class Updater:
     def _loss(
         self, samples: Sequence[TrainingSample], weights: Sequence[float]
     ) -> tuple[torch.Tensor, FloatArray]:
-        """Loss of one pass, and sums over its tokens: their number, those clipped, KL, entropy."""
+        """Loss of one microbatch, and sums over its tokens: their number, those clipped, KL, entropy."""
         objective = self.config.objective
         read = self.actor.read(
             [sample.rollout for sample in samples],

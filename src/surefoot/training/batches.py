@@ -1,10 +1,11 @@
-"""Which traces meet in an update, in which forward pass, and how a pass is laid out as tensors."""
+"""Which traces are in a batch, how it is cut into microbatches, and how a microbatch becomes tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,46 +14,31 @@ from transformers import PreTrainedModel
 from surefoot.errors import TrainingError
 from surefoot.models.engine.packing import pad_batch
 from surefoot.training.config import LoopConfig
-from surefoot.training.targets import Example, TrainingItem
+from surefoot.training.examples import Example, TrainingItem
 
-
-@dataclass(frozen=True, kw_only=True)
-class Pass:
-    """What goes through the model together."""
-
-    items: list[TrainingItem]
-    weight: float = 1.0
-    """0 for a pass that only keeps processes in step."""
-
-    @property
-    def parts(self) -> list[Example]:
-        """The traces, both of a pair one after the other."""
-        return [part for item in self.items for part in item.parts]
-
-    @property
-    def targets(self) -> list[float]:
-        """One a term of the loss."""
-        return [target for item in self.items for target in item.terms]
+T = TypeVar("T")
+I = TypeVar("I", bound=TrainingItem)  # noqa: E741
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Arguments of ``RewardModel.forward``."""
+    """Arguments of ``RewardModel.forward``: S read-out positions in B rows of T tokens."""
 
     ids_bt: torch.Tensor
     mask_bt: torch.Tensor | None
     rows_s: torch.Tensor
     at_s: torch.Tensor
-    depths_bt: torch.Tensor | None
+    position_ids_bt: torch.Tensor | None
 
 
 def batch_order(
     items: Sequence[TrainingItem], config: LoopConfig, *, balance: float | None = None
 ) -> list[list[int]]:
-    """Item numbers of every update: each epoch sees each item once, in a new order.
+    """Item numbers of every batch: each epoch sees each item once, in a new order.
 
     Within a window of 16 batches similar lengths are put together, which saves padding, and the batches
-    are then shuffled again. With ``balance`` an epoch draws as many items below the threshold as others.
+    are then shuffled again. With ``balance`` an epoch draws as many items with a target below that as
+    others.
     """
     rng = np.random.default_rng(config.seed)
     batches: list[list[int]] = []
@@ -90,27 +76,51 @@ def _balanced(buckets: tuple[list[int], list[int]], rng: np.random.Generator) ->
     return [number for both in zip(*draws, strict=True) for number in both]
 
 
-def cut_passes(
-    batch: list[TrainingItem], config: LoopConfig, *, layout: str = "padded", workers: int = 1
-) -> list[Pass]:
-    """An update's forward passes, all workers' together: a multiple of ``workers``, similar lengths together.
+def cut_microbatches(
+    batch: Sequence[I], config: LoopConfig, *, layout: str = "padded", world_size: int = 1
+) -> list[list[I]]:
+    """A batch as microbatches, none empty, for all processes together; similar lengths together.
 
-    Pass number p belongs to worker p mod ``workers``; there are ``gradient_accumulation_steps`` of them
-    for each, more where ``microbatch_tokens`` is too little, fewer where the batch has too few items. What is
-    missing to the multiple is repeated with weight 0.
+    There are ``gradient_accumulation_steps`` for each process, more where ``microbatch_tokens`` asks for it,
+    fewer where the batch has too few items. Microbatch number n belongs to process n mod ``world_size``.
     """
-    count = config.gradient_accumulation_steps * workers
+    count = config.gradient_accumulation_steps * world_size
     if count == 1 and config.microbatch_tokens is None:
-        return [Pass(items=batch)]
-    ordered = sorted(batch, key=lambda item: item.length, reverse=True)  # too little memory shows at once
+        return [list(batch)]
+    # longest first: if memory does not suffice, that shows in the first microbatch
+    ordered = sorted(batch, key=lambda item: item.length, reverse=True)
     shares = _even(ordered, min(count, len(ordered)))
-    if config.microbatch_tokens is not None:
-        shares = [piece for share in shares for piece in _fill(share, config.microbatch_tokens, layout)]
-    passes = [Pass(items=share) for share in shares]
-    return passes + [Pass(items=shares[-1][:1], weight=0.0)] * (-len(passes) % workers)
+    if config.microbatch_tokens is None:
+        return shares
+    most = config.microbatch_tokens
+    return [
+        piece
+        for share in shares
+        for piece in cut_by_tokens(share, lambda item: [len(part.ids) for part in item.parts], most, layout)
+    ]
 
 
-def _even(ordered: list[TrainingItem], count: int) -> list[list[TrainingItem]]:
+def cut_by_tokens(
+    ordered: Sequence[T], lengths: Callable[[T], Sequence[int]], most: int, layout: str = "padded"
+) -> list[list[T]]:
+    """Pieces of at most ``most`` tokens, padding included; an item that is longer has a piece to itself.
+
+    ``lengths`` are those of an item's rows.
+    """
+    pieces: list[list[T]] = []
+    rows: list[int] = []
+    for item in ordered:
+        rows += lengths(item)
+        size = sum(rows) if layout == "packed" else len(rows) * max(rows)
+        if pieces and size <= most:
+            pieces[-1].append(item)
+        else:
+            pieces.append([item])
+            rows = list(lengths(item))
+    return pieces
+
+
+def _even(ordered: list[I], count: int) -> list[list[I]]:
     """``count`` pieces, none empty, of about as many tokens each."""
     totals = list(accumulate(item.length for item in ordered))
     cuts = [0]
@@ -121,41 +131,25 @@ def _even(ordered: list[TrainingItem], count: int) -> list[list[TrainingItem]]:
     return [ordered[start:end] for start, end in pairwise(cuts)]
 
 
-def _fill(ordered: list[TrainingItem], most: int, layout: str) -> list[list[TrainingItem]]:
-    """Pieces of at most ``most`` tokens; an item that is larger alone has a pass of its own."""
-    pieces: list[list[TrainingItem]] = []
-    for item in ordered:
-        if pieces and _cost([*pieces[-1], item], layout) <= most:
-            pieces[-1].append(item)
-        else:
-            pieces.append([item])
-    return pieces
-
-
-def _cost(items: list[TrainingItem], layout: str) -> int:
-    lengths = [len(part.ids) for item in items for part in item.parts]
-    return sum(lengths) if layout == "packed" else len(lengths) * max(lengths)
-
-
 def lay_out(parts: Sequence[Example], layout: str, device: torch.device) -> Inputs:
-    """The tensors of one pass; outputs come in the order of the parts and of their positions."""
+    """The tensors of one microbatch; outputs come in the order of the parts and of their positions."""
     at = [position for part in parts for position in part.positions]
     rows = [row for row, part in enumerate(parts) for _ in part.positions]
     if layout == "packed":
         starts = list(accumulate((len(part.ids) for part in parts), initial=0))
         at = [starts[row] + position for row, position in zip(rows, at, strict=True)]
         ids = torch.tensor([[token for part in parts for token in part.ids]])
-        depths = torch.tensor([[depth for part in parts for depth in range(len(part.ids))]])
+        position_ids = torch.tensor([[place for part in parts for place in range(len(part.ids))]])
         mask, rows = None, [0] * len(at)
     else:
         ids, mask = pad_batch([part.ids for part in parts])
-        depths = None
+        position_ids = None
     return Inputs(
         ids_bt=ids.to(device),
         mask_bt=None if mask is None else mask.to(device),
         rows_s=torch.tensor(rows, device=device),
         at_s=torch.tensor(at, device=device),
-        depths_bt=None if depths is None else depths.to(device),
+        position_ids_bt=None if position_ids is None else position_ids.to(device),
     )
 
 
@@ -172,7 +166,7 @@ def can_pack(trunk: PreTrainedModel) -> bool:
     inputs = lay_out(parts, "packed", trunk.device)
     was_training = trunk.training
     trunk.eval()
-    together = trunk(input_ids=inputs.ids_bt, position_ids=inputs.depths_bt, use_cache=False)
+    together = trunk(input_ids=inputs.ids_bt, position_ids=inputs.position_ids_bt, use_cache=False)
     alone = trunk(input_ids=inputs.ids_bt.view(len(parts), -1), use_cache=False)
     trunk.train(was_training)
     expected = alone.last_hidden_state.flatten(0, 1).float()

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from surefoot.io.atomic import atomic_file, atomic_path
 from surefoot.training.config import TrainingLog
-from surefoot.training.workers import placed, whole
+from surefoot.training.distributed import full_tensor, shard_like
 
 Parameters = Mapping[str, torch.nn.Parameter]
 L = TypeVar("L", bound=BaseModel)
@@ -35,9 +35,9 @@ def save_state(
     tensors = {}
     owners = _owners(optimisers)
     for name, parameter in parameters.items():
-        tensors[f"parameter/{name}"] = whole(parameter.detach())
+        tensors[f"parameter/{name}"] = full_tensor(parameter.detach())
         for key, value in owners[parameter].state[parameter].items():
-            tensors[f"{key}/{name}"] = whole(value)
+            tensors[f"{key}/{name}"] = full_tensor(value)
     if write:
         _write(path, tensors, {"log": log.model_dump_json()})
 
@@ -53,12 +53,13 @@ def load_state(
         found = log.model_validate_json(state.metadata()["log"])
         known = set(state.keys())
         for name, parameter in parameters.items():
-            parameter.copy_(placed(state.get_tensor(f"parameter/{name}"), parameter))
+            parameter.copy_(shard_like(state.get_tensor(f"parameter/{name}"), parameter))
             moments = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in known]
             values = {key: state.get_tensor(f"{key}/{name}") for key in moments}
             if values:
                 owners[parameter].state[parameter] = {
-                    key: value if key == "step" else placed(value, parameter) for key, value in values.items()
+                    key: value if key == "step" else shard_like(value, parameter)
+                    for key, value in values.items()
                 }
     return found
 
@@ -74,7 +75,7 @@ def _owners(optimisers: Sequence[torch.optim.Optimizer]) -> dict[torch.Tensor, t
 
 def save_weights(path: Path, parameters: Parameters, *, write: bool) -> None:
     """Trained weights alone. Every process calls it, one with ``write``."""
-    tensors = {name: whole(parameter.detach()) for name, parameter in parameters.items()}
+    tensors = {name: full_tensor(parameter.detach()) for name, parameter in parameters.items()}
     if write:
         _write(path, tensors, {})
 
@@ -84,7 +85,7 @@ def load_weights(path: Path, parameters: Parameters) -> None:
     """Put the weights of :func:`save_weights` back."""
     tensors = load_file(path)
     for name, parameter in parameters.items():
-        parameter.copy_(placed(tensors[name], parameter))
+        parameter.copy_(shard_like(tensors[name], parameter))
 
 
 def write_curves(path: Path, log: TrainingLog, rates: list[float]) -> None:

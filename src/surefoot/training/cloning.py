@@ -21,9 +21,9 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Record, Trace
 from surefoot.training.config import SFTConfig, TrainingLog
-from surefoot.training.language import context_of, fit_tokens
-from surefoot.training.targets import Example, ExampleSet, LeftOut
-from surefoot.training.updates import Progress
+from surefoot.training.examples import DropCounter, Example, ExampleSet
+from surefoot.training.loop import Progress
+from surefoot.training.sft import context_of, fit_tokens
 
 
 class Demonstration(Record):
@@ -73,23 +73,23 @@ def build_cloning_examples(
     shown: Sequence[Demonstration],
     *,
     max_length: int,
-) -> ExampleSet:
+) -> ExampleSet[Example]:
     """Encode demonstrations; an example's ``positions`` are the tokens that are learned.
 
     ``prompt`` is how the policy will be asked; ``problems`` go by their ids. A token belongs to the step that
     it begins in. Demonstrations without a problem or a step, and steps beyond ``max_length`` tokens, are
-    dropped and counted. Raises ``TrainingError`` if nothing is left, saying why, and for a tokenizer without
+    dropped and counted. Raises ``TrainingError`` if nothing is drops, saying why, and for a tokenizer without
     an end-of-sequence token.
     """
     if tokenizer.eos_token_id is None:
         raise TrainingError("the tokenizer has no end-of-sequence token, so no policy could learn to stop")
-    left = LeftOut()
+    drops = DropCounter()
     usable = []
     for one in shown:
         if one.trace.problem_id not in problems:
-            left.add("traces without their problem", one.trace.id)
+            drops.add("traces without their problem", one.trace.id)
         elif not one.trace.steps or not one.decisions:
-            left.add("traces without a step to learn", one.trace.id)
+            drops.add("traces without a step to learn", one.trace.id)
         else:
             usable.append(one)
     encoding = Encoding(
@@ -98,12 +98,12 @@ def build_cloning_examples(
     items = [ProblemTrace(problem=problems[one.trace.problem_id], trace=one.trace) for one in usable]
     examples = []
     for one, encoded in zip(usable, encode_traces(tokenizer, encoding, items), strict=True):
-        example = _example(one, encoded, tokenizer.eos_token_id, max_length, left)
+        example = _example(one, encoded, tokenizer.eos_token_id, max_length, drops)
         if example:
             examples.append(example)
     if not examples:
-        raise TrainingError(f"nothing to learn: {left}")
-    return ExampleSet(examples=examples, dropped=left.counts, first=left.first)
+        raise TrainingError(f"nothing to learn: {drops}")
+    return ExampleSet(examples=examples, dropped=drops.counts, first=drops.first)
 
 
 def clone_steps(
@@ -121,7 +121,7 @@ def clone_steps(
     saved, whose base has to stay where it was loaded from. ``progress`` gets (updates done, updates in all,
     loss). Goes on from ``directory/checkpoint.safetensors`` if there is one. One process.
 
-    Raises ``TrainingError`` where :func:`surefoot.training.language.fit_tokens` does, and for a model that is
+    Raises ``TrainingError`` where :func:`surefoot.training.sft.fit_tokens` does, and for a model that is
     an adapter already.
     """
     if has_adapter(model):
@@ -135,6 +135,7 @@ def clone_steps(
         config,
         directory,
         save=lambda: save_causal(model, tokenizer, directory),
+        name="the cloned policy",
         progress=progress,
     )
 
@@ -145,7 +146,7 @@ def longest_example(model: PreTrainedModel, max_length: int | None = None) -> in
 
 
 def _example(
-    one: Demonstration, encoded: EncodedTrace, end: int, max_length: int, left: LeftOut
+    one: Demonstration, encoded: EncodedTrace, end: int, max_length: int, drops: DropCounter
 ) -> Example | None:
     """Ids and learned positions; ``None`` (counted) if nothing of it fits."""
     ids = list(encoded.ids[:max_length])
@@ -153,7 +154,7 @@ def _example(
     for step in one.steps:
         first, after = encoded.written[step]
         if after > len(ids):
-            left.add("steps beyond the longest example", one.trace.id)
+            drops.add("steps beyond the longest example", one.trace.id)
         else:
             positions += range(max(1, first), after)  # nothing comes before a first token
     if one.end:
@@ -163,9 +164,9 @@ def _example(
         if whole and len(ids) <= max_length:
             positions.append(len(ids) - 1)
         else:
-            left.add("ends beyond the longest example", one.trace.id)
+            drops.add("ends beyond the longest example", one.trace.id)
     if not positions:
-        left.add("traces without a step that fits", one.trace.id)
+        drops.add("traces without a step that fits", one.trace.id)
         return None
     return Example(
         trace_id=one.trace.id,

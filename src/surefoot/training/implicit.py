@@ -7,6 +7,7 @@ goes on with the losses that it would have had.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,33 +19,35 @@ from surefoot.models.engine.packing import pad_batch
 from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, response_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.training.config import ImplicitConfig, TrainingLog
-from surefoot.training.targets import Example, ExampleSet, LeftOut
-from surefoot.training.updates import Progress, run_updates
+from surefoot.training.distributed import SingleProcess
+from surefoot.training.examples import DropCounter, Example, ExampleSet
+from surefoot.training.loop import BETAS, Progress, finish, run_updates
+from surefoot.training.optimisation import ModelOptimiser, recompute_activations
 
 
 def build_outcome_examples(
     model: ImplicitPRM, items: Sequence[ProblemTrace] | Sequence[LabelledTrace]
-) -> ExampleSet:
+) -> ExampleSet[Example]:
     """Encode traces with their outcomes; step labels, if there are any, are not looked at.
 
     An example's ``positions`` are the tokens that count, its only target is the outcome. Traces without
     outcome or steps, and those longer than the context (their outcome is not that of the part), are dropped
-    and counted. Raises ``TrainingError`` if nothing is left, or if all outcomes are the same.
+    and counted. Raises ``TrainingError`` if nothing is drops, or if all outcomes are the same.
     """
-    left = LeftOut()
+    drops = DropCounter()
     usable = []
     for item in items:
         if item.trace.outcome is None:
-            left.add("traces without outcome", item.trace.id)
+            drops.add("traces without outcome", item.trace.id)
         elif not item.trace.steps:
-            left.add("traces without steps", item.trace.id)
+            drops.add("traces without steps", item.trace.id)
         else:
             usable.append(ProblemTrace(problem=item.problem, trace=item.trace))
     examples = []
     for item, encoded in zip(usable, model.encode(usable), strict=True):
         response = response_of(encoded)
         if encoded.truncated_steps or response is None:
-            left.add("traces longer than the context", item.trace.id)
+            drops.add("traces longer than the context", item.trace.id)
             continue
         positions = tuple(token for tokens in counted_tokens(encoded) for token in tokens)
         targets = (float(item.trace.outcome or False),)
@@ -52,12 +55,12 @@ def build_outcome_examples(
             Example(trace_id=item.trace.id, ids=response[0], positions=positions, targets=targets)
         )
     if not examples:
-        raise TrainingError(f"nothing to train on: {left}")
+        raise TrainingError(f"nothing to train on: {drops}")
     if len({example.targets for example in examples}) == 1:
         raise TrainingError(
             f"all {len(examples)} traces have the same outcome: sample more a problem, or other problems"
         )
-    return ExampleSet(examples=examples, dropped=left.counts, first=left.first)
+    return ExampleSet(examples=examples, dropped=drops.counts, first=drops.first)
 
 
 class OutcomeLoss:
@@ -121,14 +124,21 @@ def train_implicit(
     Raises ``TrainingError`` for options that do not apply, and naming the traces of a batch whose loss or
     gradient is not finite.
     """
-    return run_updates(
-        model.policy,
+    summed = OutcomeLoss(model, examples)  # reads the reference, without dropout
+    policy = model.policy.train()
+    if config.gradient_checkpointing:
+        recompute_activations(policy)
+    log = run_updates(
+        ModelOptimiser(policy, config, name="the implicit reward model", betas=BETAS),
         examples,
-        OutcomeLoss(model, examples),
+        lambda microbatch, traces: summed(microbatch) / traces,
         config,
         directory,
-        terms=lambda _: 1,
+        processes=SingleProcess(),
         balance=config.balance,
-        save=lambda: model.save(directory, with_reference=with_reference),
         progress=progress,
     )
+    policy.eval()
+    save = partial(model.save, directory, with_reference=with_reference)
+    finish(directory, config, log, SingleProcess(), save)
+    return log

@@ -1,23 +1,30 @@
-"""Supervised fine-tuning of a generative verifier: next-token loss on the critique, none on the prompt.
+"""Supervised fine-tuning of a causal language model on chosen tokens.
 
-Updates, checkpoints and curves are those of the other reward models, so a killed run goes on with the losses
-that it would have had.
+Generative verifiers learn critiques, and cloned policies (:mod:`surefoot.training.cloning`) the steps of
+traces. The loss is the next-token cross-entropy of the tokens at the examples' positions, averaged over those
+of an update; the other tokens are only read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+import torch
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from surefoot.errors import CheckpointError, TrainingError
 from surefoot.models.card import CheckpointCard
+from surefoot.models.engine.causal import require_plain_head, target_logprobs
 from surefoot.models.kinds.generative import FAMILY, VerifierCheckpoint
 from surefoot.models.kinds.verifier_format import VerifierFormat
-from surefoot.training.config import TrainingLog, VerifierConfig
-from surefoot.training.language import fit_tokens
-from surefoot.training.targets import Example
-from surefoot.training.updates import Progress
+from surefoot.models.lora import add_adapter, has_adapter
+from surefoot.training.batches import can_pack, lay_out
+from surefoot.training.config import SFTConfig, TrainingLog, VerifierConfig
+from surefoot.training.distributed import SingleProcess
+from surefoot.training.examples import Example
+from surefoot.training.loop import BETAS, Progress, finish, run_updates
+from surefoot.training.optimisation import ModelOptimiser, recompute_activations
 
 
 def train_verifier(
@@ -34,14 +41,13 @@ def train_verifier(
 ) -> TrainingLog:
     """Fine-tune ``model`` (a causal language model) and save it as a generative checkpoint.
 
-    ``examples`` are those of :func:`surefoot.training.generative_data.build_sft_set`. The loss is the mean
-    over the critiques' tokens of an update. ThinkPRM (1.5B) had a learning rate of 6e-5, 32 critiques an
-    update and 3 epochs. With ``config.lora`` an adapter is trained and saved in place of the whole model,
-    which then has to stay where it was loaded from. One process.
+    ``examples`` are those of :func:`surefoot.training.critiques.build_critique_examples`. The loss is the
+    mean over the critiques' tokens of an update. With ``config.lora`` an adapter is trained and saved
+    instead of the whole model, which then has to stay where it was loaded from. One process.
 
     The directory can be loaded by :func:`surefoot.models.kinds.generative.load_verifier` and, as an ordinary
     transformers (or peft) checkpoint, by anything else. ``progress`` gets (updates done, updates in all,
-    loss). Goes on from ``directory/checkpoint.safetensors`` if there is one.
+    loss). Resumes from ``directory/checkpoint.safetensors`` if there is one.
 
     Raises ``TrainingError`` for no examples, one longer than the model's context,
     an adapter whose base could not be found again, or a loss or gradient that is not finite, naming the
@@ -62,5 +68,115 @@ def train_verifier(
         config,
         directory,
         save=lambda: trained.save(directory),
+        name="the verifier",
         progress=progress,
     )
+
+
+def fit_tokens(
+    model: PreTrainedModel,
+    examples: Sequence[Example],
+    config: SFTConfig,
+    directory: Path,
+    *,
+    save: Callable[[], None],
+    name: str,
+    progress: Progress | None = None,
+) -> TrainingLog:
+    """Train ``model``, or an adapter of it (``config.lora``), on the tokens at the examples' positions.
+
+    ``save`` writes the result and is called at the end; ``name`` is that of the model in errors. ``progress``
+    gets (updates done, updates in all, loss). Resumes from ``directory/checkpoint.safetensors`` if there is
+    one. One process.
+
+    Raises ``TrainingError`` for no examples, one longer than the model's context, an adapter whose base could
+    not be found again, or a loss or gradient that is not finite, naming the traces.
+    """
+    _check_examples(model, examples)
+    if config.layout == "packed" and not can_pack(model.base_model):
+        raise TrainingError(
+            "traces packed into one row would see each other in this model; use the layout 'padded'"
+        )
+    if config.lora and not has_adapter(model):
+        _check_base(model)
+        add_adapter(model, config.lora, seed=config.seed)
+    model.train()
+    if config.gradient_checkpointing:
+        recompute_activations(model)
+    summed = TokenLoss(model, config)
+    log = run_updates(
+        ModelOptimiser(model, config, name=name, betas=BETAS),
+        examples,
+        lambda microbatch, tokens: summed(microbatch) / tokens,
+        config,
+        directory,
+        processes=SingleProcess(),
+        terms=lambda example: len(example.positions),
+        layout=config.layout,
+        progress=progress,
+    )
+    model.eval()
+    finish(directory, config, log, SingleProcess(), save)
+    return log
+
+
+class TokenLoss:
+    """Cross-entropy of the tokens at the examples' positions, in nats, summed; the others are only read.
+
+    The head is applied to those positions, some at a time, where the logits are its plain product.
+    """
+
+    def __init__(self, model: PreTrainedModel, config: SFTConfig) -> None:
+        self._model, self._config = model, config
+        try:
+            require_plain_head(model)
+            self._plain = True
+        except CheckpointError:
+            self._plain = False  # scaled or capped: ask the model itself for all logits
+
+    def __call__(self, parts: Sequence[Example]) -> torch.Tensor:
+        """Of some examples, with gradient."""
+        device = self._model.device
+        batch = lay_out(parts, self._config.layout, device)
+        packed = {} if batch.position_ids_bt is None else {"position_ids": batch.position_ids_bt}
+        before = (batch.rows_s, batch.at_s - 1)  # a token is predicted where the one before it is read
+        targets = batch.ids_bt[batch.rows_s, batch.at_s]
+        called = self._model.base_model if self._plain else self._model
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self._config.bf16):
+            output = called(input_ids=batch.ids_bt, attention_mask=batch.mask_bt, use_cache=False, **packed)
+            if self._plain:
+                return -target_logprobs(self._model, output.last_hidden_state[before], targets).sum()
+        return torch.nn.functional.cross_entropy(output.logits[before].float(), targets, reduction="sum")
+
+
+def context_of(model: PreTrainedModel) -> int:
+    """Tokens that ``model`` can read; very many where it does not say."""
+    return int(getattr(model.config.get_text_config(), "max_position_embeddings", 1 << 30))
+
+
+def _check_examples(model: PreTrainedModel, examples: Sequence[Example]) -> None:
+    if not examples:
+        raise TrainingError("no examples to train on")
+    limit = context_of(model)
+    longest = max(examples, key=lambda example: example.length)
+    if longest.length > limit:
+        raise TrainingError(
+            f"trace {longest.trace_id}: its example has {longest.length} tokens, the model's context is "
+            f"{limit}; lower max_tokens or max_length when the examples are built"
+        )
+
+
+def _check_base(model: PreTrainedModel) -> None:
+    """An adapter is saved without its base, and without the base's embeddings."""
+    name = model.name_or_path
+    if not name:
+        raise TrainingError(
+            "'lora' needs a base that can be loaded again: save the model and load it from there"
+        )
+    has = int(AutoConfig.from_pretrained(name).get_text_config().vocab_size)
+    needs = model.get_input_embeddings().weight.shape[0]
+    if has != needs:
+        raise TrainingError(
+            f"the model has embeddings of {needs} tokens, its base {name} of {has}, and an adapter holds "
+            "none: save the model and load it from there, or train without 'lora'"
+        )

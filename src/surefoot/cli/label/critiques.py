@@ -11,7 +11,7 @@ from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
     from surefoot.protocols import ProblemTrace
-    from surefoot.training.generative_data import TraceCritiques
+    from surefoot.training.critiques import TraceCritiques
 
 
 def critiques(
@@ -54,7 +54,7 @@ def critiques(
     from surefoot.errors import PolicyError
     from surefoot.protocols import Sampling
     from surefoot.records import Problem, Trace
-    from surefoot.training.generative_data import TraceCritiques, draw_critiques
+    from surefoot.training.critiques import TraceCritiques, sample_critiques
 
     wanted = verifier_format(form)
     writer = open_policy(
@@ -73,7 +73,7 @@ def critiques(
     def work(piece: Sequence[ProblemTrace]) -> list[TraceCritiques]:
         nonlocal missing
         found = asyncio.run(
-            draw_critiques(writer, piece, wanted, chains=chains, sampling=sampling, seed=seed)
+            sample_critiques(writer, piece, wanted, chains=chains, sampling=sampling, seed=seed)
         )
         missing += sum(chains - len(record.texts) for record in found)
         if not any(record.texts for record in found):

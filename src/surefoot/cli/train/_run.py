@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from surefoot.models.kinds.classifier import RewardModel
     from surefoot.protocols import LabelledTrace
     from surefoot.training.config import OutcomeTargets, StepTargets, TrainingConfig
-    from surefoot.training.targets import Example, TrainingItem
+    from surefoot.training.examples import Example, TrainingItem
 
 Progress = Callable[[int, int, float], None]
 """Called with updates done, updates in all, and the loss."""
@@ -64,7 +64,7 @@ def of_traces(items: list[LabelledTrace], targets: StepTargets | OutcomeTargets)
     """What builds the material of a model from labelled traces."""
 
     def build(model: RewardModel) -> Material:
-        from surefoot.training.targets import build_examples
+        from surefoot.training.examples import build_examples
 
         data = build_examples(model.tokenizer, model.card.encoding, items, targets)
         return Material(items=data.examples, dropped=data.dropped, first=data.first)
@@ -89,12 +89,12 @@ def train_classifier(
 
     def work(progress: Progress) -> Trained:
         from surefoot.models.kinds.classifier import RewardModel
-        from surefoot.training.loop import train
-        from surefoot.training.targets import build_examples
+        from surefoot.training.classifier import train
+        from surefoot.training.examples import build_examples
 
         model = RewardModel.initialise(base_path(base), card).to(device)
         data = material(model)
-        validation: list[Example] = []
+        validation: Sequence[Example] = []
         if held_out[0]:
             validation = build_examples(model.tokenizer, model.card.encoding, *held_out).examples
         say_left_out(data.dropped, data.first)

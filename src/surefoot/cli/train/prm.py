@@ -60,7 +60,7 @@ def prm(
     from surefoot.errors import RunError
     from surefoot.records import Problem, StepLabel, Trace, content_id
     from surefoot.training.config import StepTargets, TrainingConfig
-    from surefoot.training.targets import check_kinds
+    from surefoot.training.examples import check_kinds
 
     choice("--loss", loss, "bce", "mse", "classes", "pairwise")
     if linear and loss == "classes":
@@ -142,7 +142,7 @@ def _of_pairs(
         from surefoot.cli.train._run import Material
         from surefoot.records import Problem, StepPair
         from surefoot.segment import segmenter
-        from surefoot.training.pairs import build_pairs
+        from surefoot.training.examples import build_pairs
 
         held = {item.problem.id for item in held_out}
         rows = [pair for pair in read_all(pairs, StepPair) if pair.problem_id not in held]

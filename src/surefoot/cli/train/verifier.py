@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from surefoot.labels import Neutral
     from surefoot.protocols import LabelledTrace
     from surefoot.records import StepLabel
-    from surefoot.training.generative_data import TraceCritiques
+    from surefoot.training.critiques import TraceCritiques
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def verifier(
     from surefoot.errors import TrainingError
     from surefoot.records import Problem, StepLabel, Trace, content_id
     from surefoot.training.config import VerifierConfig
-    from surefoot.training.generative_data import TraceCritiques
+    from surefoot.training.critiques import TraceCritiques
 
     choice("--neutral", neutral, "good", "bad", "drop")
     wanted = verifier_format(form)
@@ -82,11 +82,11 @@ def verifier(
     def work(progress: Progress) -> Trained:
         from surefoot.cli.train._run import Trained, say_left_out
         from surefoot.models.engine.causal import load_causal
-        from surefoot.training.generative_data import build_sft_set
+        from surefoot.training.critiques import build_critique_examples
         from surefoot.training.sft import train_verifier
 
         model, tokenizer = load_causal(base_path(base), dtype="float32", trust_remote_code=False)
-        data = build_sft_set(
+        data = build_critique_examples(
             tokenizer,
             items,
             texts,

@@ -13,8 +13,9 @@ from surefoot.lab.world import ExactLabeller
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Step, StepLabel, Trace
-from surefoot.training.generative_data import build_sft_set, write_critiques
-from surefoot.training.targets import Example
+from surefoot.training.critiques import build_critique_examples as build
+from surefoot.training.critiques import write_critiques
+from surefoot.training.examples import Example
 
 FORM = VerifierFormat(
     template=critic.TEMPLATE,
@@ -46,7 +47,7 @@ def items(lab_items: list[ProblemTrace]) -> list[LabelledTrace]:
     ]
 
 
-def critiques(items: list[LabelledTrace], chains: int = 1, **noise: float) -> list[list[str]]:
+def texts_of(items: list[LabelledTrace], chains: int = 1, **noise: float) -> list[list[str]]:
     return asyncio.run(write_critiques(critic.NoisyCritic(**noise), items, FORM, chains=chains))
 
 
@@ -55,15 +56,15 @@ def right(example: Example) -> bool:
 
 
 def test_faultless_critiques_all_stay_and_are_balanced(tokenizer, items) -> None:
-    data = build_sft_set(tokenizer, items, critiques(items), FORM)
+    data = build(tokenizer, items, texts_of(items), FORM)
     assert len(data.examples) == data.critiques == 12
     assert sum(right(example) for example in data.examples) == 6
     assert not data.dropped
 
 
 def test_tokens_are_prompt_critique_question_answer_end(tokenizer, items) -> None:
-    data = build_sft_set(tokenizer, items, critiques(items), FORM, balance=False)
-    for item, example, (text,) in zip(items, data.examples, critiques(items), strict=True):
+    data = build(tokenizer, items, texts_of(items), FORM, balance=False)
+    for item, example, (text,) in zip(items, data.examples, texts_of(items), strict=True):
         prompt = FORM.prompt(ProblemTrace(problem=item.problem, trace=item.trace)) + FORM.opening
         answer = " Yes" if right(example) else " No"
         whole = prompt + text.removesuffix(f"\n{critic.END}") + FORM.closing + answer
@@ -75,8 +76,8 @@ def test_tokens_are_prompt_critique_question_answer_end(tokenizer, items) -> Non
 
 
 def test_noise_is_filtered_and_accounted_for(tokenizer, items) -> None:
-    texts = critiques(items, chains=40, error_rate=0.15, omit_rate=0.1)
-    data = build_sft_set(tokenizer, items, texts, FORM, balance=False)
+    texts = texts_of(items, chains=40, error_rate=0.15, omit_rate=0.1)
+    data = build(tokenizer, items, texts, FORM, balance=False)
     assert data.critiques == 480
     assert len(data.examples) + sum(data.dropped.values()) == 480
     assert len(data.examples) == 12  # the lab's critic writes one right critique of each trace
@@ -93,32 +94,32 @@ def test_a_right_end_with_a_wrong_middle_is_rejected(tokenizer, items) -> None:
     at = 0 if first else 1
     texts = [critic.CORRECT * at + critic.INCORRECT]
     with pytest.raises(TrainingError, match="1 right in the end, a step verdict differs"):
-        build_sft_set(tokenizer, [wrong], [texts], FORM, balance=False)
+        build(tokenizer, [wrong], [texts], FORM, balance=False)
 
 
 def test_text_after_the_last_verdict_is_removed(tokenizer, items) -> None:
-    (text,) = critiques(items[:1])[0]
+    (text,) = texts_of(items[:1])[0]
     chatter = text.removesuffix(f"\n{critic.END}") + "\n7 + 7 = 4" + critic.END
-    data = build_sft_set(tokenizer, items[:1], [[chatter]], FORM, balance=False)
-    plain = build_sft_set(tokenizer, items[:1], [[text]], FORM, balance=False)
+    data = build(tokenizer, items[:1], [[chatter]], FORM, balance=False)
+    plain = build(tokenizer, items[:1], [[text]], FORM, balance=False)
     assert data.examples[0].ids == plain.examples[0].ids
 
 
 def test_long_critiques_are_left_out(tokenizer, items) -> None:
     lengths = [
         len(example.positions)
-        for example in build_sft_set(tokenizer, items, critiques(items), FORM, balance=False).examples
+        for example in build(tokenizer, items, texts_of(items), FORM, balance=False).examples
     ]
     limit = sorted(lengths)[5]
-    data = build_sft_set(tokenizer, items, critiques(items), FORM, balance=False, max_tokens=limit)
+    data = build(tokenizer, items, texts_of(items), FORM, balance=False, max_tokens=limit)
     assert len(data.examples) == sum(length <= limit for length in lengths)
     assert data.dropped["too long"] == 12 - len(data.examples)
 
 
 def test_balance_takes_from_the_larger_side(tokenizer, items) -> None:
     some = [item for number, item in enumerate(items) if number % 2 == 0 or number < 4]
-    data = build_sft_set(tokenizer, some, critiques(some), FORM, seed=1)
-    again = build_sft_set(tokenizer, some, critiques(some), FORM, seed=1)
+    data = build(tokenizer, some, texts_of(some), FORM, seed=1)
+    again = build(tokenizer, some, texts_of(some), FORM, seed=1)
     assert sum(right(example) for example in data.examples) == 2
     assert len(data.examples) == 4
     assert data.dropped == {"balance: right solutions": 4}
@@ -128,7 +129,7 @@ def test_balance_takes_from_the_larger_side(tokenizer, items) -> None:
 def test_unlabelled_traces_are_left_out(tokenizer, items) -> None:
     bare = LabelledTrace(problem=items[0].problem, trace=items[0].trace, labels=items[0].labels[:-1])
     with pytest.raises(TrainingError, match="1 no gold label on some step"):
-        build_sft_set(tokenizer, [bare], critiques([bare]), FORM)
+        build(tokenizer, [bare], texts_of([bare]), FORM)
 
 
 @pytest.mark.parametrize(("neutral", "kept"), [("good", 1), ("bad", 0), ("drop", 0)])
@@ -136,12 +137,12 @@ def test_neutral_labels(tokenizer, items, neutral, kept) -> None:
     right = items[0]
     labels = (right.labels[0].model_copy(update={"value": 0.0}), *right.labels[1:])
     item = LabelledTrace(problem=right.problem, trace=right.trace, labels=labels)
-    texts = critiques([item])
+    texts = texts_of([item])
     if kept:
-        assert build_sft_set(tokenizer, [item], texts, FORM, neutral=neutral, balance=False).examples
+        assert build(tokenizer, [item], texts, FORM, neutral=neutral, balance=False).examples
     else:
         with pytest.raises(TrainingError):
-            build_sft_set(tokenizer, [item], texts, FORM, neutral=neutral, balance=False)
+            build(tokenizer, [item], texts, FORM, neutral=neutral, balance=False)
 
 
 def test_special_tokens_in_a_solution_are_text_in_training_too(tokenizer) -> None:
@@ -157,7 +158,7 @@ def test_special_tokens_in_a_solution_are_text_in_training_too(tokenizer) -> Non
     )
     item = LabelledTrace(problem=problem, trace=trace, labels=labels)
     critique = f"\nStep 1) {critic.CORRECT}\nStep 2) {critic.CORRECT}"
-    [example] = build_sft_set(tokenizer, [item], [[critique]], FORM, balance=False).examples
+    [example] = build(tokenizer, [item], [[critique]], FORM, balance=False).examples
     assert [at for at, token in enumerate(example.ids) if token == tokenizer.eos_token_id] == [
         len(example.ids) - 1
     ]

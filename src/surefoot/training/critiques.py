@@ -1,8 +1,8 @@
 """Training data of a generative verifier: critiques that agree with gold labels on every step.
 
-ThinkPRM (Khalifa et al., arXiv 2504.16828, section 3): several chains are drawn for each labelled prefix;
-one is kept only if all its verdicts can be read and all match the gold step labels, and if it is not too
-long; right and wrong solutions are balanced; what follows the last verdict is removed.
+ThinkPRM (Khalifa et al., arXiv 2504.16828, section 3): several chains are sampled for each labelled prefix;
+one is used only if all its verdicts can be read and all match the gold step labels, and if it is not too
+long; correct and wrong solutions are balanced; what follows the last verdict is removed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from surefoot.models.kinds.verifier_format import CritiqueError, VerifierFormat
 from surefoot.policies.prompts import render_chat, special_tokens
 from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Record, Usage
-from surefoot.training.targets import Example
+from surefoot.training.examples import Example
 
 
 @dataclass(frozen=True, kw_only=True)
-class SftSet:
+class CritiqueExamples:
     """Examples, and what happened to every critique."""
 
     examples: list[Example]
@@ -49,7 +49,7 @@ class TraceCritiques(Record):
     usage: Usage = Usage()
 
 
-async def draw_critiques(
+async def sample_critiques(
     policy: Policy,
     items: Sequence[ProblemTrace],
     form: VerifierFormat,
@@ -91,13 +91,13 @@ async def write_critiques(
     sampling: Sampling | None = None,
     seed: int = 0,
 ) -> list[list[str]]:
-    """The texts of :func:`draw_critiques`, as :func:`build_sft_set` takes them."""
+    """The texts of :func:`sample_critiques`, as :func:`build_critique_examples` takes them."""
     traces = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
-    drawn = await draw_critiques(policy, traces, form, chains=chains, sampling=sampling, seed=seed)
-    return [list(record.texts) for record in drawn]
+    critiques = await sample_critiques(policy, traces, form, chains=chains, sampling=sampling, seed=seed)
+    return [list(record.texts) for record in critiques]
 
 
-def build_sft_set(
+def build_critique_examples(
     tokenizer: PreTrainedTokenizerBase,
     items: Sequence[LabelledTrace],
     critiques: Sequence[Sequence[str]],
@@ -107,13 +107,13 @@ def build_sft_set(
     neutral: Neutral = "good",
     balance: bool = True,
     seed: int = 0,
-) -> SftSet:
+) -> CritiqueExamples:
     """Filter critiques against the gold correctness labels and encode those that remain.
 
     Gold labels are needed on every step up to the first -1, or on all; ``neutral`` says what 0 is
     (``drop`` leaves such traces out). ``max_tokens`` bounds the critique. With ``balance`` as many examples
-    of right as of wrong solutions stay, drawn with ``seed``. The target is the critique up to its last
-    verdict, the format's closing question and the right answer to it.
+    of correct as of wrong solutions stay, chosen with ``seed``. The target is the critique up to its last
+    verdict, the format's closing question and the correct answer to it.
 
     Raises ``TrainingError`` if nothing is left, saying why.
     """
@@ -126,13 +126,16 @@ def build_sft_set(
         if gold is None:
             dropped["no gold label on some step"] += len(texts)
             continue
-        seen: set[str] = set()
+        accepted: set[str] = set()
         for text in texts:
-            kept = _kept(text, gold, form, len(item.trace.steps), seen)
-            if kept.reason:
-                dropped[kept.reason] += 1
+            critique = _accepted(text, gold, form, len(item.trace.steps), dropped)
+            if critique is None:
                 continue
-            example = _encode(tokenizer, form, item, kept.text, all(gold))
+            if critique in accepted:
+                dropped["repeated"] += 1
+                continue
+            accepted.add(critique)
+            example = _encode(tokenizer, form, item, critique, all(gold))
             if len(example.positions) > max_tokens:
                 dropped["too long"] += 1
                 continue
@@ -140,30 +143,27 @@ def build_sft_set(
     if balance:
         examples = _balanced(examples, dropped, seed)
     if not examples:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "no critiques given"
+        reasons = (
+            ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "there are no critiques"
+        )
         raise TrainingError(f"no critique is left to train on: {reasons}")
-    return SftSet(examples=examples, critiques=total, dropped=dropped)
+    return CritiqueExamples(examples=examples, critiques=total, dropped=dropped)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Kept:
-    text: str = ""
-    reason: str | None = None
-
-
-def _kept(text: str, gold: tuple[bool, ...], form: VerifierFormat, steps: int, seen: set[str]) -> _Kept:
-    """The critique up to its last verdict, or the reason to leave it out."""
+def _accepted(
+    text: str, gold: tuple[bool, ...], form: VerifierFormat, steps: int, dropped: Counter[str]
+) -> str | None:
+    """The critique up to its last verdict; ``None``, with the reason counted, if it is left out."""
     try:
         critique = form.read(text, steps)
     except CritiqueError as error:
-        return _Kept(reason=f"unreadable: {error}")
-    if critique.verdicts != gold:
-        same_end = critique.correct == all(gold)
-        return _Kept(reason="right in the end, a step verdict differs" if same_end else "verdict is wrong")
-    if critique.text in seen:
-        return _Kept(reason="repeated")
-    seen.add(critique.text)
-    return _Kept(text=critique.text)
+        dropped[f"unreadable: {error}"] += 1
+        return None
+    if critique.verdicts == gold:
+        return critique.text
+    same_end = critique.correct == all(gold)
+    dropped["correct in the end, a step verdict differs" if same_end else "verdict is wrong"] += 1
+    return None
 
 
 def _gold(item: LabelledTrace, neutral: Neutral) -> tuple[bool, ...] | None:
@@ -229,9 +229,9 @@ def _balanced(examples: list[Example], dropped: Counter[str], seed: int) -> list
     ]
     fewest = min(map(len, sides))
     rng = np.random.default_rng(seed)
-    kept: set[int] = set()
-    for name, side in zip(("right", "wrong"), sides, strict=True):
-        kept |= {side[place] for place in rng.permutation(len(side))[:fewest].tolist()}
+    chosen: set[int] = set()
+    for name, side in zip(("correct", "wrong"), sides, strict=True):
+        chosen |= {side[place] for place in rng.permutation(len(side))[:fewest].tolist()}
         if len(side) > fewest:
             dropped[f"balance: {name} solutions"] += len(side) - fewest
-    return [example for number, example in enumerate(examples) if number in kept]
+    return [example for number, example in enumerate(examples) if number in chosen]

@@ -1,17 +1,17 @@
-"""What each step is trained towards: a number in [0, 1], or nothing."""
+"""Labelled traces and pairs of rival steps as token ids with targets in [0, 1]."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, TypeVar
 
 from surefoot.errors import TrainingError
 from surefoot.labels import as_target
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
-from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import LabelKind
+from surefoot.protocols import LabelledTrace, ProblemTrace, Segmenter
+from surefoot.records import LabelKind, Problem, Step, StepPair, Trace
 from surefoot.training.config import OutcomeTargets, StepTargets
 
 from transformers import PreTrainedTokenizerBase  # isort: skip
@@ -44,30 +44,43 @@ class Example:
         return len(self.ids)
 
 
-class TrainingItem(Protocol):
-    """What an update draws: an :class:`Example`, or a pair (``surefoot.training.pairs``)."""
+@dataclass(frozen=True, kw_only=True)
+class PairExample:
+    """Two traces that part at their last step, and the chance that ``better`` is the better one."""
+
+    trace_id: str
+    better: Example
+    worse: Example
+    preference: float
 
     @property
-    def trace_id(self) -> str: ...
+    def parts(self) -> tuple[Example, ...]:
+        """What the model reads."""
+        return (self.better, self.worse)
 
     @property
-    def parts(self) -> tuple[Example, ...]: ...
+    def terms(self) -> tuple[float, ...]:
+        """The target of the pair's one term."""
+        return (self.preference,)
 
     @property
-    def terms(self) -> tuple[float, ...]: ...
+    def length(self) -> int:
+        """Tokens of the longer part."""
+        return max(len(self.better.ids), len(self.worse.ids))
 
-    @property
-    def length(self) -> int: ...
+
+TrainingItem = Example | PairExample
+E_co = TypeVar("E_co", bound=TrainingItem, covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExampleSet:
+class ExampleSet(Generic[E_co]):
     """Examples, and a count of everything that was left out, by reason."""
 
-    examples: list[Example]
+    examples: Sequence[E_co]
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
-    """Id of the first trace of each reason."""
+    """Id of the first trace (or problem of a pair) of each reason."""
 
 
 def build_examples(
@@ -75,35 +88,86 @@ def build_examples(
     encoding: Encoding,
     items: Sequence[LabelledTrace],
     targets: StepTargets | OutcomeTargets,
-) -> ExampleSet:
+) -> ExampleSet[Example]:
     """Encode labelled traces. Steps without target are masked; traces without any are dropped and counted.
 
-    Raises ``TrainingError`` if nothing is left, saying why, and where :func:`check_kinds` does.
+    Raises ``TrainingError`` if nothing is drops, saying why, and where :func:`check_kinds` does.
     """
     if targets.kind == "step":
         check_kinds({label.kind for item in items for label in item.labels}, targets)
-    left = LeftOut()
+    drops = DropCounter()
     usable = []
     for item in items:
         if not item.trace.steps:
-            left.add("traces without steps", item.trace.id)
+            drops.add("traces without steps", item.trace.id)
             continue
         usable.append(item)
         beyond = sum(label.step >= len(item.trace.steps) for label in item.labels)
-        left.add("labels of steps that the trace does not have", item.trace.id, beyond)
+        drops.add("labels of steps that the trace does not have", item.trace.id, beyond)
     pairs = [ProblemTrace(problem=item.problem, trace=item.trace) for item in usable]
     examples = []
     for item, encoded in zip(usable, encode_traces(tokenizer, encoding, pairs), strict=True):
         if targets.kind == "step":
-            values = _step_values(item, targets, left)
+            values = _step_values(item, targets, drops)
         else:
             values = _outcome_values(item, targets)
-        example = _example(item.trace.id, encoded, values, left)
+        example = _example(item.trace.id, encoded, values, drops)
         if example:
             examples.append(example)
     if not examples:
-        raise TrainingError(f"nothing to train on: {left}")
-    return ExampleSet(examples=examples, dropped=left.counts, first=left.first)
+        raise TrainingError(f"nothing to train on: {drops}")
+    return ExampleSet(examples=examples, dropped=drops.counts, first=drops.first)
+
+
+def build_pairs(
+    tokenizer: PreTrainedTokenizerBase,
+    encoding: Encoding,
+    problems: Sequence[Problem],
+    pairs: Sequence[StepPair],
+    *,
+    segmenter: Segmenter | None = None,
+    hard: bool = False,
+) -> ExampleSet[PairExample]:
+    """Encode pairs; the target is the pair's soft preference ½ (1 + p - q), or 1 with ``hard``.
+
+    ``segmenter`` cuts the prefixes into steps, which an encoding with a marker needs to know. Pairs without
+    problem or beyond the context are dropped and counted. Raises ``TrainingError`` if nothing is drops.
+    """
+    if encoding.marker and segmenter is None:
+        raise TrainingError(
+            "a marker stands after every step of the prefix too: give a 'segmenter' to cut it"
+        )
+    known = {problem.id: problem for problem in problems}
+    drops = DropCounter()
+    usable = []
+    for pair in pairs:
+        if pair.problem_id in known:
+            usable.append(pair)
+        else:
+            drops.add("pairs without problem", pair.problem_id)
+    items = [
+        ProblemTrace(problem=known[pair.problem_id], trace=_pair_trace(pair, ending, segmenter))
+        for pair in usable
+        for ending in (pair.better, pair.worse)
+    ]
+    encoded = encode_traces(tokenizer, encoding, items) if items else []
+    examples = []
+    for number, pair in enumerate(usable):
+        better, worse = encoded[2 * number : 2 * number + 2]
+        if better.positions[-1] is None or worse.positions[-1] is None:
+            drops.add("pairs beyond the context", pair.problem_id)
+            continue
+        sides = [
+            Example(trace_id=item.trace.id, ids=one.ids, positions=one.positions[-1:], targets=())  # type: ignore[arg-type]
+            for item, one in zip(items[2 * number :], (better, worse), strict=False)
+        ]
+        preference = 1.0 if hard else pair.preference
+        examples.append(
+            PairExample(trace_id=sides[0].trace_id, better=sides[0], worse=sides[1], preference=preference)
+        )
+    if not examples:
+        raise TrainingError(f"nothing to train on: {drops}")
+    return ExampleSet(examples=examples, dropped=drops.counts, first=drops.first)
 
 
 def check_kinds(kinds: Set[LabelKind], targets: StepTargets) -> None:
@@ -126,7 +190,7 @@ def check_kinds(kinds: Set[LabelKind], targets: StepTargets) -> None:
         raise TrainingError("three classes are for correctness labels; train advantages with bce or mse")
 
 
-class LeftOut:
+class DropCounter:
     """Counts what is left out, by reason, and remembers the first record of each."""
 
     def __init__(self) -> None:
@@ -145,13 +209,13 @@ class LeftOut:
 
 
 def _example(
-    trace_id: str, encoded: EncodedTrace, values: list[float | None], left: LeftOut
+    trace_id: str, encoded: EncodedTrace, values: list[float | None], drops: DropCounter
 ) -> Example | None:
     kept = [(at, value) for at, value in zip(encoded.positions, values, strict=True) if value is not None]
-    left.add("labelled steps beyond the context", trace_id, sum(at is None for at, _ in kept))
+    drops.add("labelled steps beyond the context", trace_id, sum(at is None for at, _ in kept))
     read = [(at, value) for at, value in kept if at is not None]
     if not read:
-        left.add("traces without a usable label", trace_id)
+        drops.add("traces without a usable label", trace_id)
         return None
     return Example(
         trace_id=trace_id,
@@ -161,7 +225,7 @@ def _example(
     )
 
 
-def _step_values(item: LabelledTrace, targets: StepTargets, left: LeftOut) -> list[float | None]:
+def _step_values(item: LabelledTrace, targets: StepTargets, drops: DropCounter) -> list[float | None]:
     """Target per step; several labels of one step are averaged, but classes have to agree."""
     values: list[float | None] = []
     for step in range(len(item.trace.steps)):
@@ -172,7 +236,7 @@ def _step_values(item: LabelledTrace, targets: StepTargets, left: LeftOut) -> li
         ]
         known = [value for value in found if value is not None]
         if targets.neutral == "class" and len(set(known)) > 1:
-            left.add("steps whose ratings disagree", item.trace.id)
+            drops.add("steps whose ratings disagree", item.trace.id)
             known = []
         values.append(sum(known) / len(known) if known else None)
         if targets.up_to_first_error and known and values[-1] == 0.0:
@@ -186,3 +250,12 @@ def _outcome_values(item: LabelledTrace, targets: OutcomeTargets) -> list[float 
         return [None] * count
     outcome = float(item.trace.outcome)
     return [outcome] * count if targets.at == "every" else [None] * (count - 1) + [outcome]
+
+
+def _pair_trace(pair: StepPair, ending: str, segmenter: Segmenter | None) -> Trace:
+    cuts = segmenter.segment(pair.prefix) if segmenter and pair.prefix else []
+    text = pair.prefix + ending
+    steps = [Step(start=start, end=end) for start, end in cuts]
+    return Trace(
+        problem_id=pair.problem_id, text=text, steps=(*steps, Step(start=len(pair.prefix), end=len(text)))
+    )

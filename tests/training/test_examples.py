@@ -12,7 +12,7 @@ from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import Line, segment_trace
 from surefoot.training.config import OutcomeTargets, StepTargets
-from surefoot.training.targets import build_examples
+from surefoot.training.examples import build_examples
 
 PROBLEM = Problem(text="Start with 7. Add 3. Add 1.", answer="1")
 TEXT = "7 + 3 = 0\n0 + 1 = 1\nAnswer: 1\n"

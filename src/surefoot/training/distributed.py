@@ -1,0 +1,186 @@
+"""The processes that train together: one without accelerate, or several by ``accelerate``.
+
+Several are started by ``accelerate launch`` or ``torchrun``; accelerate's own configuration chooses DDP or
+FSDP.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from pydantic import BaseModel
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from surefoot.errors import TrainingError
+
+Reduction = Literal["sum", "min", "max"]
+MakeOptimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Distributed(Protocol):
+    """One process's view of all of them."""
+
+    world_size: int
+    rank: int
+
+    def prepare(self, model: nn.Module, optimiser: MakeOptimiser) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """The module to call and the optimiser of its trainable parameters, on this process's device."""
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add gradients; those of all processes are summed unless within :meth:`no_sync`."""
+
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Around the forward and backward pass of every microbatch but the last of a step."""
+
+    def clip_grad_norm(self, parameters: Iterable[nn.Parameter], max_norm: float) -> float:
+        """Scale the gradient to a norm of at most ``max_norm``; returns the norm before."""
+
+    def all_reduce(self, value: float, reduction: Reduction = "sum") -> float:
+        """Sum, minimum or maximum over all processes."""
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Send a row of the curves to the trackers."""
+
+    def close(self) -> None:
+        """Close the trackers."""
+
+
+class SingleProcess:
+    """One process, without accelerate."""
+
+    world_size = 1
+    rank = 0
+
+    def prepare(self, model: nn.Module, optimiser: MakeOptimiser) -> tuple[nn.Module, torch.optim.Optimizer]:
+        return model, optimiser(parameter for parameter in model.parameters() if parameter.requires_grad)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
+        return nullcontext()
+
+    def clip_grad_norm(self, parameters: Iterable[nn.Parameter], max_norm: float) -> float:
+        return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+
+    def all_reduce(self, value: float, reduction: Reduction = "sum") -> float:  # noqa: ARG002
+        return value
+
+    def barrier(self) -> None:
+        return None
+
+    def log(self, values: dict[str, float], step: int) -> None:  # noqa: ARG002
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class Accelerated:
+    """Processes and trackers of ``accelerate.Accelerator``."""
+
+    def __init__(self, report_to: Sequence[str], settings: BaseModel, directory: Path) -> None:
+        from accelerate import Accelerator
+
+        _check_trackers(report_to)
+        self._accelerator = Accelerator(
+            log_with=list(report_to) or None, project_dir=str(directory / "tracking")
+        )
+        self.world_size: int = self._accelerator.num_processes
+        self.rank: int = self._accelerator.process_index
+        if report_to:
+            self._accelerator.init_trackers("surefoot", config=_flat(settings))
+
+    def prepare(self, model: nn.Module, optimiser: MakeOptimiser) -> tuple[nn.Module, torch.optim.Optimizer]:
+        made = optimiser(parameter for parameter in model.parameters() if parameter.requires_grad)
+        prepared = self._accelerator.prepare(model, made)
+        return prepared[0], prepared[1]
+
+    def backward(self, loss: torch.Tensor) -> None:
+        # DDP and FSDP average gradients over the processes; losses here are shares of a sum
+        self._accelerator.backward(loss * self.world_size)
+
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
+        context: AbstractContextManager[None] = self._accelerator.no_sync(model)
+        return context
+
+    def clip_grad_norm(self, parameters: Iterable[nn.Parameter], max_norm: float) -> float:
+        norm = self._accelerator.clip_grad_norm_(list(parameters), max_norm)
+        return float(full_tensor(norm)) if norm is not None else 0.0
+
+    def all_reduce(self, value: float, reduction: Reduction = "sum") -> float:
+        tensor = torch.tensor([value], dtype=torch.float64, device=self._accelerator.device)
+        if reduction == "sum":
+            return float(self._accelerator.reduce(tensor, reduction="sum"))
+        values = self._accelerator.gather(tensor)
+        return float(values.min() if reduction == "min" else values.max())
+
+    def barrier(self) -> None:
+        self._accelerator.wait_for_everyone()
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self._accelerator.log(values, step=step)
+
+    def close(self) -> None:
+        self._accelerator.end_training()
+
+
+def open_distributed(report_to: Sequence[str], settings: BaseModel, directory: Path) -> Distributed:
+    """One process, or those of accelerate if this one was launched with others or trackers are wanted.
+
+    ``settings`` is what the trackers record of the run.
+
+    Raises ``TrainingError`` if a package that this needs is not installed.
+    """
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1 or "ACCELERATE_USE_FSDP" in os.environ
+    if not launched and not report_to:
+        return SingleProcess()
+    if find_spec("accelerate") is None:
+        why = "several processes need" if launched else "'report_to' needs"
+        raise TrainingError(f"{why} the package accelerate; pip install 'surefoot[train]'")
+    return Accelerated(report_to, settings, directory)
+
+
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor of which each process may hold a shard; every process has to call it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def shard_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """This process's shard of a full tensor, placed as ``like`` is."""
+    tensor = tensor.to(like.device)
+    return (
+        distribute_tensor(tensor, like.device_mesh, like.placements) if isinstance(like, DTensor) else tensor
+    )
+
+
+def _check_trackers(names: Iterable[str]) -> None:
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    for name in names:
+        if name not in LOGGER_TYPE_TO_CLASS:
+            raise TrainingError(
+                f"'report_to' has {name!r}; accelerate knows {', '.join(sorted(LOGGER_TYPE_TO_CLASS))}"
+            )
+        if name not in {str(known) for known in get_available_trackers()}:
+            raise TrainingError(
+                f"'report_to' has {name!r}, whose package is not installed; pip install {name}"
+            )
+
+
+def _flat(settings: BaseModel) -> dict[str, Any]:
+    """Settings as trackers take them: numbers and text."""
+    return {
+        name: value if isinstance(value, (int, float, str)) else str(value)
+        for name, value in settings.model_dump().items()
+    }
