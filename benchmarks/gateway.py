@@ -44,9 +44,8 @@ def serve(latency_s: float, database: str) -> None:
     """Run the server until its standard input is closed."""
     from surefoot.annotation.database import open_database
     from surefoot.gateway import Gateway, GatewaySettings
-    from surefoot.gateway.http.app import create_app
-    from surefoot.gateway.http.run import GracefulServer, server_of
-    from surefoot.gateway.http.settings import Limits, ServerSettings
+    from surefoot.gateway.app import GracefulServer, create_app, make_server
+    from surefoot.gateway.settings import Limits, ServerSettings
     from surefoot.policies.scripted import ScriptedPolicy
     from surefoot.protocols import ProblemTrace, SampleRequest
     from surefoot.records import StepScores, Usage
@@ -88,7 +87,7 @@ def serve(latency_s: float, database: str) -> None:
             limits=limits,
             log=db.gateway,
         )
-        server = server_of(create_app(settings, gateway=gateway, db=db), settings)
+        server = make_server(create_app(settings, gateway=gateway, keys=db.keys), settings)
         threading.Thread(target=announce, args=(server,), daemon=True).start()
         server.run()
 

@@ -13,8 +13,9 @@ from random import Random
 
 from conftest import CHEAP, make_lab
 
-from surefoot.annotation.database import Database, GatewayRecord, LabelInput, open_database
+from surefoot.annotation.database import Database, LabelInput, open_database
 from surefoot.errors import ConflictError
+from surefoot.gateway import GatewayRecord
 
 NOON = datetime(2031, 5, 4, 12, tzinfo=UTC)
 
@@ -22,7 +23,8 @@ WORK = """
 import json, sys
 from datetime import UTC, datetime
 from random import Random
-from surefoot.annotation.database import GatewayRecord, LabelInput, open_database
+from surefoot.annotation.database import LabelInput, open_database
+from surefoot.gateway import GatewayRecord
 
 url, project, user, endless = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "endless"
 db, rng, number = open_database(url, migrate=False), Random(user), 0

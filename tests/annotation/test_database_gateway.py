@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import text
 from test_database import HOSTILE, engine_of
 
-from surefoot.annotation.database import Database, GatewayCandidate, GatewayLog, GatewayRecord
+from surefoot.annotation.database import Database
 from surefoot.errors import NotFoundError, StoreError, UnavailableError
+from surefoot.gateway import GatewayCandidate, GatewayRecord, RecordStore
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
 
 
@@ -49,7 +50,7 @@ def record(clock, name: str = "r1", **more) -> GatewayRecord:
 
 
 def test_a_request_comes_back_whole(db: Database, clock) -> None:
-    log: GatewayLog = db.gateway
+    log: RecordStore = db.gateway
     given = record(clock, HOSTILE)
     log.write_all([given])
     log.write_all([given.model_copy(update={"status": 500})])

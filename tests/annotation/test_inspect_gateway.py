@@ -9,7 +9,7 @@ import pytest
 from annotation_room import Browser
 from inspection_room import Inspection, add_request, example_tree, open_inspection
 
-from surefoot.annotation.database import GatewayCandidate
+from surefoot.gateway import GatewayCandidate
 from surefoot.records import Problem, StepScores, Trace, now
 
 HOUR = timedelta(hours=1)

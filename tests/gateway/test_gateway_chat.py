@@ -163,7 +163,7 @@ def test_a_refusal_may_be_the_text():
         [choice] = client.chat.completions.create(model="best-of-2", **asked()).choices
         pieces = client.chat.completions.create(model="best-of-2", stream=True, **asked())
         last = [piece.choices[0] for piece in pieces]
-    assert "1 was asked for" in choice.message.content
+    assert "1 is required" in choice.message.content
     assert (choice.finish_reason, choice.message.refusal) == ("content_filter", None)
     assert "".join(piece.delta.content or "" for piece in last) == choice.message.content
     assert last[-1].finish_reason == "content_filter"

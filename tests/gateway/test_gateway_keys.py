@@ -14,10 +14,10 @@ from gateway_server import ask, served
 from openai import OpenAI
 
 from surefoot.annotation.database import open_database
-from surefoot.gateway.http.app import create_app
-from surefoot.gateway.http.auth import Door, TokenBucket
-from surefoot.gateway.http.errors import ApiError
-from surefoot.gateway.http.settings import ServerSettings, is_loopback
+from surefoot.gateway.app import create_app
+from surefoot.gateway.auth import KeyAuth, TokenBucket
+from surefoot.gateway.errors import ApiError
+from surefoot.gateway.settings import ServerSettings, is_loopback
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -46,17 +46,17 @@ def locked(tmp_path_factory):
             yield found
 
 
-def enter(db, key, need="client", headers=None, required=True):
-    door = Door(db, required=required)
-    given = {"host": "127.0.0.1:8000", **(headers or {})}
+def check(db, key, need="client", headers=None, required=True):
+    auth = KeyAuth(db.keys if db else None, required=required)
+    sent = {"host": "127.0.0.1:8000", **(headers or {})}
     if key:
-        given["authorization"] = f"Bearer {key}"
+        sent["authorization"] = f"Bearer {key}"
     try:
         return asyncio.run(
-            door.enter({name: value for name, value in given.items() if value is not None}, need)
+            auth.check({name: value for name, value in sent.items() if value is not None}, need)
         )
     finally:
-        door.close()
+        auth.close()
 
 
 def test_nothing_answers_without_a_key_or_with_a_wrong_one(locked):
@@ -137,27 +137,27 @@ def test_a_database_that_is_gone_opens_nothing_and_says_so(tmp_path):
         with closing(sqlite3.connect(tmp_path / "store.db")) as behind_its_back:
             behind_its_back.execute("DROP TABLE api_keys")
         with pytest.raises(ApiError) as caught:
-            enter(db, key)
+            check(db, key)
     assert caught.value.status == 503
 
 
 def test_on_loopback_a_known_key_only_says_whose_the_request_is(db):
     key, row = db.keys.create("alice", "client")
-    assert enter(db, key, required=False).id == row.id
-    assert enter(db, "anything", required=False) is None
-    assert enter(None, None, required=False) is None
+    assert check(db, key, required=False).id == row.id
+    assert check(db, "anything", required=False) is None
+    assert check(None, None, required=False) is None
     with pytest.raises(ApiError) as caught:
-        enter(db, None)
+        check(db, None)
     assert caught.value.status == 401
-    with pytest.raises(ValueError, match="db"):
+    with pytest.raises(ValueError, match="keys"):
         create_app(ServerSettings(host="::"))
 
 
 def test_without_keys_only_this_machine_is_answered(db):
     here = ("127.0.0.1", "localhost:8000", "LOCALHOST", "localhost.", "[::1]:8000", "[::1]", "127.0.0.9:1")
     for host in here:
-        assert enter(None, None, headers={"host": host}, required=False) is None
-    assert enter(None, None, headers={"origin": "http://localhost:3000"}, required=False) is None
+        assert check(None, None, headers={"host": host}, required=False) is None
+    assert check(None, None, headers={"origin": "http://localhost:3000"}, required=False) is None
     key, _ = db.keys.create("alice", "client")
     names = (
         "evil.example",
@@ -180,9 +180,9 @@ def test_without_keys_only_this_machine_is_answered(db):
     ]
     for headers in elsewhere:
         with pytest.raises(ApiError) as caught:
-            enter(db, None, headers=headers, required=False)
+            check(db, None, headers=headers, required=False)
         assert (caught.value.status, caught.value.code) == (403, "not_local")
-        assert enter(db, key, headers=headers, required=False).name == "alice"
+        assert check(db, key, headers=headers, required=False).name == "alice"
     with served() as found:
         assert ask(f"{found.root}/v1/models", headers={"Host": "evil.example"})[0] == 403
         assert ask(f"{found.root}/v1/models")[0] == 200
@@ -194,7 +194,7 @@ def test_a_key_opens_though_its_use_cannot_be_written(db, tmp_path, caplog):
         behind_its_back.execute(
             "CREATE TRIGGER full BEFORE UPDATE ON api_keys BEGIN SELECT RAISE(FAIL, 'disk full'); END"
         )
-    assert enter(db, key).name == "alice"
+    assert check(db, key).name == "alice"
 
 
 def test_beyond_loopback_keys_are_asked_for():
@@ -204,9 +204,9 @@ def test_beyond_loopback_keys_are_asked_for():
         "192.168.0.7",
         "example.org",
     ):
-        assert ServerSettings(host=host).asks_for_keys
-    assert not ServerSettings().asks_for_keys
-    assert ServerSettings(require_key=True).asks_for_keys
+        assert ServerSettings(host=host).needs_key
+    assert not ServerSettings().needs_key
+    assert ServerSettings(require_key=True).needs_key
     assert all(is_loopback(host) for host in ("127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"))
 
 
@@ -230,13 +230,13 @@ def test_keys_from_the_command_line(tmp_path):
     number, role, rate, *_, revoked, name = good("serve", "keys", "list", *here).out.rstrip().split("\t")
     assert (role, rate, revoked, name) == ("admin", "5", "-", "alice")
     with open_database(path) as db:
-        assert enter(db, key, "admin").name == "alice"
+        assert check(db, key, "admin").name == "alice"
     assert "client" in refused("serve", "keys", "add", "bob", "--role", "king", *here)
     assert "project" in refused("serve", "keys", "add", "bob", "--project", 7, *here)
     assert "no such user" in refused("serve", "keys", "add", "bob", "--user", "nobody", *here)
     good("serve", "keys", "revoke", number, *here)
     with open_database(path) as db, pytest.raises(ApiError):
-        enter(db, key, "admin")
+        check(db, key, "admin")
     assert "no key" in refused("serve", "keys", "revoke", 77, *here)
 
 

@@ -18,9 +18,9 @@ from starlette.testclient import TestClient
 
 from surefoot.gateway import Gateway
 from surefoot.gateway.admission import Admission
-from surefoot.gateway.http.app import create_app
-from surefoot.gateway.http.errors import ApiError
-from surefoot.gateway.http.settings import Limits, ServerSettings
+from surefoot.gateway.app import create_app
+from surefoot.gateway.errors import ApiError
+from surefoot.gateway.settings import Limits, ServerSettings
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import Problem
 
@@ -96,7 +96,7 @@ def test_bodies_are_bounded_in_bytes_and_depth():
 def test_pages_beside_the_gateway_keep_their_own_limits(tmp_path):
     room = open_room(tmp_path)
     settings = ServerSettings(limits=Limits(max_body_bytes=5000))
-    app = create_app(settings, gateway=Gateway(ScriptedPolicy(lines)), pages=room.app, db=room.db)
+    app = create_app(settings, gateway=Gateway(ScriptedPolicy(lines)), pages=room.app, keys=room.db.keys)
     admin = Browser(TestClient(app, base_url="http://localhost"))
     admin.sign_in("admin")
     page = f"/projects/{room.project}/files"
@@ -160,23 +160,23 @@ def test_places_are_given_in_order_and_come_back():
         admission = Admission(running=1, waiting=2)
         order = []
 
-        async def work(name, ticket):
-            async with ticket:
+        async def work(name, slot):
+            async with slot:
                 order.append(name)
                 await asyncio.sleep(0.01)
 
-        tasks = [asyncio.ensure_future(work(name, admission.ticket())) for name in "abc"]
+        tasks = [asyncio.ensure_future(work(name, admission.reserve())) for name in "abc"]
         with pytest.raises(ApiError) as caught:
-            admission.ticket()
+            admission.reserve()
         assert (caught.value.status, caught.value.retry_after_s > 0) == (429, True)
         await asyncio.sleep(0.005)
         tasks[1].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert order == ["a", "c"]
         assert (admission.running, admission.waiting) == (0, 0)
-        ticket = admission.ticket()
-        ticket.close()
-        ticket.close()
+        slot = admission.reserve()
+        slot.close()
+        slot.close()
         assert admission.waiting == 0
 
     asyncio.run(main())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from surefoot.annotation.database import open_database
-from surefoot.gateway import Monitor, MonitorSettings, resumed
+from surefoot.gateway import Monitor, MonitorSettings, resume_monitor
 from surefoot.gateway.monitor import Observations, kolmogorov_smirnov, stability_index
 from surefoot.policies.scripted import ScriptedPolicy
 
@@ -137,12 +137,12 @@ def test_a_restart_goes_on_where_the_log_ends(tmp_path):
             before = found.gateway.monitor.drift()
         log, name = db.gateway, LineScorer.name
         assert before.alarm
-        assert resumed(settings, log, policy="scripted", scorer=name).drift() == before
-        assert resumed(settings, log, policy="scripted", scorer="another").drift().psi is None
+        assert resume_monitor(settings, log, policy="scripted", scorer=name).drift() == before
+        assert resume_monitor(settings, log, policy="scripted", scorer="another").drift().psi is None
         later = settings.model_copy(update={"since": datetime.now(UTC)})
-        assert resumed(later, log, policy="scripted", scorer=name).drift().psi is None
+        assert resume_monitor(later, log, policy="scripted", scorer=name).drift().psi is None
         few = settings.model_copy(update={"reference": 20, "window": 25})
-        assert resumed(few, log, policy="scripted", scorer=name).drift().alarm
+        assert resume_monitor(few, log, policy="scripted", scorer=name).drift().alarm
         counts = {one.name: one.value for one in db.gateway.counters()}
         assert (counts["accepted"], counts["accepted_of"], counts["scores"]) == (5, 12, 65)
         assert counts["score_sum"] == pytest.approx(30 * 0.9 + 35 * 0.1)
@@ -157,7 +157,7 @@ def test_withheld_answers_are_no_scores_before_or_after_a_restart(tmp_path):
                 body = {"model": "best-of-2", "messages": [{"role": "user", "content": "x"}], **more}
                 assert ask(f"{found.url}/chat/completions", json_of(body))[0] == 200
             monitor = found.gateway.monitor
-        again = resumed(settings, db.gateway, policy="scripted", scorer=LineScorer.name)
+        again = resume_monitor(settings, db.gateway, policy="scripted", scorer=LineScorer.name)
         counts = {one.name: one.value for one in db.gateway.counters()}
     assert monitor.share("abstained") == 0.5
     assert counts["scores"] == 4 * 4  # four answers of four steps

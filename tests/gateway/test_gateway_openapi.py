@@ -7,7 +7,7 @@ import json
 import pytest
 from gateway_server import LineScorer, ask, lines, served
 
-from surefoot.gateway.http.settings import Limits
+from surefoot.gateway.settings import Limits
 from surefoot.policies.scripted import ScriptedPolicy
 
 

@@ -11,8 +11,8 @@ from fastapi import APIRouter, FastAPI
 from starlette.testclient import TestClient
 
 from surefoot.gateway import Gateway
-from surefoot.gateway.http.app import create_app
-from surefoot.gateway.http.settings import ServerSettings
+from surefoot.gateway.app import create_app
+from surefoot.gateway.settings import ServerSettings
 from surefoot.policies.scripted import ScriptedPolicy
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
@@ -88,7 +88,7 @@ def test_what_there_is_not_is_404_by_any_method(client: TestClient) -> None:
 def test_nothing_under_v1_is_told_without_a_key(tmp_path: Path) -> None:
     room = open_room(tmp_path)
     gateway = Gateway(ScriptedPolicy(lambda request, sample: "yes"))
-    app = create_app(ServerSettings(require_key=True), gateway=gateway, db=room.db)
+    app = create_app(ServerSettings(require_key=True), gateway=gateway, keys=room.db.keys)
     client = TestClient(app, base_url="http://localhost")
     for path in ("/v1/audio/speech", "/v1/chat/completions", "/v1/models", "/v1/models/some/one"):
         for method in METHODS:

@@ -116,7 +116,7 @@ def test_vllms_forms_for_texts_and_conversations(checkpoint, scripted):
     ]
     assert post(f"{scripted.root}/classify", {"messages": messages})[1]["data"][0]["label"] == "bad"
     refusals = [
-        (scripted, {"input": "text"}, "reads no tokens"),
+        (scripted, {"input": "text"}, "takes no tokens"),
         (checkpoint, {"input": [[10**9]]}, "token ids"),
         (checkpoint, {"input": [[5] * 65]}, "65 tokens"),
         (checkpoint, {"input": "x", "messages": messages}, "either"),

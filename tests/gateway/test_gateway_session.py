@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from surefoot.batching import Batcher
 from surefoot.errors import PolicyError
-from surefoot.gateway.session import RequestSession
+from surefoot.gateway.generation import RequestSession
 from surefoot.gateway.upstream import UpstreamPolicy
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import SampleRequest, Sampling, StreamsText

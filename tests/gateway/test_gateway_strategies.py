@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from surefoot.gateway import strategy_of
-from surefoot.gateway.http.errors import ApiError
+from surefoot.gateway.errors import ApiError
 
 FAMILIES = {
     "plain": "plain",

@@ -14,7 +14,7 @@ from gateway_server import LineScorer, lines, served, wait_until
 from openai import AsyncOpenAI, OpenAI
 from toy_search import HashScorer, random_solver
 
-from surefoot.gateway.http.settings import Limits
+from surefoot.gateway.settings import Limits
 from surefoot.policies.scripted import ScriptedPolicy
 
 MESSAGES = [{"role": "user", "content": "hello"}]

@@ -11,9 +11,8 @@ from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 from surefoot.gateway import Gateway, GatewaySettings
-from surefoot.gateway.http.app import create_app
-from surefoot.gateway.http.run import server_of
-from surefoot.gateway.http.settings import Limits, ServerSettings
+from surefoot.gateway.app import create_app, make_server
+from surefoot.gateway.settings import Limits, ServerSettings
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import StepScores, Usage
 
@@ -118,7 +117,9 @@ def served(policy=None, scorer=None, *, settings=None, limits=None, db=None, req
                 **more,
             )
             made["gateway"] = gateway
-            made["server"] = server_of(create_app(server_settings, gateway=gateway, db=db), server_settings)
+            made["server"] = make_server(
+                create_app(server_settings, gateway=gateway, keys=db.keys if db else None), server_settings
+            )
             made["loop"] = asyncio.get_running_loop()
             await made["server"].serve()
 

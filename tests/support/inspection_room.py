@@ -10,9 +10,10 @@ from typing import Any
 
 from annotation_room import SCRIPT, Browser, Room, open_room, text_trace
 
-from surefoot.annotation.database import Database, GatewayCandidate, GatewayRecord
+from surefoot.annotation.database import Database
 from surefoot.annotation.inspect import InspectSettings, install_inspection
 from surefoot.annotation.pages import PageSettings
+from surefoot.gateway import GatewayCandidate, GatewayRecord
 from surefoot.io import write_records
 from surefoot.records import Evidence, Problem, StepLabel, StepScores, Trace
 from surefoot.search.saved_tree import SavedNode, SavedTree

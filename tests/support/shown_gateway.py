@@ -7,7 +7,8 @@ from datetime import timedelta
 
 from inspection_room import NOON, add_request
 
-from surefoot.annotation.database import Database, GatewayCandidate
+from surefoot.annotation.database import Database
+from surefoot.gateway import GatewayCandidate
 from surefoot.records import Problem, StepScores, Trace, now
 from surefoot.search.saved_tree import SavedTree
 

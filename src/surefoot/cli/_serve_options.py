@@ -12,7 +12,7 @@ from surefoot.cli import _options as o
 from surefoot.cli.serve_accounts import DatabaseOption
 
 if TYPE_CHECKING:
-    from surefoot.gateway.http.settings import Limits
+    from surefoot.gateway.settings import Limits
 
 Prm = Annotated[
     str | None,
@@ -180,7 +180,7 @@ class Bounds:
 
     def limits(self) -> Limits:
         """The limits. Raises ``ValidationError`` (pydantic)."""
-        from surefoot.gateway.http.settings import Limits
+        from surefoot.gateway.settings import Limits
 
         return Limits(
             max_body_bytes=self.max_body,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from surefoot.annotation.database import Database
     from surefoot.gateway import GatewaySettings, Monitor, MonitorSettings
-    from surefoot.gateway.http.settings import Limits, ServerSettings
+    from surefoot.gateway.settings import Limits, ServerSettings
     from surefoot.models.scorer import CheckpointScorer
     from surefoot.protocols import Policy
 
@@ -43,9 +43,8 @@ def serve(
     from surefoot.annotation.database import open_database
     from surefoot.cli._shared import checked_options, open_policy, settings_file
     from surefoot.gateway import Gateway, MonitorSettings
-    from surefoot.gateway.http.app import create_app
-    from surefoot.gateway.http.run import server_of
-    from surefoot.gateway.http.settings import is_loopback
+    from surefoot.gateway.app import create_app, make_server
+    from surefoot.gateway.settings import is_loopback
 
     with checked_options():
         limits = bounds.limits()
@@ -72,7 +71,7 @@ def serve(
             verifying.prm, family=verifying.family, calibrated=verifying.calibrated, device=writing.device
         )
     with open_database(listening.database) as db:
-        if server.asks_for_keys and not any(key.revoked is None for key in db.keys.list()):
+        if server.needs_key and not any(key.revoked is None for key in db.keys.list()):
             typer.echo("there is no API key yet; make one with 'surefoot serve keys add NAME'", err=True)
         if listening.pages and not listening.secure_cookies and not is_loopback(server.host):
             typer.echo(
@@ -89,7 +88,9 @@ def serve(
             monitor=_monitor(watched, db, policy, scorer),
         )
         pages = _pages(listening, db) if listening.pages else None
-        server_of(create_app(server, gateway=gateway, pages=pages, db=db), server, log_level="info").run()
+        make_server(
+            create_app(server, gateway=gateway, pages=pages, keys=db.keys), server, log_level="info"
+        ).run()
 
 
 def _pages(listening: Listening, db: Database) -> FastAPI:
@@ -105,15 +106,15 @@ def _pages(listening: Listening, db: Database) -> FastAPI:
 def _monitor(
     settings: MonitorSettings, db: Database, policy: Policy, scorer: CheckpointScorer | None
 ) -> Monitor:
-    from surefoot.gateway import Monitor, resumed
+    from surefoot.gateway import Monitor, resume_monitor
 
     if scorer is None:
         return Monitor(settings)
-    return resumed(settings, db.gateway, policy=policy.name, scorer=scorer.name)
+    return resume_monitor(settings, db.gateway, policy=policy.name, scorer=scorer.name)
 
 
 def _server_settings(listening: Listening, limits: Limits) -> ServerSettings:
-    from surefoot.gateway.http.settings import ServerSettings
+    from surefoot.gateway.settings import ServerSettings
 
     return ServerSettings(
         host=listening.host,

@@ -1,16 +1,5 @@
-"""The gateway: chat and completions that are searched and verified; scores, verdicts, health, metrics."""
+"""The gateway: an OpenAI-compatible server that searches and verifies, with scores, health and metrics."""
 
-from surefoot.gateway.gateway import Gateway
-from surefoot.gateway.monitor import Monitor, MonitorSettings, resumed
-from surefoot.gateway.settings import GatewaySettings
-from surefoot.gateway.strategies import Strategy, strategy_of
+import lazy_loader
 
-__all__ = [
-    "Gateway",
-    "GatewaySettings",
-    "Monitor",
-    "MonitorSettings",
-    "Strategy",
-    "resumed",
-    "strategy_of",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""``/v1/chat/completions`` and ``/v1/completions``."""
+"""``/v1/chat/completions`` and ``/v1/completions``: request, plan, run, record, respond."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from surefoot.gateway.admission import Ticket
-from surefoot.gateway.answers import ChatAnswer, CompletionAnswer, chat_choice, text_choice
-from surefoot.gateway.attending import Emit, EventStream, attend
-from surefoot.gateway.chunks import ChatChunks, Chunks, TextChunks
-from surefoot.gateway.entries import Asked, new_id
-from surefoot.gateway.extension import TokenUsage, extension
+from surefoot.gateway.admission import Slot
+from surefoot.gateway.errors import declared
 from surefoot.gateway.gateway import Gateway
-from surefoot.gateway.http.errors import declared
-from surefoot.gateway.schemas import Candidates, ChatRequest, CompletionRequest, Drawing, Options
-from surefoot.gateway.settings import GatewaySettings
-from surefoot.gateway.tasks import Generation, Task
+from surefoot.gateway.plan import Generation, Plan
+from surefoot.gateway.request_log import LogEntry, new_id
+from surefoot.gateway.requests import ChatRequest, CompletionRequest, GenerationRequest, StrategyOptions
+from surefoot.gateway.responses import (
+    ChatResponse,
+    CompletionResponse,
+    TokenUsage,
+    chat_choice,
+    extension,
+    text_choice,
+)
+from surefoot.gateway.settings import Candidates, GatewaySettings
+from surefoot.gateway.streaming import ChatChunks, Chunks, Emit, EventStream, TextChunks
 
 _ERRORS = declared(400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
 _STREAM = {
@@ -34,57 +39,86 @@ def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     router = APIRouter(route_class=route_class, tags=["generate"])
     responses: dict[int | str, dict[str, Any]] = {200: _STREAM, **_ERRORS}
 
-    @router.post("/v1/chat/completions", response_model=ChatAnswer, responses=responses)
+    @router.post("/v1/chat/completions", response_model=ChatResponse, responses=responses)
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         """Answer a conversation, by the strategy that the model's name or `surefoot.strategy` says."""
-        order = _Order.of(gateway, request, body, "chatcmpl", gateway.planner.chat(body))
-        return await _answer(gateway, order)
+        exchange = _Exchange.of(gateway, request, body, "chatcmpl", gateway.planner.chat(body))
+        return await _respond(gateway, exchange)
 
-    @router.post("/v1/completions", response_model=CompletionAnswer, responses=responses)
+    @router.post("/v1/completions", response_model=CompletionResponse, responses=responses)
     async def completions(request: Request, body: CompletionRequest) -> Response:
         """Continue a prompt, by the strategy that the model's name or `surefoot.strategy` says."""
-        order = _Order.of(gateway, request, body, "cmpl", gateway.planner.completion(body))
-        return await _answer(gateway, order)
+        exchange = _Exchange.of(gateway, request, body, "cmpl", gateway.planner.completion(body))
+        return await _respond(gateway, exchange)
 
     return router
 
 
+async def _respond(gateway: Gateway, exchange: _Exchange) -> Response:
+    if exchange.body.stream:
+        slot = gateway.admission.reserve()
+        return EventStream(
+            _streamed(gateway, exchange, slot),
+            jobs=gateway.jobs,
+            keep_alive_s=gateway.limits.keep_alive_s,
+            on_disconnect=gateway.metrics.disconnects.inc,
+            on_end=slot.close,
+        )
+    generation = await gateway.serve(
+        exchange.request, lambda slot: gateway.generate(slot, exchange.entry, exchange.plan)
+    )
+    return Response(exchange.response(generation).model_dump_json(), media_type="application/json")
+
+
+def _streamed(
+    gateway: Gateway, exchange: _Exchange, slot: Slot
+) -> Callable[[Emit], Coroutine[Any, Any, None]]:
+    async def work(emit: Emit) -> None:
+        chunks = exchange.chunks(emit)
+        chunks.begin(exchange.plan.n)
+        chunks.end(await gateway.generate(slot, exchange.entry, exchange.plan, chunks))
+
+    return work
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Order:
-    """A request that is understood, and what its answer is called."""
+class _Exchange:
+    """A request with its plan and its entry in the log, and the form of its answer."""
 
     request: Request
-    body: Drawing
-    task: Task
-    asked: Asked
+    body: GenerationRequest
+    plan: Plan
+    entry: LogEntry
     settings: GatewaySettings
 
     @classmethod
-    def of(cls, gateway: Gateway, request: Request, body: Drawing, prefix: str, task: Task) -> _Order:
-        asked = Asked(
+    def of(
+        cls, gateway: Gateway, request: Request, body: GenerationRequest, prefix: str, plan: Plan
+    ) -> _Exchange:
+        entry = LogEntry(
             id=new_id(prefix),
             endpoint=request.url.path,
             model=body.model,
-            strategy=task.strategy.name,
-            problem=task.problem,
+            strategy=plan.strategy.name,
+            problem=plan.problem,
             key=request.state.key,
             policy=gateway.policy.name,
-            scorer=gateway.planner.scorer if task.strategy.needs_scorer else None,
-            parameters=_parameters(body, task),
+            scorer=gateway.planner.scorer if plan.strategy.needs_scorer else None,
+            parameters=_parameters(body, plan),
         )
-        return cls(request=request, body=body, task=task, asked=asked, settings=gateway.settings)
+        return cls(request=request, body=body, plan=plan, entry=entry, settings=gateway.settings)
 
     @property
     def candidates(self) -> Candidates:
-        return (self.body.surefoot or Options()).candidates or self.settings.candidates
+        return (self.body.surefoot or StrategyOptions()).candidates or self.settings.candidates
 
     @property
     def created(self) -> int:
-        return int(self.asked.created.timestamp())
+        return int(self.entry.created.timestamp())
 
-    def whole(self, generation: Generation) -> BaseModel:
+    def response(self, generation: Generation) -> BaseModel:
         fields: dict[str, Any] = {
-            "id": self.asked.id,
+            "id": self.entry.id,
             "created": self.created,
             "model": self.body.model,
             "usage": TokenUsage.of(generation.usage),
@@ -94,14 +128,14 @@ class _Order:
         if isinstance(self.body, ChatRequest):
             as_text = self.settings.refusal_as_text
             choices = [chat_choice(*pair, refusal_as_text=as_text) for pair in numbered]
-            return ChatAnswer(choices=choices, **fields)
-        return CompletionAnswer(choices=[text_choice(*pair) for pair in numbered], **fields)
+            return ChatResponse(choices=choices, **fields)
+        return CompletionResponse(choices=[text_choice(*pair) for pair in numbered], **fields)
 
     def chunks(self, emit: Emit) -> Chunks:
-        kind = ChatChunks if isinstance(self.body, ChatRequest) else TextChunks
-        return kind(
+        form = ChatChunks if isinstance(self.body, ChatRequest) else TextChunks
+        return form(
             emit,
-            id=self.asked.id,
+            id=self.entry.id,
             created=self.created,
             model=self.body.model,
             candidates=self.candidates,
@@ -110,38 +144,10 @@ class _Order:
         )
 
 
-def _parameters(body: Drawing, task: Task) -> dict[str, Any]:
-    """What was asked for, without texts that are elsewhere or may be long."""
-    left_out: dict[str, Any] = {"messages": True, "prompt": True, "model": True, "tools": True}
-    left_out["surefoot"] = {"problem"}
-    found = body.model_dump(mode="json", exclude_none=True, exclude=left_out)
+def _parameters(body: GenerationRequest, plan: Plan) -> dict[str, Any]:
+    """The parameters of a request, without texts that are elsewhere or may be long."""
+    excluded: dict[str, Any] = {"messages": True, "prompt": True, "model": True, "tools": True}
+    excluded["surefoot"] = {"problem"}
+    parameters = body.model_dump(mode="json", exclude_none=True, exclude=excluded)
     tools = getattr(body, "tools", None)
-    return {**found, "seed": task.seed, **({"tools": len(tools)} if tools else {})}
-
-
-async def _answer(gateway: Gateway, order: _Order) -> Response:
-    ticket = gateway.admission.ticket()
-    if order.body.stream:
-        return EventStream(
-            _streamed(gateway, order, ticket),
-            jobs=gateway.jobs,
-            keep_alive_s=gateway.limits.keep_alive_s,
-            left=gateway.metrics.left.inc,
-            ended=ticket.close,
-        )
-
-    try:
-        work = gateway.answer(ticket, order.asked, order.task)
-        generation = await attend(order.request.receive, gateway.jobs, work, gateway.metrics.left.inc)
-    finally:
-        ticket.close()
-    return Response(order.whole(generation).model_dump_json(), media_type="application/json")
-
-
-def _streamed(gateway: Gateway, order: _Order, ticket: Ticket) -> Callable[[Emit], Coroutine[Any, Any, None]]:
-    async def work(emit: Emit) -> None:
-        chunks = order.chunks(emit)
-        chunks.begin(order.task.n)
-        chunks.end(await gateway.answer(ticket, order.asked, order.task, chunks))
-
-    return work
+    return {**parameters, "seed": plan.seed, **({"tools": len(tools)} if tools else {})}

@@ -1,4 +1,4 @@
-"""The gateway itself: one policy, perhaps one scorer, and all that clients share of them."""
+"""The gateway itself: one policy, perhaps one scorer, and everything that requests share."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from contextlib import AsyncExitStack, contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from surefoot.annotation.database import GatewayLog, GatewayRecord
+from starlette.requests import Request
+
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.batching import Batcher
-from surefoot.gateway.admission import Admission, Ticket
-from surefoot.gateway.attending import Jobs
-from surefoot.gateway.chunks import Chunks
-from surefoot.gateway.entries import Asked
-from surefoot.gateway.generating import Generator
-from surefoot.gateway.http.errors import ApiError
-from surefoot.gateway.http.settings import Limits
+from surefoot.gateway.admission import Admission, Jobs, Slot, run_while_connected
+from surefoot.gateway.errors import ApiError
+from surefoot.gateway.generation import Generator
 from surefoot.gateway.metrics import Metrics
 from surefoot.gateway.monitor import Monitor, Observations
-from surefoot.gateway.planning import DEFAULT, Planner
-from surefoot.gateway.recording import Recorder
-from surefoot.gateway.schemas import Options
-from surefoot.gateway.settings import GatewaySettings
+from surefoot.gateway.plan import DEFAULT, GeneratedChoice, Generation, Plan, Planner, UsageMeter
+from surefoot.gateway.records import GatewayRecord, RecordStore
+from surefoot.gateway.request_log import LogEntry, Recorder
+from surefoot.gateway.requests import StrategyOptions
+from surefoot.gateway.settings import GatewaySettings, Limits
 from surefoot.gateway.strategies import PLAIN
-from surefoot.gateway.tasks import Account, Choice, Generation, Task
+from surefoot.gateway.streaming import Chunks
 from surefoot.gateway.upstream import StaysConnected, TakesExtraBody, UpstreamPolicy, UpstreamScorer
 from surefoot.protocols import Policy, ProblemTrace, StepScorer
 from surefoot.records import StepScores, Usage
@@ -36,17 +34,17 @@ from surefoot.scores import Aggregator
 T = TypeVar("T")
 MAX_SAMPLES = 1024
 """Samples of a batch of the policy; one request may be larger."""
-CLIENT_LEFT = 499
-"""Status, in the metrics and the record, of a request whose client left; nobody receives it."""
+CLIENT_DISCONNECTED = 499
+"""Status, in the metrics and the log, of a request whose client disconnected; nobody receives it."""
 _LOG = logging.getLogger("surefoot.gateway")
 
 
 class Gateway:
-    """Answers for many clients with one policy and one scorer, in common batches.
+    """Answers many clients with one policy and one scorer, in shared batches.
 
-    Make one an application; it serves one event loop. ``log``, such as ``Database.gateway``, keeps what was
-    answered and stays open; ``monitor`` says whether the model is still the one that was tested. Raises
-    :class:`surefoot.gateway.http.errors.ApiError` if the default strategy makes no sense.
+    Make one per application; it serves one event loop. ``log``, such as ``Database.gateway``, keeps what was
+    answered and stays open; ``monitor`` says whether the model still behaves as it did when it was tested.
+    Raises :class:`surefoot.gateway.errors.ApiError` if the default strategy makes no sense.
     """
 
     def __init__(
@@ -56,16 +54,16 @@ class Gateway:
         *,
         settings: GatewaySettings | None = None,
         limits: Limits | None = None,
-        log: GatewayLog | None = None,
+        log: RecordStore | None = None,
         monitor: Monitor | None = None,
     ) -> None:
         self.settings, self.limits = settings or GatewaySettings(), limits or Limits()
         self.monitor = monitor or Monitor()
         self.admission = Admission(running=self.limits.running, waiting=self.limits.waiting)
         self.metrics = Metrics(self.admission, self.monitor)
-        self.recorder = Recorder(log, lost=self.metrics.log_failures.inc)
+        self.recorder = Recorder(log, on_loss=self.metrics.log_failures.inc)
         self.jobs = Jobs()
-        self._held = AsyncExitStack()
+        self._connections = AsyncExitStack()
         self.policy = UpstreamPolicy(policy)
         self.scorer = UpstreamScorer(scorer, on_failure=self.metrics.scorer_failures.inc) if scorer else None
         self.batcher = Batcher(
@@ -78,13 +76,15 @@ class Gateway:
             on_batch=self.metrics.batches.observe,
         )
         self._checker = AnswerChecker("math")
-        self.grader = Grader(checker=self._checker, styles=self.settings.extract)
         self.generator = Generator(
-            batcher=self.batcher, policy=self.policy, grader=self.grader, spent=self.metrics.spent
+            batcher=self.batcher,
+            policy=self.policy,
+            grader=Grader(checker=self._checker, styles=self.settings.extract),
+            on_usage=self.metrics.add_usage,
         )
         card = getattr(scorer, "card", None)
-        named: Aggregator | None = getattr(card, "aggregation", None)
-        self.aggregation: Aggregator = self.settings.aggregation or named or "min"
+        card_aggregation: Aggregator | None = getattr(card, "aggregation", None)
+        self.aggregation: Aggregator = self.settings.aggregation or card_aggregation or "min"
         self.planner = Planner(
             policy=policy.name,
             takes_tools=isinstance(policy, TakesExtraBody),
@@ -93,46 +93,60 @@ class Gateway:
             limits=self.limits,
             aggregation=self.aggregation,
         )
-        default = self.planner.strategy(DEFAULT, Options())  # refused now rather than with the first request
+        # a default that makes no sense is refused now rather than with the first request
+        default = self.planner.strategy(DEFAULT, StrategyOptions())
         if self.settings.abstain_below is not None and default is PLAIN:
-            message = (
-                "abstain_below: the plain strategy has no scores to go by; choose another as the default"
-            )
+            message = "abstain_below: the plain strategy computes no scores; choose another as the default"
             raise ApiError(400, message, param="abstain_below", code="unsupported")
 
-    async def in_turn(self, ticket: Ticket, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What ``work`` gives, once there is a place. Raises :class:`ApiError` 504 if it takes too long."""
+    async def serve(self, request: Request, work: Callable[[Slot], Coroutine[Any, Any, T]]) -> T:
+        """What ``work`` returns; it is cancelled if the client disconnects or the server stops.
+
+        Raises :class:`ApiError`: 429 if there are too many requests, 503 while stopping.
+        """
+        slot = self.admission.reserve()
         try:
-            async with asyncio.timeout(self.limits.timeout_s), ticket:
+            return await run_while_connected(
+                request.receive, self.jobs, work(slot), self.metrics.disconnects.inc
+            )
+        finally:
+            slot.close()
+
+    async def run_in_slot(self, slot: Slot, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What ``work`` returns, once there is a slot. Raises :class:`ApiError` 504 if it takes too long."""
+        try:
+            async with asyncio.timeout(self.limits.timeout_s), slot:
                 return await work()
         except TimeoutError as error:
             message = f"no answer within {self.limits.timeout_s:g} s"
             raise ApiError(504, message, code="timeout") from error
 
-    async def answer(
-        self, ticket: Ticket, asked: Asked, task: Task, chunks: Chunks | None = None
+    async def generate(
+        self, slot: Slot, entry: LogEntry, plan: Plan, chunks: Chunks | None = None
     ) -> Generation:
-        """Answers to a task, once their record is kept. Raises :class:`ApiError`."""
-        shown = chunks.sent if chunks else {}
-        with self.failures_recorded(asked, task.account, shown):
-            return await self.in_turn(ticket, lambda: self._answer(asked, task, chunks))
+        """Answers of a plan, once their record is kept. Raises :class:`ApiError`."""
 
-    async def _answer(self, asked: Asked, task: Task, chunks: Chunks | None) -> Generation:
-        generation = await self.generator.generate(task, chunks.accepted if chunks else None)
-        seen = Observations()
-        for choice in generation.choices:
-            observe(seen, task, choice)
-        await self.record(asked.answered(usage=generation.usage, generation=generation, seen=seen))
-        self.metrics.generated.labels(task.strategy.family).inc(len(generation.choices))
-        self.monitor.add(seen)
-        return generation
+        async def generate_and_record() -> Generation:
+            generation = await self.generator.generate(plan, chunks.on_text if chunks else None)
+            observations = Observations()
+            for choice in generation.choices:
+                observe(observations, plan, choice)
+            await self.record(
+                entry.success(usage=generation.usage, generation=generation, observations=observations)
+            )
+            self.metrics.generated.labels(plan.strategy.family).inc(len(generation.choices))
+            self.monitor.add(observations)
+            return generation
+
+        with self.failures_recorded(entry, plan.meter, chunks.sent if chunks else {}):
+            return await self.run_in_slot(slot, generate_and_record)
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Step scores, in a batch with those of other clients. Raises :class:`ApiError` without a scorer."""
         if self.scorer is None:
             raise ApiError(400, "this server has no reward model", code="no_scorer")
         records = await self.batcher.score(items)
-        self.metrics.spent(sum((record.usage for record in records), Usage()))
+        self.metrics.add_usage(sum((record.usage for record in records), Usage()))
         return records
 
     async def record(self, record: GatewayRecord) -> None:
@@ -141,36 +155,38 @@ class Gateway:
             await self.recorder.write(record)
         except Exception as error:
             self.metrics.log_failures.inc()
-            _LOG.exception("an answer could not be written down")
-            raise ApiError(500, "the answer could not be written down", code="log_failed") from error
+            _LOG.exception("an answer could not be recorded")
+            raise ApiError(500, "the answer could not be recorded", code="log_failed") from error
 
     @contextmanager
     def failures_recorded(
-        self, asked: Asked, account: Account, shown: Mapping[int, str] = MappingProxyType({})
+        self, entry: LogEntry, meter: UsageMeter, sent: Mapping[int, str] = MappingProxyType({})
     ) -> Iterator[None]:
-        """Around the work for a request: what ends it early is written down, too, with its cost and what the
-        client has been ``shown``."""
+        """Around the work for a request: a failure is recorded too, with its cost and the text that was
+        ``sent``, by the number of the choice."""
         try:
             yield
         except ApiError as error:
-            self.recorder.note(asked.failed(error.status, error.message, account.usage, shown))
+            self.recorder.note(entry.failure(error.status, error.message, meter.usage, sent))
             raise
         except asyncio.CancelledError:
-            status, why = (503, "stopped") if self.admission.draining else (CLIENT_LEFT, "the client left")
-            self.recorder.note(asked.failed(status, why, account.usage, shown))
+            stopping = (503, "stopped")
+            disconnected = (CLIENT_DISCONNECTED, "the client disconnected")
+            status, reason = stopping if self.admission.draining else disconnected
+            self.recorder.note(entry.failure(status, reason, meter.usage, sent))
             raise
         except Exception as error:
-            self.recorder.note(asked.failed(500, type(error).__name__, account.usage, shown))
+            self.recorder.note(entry.failure(500, type(error).__name__, meter.usage, sent))
             raise
 
     async def open(self) -> None:
         """Connect to the policy's server, if there is one; before the first request, or not at all."""
         policy = self.policy.policy
         if isinstance(policy, StaysConnected):
-            await self._held.enter_async_context(policy.connected())
+            await self._connections.enter_async_context(policy.connected())
 
     async def stop(self, grace_s: float | None = None) -> int:
-        """Let nobody in, give what runs ``grace_s`` seconds, then hand it back; how much that was."""
+        """Refuse new requests, give running ones ``grace_s`` seconds, then cancel them; how many."""
         self.admission.draining = True
         until = time.monotonic() + (self.limits.grace_s if grace_s is None else grace_s)
         while (self.admission.running or self.admission.waiting) and time.monotonic() < until:
@@ -178,30 +194,30 @@ class Gateway:
         return self.jobs.stop()
 
     async def close(self) -> None:
-        """Free what is held. Call it once, at the end."""
+        """Free everything. Call it once, at the end."""
         self.admission.draining = True
         await asyncio.to_thread(self._checker.close)
         await self.recorder.close()
-        await self._held.aclose()
+        await self._connections.aclose()
 
 
-def observe(seen: Observations, task: Task, choice: Choice) -> None:
+def observe(observations: Observations, plan: Plan, choice: GeneratedChoice) -> None:
     """Note what the answer of a search says about policy and reward model."""
-    if task.strategy.search is None:
+    if plan.strategy.search is None:
         return
     result = choice.result
-    seen.count("abstained", choice.abstained)
+    observations.count("abstained", choice.abstained)
     if result.chosen is None:
         return
-    seen.count("unparsed", result.answer is None)
+    observations.count("unparsed", result.answer is None)
     if not result.scores:
         return
-    scores = result.scores[result.chosen].scores[len(task.kept) :]
+    scores = result.scores[result.chosen].scores[len(plan.initial_steps) :]
     if not choice.abstained:
-        seen.score(scores)
-    seen.count("unscored", None in scores)
-    threshold = task.strategy.threshold
+        observations.score(scores)
+    observations.count("unscored", None in scores)
+    threshold = plan.strategy.threshold
     if threshold is not None:
         accepted = sum(score is None or score >= threshold for score in scores)
-        seen.count("accepted", True, accepted)
-        seen.count("accepted", False, len(scores) - accepted + len(choice.dropped))
+        observations.count("accepted", True, accepted)
+        observations.count("accepted", False, len(scores) - accepted + len(choice.dropped))

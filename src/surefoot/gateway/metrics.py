@@ -1,4 +1,4 @@
-"""Prometheus metrics of one gateway, in a registry of its own."""
+"""Prometheus metrics of one gateway, in a separate registry."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Metrics:
         self.generated = Counter(
             "surefoot_choices", "Choices handed out, by strategy.", ["strategy"], registry=registry
         )
-        self.left = Counter(
-            "surefoot_clients_left", "Clients that left before their answer.", registry=registry
+        self.disconnects = Counter(
+            "surefoot_clients_left", "Clients that disconnected before their answer.", registry=registry
         )
         self.scorer_failures = Counter(
             "surefoot_scorer_failures", "Traces for which the reward model raised.", registry=registry
         )
         self.log_failures = Counter(
-            "surefoot_log_failures", "Answers that could not be written down.", registry=registry
+            "surefoot_log_failures", "Answers that could not be recorded.", registry=registry
         )
         self.batches = Histogram(
             "surefoot_policy_batch_samples",
@@ -58,7 +58,7 @@ class Metrics:
         )
         registry.register(_Gauges(lambda: _gauges(admission, monitor)))
 
-    def spent(self, usage: Usage) -> None:
+    def add_usage(self, usage: Usage) -> None:
         """Count tokens."""
         self.tokens.labels("prompt").inc(usage.prompt_tokens)
         self.tokens.labels("completion").inc(usage.completion_tokens)

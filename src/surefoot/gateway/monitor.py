@@ -9,40 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pydantic import AwareDatetime, Field
-
-from surefoot.annotation.database import ScoredRequest
-from surefoot.annotation.database.gateway_log import RequestLog
-from surefoot.gateway.http.settings import Settings
+from surefoot.gateway.records import LoggedScores, ScoreHistory
+from surefoot.gateway.settings import MonitorSettings
 
 Share = Literal["accepted", "abstained", "unparsed", "unscored"]
-"""accepted: steps, or given solutions, that were accepted; abstained: answers that were withheld or missing;
+"""accepted: steps, or solutions of clients, that were accepted; abstained: answers withheld or missing;
 unparsed: answers of a search without a final answer in them; unscored: of a search with a scorer, answers
 with a step that has no score."""
 
 SMOOTHING = 0.5
 """Added to each bin's count, so that an empty bin does not make the index infinite."""
-
-
-class MonitorSettings(Settings):
-    """Windows and alarms."""
-
-    since: AwareDatetime | None = None
-    """When the reference begins, for a server whose log holds earlier answers; ``None`` = with the first."""
-
-    reference: int = Field(default=2000, ge=20)
-    """Scores of the reference window: the first that are seen, unless a reference is given."""
-    window: int = Field(default=1000, ge=20)
-    """Latest scores, and latest events of a share."""
-    least: int = Field(default=200, ge=1)
-    """Scores or events below which nothing is said."""
-    bins: int = Field(default=10, ge=2, le=100)
-    psi_above: float = Field(default=0.25, gt=0)
-    """Alarm of the population stability index; 0.1 to 0.25 is usually called a moderate shift."""
-    accepted_below: float = Field(default=0.2, ge=0, le=1)
-    abstained_above: float = Field(default=0.3, ge=0, le=1)
-    unparsed_above: float = Field(default=0.3, ge=0, le=1)
-    unscored_above: float = Field(default=0.1, ge=0, le=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +36,14 @@ class Drift:
 
 @dataclass
 class Observations:
-    """What a request tells the monitor."""
+    """What the monitor learns from a request."""
 
     scores: list[float] = field(default_factory=list)
     events: list[tuple[Share, bool, int]] = field(default_factory=list)
     """Share, whether it happened, how often."""
 
     def score(self, values: Sequence[float | None]) -> None:
-        """Step scores of an answer; those that are unknown are passed over."""
+        """Step scores of an answer; unknown ones are skipped."""
         self.scores.extend(value for value in values if value is not None and math.isfinite(value))
 
     def count(self, share: Share, happened: bool, times: int = 1) -> None:
@@ -76,13 +52,13 @@ class Observations:
 
     def tally(self) -> dict[str, float]:
         """For counters by the hour: ``accepted`` of ``accepted_of`` …, and ``score_sum`` over ``scores``."""
-        found: dict[str, float] = {}
+        tally: dict[str, float] = {}
         for share, happened, times in self.events:
-            found[share] = found.get(share, 0) + happened * times
-            found[f"{share}_of"] = found.get(f"{share}_of", 0) + times
+            tally[share] = tally.get(share, 0) + happened * times
+            tally[f"{share}_of"] = tally.get(f"{share}_of", 0) + times
         if self.scores:
-            found |= {"scores": len(self.scores), "score_sum": math.fsum(self.scores)}
-        return found
+            tally |= {"scores": len(self.scores), "score_sum": math.fsum(self.scores)}
+        return tally
 
 
 class Monitor:
@@ -104,15 +80,15 @@ class Monitor:
             "unscored": deque(maxlen=self.settings.window),
         }
 
-    def add(self, seen: Observations) -> None:
-        """Take note of a request."""
-        for value in seen.scores:
+    def add(self, observations: Observations) -> None:
+        """Add what a request showed."""
+        for value in observations.scores:
             if not self._complete:
                 self._reference.append(value)
                 self._complete = len(self._reference) >= self.settings.reference
             else:
                 self._recent.append(value)
-        for share, happened, times in seen.events:
+        for share, happened, times in observations.events:
             self._events[share].extend([happened] * min(times, self.settings.window))
 
     def share(self, share: Share) -> float | None:
@@ -149,8 +125,9 @@ class Monitor:
         )
 
 
-def resumed(settings: MonitorSettings, log: RequestLog, *, policy: str, scorer: str) -> Monitor:
-    """A monitor that goes on from the answers in a log: a restart must not make what drifted the reference.
+def resume_monitor(settings: MonitorSettings, log: ScoreHistory, *, policy: str, scorer: str) -> Monitor:
+    """A monitor that resumes from the answers in a log, so that a restart does not make drifted scores the
+    reference.
 
     The windows of scores are filled as they were; the shares begin anew. Raises ``StoreError``.
     """
@@ -158,19 +135,19 @@ def resumed(settings: MonitorSettings, log: RequestLog, *, policy: str, scorer: 
     first = log.scores(policy=policy, scorer=scorer, since=settings.since, limit=settings.reference)
     last = (first[-1].created, first[-1].request_id) if first else None
     for row in first:
-        monitor.add(_seen(row))
+        monitor.add(_observations(row))
     for row in log.scores(
         policy=policy, scorer=scorer, since=settings.since, latest=True, limit=settings.window
     ):
         if last is not None and (row.created, row.request_id) > last:
-            monitor.add(_seen(row))
+            monitor.add(_observations(row))
     return monitor
 
 
-def _seen(row: ScoredRequest) -> Observations:
-    seen = Observations()
-    seen.score(row.scores)
-    return seen
+def _observations(row: LoggedScores) -> Observations:
+    observations = Observations()
+    observations.score(row.scores)
+    return observations
 
 
 def stability_index(reference: Sequence[float], recent: Sequence[float], bins: int = 10) -> float:

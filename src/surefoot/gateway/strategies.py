@@ -1,4 +1,4 @@
-"""Strategies by name: how a request's answer is found."""
+"""Strategies by name: how a request is answered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from surefoot.gateway.http.errors import ApiError
+from surefoot.gateway.errors import ApiError
 from surefoot.search import (
     DVTS,
     MCTS,
@@ -20,8 +20,8 @@ from surefoot.search import (
 )
 
 StreamMode = Literal["end", "chain", "common"]
-"""When a stream shows text. end: when all is done; chain: there is one solution, and what a request for its
-next step begins with has been accepted; common: what all solutions that are still possible begin with."""
+"""When a stream sends text. end: when everything is done; chain: there is one solution, and the prefix of a
+request for its next step has been accepted; common: what all solutions still possible begin with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Strategy:
 
     name: str
     search: Search | None
-    """``None`` = what the policy writes is handed out."""
+    """``None`` = what the policy writes is the answer."""
     draws: int
     """Solutions, or next steps of a round, that are drawn at once."""
     needs_scorer: bool
@@ -38,12 +38,12 @@ class Strategy:
 
     @property
     def family(self) -> str:
-        """The name without its numbers; of these there are few, whatever clients ask for."""
+        """The name without its numbers: a metric's label, so there must be few, whatever clients send."""
         return _NUMBERS.sub("", self.name)
 
     @property
     def threshold(self) -> float | None:
-        """Score from which on a step is accepted, where steps are."""
+        """Lowest score of an accepted step, for a strategy that accepts steps."""
         return self.search.threshold if isinstance(self.search, StepResampling) else None
 
 
@@ -58,7 +58,7 @@ _FORMS = (
 
 def strategy_of(name: str, *, threshold: float, retries: int) -> Strategy | None:
     """A strategy from its name, such as ``best-of-16``, ``beam-4x4`` (width x expand) or ``dvts-4x4`` (trees
-    x expand); ``None`` = that is no strategy's name. Raises :class:`ApiError` for numbers that make none.
+    x expand); ``None`` = not the name of a strategy. Raises :class:`ApiError` for impossible numbers.
     """
     if name == PLAIN.name:
         return PLAIN
@@ -66,17 +66,17 @@ def strategy_of(name: str, *, threshold: float, retries: int) -> Strategy | None
         search = StepResampling(n=1, threshold=threshold, retries=retries, rule="first", name=name)
         return Strategy(name=name, search=search, draws=1, needs_scorer=True, stream_mode="chain")
     for pattern, make in _MAKERS.items():
-        found = re.fullmatch(pattern, name)
-        if found:
+        match = re.fullmatch(pattern, name)
+        if match:
             try:
-                return make(name, *(int(number) for number in found.groups()))
+                return make(name, *(int(number) for number in match.groups()))
             except ValueError as error:
                 raise ApiError(400, f"strategy {name!r}: {error}", param="strategy") from error
     return None
 
 
 def unknown_strategy(name: str) -> ApiError:
-    """The error for a strategy that there is not."""
+    """The error for an unknown strategy."""
     return ApiError(400, f"there is no strategy {name[:100]!r}; choose from {_FORMS}", param="strategy")
 
 
@@ -99,7 +99,7 @@ def _scored(name: str, n: int, make: Callable[[str, int], Search]) -> Strategy:
     return Strategy(name=name, search=make(name, n), draws=n, needs_scorer=True)
 
 
-# one spelling a strategy: names are kept, and a name that is written otherwise would be another
+# one spelling per strategy: names are recorded, and another spelling would count as another strategy
 _N, _W = "0|[1-9][0-9]{0,3}", "0|[1-9][0-9]{0,2}"
 _MAKERS: dict[str, Callable[..., Strategy]] = {
     f"best-of-({_N})": lambda name, n: _sampled(name, n, "best_of_n"),

@@ -30,15 +30,6 @@ from .database import open_database as open_database
 from .gateway_log import Counter as Counter
 from .gateway_log import GatewayRow as GatewayRow
 from .gateway_log import ScoredRequest as ScoredRequest
-from .gateway_record import (
-    GatewayCandidate as GatewayCandidate,
-)
-from .gateway_record import (
-    GatewayLog as GatewayLog,
-)
-from .gateway_record import (
-    GatewayRecord as GatewayRecord,
-)
 from .labelling import (
     Adjudication as Adjudication,
 )

@@ -26,7 +26,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
 from surefoot.annotation.database.engine import Connections
-from surefoot.annotation.database.gateway_record import GatewayCandidate, GatewayRecord
 from surefoot.annotation.database.schema import (
     METADATA,
     Computed,
@@ -40,6 +39,7 @@ from surefoot.annotation.database.schema import (
     table,
 )
 from surefoot.errors import NotFoundError, StoreError
+from surefoot.gateway.records import GatewayCandidate, GatewayRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class ScoredRequest:
 
 
 class RequestLog:
-    """Repository of the gateway's requests; implements the ``GatewayLog`` protocol."""
+    """Repository of the gateway's requests; implements ``RecordStore`` and ``ScoreHistory`` of ``surefoot.gateway``."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections

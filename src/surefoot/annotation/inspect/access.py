@@ -12,7 +12,7 @@ from pydantic import Field
 
 from surefoot.annotation.pages.context import Visitor
 from surefoot.errors import ForbiddenError, NotFoundError, StoreError
-from surefoot.gateway.http.settings import Settings
+from surefoot.gateway.settings import Settings
 
 _PART: Final = re.compile(r"[A-Za-z0-9_=+,@][A-Za-z0-9_=+,@.-]{0,199}", re.ASCII)
 _MOST_PARTS: Final = 8

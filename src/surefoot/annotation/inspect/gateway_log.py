@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import GatewayCandidate, GatewayRow
+from surefoot.annotation.database import GatewayRow
 from surefoot.annotation.inspect.access import (
     asked,
     choice,
@@ -26,6 +26,7 @@ from surefoot.annotation.pages.context import pages_of
 from surefoot.annotation.pages.render import show, twin
 from surefoot.annotation.pages.visitors import SignedIn
 from surefoot.errors import NotFoundError, StoreError
+from surefoot.gateway.records import GatewayCandidate
 from surefoot.records import Trace
 from surefoot.search.saved_tree import SavedTree
 

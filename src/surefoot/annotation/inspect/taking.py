@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import Database, GatewayRecord
+from surefoot.annotation.database import Database
 from surefoot.annotation.inspect.gateway_log import request_filters
 from surefoot.annotation.pages.context import enter, pages_of, require_admin
 from surefoot.annotation.pages.forms import CheckedForm
 from surefoot.annotation.pages.render import show
 from surefoot.annotation.pages.visitors import SignedIn
 from surefoot.errors import NotFoundError, StoreError
+from surefoot.gateway.records import GatewayRecord
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.segment import BlankLine, Line, segment_trace
 

@@ -18,7 +18,7 @@ from surefoot.annotation.database import Project, Role
 from surefoot.annotation.pages.mathematics import mathematics
 from surefoot.annotation.pages.shown import instructions_html, moment, percent, seconds, sign, sign_name
 from surefoot.errors import ForbiddenError, NotFoundError
-from surefoot.gateway.http.settings import Settings
+from surefoot.gateway.settings import Settings
 
 if TYPE_CHECKING:
     from surefoot.annotation.database import Database

@@ -10,9 +10,9 @@ import numpy as np
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from surefoot.gateway.http.errors import ApiError, printable, response_of
+from surefoot.gateway.errors import ApiError, printable, response_of
 
-_DRAINED = 16
+_MAX_DRAINED = 16
 """A refused body is still read up to so many times the bound: a client that writes before it reads would
 otherwise see a broken connection, not the answer."""
 
@@ -31,13 +31,13 @@ class BodyLimit:
         if _declared_length(scope) > self.max_bytes:
             await self._refuse(scope, receive, send)
             return
-        seen = 0
+        size = 0
 
         async def counted() -> Message:
-            nonlocal seen
+            nonlocal size
             message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self.max_bytes:
+            size += len(message.get("body", b""))
+            if size > self.max_bytes:
                 raise self._error()
             return message
 
@@ -45,7 +45,7 @@ class BodyLimit:
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         drained = 0
-        while drained < _DRAINED * self.max_bytes:
+        while drained < _MAX_DRAINED * self.max_bytes:
             message = await receive()
             drained += len(message.get("body", b""))
             if not message.get("more_body"):
@@ -70,12 +70,14 @@ async def require_shallow(request: Request, max_depth: int) -> None:
     """
     body = await request.body()
     if b"\0" in body or not _is_utf8(body):  # brackets of UTF-16 and UTF-32 cannot be counted so
-        raise ApiError(400, "the body is no JSON in UTF-8", code="encoding")
+        raise ApiError(400, "the body is not JSON in UTF-8", code="encoding")
     if json_depth(body, stop=max_depth) > max_depth:
         raise ApiError(400, f"the JSON is nested more than {max_depth} deep", code="nested_too_deeply")
     if has_half_surrogate(body):
         where = _field_with_surrogate(body)
-        message = f"{where or 'the body'}: half of a surrogate pair is no character; send both or neither"
+        message = (
+            f"{where or 'the body'}: half of a surrogate pair is not a character; send both halves or neither"
+        )
         raise ApiError(400, message, param=where, code="encoding")
 
 
@@ -88,7 +90,7 @@ _SIGNS[list(b"[{")], _SIGNS[list(b"]}")] = 1, -1
 def json_depth(body: bytes, *, stop: int) -> int:
     """How deeply arrays and objects are nested, counted up to ``stop`` + 1; for valid JSON in UTF-8.
 
-    Of a body that is not valid, what stands before the first error is counted as a parser would, or more.
+    In a body that is not valid, everything before the first error is counted as a parser would, or higher.
     """
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the quotes that are left begin and end strings
     marks = np.frombuffer(plain.translate(None, _UNMARKED), np.uint8)

@@ -6,30 +6,28 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from surefoot.gateway.settings import Candidates
 from surefoot.scores import Aggregator
-
-Candidates = Literal["all", "chosen", "none"]
-"""Which solutions an answer shows beside the chosen text."""
 
 _NEUTRAL = {"top_k": (0, -1), "min_p": (0,), "repetition_penalty": (1,), "repeat_penalty": (1,)}
 """Fields of other servers that would change the answer, with the values at which they do nothing."""
 
 
-class Sent(BaseModel):
-    """Base of what clients send: types are not converted, and fields that nobody knows are passed over."""
+class RequestModel(BaseModel):
+    """Base of what clients send: types are not converted, and unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
 
 
-class Options(BaseModel):
-    """Field ``surefoot`` of a request: what the OpenAI interface has no word for."""
+class StrategyOptions(BaseModel):
+    """Field ``surefoot`` of a request: what the OpenAI interface has no field for."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     strategy: str | None = Field(default=None, max_length=100)
     """Takes precedence over the model's name."""
     problem: str | None = Field(default=None, min_length=1)
-    """What the reward model is told that the problem is; else the last message of the user, or the prompt."""
+    """The problem as the reward model reads it; default: the last user message, or the prompt."""
     threshold: float | None = Field(default=None, ge=0, le=1)
     retries: int | None = Field(default=None, ge=0, le=100)
     abstain_below: float | None = Field(default=None, ge=0, le=1)
@@ -41,40 +39,40 @@ class Options(BaseModel):
     """``null`` = as the server says."""
 
 
-class StreamOptions(Sent):
+class StreamOptions(RequestModel):
     """What a stream holds besides text."""
 
     include_usage: bool = False
 
 
-class TextPart(Sent):
-    """A piece of a message; only text is read here."""
+class TextPart(RequestModel):
+    """A piece of a message; only text is supported."""
 
     type: Literal["text"]
     text: str
 
 
-class SentFunction(Sent):
+class InputFunctionCall(RequestModel):
     """Function and arguments of a tool call."""
 
     name: str
     arguments: str = "{}"
 
 
-class SentToolCall(Sent):
+class InputToolCall(RequestModel):
     """A tool call that the assistant made earlier."""
 
     id: str | None = None
     type: Literal["function"] = "function"
-    function: SentFunction
+    function: InputFunctionCall
 
 
-class ChatMessage(Sent):
+class ChatMessage(RequestModel):
     """A message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
-    tool_calls: list[SentToolCall] | None = None
+    tool_calls: list[InputToolCall] | None = None
     tool_call_id: str | None = None
 
     @property
@@ -91,14 +89,14 @@ class ChatMessage(Sent):
             for part in content:
                 kind = part.get("type") if isinstance(part, dict) else None
                 if isinstance(kind, str) and kind != "text":
-                    raise ValueError(f"parts of type {kind[:40]!r} are not read here; send text")
+                    raise ValueError(f"parts of type {kind[:40]!r} are not supported here; send text")
         return content
 
 
 StopText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class Drawing(Sent):
+class GenerationRequest(RequestModel):
     """What both generating interfaces share."""
 
     model: str = Field(max_length=300)
@@ -111,7 +109,7 @@ class Drawing(Sent):
     max_tokens: int | None = Field(default=None, ge=1)
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    surefoot: Options | None = None
+    surefoot: StrategyOptions | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
@@ -134,13 +132,13 @@ class Drawing(Sent):
         return self
 
     def unsupported(self) -> list[str]:
-        """Fields that are set to something which would change the answer, and cannot be minded."""
-        found = [name for name, nothing in _NEUTRAL.items() if getattr(self, name) not in (None, *nothing)]
+        """Fields that would change the answer, and are not supported."""
+        names = [name for name, nothing in _NEUTRAL.items() if getattr(self, name) not in (None, *nothing)]
         penalties = ("frequency_penalty", "presence_penalty", "logit_bias")
-        return [*found, *(name for name in penalties if getattr(self, name))]
+        return [*names, *(name for name in penalties if getattr(self, name))]
 
 
-class ChatRequest(Drawing):
+class ChatRequest(GenerationRequest):
     """Body of ``/v1/chat/completions``."""
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=1000)
@@ -153,14 +151,14 @@ class ChatRequest(Drawing):
     response_format: dict[str, Any] | None = None
 
     def unsupported(self) -> list[str]:
-        """As :meth:`Drawing.unsupported`."""
-        found = [name for name in ("logprobs", "top_logprobs") if getattr(self, name)]
+        """As :meth:`GenerationRequest.unsupported`."""
+        names = [name for name in ("logprobs", "top_logprobs") if getattr(self, name)]
         if (self.response_format or {}).get("type", "text") != "text":
-            found.append("response_format")
-        return [*super().unsupported(), *found]
+            names.append("response_format")
+        return [*super().unsupported(), *names]
 
 
-class CompletionRequest(Drawing):
+class CompletionRequest(GenerationRequest):
     """Body of ``/v1/completions``."""
 
     prompt: str
@@ -170,6 +168,6 @@ class CompletionRequest(Drawing):
     best_of: int | None = None
 
     def unsupported(self) -> list[str]:
-        """As :meth:`Drawing.unsupported`; for ``best_of`` there are strategies."""
-        found = [name for name in ("logprobs", "echo", "suffix") if getattr(self, name)]
-        return [*super().unsupported(), *found, *(["best_of"] if (self.best_of or 1) > 1 else [])]
+        """As :meth:`GenerationRequest.unsupported`; for ``best_of`` there are strategies."""
+        names = [name for name in ("logprobs", "echo", "suffix") if getattr(self, name)]
+        return [*super().unsupported(), *names, *(["best_of"] if (self.best_of or 1) > 1 else [])]

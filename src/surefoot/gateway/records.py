@@ -1,4 +1,4 @@
-"""What the gateway writes down of each request, and the protocol it writes through. No database in it."""
+"""What the gateway records of each request, and the protocols of the stores that it needs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from surefoot.records import Problem, Record, StepScores, Trace, Usage
 
 Decision = Literal["accept", "reject", "unscored"]
-"""unscored: no step is known to be bad, but not all have a score."""
+"""unscored: no step is known to be bad, but some have no score."""
 
 
 class GatewayCandidate(BaseModel):
-    """One solution that the strategy considered, or that the client gave."""
+    """One solution that the strategy considered, or that the client sent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -23,9 +23,9 @@ class GatewayCandidate(BaseModel):
     chosen: bool
     """Whether it became an answer."""
     choice: int | None = Field(default=0, ge=0)
-    """The answer that it was considered for, counted from 0; ``None`` = the client gave it."""
+    """The answer that it was considered for, counted from 0; ``None`` = the client sent it."""
     weight: int = Field(default=1, ge=1)
-    """How often it was found."""
+    """How often it was drawn."""
     score: float | None = None
     """What the strategy ranked it by; ``None`` = not scored."""
     scores: StepScores | None = None
@@ -42,7 +42,7 @@ class GatewayRecord(Record):
     endpoint: str
     """``/v1/chat/completions`` …"""
     model: str
-    """What the client asked for."""
+    """The model that the client named."""
     strategy: str
     """``best-of-16``, ``beam-4x4`` …; the empty text where none applies."""
     policy: str | None = None
@@ -50,7 +50,7 @@ class GatewayRecord(Record):
     scorer: str | None = None
     """Who scored them; ``None`` = nobody."""
     status: int
-    """HTTP status that was answered; 499 = the client left."""
+    """HTTP status that was answered; 499 = the client disconnected."""
     error: str | None = None
     latency_ms: float = Field(ge=0)
     usage: Usage = Usage()
@@ -61,17 +61,17 @@ class GatewayRecord(Record):
     """The prompt as a problem."""
     candidates: tuple[GatewayCandidate, ...] = ()
     trees: dict[int, Any] = Field(default_factory=dict)
-    """All steps that a search drew, by the answer it was for, where some were given up: the JSON of
+    """All steps that a search drew, by the answer it was for, where some were dropped: the JSON of
     ``surefoot.search.saved_tree.SavedTree``."""
     decision: Decision | None = None
-    """The verdict on a solution that the client gave."""
+    """The verdict on a solution that the client sent."""
     request: dict[str, Any] = Field(default_factory=dict)
-    """The parameters asked for (n, temperature, seed …), without the messages."""
+    """The parameters of the request (n, temperature, seed …), without the messages."""
     tally: dict[str, float] = Field(default_factory=dict)
     """What the request adds to the counters of its hour."""
 
 
-class GatewayLog(Protocol):
+class RecordStore(Protocol):
     """Where the gateway writes. ``Database.gateway`` is one; a list in a test is another."""
 
     def write_all(self, records: Sequence[GatewayRecord]) -> None:
@@ -80,4 +80,64 @@ class GatewayLog(Protocol):
 
     def ping(self) -> None:
         """Return if records can be written now. Raises ``UnavailableError``; blocks."""
+        ...
+
+
+class LoggedScores(Protocol):
+    """Step scores of one logged request."""
+
+    @property
+    def created(self) -> datetime: ...
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def scores(self) -> Sequence[float | None]: ...
+
+
+class ScoreHistory(Protocol):
+    """Scores of earlier answers, from which a monitor resumes. ``Database.gateway`` is one."""
+
+    def scores(
+        self,
+        *,
+        policy: str,
+        scorer: str,
+        since: datetime | None = None,
+        latest: bool = False,
+        limit: int = 2000,
+    ) -> Sequence[LoggedScores]:
+        """Those of the first ``limit`` requests from ``since`` on, or of the ``latest``, oldest first."""
+        ...
+
+
+class AuthorizedKey(Protocol):
+    """An API key as the gateway sees it. ``surefoot.annotation.database.ApiKey`` is one."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def project_id(self) -> int | None: ...
+
+    @property
+    def rate_limit(self) -> int | None: ...
+
+
+class KeyStore(Protocol):
+    """Where keys are looked up. ``Database.keys`` is one. Both methods block and raise ``StoreError``."""
+
+    def authenticate(self, key: str) -> AuthorizedKey | None:
+        """The key that this secret belongs to; ``None`` if it is unknown or revoked."""
+        ...
+
+    def note_use(self, key: Any) -> None:
+        """Record that ``key``, as ``authenticate`` returned it, was used now."""
         ...

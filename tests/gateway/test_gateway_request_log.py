@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 
 from gateway_server import LineScorer, ask, lines, served, wait_until
 
-from surefoot.annotation.database import GatewayRecord, open_database
+from surefoot.annotation.database import open_database
 from surefoot.errors import StoreError, UnavailableError
-from surefoot.gateway.http.settings import Limits
-from surefoot.gateway.recording import Recorder
+from surefoot.gateway import GatewayRecord
+from surefoot.gateway.request_log import Recorder
+from surefoot.gateway.settings import Limits
 from surefoot.policies.scripted import ScriptedPolicy
 
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -138,7 +139,7 @@ def test_notes_are_bounded_and_what_is_lost_is_counted(caplog):
     log, lost = Log(), []
 
     async def main():
-        recorder = Recorder(log, lost=lambda: lost.append(1))
+        recorder = Recorder(log, on_loss=lambda: lost.append(1))
         log.gate.clear()
         for number in range(1100):
             recorder.note(record(str(number)))
@@ -163,14 +164,14 @@ def test_closing_does_not_wait_for_ever(caplog):
         log.gate.set()
 
     asyncio.run(main())
-    assert "not written down in time" in caplog.text
+    assert "not recorded in time" in caplog.text
 
 
 class Store:
     """What ``served`` asks of a database."""
 
     def __init__(self):
-        self.gateway = Log()
+        self.gateway, self.keys = Log(), None
 
 
 def chat(url, **more):

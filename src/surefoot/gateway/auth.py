@@ -1,4 +1,4 @@
-"""API keys at the gateway's door: whose they are, what they open, and how often."""
+"""API keys: whose they are, what they allow, and how often."""
 
 from __future__ import annotations
 
@@ -14,44 +14,43 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
-from surefoot.annotation.database import ApiKey, Database
 from surefoot.errors import StoreError
-from surefoot.gateway.http.bodies import BodyLimit, require_shallow
-from surefoot.gateway.http.errors import ApiError
-from surefoot.gateway.http.settings import ServerSettings, is_loopback
+from surefoot.gateway.bodies import BodyLimit, require_shallow
+from surefoot.gateway.errors import ApiError
+from surefoot.gateway.records import AuthorizedKey, KeyStore
+from surefoot.gateway.settings import ServerSettings, is_loopback
 
 Need = Literal["client", "admin"]
-"""client: the interfaces under ``/v1`` and the like, for keys of that role and of administrators; admin: what
-tells of the whole server, such as metrics, for keys of administrators that are bound to no project."""
+"""client: the interfaces under ``/v1`` and the like, for keys of that role and of administrators; admin: data
+about the whole server, such as metrics, for keys of administrators without a project."""
 
 _BUCKETS = 100_000
-"""Keys whose rate is watched; more than a server has."""
+"""Keys whose rate is tracked; more than a server has."""
 _READERS = 4
-_PATIENCE_S = 10.0
-"""Seconds that the database has to say whose a key is."""
+_LOOKUP_TIMEOUT_S = 10.0
+"""Seconds for the lookup of a key."""
 _PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
 _LOG = logging.getLogger("surefoot.gateway")
 
 
-class Door:
-    """Who may pass: the right key, of a role that is allowed, not too often.
+class KeyAuth:
+    """Checks the key of a request: that it is valid, its role, and its rate.
 
-    Where no key is ``required``, everybody on this machine passes, and a known key says only whose the
-    request is. ``db`` keeps the keys; it is asked by threads of the door's own, so that nothing else that is
-    slow keeps anybody waiting here.
+    Where no key is ``required``, every request from this machine is allowed, and a valid key says only whose
+    it is. ``store`` is called in threads used for nothing else, so that no other slow call delays a check.
     """
 
     def __init__(
-        self, db: Database | None, *, required: bool = True, rate_per_minute: float | None = None
+        self, store: KeyStore | None, *, required: bool = True, rate_per_minute: float | None = None
     ) -> None:
-        self.db, self.required, self.rate_per_minute = db, required, rate_per_minute
+        self.store, self.required, self.rate_per_minute = store, required, rate_per_minute
         self._buckets: dict[int, TokenBucket] = {}
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="surefoot-keys")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="surefoot-key-use")
 
-    async def enter(self, headers: Mapping[str, str], need: Need) -> ApiKey | None:
-        """The key of a request; ``None`` = nobody's. Raises :class:`ApiError` 401, 403, 429 or 503."""
-        key = await self._known(headers.get("authorization"))
+    async def check(self, headers: Mapping[str, str], need: Need) -> AuthorizedKey | None:
+        """The key of a request; ``None`` = it has none. Raises :class:`ApiError` 401, 403, 429 or 503."""
+        key = await self._look_up(headers.get("authorization"))
         if key is None and self.required:
             message = "no valid API key; send it as 'Authorization: Bearer sf-…'"
             raise ApiError(401, message, code="invalid_api_key")
@@ -60,9 +59,9 @@ class Door:
             return None
         if key.role not in {"admin", need} or (need == "admin" and key.project_id is not None):
             raise ApiError(
-                403, f"key {key.name!r} has the role {key.role}, which this is not for", code="role"
+                403, f"key {key.name!r} has the role {key.role}, which does not allow this", code="role"
             )
-        self._spend(key)
+        self._check_rate(key)
         return key
 
     def close(self) -> None:
@@ -70,30 +69,30 @@ class Door:
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._writer.shutdown(wait=False, cancel_futures=True)
 
-    async def _known(self, authorization: str | None) -> ApiKey | None:
+    async def _look_up(self, authorization: str | None) -> AuthorizedKey | None:
         scheme, _, key = (authorization or "").partition(" ")
-        if self.db is None or scheme.lower() != "bearer" or not key.strip():
+        if self.store is None or scheme.lower() != "bearer" or not key.strip():
             return None
         work = asyncio.get_running_loop().run_in_executor
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                found = await work(self._readers, self.db.keys.authenticate, key.strip())
+            async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
+                authorized = await work(self._readers, self.store.authenticate, key.strip())
         except (StoreError, TimeoutError) as error:
             raise ApiError(
                 503, "the keys cannot be read now", code="store_failed", retry_after_s=5
             ) from error
-        if found is not None:
-            work(self._writer, self._note, found)  # nobody waits for it
-        return found
+        if authorized is not None:
+            work(self._writer, self._note_use, authorized)  # the request does not wait for it
+        return authorized
 
-    def _note(self, key: ApiKey) -> None:
+    def _note_use(self, key: AuthorizedKey) -> None:
         try:
-            if self.db is not None:
-                self.db.keys.note_use(key)
+            if self.store is not None:
+                self.store.note_use(key)
         except StoreError as error:
-            _LOG.warning("the use of key %d could not be written down: %s", key.id, error)
+            _LOG.warning("the use of key %d could not be recorded: %s", key.id, error)
 
-    def _spend(self, key: ApiKey) -> None:
+    def _check_rate(self, key: AuthorizedKey) -> None:
         rate = key.rate_limit or self.rate_per_minute
         if rate is None:
             return
@@ -104,7 +103,7 @@ class Door:
             bucket = self._buckets[key.id] = TokenBucket(rate)
         wait_s = bucket.take()
         if wait_s > 0:
-            message = f"key {key.name!r} may ask {rate:g} times a minute"
+            message = f"key {key.name!r} is allowed {rate:g} requests per minute"
             raise ApiError(429, message, code="rate_limit_exceeded", retry_after_s=wait_s)
 
 
@@ -117,7 +116,7 @@ class TokenBucket:
         self._left, self._seen = self._full, clock()
 
     def take(self) -> float:
-        """Take a token; seconds until there is one, 0 = it was taken."""
+        """Take a token; seconds until there is one, 0 = taken."""
         moment = self._clock()
         gained = (moment - self._seen) * self.rate_per_minute / 60
         self._left, self._seen = min(self._full, self._left + gained), moment
@@ -127,11 +126,12 @@ class TokenBucket:
         return (1 - self._left) * 60 / self.rate_per_minute
 
 
-def guarded(need: Need, *, settings: ServerSettings, door: Door, free: bool = False) -> type[APIRoute]:
-    """A route class that lets in who may pass, and bodies neither too large nor nested too deeply, before all
-    else.
+def guarded_route(
+    need: Need, *, settings: ServerSettings, auth: KeyAuth, public: bool = False
+) -> type[APIRoute]:
+    """A route class that first checks the key, and that the body is not too large or nested too deeply.
 
-    The key is then ``request.state.key``. ``free`` asks for none.
+    The key is then ``request.state.key``. ``public`` routes need none.
     """
 
     class GuardedRoute(APIRoute):
@@ -145,8 +145,8 @@ def guarded(need: Need, *, settings: ServerSettings, door: Door, free: bool = Fa
 
             async def handle(request: Request) -> Response:
                 key = None
-                if not free:
-                    key = await door.enter(request.headers, need)
+                if not public:
+                    key = await auth.check(request.headers, need)
                 request.state.key = key
                 if request.method == "POST":
                     await require_shallow(request, settings.limits.max_json_depth)
@@ -158,11 +158,11 @@ def guarded(need: Need, *, settings: ServerSettings, door: Door, free: bool = Fa
 
 
 def require_local(headers: Mapping[str, str]) -> None:
-    """Where no key is asked for, a request comes from this machine, to a name of this machine.
+    """Without keys, require that a request comes from this machine and names it.
 
-    A page of elsewhere that a browser was tricked into reading from this address (DNS rebinding), or that
-    posts to it, names itself in ``Host`` or ``Origin``; a proxy that opens the address to the world says so,
-    unless it was told not to. Raises :class:`ApiError` 403.
+    A foreign page that a browser was tricked into loading from this address (DNS rebinding), or that posts
+    to it, shows in ``Host`` or ``Origin``; a proxy that exposes the address shows in its headers, unless they
+    are turned off. Raises :class:`ApiError` 403.
     """
     proxied = next((name for name in _PROXIES if name in headers), None)
     why = f"a proxy passed this on ({proxied})" if proxied else None
@@ -173,9 +173,9 @@ def require_local(headers: Mapping[str, str]) -> None:
         if not _is_local(value):
             why = f"{name} is {value[:100]!r}"
     if headers.get("sec-fetch-site") == "cross-site":
-        why = "another site's page asked for it"
+        why = "it comes from another site's page"
     if why is not None:
-        message = f"no key is asked for here, so only this machine is answered, and {why}"
+        message = f"this server requires no key, so it answers only this machine, and {why}"
         raise ApiError(403, f"{message}; start the server with --require-key", code="not_local")
 
 

@@ -1,4 +1,4 @@
-"""Errors as the OpenAI interface tells them: ``{"error": {"message", "type", "param", "code"}}``."""
+"""Errors in the OpenAI form: ``{"error": {"message", "type", "param", "code"}}``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
-_SHOWN = 300
+_MAX_QUOTED = 300
 """Characters of what a client sent that go into a message."""
 
 
 class ApiError(SurefootError):
-    """An answer other than the one asked for. ``message`` names the field and the fix."""
+    """A request that is answered with an error. ``message`` names the field and the fix."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class ApiError(SurefootError):
     @property
     def headers(self) -> dict[str, str]:
         """The answer's headers."""
-        found = {}
+        headers = {}
         if self.retry_after_s is not None:
-            found["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
+            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
         if self.status == 401:
-            found["WWW-Authenticate"] = "Bearer"
-        return found
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
 
 
 class ErrorDetail(BaseModel):
@@ -69,7 +69,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """Body of every answer that is no success."""
+    """Body of every error."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -77,13 +77,13 @@ class ErrorBody(BaseModel):
 
 
 _MEANINGS = {
-    400: "The request makes no sense.",
+    400: "The request is not valid.",
     401: "No key, or an unknown one.",
     403: "The key's role does not allow this.",
     404: "There is no such model.",
     413: "The body is too large.",
     429: "Too many requests; try again after Retry-After seconds.",
-    500: "The answer could not be written down, or something unforeseen.",
+    500: "The answer could not be recorded, or an unforeseen error.",
     502: "The policy or the model behind it failed.",
     503: "The server is stopping, or not ready.",
     504: "No answer in time.",
@@ -95,7 +95,7 @@ def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorBody, "description": _MEANINGS[status]} for status in statuses}
 
 
-def install(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI) -> None:
     """Answer every error of ``app`` in the OpenAI form."""
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -112,10 +112,10 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """The first error that pydantic found, without what the client sent."""
     first = errors[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")
-    said = str(first["msg"]).removeprefix("Value error, ")
+    problem = str(first["msg"]).removeprefix("Value error, ")
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    where = printable(where)[:_SHOWN]
-    return ApiError(400, f"{where + ': ' if where else ''}{said}{more}", param=where or None)
+    where = printable(where)[:_MAX_QUOTED]
+    return ApiError(400, f"{where + ': ' if where else ''}{problem}{more}", param=where or None)
 
 
 def printable(text: str) -> str:

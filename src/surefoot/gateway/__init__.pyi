@@ -1,0 +1,17 @@
+from .app import create_app as create_app
+from .app import make_server as make_server
+from .errors import ApiError as ApiError
+from .gateway import Gateway as Gateway
+from .monitor import Monitor as Monitor
+from .monitor import resume_monitor as resume_monitor
+from .records import GatewayCandidate as GatewayCandidate
+from .records import GatewayRecord as GatewayRecord
+from .records import KeyStore as KeyStore
+from .records import RecordStore as RecordStore
+from .records import ScoreHistory as ScoreHistory
+from .settings import GatewaySettings as GatewaySettings
+from .settings import Limits as Limits
+from .settings import MonitorSettings as MonitorSettings
+from .settings import ServerSettings as ServerSettings
+from .strategies import Strategy as Strategy
+from .strategies import strategy_of as strategy_of

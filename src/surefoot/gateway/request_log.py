@@ -1,0 +1,229 @@
+"""The request log: what is recorded of a request, and how it is written before the answer goes out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from surefoot.errors import UnavailableError
+from surefoot.gateway.errors import ApiError
+from surefoot.gateway.monitor import Observations
+from surefoot.gateway.plan import GeneratedChoice, Generation
+from surefoot.gateway.records import AuthorizedKey, Decision, GatewayCandidate, GatewayRecord, RecordStore
+from surefoot.records import Problem, Trace, Usage
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEntry:
+    """A valid request: what its record says whether it succeeds or fails."""
+
+    id: str
+    endpoint: str
+    model: str
+    strategy: str
+    policy: str
+    scorer: str | None
+    """The reward model that the strategy uses."""
+    problem: Problem
+    key: AuthorizedKey | None
+    parameters: dict[str, Any]
+    created: datetime = field(default_factory=lambda: datetime.now(UTC))
+    started: float = field(default_factory=time.monotonic)
+
+    def success(
+        self,
+        *,
+        usage: Usage,
+        generation: Generation | None,
+        observations: Observations,
+        client_candidate: GatewayCandidate | None = None,
+        decision: Decision | None = None,
+    ) -> GatewayRecord:
+        """The record of an answer; ``client_candidate`` is a solution that came with the request."""
+        choices = generation.choices if generation else ()
+        candidates = [client_candidate] if client_candidate else []
+        for number, choice in enumerate(choices):
+            candidates += _candidates(number, choice)
+        return self._record(
+            status=200,
+            usage=usage,
+            candidates=tuple(candidates),
+            trees={number: choice.tree for number, choice in enumerate(choices) if choice.tree is not None},
+            tally={"answered": 1, **observations.tally()},
+            decision=decision,
+        )
+
+    def failure(self, status: int, error: str, usage: Usage, sent: Mapping[int, str]) -> GatewayRecord:
+        """The record of a failure: the HTTP status, and the text that a stream had ``sent`` by then, by the
+        number of the choice."""
+        partial = [
+            GatewayCandidate(
+                trace=Trace(problem_id=self.problem.id, text=text, policy=self.policy),
+                chosen=False,
+                choice=number,
+                reason="sent, then cut short",
+            )
+            for number, text in sorted(sent.items())
+        ]
+        return self._record(
+            status=status, error=error, usage=usage, candidates=tuple(partial), tally={"failed": 1}
+        )
+
+    def _record(self, **more: Any) -> GatewayRecord:
+        return GatewayRecord(
+            request_id=self.id,
+            created=self.created,
+            endpoint=self.endpoint,
+            model=self.model,
+            strategy=self.strategy,
+            policy=self.policy,
+            scorer=self.scorer,
+            problem=self.problem,
+            latency_ms=1000 * (time.monotonic() - self.started),
+            key_id=self.key.id if self.key else None,
+            project_id=self.key.project_id if self.key else None,
+            request=self.parameters,
+            **more,
+        )
+
+
+def new_id(prefix: str) -> str:
+    """Id of an answer."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def _candidates(number: int, choice: GeneratedChoice) -> list[GatewayCandidate]:
+    result = choice.result
+    return [
+        GatewayCandidate(
+            trace=trace,
+            chosen=place == result.chosen and choice.withheld is None,
+            choice=number,
+            weight=result.weights[place],
+            score=result.values[place],
+            scores=result.scores[place] if result.scores else None,
+            reason=choice.withheld if place == result.chosen else f"not chosen by {result.rule}",
+        )
+        for place, trace in enumerate(result.candidates)
+    ]
+
+
+_BATCH_SIZE = 256
+"""Records of one transaction."""
+_MAX_WAITING = 1024
+"""Records that wait; beyond it, those that no request waits for are dropped."""
+_CLOSE_TIMEOUT_S = 30.0
+_PROBE_TIMEOUT_S = 5.0
+_LOG = logging.getLogger("surefoot.gateway")
+
+_Waiting = tuple[GatewayRecord, asyncio.Future[None]]
+
+
+class Recorder:
+    """Writes records in a separate thread; those that come during a write go together in the next one.
+
+    Many clients thus share one flush to disk, and a lone one waits for no other. ``log=None`` keeps nothing.
+    ``on_loss`` is called for each record that was to be noted and is lost.
+    """
+
+    def __init__(self, log: RecordStore | None, *, on_loss: Callable[[], None] = lambda: None) -> None:
+        self._log, self._on_loss = log, on_loss
+        self._waiting: deque[_Waiting] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self._failing = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefoot-record")
+
+    async def write(self, record: GatewayRecord) -> None:
+        """Return when ``record`` is kept. Raises what the log raises for it.
+
+        A caller that is cancelled withdraws its record, unless it is being written.
+        """
+        if self._log is not None:
+            await self._put(self._log, record)
+
+    def note(self, record: GatewayRecord) -> None:
+        """Keep ``record`` soon, if possible. For requests that are answered with an error anyway."""
+        if self._log is None:
+            return
+        if len(self._waiting) >= _MAX_WAITING:
+            self._on_loss()
+            _LOG.error("a failed request was not recorded: %d others wait", len(self._waiting))
+        else:
+            self._put(self._log, record).add_done_callback(self._noted)
+
+    async def probe(self) -> None:
+        """Return if records can be kept now. Raises :class:`ApiError` 503.
+
+        Checks the log only after a write that failed, in the thread that writes.
+        """
+        if self._log is None or not self._failing:
+            return
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._log.ping)
+        except (UnavailableError, TimeoutError) as error:
+            message = "answers cannot be recorded now"
+            raise ApiError(503, message, code="log_failed", retry_after_s=5) from error
+
+    async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
+        """Return when all is written, or after ``timeout_s`` seconds."""
+        if self._writing is not None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._writing
+            except TimeoutError:
+                _LOG.error("%d requests were not recorded in time", len(self._waiting))
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _put(self, log: RecordStore, record: GatewayRecord) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((record, done))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write(log))
+        return done
+
+    async def _write(self, log: RecordStore) -> None:
+        while self._waiting:
+            size = min(_BATCH_SIZE, len(self._waiting))
+            oldest = [self._waiting.popleft() for _ in range(size)]
+            batch = [(record, done) for record, done in oldest if not done.done()]
+            if not batch:  # all callers were cancelled
+                continue
+            error = await self._try(log, batch)
+            self._failing = isinstance(error, UnavailableError)
+            if error is None or len(batch) == 1 or isinstance(error, UnavailableError):
+                for _, done in batch:
+                    _settle(done, error)
+            else:  # one that cannot be kept must not take the others with it
+                for one in batch:
+                    _settle(one[1], await self._try(log, [one]))
+
+    async def _try(self, log: RecordStore, batch: Sequence[_Waiting]) -> Exception | None:
+        work = asyncio.get_running_loop().run_in_executor
+        try:
+            await work(self._thread, log.write_all, [record for record, _ in batch])
+        except Exception as error:
+            return error
+        return None
+
+    def _noted(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self._on_loss()
+            _LOG.error("a failed request could not be recorded: %s", error)
+
+
+def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():  # the caller was cancelled
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
