@@ -107,7 +107,7 @@ class ScoredRequest:
 
 
 class RequestLog:
-    """Repository of the gateway's requests; implements ``RecordStore`` and ``ScoreHistory`` of ``surefoot.gateway``."""
+    """The gateway's requests: a ``RecordStore`` and ``ScoreHistory`` of ``surefoot.gateway``."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
