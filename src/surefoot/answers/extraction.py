@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from surefoot.answers.plain import DIGITS
+from surefoot.answers.checker import DIGITS
 from surefoot.errors import AnswerError
 
 AnswerStyle = Literal["boxed", "hash", "phrase", "last_number"]

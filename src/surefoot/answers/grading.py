@@ -1,4 +1,4 @@
-"""Outcomes of solutions: their answers against the references of a data set."""
+"""Solutions graded against references, and answers grouped into classes of equal ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from surefoot.answers.extraction import AnswerStyle, extract_answer
 
 @dataclass(frozen=True, kw_only=True)
 class Grade:
-    """The final answer of one solution, and whether it is right."""
+    """The final answer of one solution, and whether it is correct."""
 
     answer: str | None
-    """``None`` = none found, which counts as a wrong outcome."""
+    """``None`` = there is none, which counts as a wrong outcome."""
     outcome: bool | None
     """``None`` = unknown: no reference, or the comparison failed (see ``AnswerChecker.failures``)."""
 
@@ -38,3 +38,46 @@ class Grader:
                 outcome = next(verdicts) if answer is not None else False
             grades.append(Grade(answer=answer, outcome=outcome))
         return grades
+
+
+_PROBE = "1"
+
+
+def group_equal(answers: Sequence[str | None], checker: AnswerChecker) -> list[str | None]:
+    """Canonical form of each answer, so that equal answers become equal strings and can be counted.
+
+    The first seen member stands for its class, and an answer is compared with these alone, in order of
+    appearance; so classes never overlap, whatever the comparison. ``None`` stays ``None``. An answer that
+    cannot be compared at all stands alone, and costs at most two failures however many answers there are.
+    """
+    canonical: dict[str, str] = {}
+    representatives: list[str] = []
+    for answer in answers:
+        if answer is None or answer in canonical:
+            continue
+        canonical[answer] = answer
+        match, comparable = _find_class(answer, representatives, checker)
+        if match is not None:
+            canonical[answer] = match
+        elif comparable:
+            representatives.append(answer)
+    return [None if answer is None else canonical[answer] for answer in answers]
+
+
+def _find_class(answer: str, representatives: list[str], checker: AnswerChecker) -> tuple[str | None, bool]:
+    """Representative equal to ``answer``, if any; and whether ``answer`` can be compared at all.
+
+    Removes representatives that turn out not to be comparable.
+    """
+    for representative in list(representatives):
+        verdict = checker.equal([(answer, representative)])[0]
+        if verdict:
+            return representative, True
+        if verdict is None:
+            # Which of the two is to blame? One that also fails against a plain number would spend a time-out
+            # on every other answer, so it takes part no more.
+            if checker.equal([(answer, _PROBE)])[0] is None:
+                return None, False
+            if checker.equal([(_PROBE, representative)])[0] is None:
+                representatives.remove(representative)
+    return None, True

@@ -7,19 +7,6 @@ cut inside a code fence (``` or ~~~; one left open runs to the end) or a closed 
 (``\\begin{..}..\\end{..}``, ``$$..$$``, ``\\[..\\]``).
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from surefoot.segment.segmenters import BlankLine, Line, Marker, Sentence, segmenter
-from surefoot.segment.token_ends import token_positions
-from surefoot.segment.traces import join_steps, segment_trace
-
-__all__ = [
-    "BlankLine",
-    "Line",
-    "Marker",
-    "Sentence",
-    "join_steps",
-    "segment_trace",
-    "segmenter",
-    "token_positions",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,16 +1,16 @@
-"""Ways to cut a text into steps, and their names."""
+"""Ways to cut a text into steps, their names, and traces with their steps filled in."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
 from surefoot.errors import SegmentError
 from surefoot.protocols import Segmenter
-from surefoot.segment.sentence_ends import sentence_ends
-from surefoot.segment.tiling import BLANK_LINE, Span, outside, protected, tile
+from surefoot.records import Step, Trace
+from surefoot.segment.spans import BLANK_LINE, VISIBLE, Span, outside, protected, tile
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 
@@ -44,7 +44,7 @@ class Sentence:
     def segment(self, text: str) -> list[Span]:
         """Spans that tile ``text``."""
         blanks = (match.end() for match in BLANK_LINE.finditer(text))
-        return tile(text, sorted([*sentence_ends(text), *blanks]), inline=True)
+        return tile(text, sorted([*_sentence_ends(text), *blanks]), inline=True)
 
 
 @dataclass(frozen=True)
@@ -115,3 +115,102 @@ def segmenter(name: str) -> Segmenter:
     if name not in _NAMED:
         raise SegmentError(f"no segmenter is called {name!r}; choose from {', '.join(_NAMED)}, regex:PATTERN")
     return _NAMED[name]()
+
+
+# The lookbehind keeps a run of stops from being scanned again from each of its members.
+_SENTENCE_END = re.compile(r"""(?<![.!?…])[.!?…]+["'”’»)\]}*_]*(?=\s)|(?<![。！？])[。！？]+["'”’»」』）]*""")
+_WORD_BEFORE = re.compile(r"[\w.]+\Z")
+_LIST_NUMBER = re.compile(r"[0-9]{1,3}|[a-zA-Z]|[ivxIVX]{1,4}")
+_ABBREVIATIONS = frozenset(
+    (
+        "e.g",
+        "i.e",
+        "cf",
+        "viz",
+        "vs",
+        "approx",
+        "resp",
+        "w.r.t",
+        "s.t",
+        "a.k.a",
+        "fig",
+        "figs",
+        "eq",
+        "eqs",
+        "thm",
+    )
+)
+_TITLES = frozenset(("Dr", "Mr", "Mrs", "Ms", "Prof", "St"))
+_OFTEN_LAST = frozenset(("etc", "al", "ca", "inc", "ltd", "a.m", "p.m", "u.s", "u.k"))
+_BEFORE_NUMBER = frozenset(("no", "nos", "p", "pp", "vol", "sec", "ch", "prop", "def", "cor", "art"))
+
+
+def _sentence_ends(text: str) -> Iterator[int]:
+    """Character after each full stop, question or exclamation mark (with closing quotes) of a sentence."""
+    return (match.end() for match in _SENTENCE_END.finditer(text) if not _abbreviates(text, match))
+
+
+def _abbreviates(text: str, stop: re.Match[str]) -> bool:
+    """Whether the full stop ends an abbreviation or a list number, and not the sentence."""
+    at = stop.start()
+    if stop.group() != ".":
+        return False
+    before = _WORD_BEFORE.search(text, max(0, at - 16), at)
+    word = before.group() if before else ""
+    if word.lower() in _ABBREVIATIONS or word in _TITLES:
+        return True
+    following = VISIBLE.search(text, stop.end())
+    if word.lower() in _OFTEN_LAST:
+        return following is not None and not following.group().isupper()
+    if word.lower() in _BEFORE_NUMBER:
+        return following is not None and following.group().isdigit()
+    return _LIST_NUMBER.fullmatch(word) is not None and _opens_line(text, at - len(word))
+
+
+def _opens_line(text: str, at: int) -> bool:
+    near = max(0, at - 16)  # bounded, so that one long line costs no more than many short ones
+    newline = max(text.rfind("\n", near, at), text.rfind("\r", near, at))
+    if newline < 0 and near > 0:
+        return False
+    return not text[max(newline + 1, near) : at].strip(" \t-*#>(")
+
+
+def segment_trace(trace: Trace, segmenter: Segmenter | None) -> Trace:
+    """Copy of ``trace`` (same ``id``) with its steps filled in, in place of any it had.
+
+    A text trace is cut by ``segmenter``. In a chat trace each assistant message is one step, its whole
+    content; ``segmenter`` is not used. The messages of other roles are observations, not steps. An assistant
+    message that only calls tools has the span (0, 0).
+
+    Raises:
+        SegmentError: a text trace without a segmenter, or spans that do not tile the text.
+    """
+    if trace.text is None:
+        steps = tuple(
+            Step(start=0, end=len(message.content or ""), message=number)
+            for number, message in enumerate(trace.messages)
+            if message.role == "assistant"
+        )
+        return trace.model_copy(update={"steps": steps})
+    if segmenter is None:
+        raise SegmentError(f"trace {trace.id} is text, so 'segmenter' must not be None")
+    spans = segmenter.segment(trace.text)
+    ends = [0, *(end for _, end in spans)]
+    tiles = all(start == before <= end for (start, end), before in zip(spans, ends, strict=False))
+    if not tiles or (ends[-1] != len(trace.text) if spans else bool(trace.text.strip())):
+        raise SegmentError(f"{segmenter!r} returned spans that do not tile the text of trace {trace.id}")
+    return trace.model_copy(update={"steps": tuple(Step(start=start, end=end) for start, end in spans)})
+
+
+def join_steps(parts: Sequence[str], separator: str, final_separator: str = "") -> tuple[str, list[Span]]:
+    """Text made of the given steps, and their spans: one a part, tiling the text, empty parts included.
+
+    A separator belongs to the step before it; ``final_separator`` follows the last step.
+    """
+    pieces = [part + separator for part in parts[:-1]] + [part + final_separator for part in parts[-1:]]
+    spans: list[Span] = []
+    end = 0
+    for piece in pieces:
+        spans.append((end, end + len(piece)))
+        end += len(piece)
+    return "".join(pieces), spans
