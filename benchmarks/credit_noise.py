@@ -39,13 +39,22 @@ from surefoot.models.loading import load_prm
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Sampling, StepScorer
+from surefoot.rl import (
+    Advantage,
+    Credit,
+    Effective,
+    Group,
+    LeaveOneOut,
+    MinForm,
+    Outcome,
+    RLConfig,
+    Rollout,
+    Summed,
+    roll_out,
+)
 from surefoot.rl.actor import Actor
-from surefoot.rl.advantage import Advantage, Group, LeaveOneOut
 from surefoot.rl.advantages import Judges, training_samples
-from surefoot.rl.config import RLConfig
-from surefoot.rl.credit import Credit, Effective, MinForm, Outcome, Summed
 from surefoot.rl.learner import microbatches
-from surefoot.rl.rollouts import Rollout, roll_out
 from surefoot.segment import Line
 
 Array = NDArray[np.float64]

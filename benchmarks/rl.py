@@ -64,14 +64,18 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace, Sampling, StepScorer
 from surefoot.records import Problem, StepScores
-from surefoot.rl.audit import audit_policy
-from surefoot.rl.config import RLConfig
-from surefoot.rl.guards import Guards
-from surefoot.rl.log import EvaluationRow, RLLog, samples_to
-from surefoot.rl.loop import train_policy
-from surefoot.rl.presets import PRESETS
-from surefoot.rl.report import compare_runs
-from surefoot.rl.task import Task
+from surefoot.rl import (
+    PRESETS,
+    Guards,
+    RLConfig,
+    RLLog,
+    Task,
+    audit_policy,
+    compare_runs,
+    samples_to,
+    train_policy,
+)
+from surefoot.rl.log import EvaluationRow
 from surefoot.segment import Line
 from surefoot.stats import bootstrap_seeds
 

@@ -13,10 +13,7 @@ from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.models.engine.causal import load_causal
 from surefoot.models.kinds.label_scorer import LabelScorer
-from surefoot.rl.config import RLConfig
-from surefoot.rl.credit import Credit, MinForm, Outcome
-from surefoot.rl.loop import train_policy
-from surefoot.rl.task import Task
+from surefoot.rl import Credit, MinForm, Outcome, RLConfig, Task, train_policy
 from surefoot.segment import Line
 
 

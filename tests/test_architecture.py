@@ -103,7 +103,7 @@ def test_imports_go_downwards_through_the_ranks() -> None:
     assert "0 broken" in done.stdout
 
 
-CIRCLES_LEFT = [["surefoot.rl.engines._trl_trainer", "surefoot.rl.engines.trl"]]
+CIRCLES_LEFT: list[list[str]] = []
 """Known circles; may only get fewer."""
 
 

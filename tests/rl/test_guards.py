@@ -106,7 +106,7 @@ def test_proxy_and_gold_part():
     """Best at update 10; chance explains sqrt(0.05² + 0.05²) = 0.0707 of a fall."""
     found = watch([], evaluations((0.4, 0.5), (0.6, 0.7), (0.55, 0.8), (0.5, 0.85), (0.3, 0.95)), GUARDS)
     alarm = only(found)
-    assert (alarm.name, alarm.update, alarm.raised) == ("parted", 30, 40)
+    assert (alarm.name, alarm.update, alarm.raised) == ("overoptimization", 30, 40)
     assert alarm.measured == pytest.approx(0.3)
     assert alarm.threshold == pytest.approx(0.05 * 2**0.5)
     assert "30.0%, 60.0% at update 10" in alarm.message
@@ -116,7 +116,7 @@ def test_proxy_and_gold_part():
 def test_a_fall_within_chance_is_none():
     points = (0.6, 0.7), (0.55, 0.8), (0.54, 0.85), (0.54, 0.9)
     assert watch([], evaluations(*points), GUARDS) == []
-    assert only(watch([], evaluations(*points, half=0.01), GUARDS)).name == "parted"
+    assert only(watch([], evaluations(*points, half=0.01), GUARDS)).name == "overoptimization"
     assert (
         watch([], evaluations((0.6, 0.7), (0.59, 0.8), (0.59, 0.9), half=0.0), GUARDS) == []
     )  # below 'fall'
@@ -156,11 +156,11 @@ def test_the_stop_rule():
     alarms = watch(history, points, GUARDS)
     assert [alarm.name for alarm in alarms] == [
         "repeated",
-        "parted",
+        "overoptimization",
     ]  # in the order in which they were raised
-    assert "alarm 'parted' at update 20" in (stop_reason(alarms, Guards()) or "")
+    assert "alarm 'overoptimization' at update 20" in (stop_reason(alarms, Guards()) or "")
     assert "alarm 'repeated' at update 3" in (
-        stop_reason(alarms, Guards(stop_on=("parted", "repeated"))) or ""
+        stop_reason(alarms, Guards(stop_on=("overoptimization", "repeated"))) or ""
     )
     assert stop_reason(alarms, Guards(stop_on=())) is None
     assert stop_reason([], Guards()) is None

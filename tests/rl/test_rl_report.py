@@ -9,10 +9,9 @@ import pytest
 from rl_logs import evaluation_row, update_row
 
 from surefoot.records import Problem, Step, Trace
-from surefoot.rl.figures import mean_accuracy, truth_figure
 from surefoot.rl.guards import Guards, stop_reason, watch
 from surefoot.rl.log import RLLog, SampleRow, UpdateRow
-from surefoot.rl.report import compare_runs, findings, write_report
+from surefoot.rl.report import compare_runs, findings, mean_accuracy, truth_figure, write_report
 
 EVIL = "<script>alert('x')</script>\n"
 
@@ -65,7 +64,7 @@ def written(path):
 
 def test_the_page_of_a_gamed_run(tmp_path):
     log = gamed_log()
-    assert [alarm.name for alarm in log.alarms] == ["repeated", "parted"]
+    assert [alarm.name for alarm in log.alarms] == ["repeated", "overoptimization"]
     path = tmp_path / "report.html"
     for again in (path, tmp_path / "again"):
         write_report(log, again, settings={"credit": {"rule": "summed"}, "path": "<here>"})
@@ -73,7 +72,7 @@ def test_the_page_of_a_gamed_run(tmp_path):
     page = written(path)
     for alarm in log.alarms:
         assert alarm.message in page.text
-    assert "Ended early: alarm 'parted' at update 30" in page.text
+    assert "Ended early: alarm 'overoptimization' at update 30" in page.text
     assert page.tags.count("figure") == 5
     assert '{"rule": "summed"}' in page.text
     assert len(page.ids) == len(set(page.ids))
@@ -122,8 +121,8 @@ def test_findings():
 def test_the_parting_is_marked_where_it_began():
     figure = truth_figure(gamed_log())
     marked = {line.get_label(): line for line in figure.axes[0].lines}
-    assert list(marked["they part"].get_xdata()) == [160, 160]  # update 20, 8 rollouts each
-    assert list(marked["best gold"].get_xdata()) == [80]
+    assert list(marked["overoptimization"].get_xdata()) == [160, 160]  # update 20, 8 rollouts each
+    assert list(marked["best accuracy"].get_xdata()) == [80]
 
 
 def test_runs_side_by_side(tmp_path):

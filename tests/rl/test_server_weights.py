@@ -129,7 +129,7 @@ def test_weights_are_read_while_the_server_rests_and_its_prefixes_go_before_it_w
 def test_the_server_may_see_the_files_at_a_path_of_its_own(vllm, lab_base, tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "there").symlink_to(tmp_path / "here")
-    sees = publisher(vllm, seen_at=tmp_path / "there")
+    sees = publisher(vllm, server_directory=tmp_path / "there")
     assert sees.publish(changed(lab_base), vllm.tokenizer, tmp_path / "here").gap < 1e-4
     assert vllm.server.bodies[1]["kwargs"] == {"weights_path": str(tmp_path / "there" / "weights")}
 
@@ -181,7 +181,7 @@ def test_a_server_that_keeps_a_part_of_its_weights_is_found_out(lab_base, tmp_pa
 
 def test_a_server_that_keeps_its_prefixes_is_not_used(vllm, lab_base, tmp_path):
     vllm.faults["/reset_prefix_cache"] = Reply(payload={"success": False})
-    with pytest.raises(PolicyError, match="keeps its prefix cache"):
+    with pytest.raises(PolicyError, match="did not clear its prefix cache"):
         publisher(vllm).publish(changed(lab_base), vllm.tokenizer, tmp_path)
     assert vllm.paths[-1] == "/resume"
 

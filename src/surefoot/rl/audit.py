@@ -1,4 +1,4 @@
-"""The audit of a policy on held-out problems, with a truth that its reward does not see."""
+"""Evaluation of a policy on held-out problems, with a truth that is independent of its reward."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PolicyAudit(NamedTuple):
 
     row: EvaluationRow
     traces: list[Trace]
-    """One problem's after the other; samples that did not come are not among them."""
+    """One problem's after the other, without failed samples."""
 
 
 async def audit_policy(
@@ -52,11 +52,13 @@ async def audit_policy(
     gold: Labeller | None = None,
     aggregation: Reduction = "min",
 ) -> PolicyAudit:
-    """``n`` samples of each held-out problem: graded, scored by ``proxy``, right ones checked by ``gold``.
+    """Sample ``n`` solutions per held-out problem: graded, scored by ``proxy``, correct ones checked by
+    ``gold``.
 
     ``update`` and ``samples`` say how far training is. ``gold`` gives labels of kind correctness; a trace is
-    wrong if one of its steps is labelled -1. Equal seeds draw equal samples of an unchanged policy and equal
-    bootstrap draws. Raises ``PolicyError`` if no sample came, ``LabelError`` if no answer could be graded.
+    wrong if one of its steps is labelled -1. Equal seeds give equal samples of an unchanged policy and equal
+    bootstrap draws. Raises ``PolicyError`` if all samples failed, ``LabelError`` if no answer could be
+    graded.
     """
     found = await sample_traces(
         policy, problems, n=n, seed=seed, segmenter=segmenter, grader=grader, prompt=prompt, sampling=sampling
@@ -68,7 +70,9 @@ async def audit_policy(
     items = [item for group in groups for item in group]
     if not items:
         errors = {trace.error for traces in found for trace in traces if trace.error}
-        raise PolicyError(f"no sample of {len(problems)} held-out problems came: {'; '.join(sorted(errors))}")
+        raise PolicyError(
+            f"all samples of {len(problems)} held-out problems failed: {'; '.join(sorted(errors))}"
+        )
     graded = [np.array([i.trace.outcome for i in g if i.trace.outcome is not None], float) for g in groups]
     right = [group.mean() for group in graded if len(group)]
     if not right:
@@ -96,7 +100,7 @@ def shape_of(traces: Sequence[Trace]) -> Shape:
     """Lengths and idle steps of some traces.
 
     Steps are compared word for word, white space aside. A step without a letter or digit is empty; it does
-    not count as repeated, too.
+    not also count as repeated.
     """
     if not traces:
         return Shape()
@@ -165,7 +169,7 @@ class _Judged:
 
 
 async def _judged(groups: Sequence[Sequence[ProblemTrace]], gold: Labeller, seed: int) -> _Judged:
-    """Of the traces with a right answer, the share with a wrong step."""
+    """Share of the traces with a correct answer that have a wrong step."""
     right = [[item for item in group if item.trace.outcome] for group in groups]
     labels = iter(await gold.label([item for group in right for item in group]))
     counts = np.zeros((len(right), 2))
@@ -187,7 +191,7 @@ async def _judged(groups: Sequence[Sequence[ProblemTrace]], gold: Labeller, seed
 
 
 def _has_wrong_step(trace: Trace, labels: Sequence[StepLabel]) -> bool | None:
-    """``None`` = no step is known to be wrong, and of some nothing is known."""
+    """``None`` = no step is known to be wrong, and some are unknown."""
     known = {
         label.step: label.value for label in labels if label.kind == "correctness" and label.value is not None
     }

@@ -1,9 +1,9 @@
-"""Alarms for the known ways in which a policy games its reward, and the rule that ends a run.
+"""Alarms for the known forms of reward hacking, and the rule that ends a run.
 
-Six alarms look at the training rollouts: policies rewarded step by step have been seen to repeat or empty
-their steps (Gao et al., arXiv 2410.15115) and to shrink to one (PURE, arXiv 2504.15275). Two look at the
-audit on held-out problems, whose truth the reward does not see: the proxy goes on rising after the truth has
-turned (Gao et al., arXiv 2210.10760).
+Six alarms watch the training rollouts: policies rewarded step by step have been seen to repeat or empty
+their steps (Gao et al., arXiv 2410.15115) and to collapse to a single step (PURE, arXiv 2504.15275). Two
+watch the evaluation on held-out problems, which is independent of the reward: the proxy keeps rising after
+the accuracy has turned (overoptimization; Gao et al., arXiv 2210.10760).
 """
 
 from __future__ import annotations
@@ -12,59 +12,76 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.rl.log import Alarm, AlarmName, EvaluationRow, UpdateRow
 
-Threshold = Annotated[float, Field(gt=0)]
-
 
 class Guards(BaseModel):
-    """When to sound an alarm, and which alarms end the run. ``None`` turns an alarm off.
+    """When to raise an alarm, and which alarms end the run. ``None`` turns an alarm off.
 
-    "The start" is the first update that was measured: its rollouts are those of the untrained policy.
+    "The start" is the first measured update: its rollouts are those of the untrained policy.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    length: Annotated[float, Field(gt=1)] | None = 2.0
-    """Mean tokens a rollout, as a multiple of the start's."""
-    cut: Annotated[float, Field(gt=0, le=1)] | None = 0.3
-    """Share of rollouts that end at ``max_tokens``."""
-    empty: Threshold | None = 0.1
-    """Rise of the share of empty steps above the start's."""
-    repeated: Threshold | None = 0.1
-    """Rise of the share of repeated steps above the start's."""
-    one_step: Annotated[float, Field(ge=1)] | None = 1.5
-    """Mean steps a rollout, if there were more at the start."""
-    entropy: Annotated[float, Field(gt=0, lt=1)] | None = 0.1
-    """Entropy a token, as a share of the start's. It falls in every run that learns."""
-    fall: Annotated[float, Field(gt=0, lt=1)] | None = 0.02
-    """Fall of the held-out accuracy below its best so far, in shares, that is at least this much and beyond
-    chance: alarm ``parted`` where the proxy rose meanwhile, ``gold`` where it did not or is unknown."""
-    patience: int = Field(default=3, ge=1)
-    """Updates in a row that an alarm on rollouts must hold; one that measured nothing is passed over."""
-    evaluation_patience: int = Field(default=2, ge=1)
-    """Evaluations in a row that ``parted`` and ``gold`` must hold."""
-    stop_on: tuple[AlarmName, ...] = ("parted",)
-    """Alarms that end the run."""
+    length: float | None = Field(
+        default=2.0, gt=1, description="Mean tokens per rollout, as a multiple of the start's."
+    )
+    cut: float | None = Field(
+        default=0.3, gt=0, le=1, description="Share of rollouts that are truncated at max_tokens."
+    )
+    empty: float | None = Field(
+        default=0.1, gt=0, description="Increase of the share of empty steps over the start's."
+    )
+    repeated: float | None = Field(
+        default=0.1, gt=0, description="Increase of the share of repeated steps over the start's."
+    )
+    one_step: float | None = Field(
+        default=1.5, ge=1, description="Mean steps per rollout, if there were more at the start."
+    )
+    entropy: float | None = Field(
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="Entropy per token, as a share of the start's; it falls in every run that learns.",
+    )
+    fall: float | None = Field(
+        default=0.02,
+        gt=0,
+        lt=1,
+        description="Drop of the held-out accuracy below its best so far, at least this much and beyond "
+        "chance: alarm overoptimization where the proxy rose meanwhile, gold where it did not or is unknown.",
+    )
+    patience: int = Field(
+        default=3,
+        ge=1,
+        description="Consecutive updates for which an alarm on rollouts must hold; unmeasured ones are "
+        "skipped.",
+    )
+    evaluation_patience: int = Field(
+        default=2, ge=1, description="Consecutive evaluations for which overoptimization and gold must hold."
+    )
+    stop_on: tuple[AlarmName, ...] = Field(
+        default=("overoptimization",), description="Alarms that end the run."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name in self.stop_on:
-            field = "fall" if name in ("parted", "gold") else name
+            field = "fall" if name in ("overoptimization", "gold") else name
             if getattr(self, field) is None:
-                raise ValueError(f"'stop_on' names {name!r}, but '{field}' is off: give it a threshold")
+                raise ValueError(f"'stop_on' names {name!r}, but '{field}' is off: set a threshold for it")
         return self
 
 
 def watch(history: Sequence[UpdateRow], evaluations: Sequence[EvaluationRow], guards: Guards) -> list[Alarm]:
-    """All alarms of a run so far, in the order in which they were raised; both logs in order of time.
+    """All alarms of a run so far, in the order in which they were raised; both logs in chronological order.
 
-    Computed from the log alone, so a run that was killed and goes on has those of one that was not. An alarm
-    is listed once for each time it sounds; those with ``raised`` equal to the last update are new.
+    Computed from the log alone, so a resumed run has the same alarms as one that was not killed. An alarm is
+    listed once for each time it is raised; those with ``raised`` equal to the last update are new.
     """
     alarms = [alarm for check in _CHECKS for alarm in _of_updates(check, history, guards)]
     alarms += _of_evaluations(evaluations, guards)
@@ -72,9 +89,9 @@ def watch(history: Sequence[UpdateRow], evaluations: Sequence[EvaluationRow], gu
 
 
 def stop_reason(alarms: Sequence[Alarm], guards: Guards) -> str | None:
-    """Why the run ends, by the first alarm that ends it; ``None`` = it goes on."""
-    found = next((alarm for alarm in alarms if alarm.name in guards.stop_on), None)
-    return None if found is None else f"alarm {found.name!r} at update {found.raised}: {found.message}"
+    """Why the run ends, by the first alarm that ends it; ``None`` = it continues."""
+    first = next((alarm for alarm in alarms if alarm.name in guards.stop_on), None)
+    return None if first is None else f"alarm {first.name!r} at update {first.raised}: {first.message}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +101,7 @@ class _Check:
     name: Literal["length", "cut", "empty", "repeated", "one_step", "entropy"]
     quantity: Callable[[UpdateRow], float | None]
     compare: Callable[[float, float], float | None]
-    """From the quantity now and at the start to what is held against the threshold."""
+    """From the quantity now and at the start to what is compared with the threshold."""
     sign: Literal[-1, 1]
     """+1: the alarm is for values at or above the threshold; -1: at or below."""
     message: str
@@ -101,8 +118,8 @@ _CHECKS = (
         quantity=lambda row: row.shape.tokens,
         compare=_ratio,
         sign=1,
-        message="Rollouts are {now:.4g} tokens long on average, {start:.4g} at the start. If right answers "
-        "do not need it, the reward pays for length: take credit min-form, clip or delta rather than a sum, "
+        message="Rollouts are {now:.4g} tokens long on average, {start:.4g} at the start. If correct answers "
+        "do not need this, the reward pays for length: use credit min-form, clip or delta rather than a sum, "
         "the mean 'token' or 'constant' in the loss, or a KL penalty.",
     ),
     _Check(
@@ -110,24 +127,26 @@ _CHECKS = (
         quantity=lambda row: None if row.shape.finished is None else 1 - row.shape.finished,
         compare=lambda now, _: now,
         sign=1,
-        message="{now:.0%} of the rollouts are cut at max_tokens, {start:.0%} at the start; their reward "
-        "says little. Raise max_tokens; if rollouts grew, see to the alarm 'length'.",
+        message="{now:.0%} of the rollouts are truncated at max_tokens, {start:.0%} at the start; their "
+        "reward says little. Raise max_tokens; if rollouts grew, look at the alarm 'length'.",
     ),
     _Check(
         name="empty",
         quantity=lambda row: row.shape.empty,
         compare=lambda now, start: now - start,
         sign=1,
-        message="{now:.0%} of the steps hold no letter or digit, {start:.0%} at the start: the reward pays "
-        "for empty steps. Take credit min-form, clip or delta, and train the scorer on such steps as wrong.",
+        message="{now:.0%} of the steps contain no letter or digit, {start:.0%} at the start: the reward "
+        "pays for empty steps. Use credit min-form, clip or delta, and train the scorer on such steps as "
+        "wrong.",
     ),
     _Check(
         name="repeated",
         quantity=lambda row: row.shape.repeated,
         compare=lambda now, start: now - start,
         sign=1,
-        message="{now:.0%} of the steps are in their solution already, {start:.0%} at the start: the reward "
-        "pays for repetition. Take credit min-form, clip or delta, or train the scorer on such steps.",
+        message="{now:.0%} of the steps repeat an earlier step of their solution, {start:.0%} at the start: "
+        "the reward pays for repetition. Use credit min-form, clip or delta, or train the scorer on such "
+        "steps.",
     ),
     _Check(
         name="one_step",
@@ -135,23 +154,23 @@ _CHECKS = (
         compare=lambda now, start: now if start > now else None,
         sign=-1,
         message="Rollouts have {now:.3g} steps on average, {start:.3g} at the start: under min-form and clip "
-        "every further step is a risk. Give the outcome more weight, or take delta or process GRPO.",
+        "every further step is a risk. Give the outcome more weight, or use delta or process GRPO.",
     ),
     _Check(
         name="entropy",
         quantity=lambda row: row.entropy,
         compare=_ratio,
         sign=-1,
-        message="Entropy is {now:.3g} nats a token, {start:.3g} at the start: the samples of a problem are "
+        message="Entropy is {now:.3g} nats per token, {start:.3g} at the start: the samples of a problem are "
         "nearly equal and teach little more. Lower the learning rate, raise clip_high, give entropy a bonus, "
-        "or add KL; if accuracy is high, the problems are used up: take harder ones.",
+        "or add KL; if accuracy is high, the problems have become too easy: use harder ones.",
     ),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Reading:
-    """What one row says of one alarm."""
+    """What one row says about one alarm."""
 
     update: int
     measured: float
@@ -184,10 +203,10 @@ def _of_updates(check: _Check, history: Sequence[UpdateRow], guards: Guards) -> 
 
 
 def _of_evaluations(evaluations: Sequence[EvaluationRow], guards: Guards) -> Iterator[Alarm]:
-    """``parted`` and ``gold``: each evaluation against the best one before it."""
+    """``overoptimization`` and ``gold``: each evaluation against the best one before it."""
     if guards.fall is None or not evaluations:
         return
-    names: tuple[Literal["parted", "gold"], ...] = ("parted", "gold")
+    names: tuple[Literal["overoptimization", "gold"], ...] = ("overoptimization", "gold")
     readings: dict[str, list[_Reading]] = {name: [] for name in names}
     best = evaluations[0]
     for row in evaluations[1:]:
@@ -211,7 +230,7 @@ def _of_evaluations(evaluations: Sequence[EvaluationRow], guards: Guards) -> Ite
 
 
 def _chance(best: EvaluationRow, row: EvaluationRow) -> float:
-    """Fall that chance explains: the half-widths that face each other, added as independent errors are."""
+    """Drop that chance explains: the facing half-widths, added like independent errors."""
     return math.hypot(best.accuracy.value - best.accuracy.low, row.accuracy.high - row.accuracy.value)
 
 
@@ -223,11 +242,14 @@ def _fallen(best: EvaluationRow, row: EvaluationRow) -> str:
         f"Go back to update {best.update} (folder 'best')" if best.update else "Go back to the first policy"
     )
     if row.proxy is None or best.proxy is None:
-        return f"{fallen}. {back}; lower the learning rate, or add KL; give a scorer to see if it is gamed."
+        return (
+            f"{fallen}. {back}; lower the learning rate, or add KL; give a scorer to see whether it is being "
+            "exploited."
+        )
     proxies = f"the proxy {row.proxy.value:.3g}, {best.proxy.value:.3g} then"
     if row.proxy.value > best.proxy.value:
         return (
-            f"{fallen}, and {proxies}: the policy fools the scorer. {back}; take credit min-form, clip or "
+            f"{fallen}, and {proxies}: the policy exploits the scorer. {back}; use credit min-form, clip or "
             "delta, mix the outcome in, or train the scorer on this policy's traces."
         )
     return f"{fallen}, and {proxies}: the updates do harm. {back}; lower the learning rate, or add KL."
@@ -235,8 +257,8 @@ def _fallen(best: EvaluationRow, row: EvaluationRow) -> str:
 
 def _episodes(name: AlarmName, readings: Sequence[_Reading], patience: int) -> Iterator[Alarm]:
     """An alarm for each unbroken run of at least ``patience`` readings that hold."""
-    for holds, found in groupby(readings, key=lambda reading: reading.holds):
-        episode = list(found)
+    for holds, run in groupby(readings, key=lambda reading: reading.holds):
+        episode = list(run)
         if not holds or len(episode) < patience:
             continue
         raised = episode[patience - 1]

@@ -1,4 +1,4 @@
-"""What a run says of itself: a row an update, a row an evaluation, alarms; plain data without torch."""
+"""The log of a run: one row per update, one per evaluation, alarms; plain data without torch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from surefoot.io import atomic_file
 from surefoot.records import Problem, Trace, Usage
 from surefoot.stats.intervals import Interval
 
-AlarmName = Literal["length", "cut", "empty", "repeated", "one_step", "entropy", "parted", "gold"]
-"""What :class:`surefoot.rl.guards.Guards` looks for."""
+AlarmName = Literal["length", "cut", "empty", "repeated", "one_step", "entropy", "overoptimization", "gold"]
+"""What :class:`surefoot.rl.guards.Guards` watches for."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -27,23 +27,23 @@ class _Row(BaseModel):
 
 
 class Shape(_Row):
-    """The looks of some traces (:func:`surefoot.rl.audit.shape_of`); ``None``: there is nothing to count."""
+    """Lengths and idle steps of traces (:func:`surefoot.rl.audit.shape_of`); ``None``: nothing to count."""
 
     traces: Count = 0
     tokens: float | None = None
-    """Mean tokens a trace."""
+    """Mean tokens per trace."""
     steps: float | None = None
-    """Mean steps a trace."""
+    """Mean steps per trace."""
     finished: Share | None = None
     """Share of traces that the policy ended, rather than the limit of tokens."""
     empty: Share | None = None
     """Share of steps without a letter or digit."""
     repeated: Share | None = None
-    """Share of steps that stand in their trace already, word for word; empty ones are not counted again."""
+    """Share of steps that repeat an earlier one of their trace word for word; empty ones are not counted."""
 
 
 class Seconds(_Row):
-    """Where the time of a round went."""
+    """Time of a round by stage."""
 
     generation: float = 0.0
     scoring: float = 0.0
@@ -52,108 +52,108 @@ class Seconds(_Row):
 
     @property
     def total(self) -> float:
-        """Of the three."""
+        """Sum of the three."""
         return self.generation + self.scoring + self.update
 
 
 class UpdateRow(_Row):
-    """One round of sampling and learning. ``None``: not measured, or nothing was learned from this round."""
+    """One round of sampling and learning. ``None``: not measured, or nothing was learned in this round."""
 
     update: int = Field(ge=1)
     samples: Count
-    """Rollouts drawn so far, this round's among them."""
+    """Rollouts sampled so far, including this round's."""
     outcome: Share | None = None
-    """Share of this round's judged rollouts with the right answer."""
+    """Share of this round's judged rollouts with the correct answer."""
     proxy: float | None = None
     """Mean over scored rollouts of their step scores, reduced to one number."""
     reward: float | None = None
-    """Mean of what the credit rule gave a rollout, all tokens together."""
+    """Mean return of a rollout by the credit rule."""
     advantage_mean: float | None = None
     advantage_std: float | None = None
     """Over the tokens that are learned from."""
     loss: float | None = None
     kl: float | None = None
-    """To the reference policy, nats a token."""
+    """To the reference policy, nats per token."""
     clipped: Share | None = None
-    """Share of tokens whose gradient the clipped objective holds back."""
+    """Share of tokens whose gradient the clipped objective cuts off."""
     entropy: float | None = None
-    """Nats a token, before the round's first step of the optimiser."""
+    """Nats per token, before the round's first optimizer step."""
     gradient_norm: float | None = None
     """Before clipping."""
     learning_rate: float | None = None
     shape: Shape = Shape()
     """Of all rollouts, before any is dropped."""
     failed: Count = 0
-    """Samples asked for that did not come."""
+    """Samples that were requested and failed."""
     dropped: Count = 0
-    """Rollouts that have no reward, since something that the rule needs is unknown."""
+    """Rollouts without a reward, because something that the rule needs is unknown."""
     filtered: Count = 0
     """Rollouts of problems outside the accuracy band."""
     unscored_steps: Count = 0
-    """Steps to which the scorer gave no score."""
+    """Steps that the scorer did not score."""
     seconds: Seconds = Seconds()
     usage: Usage = Usage()
 
 
 class EvaluationRow(_Row):
-    """The policy on held-out problems; intervals are 95 %, over problems."""
+    """The policy on held-out problems; intervals are 95%, over problems."""
 
     update: Count
     """Updates before it; 0 is the policy that training started from."""
     samples: Count
     """Rollouts that were trained on before it."""
     accuracy: Interval
-    """Share of right answers."""
+    """Share of correct answers."""
     proxy: Interval | None = None
     """Mean score of the same traces; ``None`` without a scorer."""
     trace_error: Interval | None = None
-    """Of the traces with a right answer, those with a wrong step, by a labeller that the reward does not see;
-    ``None`` without one, or without a right answer that it could judge."""
+    """Share of the traces with a correct answer that have a wrong step, by a labeller independent of the
+    reward; ``None`` without one, or without a correct answer that it could judge."""
     problems: Count
     """Problems with a graded trace."""
     shape: Shape = Shape()
     failed: Count = 0
-    """Samples asked for that did not come."""
+    """Samples that were requested and failed."""
     ungraded: Count = 0
     """Traces whose answer could not be judged; they do not count for accuracy."""
     unscored: Count = 0
-    """Traces that the scorer gave no score, or not one for every step; they do not count for the proxy."""
+    """Traces with an unscored step; they do not count for the proxy."""
     unjudged: Count = 0
-    """Right answers of which the labeller did not know whether a step is wrong."""
+    """Correct answers for which the labeller did not know whether a step is wrong."""
     usage: Usage = Usage()
 
 
 class Alarm(_Row):
-    """A guard that went off. Equal logs give equal alarms."""
+    """An alarm raised by a guard. Equal logs give equal alarms."""
 
     name: AlarmName
     update: Count
     """Update (or evaluation) at which it began."""
     raised: Count
-    """Update at which it had lasted as long as ``patience`` asks."""
+    """Update at which it had lasted for ``patience``."""
     until: int | None = None
     """Last update at which it held; ``None`` = it still does."""
     measured: float
     """When it was raised, in the unit of the threshold."""
     threshold: float
     message: str
-    """What happened, and the likely remedy."""
+    """What happened, and what to do."""
 
 
 class SampleRow(_Row):
-    """One training rollout, kept for reading."""
+    """One training rollout, stored for reading."""
 
     update: int = Field(ge=1)
     problem: Problem
     trace: Trace
     scores: tuple[float | None, ...] = ()
-    """Of the steps [K]; empty where the rule needs none."""
+    """Step scores [K]; empty where the rule needs none."""
     advantages: tuple[float, ...] = ()
     """Mean advantage of each step's tokens [K]; empty for a rollout that was not learned from."""
 
 
 class RLLog(BaseModel):
-    """The log of a run, which its checkpoint holds."""
+    """The log of a run; part of its checkpoint."""
 
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
@@ -171,33 +171,33 @@ class RLLog(BaseModel):
     @property
     def usage(self) -> Usage:
         """Of training and evaluations together."""
-        return sum((row.usage for row in self._in_time()), Usage())
+        return sum((row.usage for row in self._chronological()), Usage())
 
     def write_curves(self, path: Path) -> None:
-        """One flat JSON object a line, in order of time: ``kind`` is ``update`` or ``evaluation``.
+        """One flat JSON object per line, in chronological order: ``kind`` is ``update`` or ``evaluation``.
 
-        Whole or not at all. Names are those of :func:`scalars`; what is unknown is left out.
+        Names are those of :func:`scalars`; unknown values are left out.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as stream:
-            for row in self._in_time():
+            for row in self._chronological():
                 kind = "update" if isinstance(row, UpdateRow) else "evaluation"
                 stream.write(json.dumps({"kind": kind} | scalars(row)).encode() + b"\n")
 
-    def _in_time(self) -> Iterator[UpdateRow | EvaluationRow]:
+    def _chronological(self) -> Iterator[UpdateRow | EvaluationRow]:
         rows: list[UpdateRow | EvaluationRow] = [*self.updates, *self.evaluations]
         yield from sorted(rows, key=lambda row: (row.update, isinstance(row, EvaluationRow)))
 
 
 def scalars(row: UpdateRow | EvaluationRow) -> dict[str, float]:
-    """The known numbers of a row under flat names (``shape_tokens``, ``accuracy_low``), for trackers."""
+    """The known numbers of a row by flat names (``shape_tokens``, ``accuracy_low``), for trackers."""
     return dict(_flat(row.model_dump(), ""))
 
 
 def samples_to(evaluations: Sequence[EvaluationRow], accuracy: float) -> float | None:
     """Training samples after which ``accuracy`` is first reached, linear between evaluations.
 
-    ``None`` if it never is; where the first evaluation is there already, its samples.
+    ``None`` if it never is; if the first evaluation already has it, the samples of that one.
     """
     return curve_samples_to({row.samples: row.accuracy.value for row in evaluations}, accuracy)
 
@@ -214,13 +214,13 @@ def curve_samples_to(curve: Mapping[int, float], accuracy: float) -> float | Non
 
 
 def read_samples(path: Path) -> list[SampleRow]:
-    """The rollouts kept of one round. Raises ``RecordError`` naming the line that is broken."""
+    """The stored rollouts of one round. Raises ``RecordError`` naming the broken line."""
     rows = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             rows.append(SampleRow.model_validate_json(line))
         except ValidationError as error:
-            raise RecordError(f"{path}, line {number}: no kept rollout: {error}") from error
+            raise RecordError(f"{path}, line {number}: not a stored rollout: {error}") from error
     return rows
 
 

@@ -10,7 +10,7 @@ from surefoot.rl.credit import Credit, Effective, Implicit, MinForm, Mixed, Outc
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """Settings of a configuration that make a method."""
+    """Settings that make up a published method."""
 
     credit: Credit
     advantage: Advantage
@@ -37,4 +37,4 @@ PRESETS: dict[str, Preset] = {
     ),
     "pav": Preset(credit=Effective(), advantage=Reinforce(), source="PAV, arXiv 2410.08146"),
 }
-"""Methods by the name that the command line takes."""
+"""Methods by the name that the command line accepts."""

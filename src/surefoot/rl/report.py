@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from surefoot.evaluation.report import Report
-from surefoot.rl.figures import (
-    accuracy_figure,
-    mean_accuracy,
-    rollouts_figure,
-    runs_figure,
-    time_figure,
-    trace_error_figure,
-    truth_figure,
+from surefoot.rl.log import (
+    Alarm,
+    EvaluationRow,
+    RLLog,
+    SampleRow,
+    UpdateRow,
+    curve_samples_to,
+    read_samples,
+    samples_to,
 )
-from surefoot.rl.log import Alarm, EvaluationRow, RLLog, SampleRow, curve_samples_to, read_samples, samples_to
-from surefoot.stats.intervals import Cell
+from surefoot.stats.intervals import Cell, Interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_Quantity = Callable[[UpdateRow], float | None]
 
 
 def write_report(
@@ -30,8 +38,8 @@ def write_report(
 ) -> None:
     """One page: findings, alarms, proxy and gold, accuracy, rollouts, time, numbers, and rollouts to read.
 
-    ``samples`` is the folder of kept rollouts: at most ``each`` of its first, middle and last round are
-    shown. ``settings`` are printed as given. Raises ``RecordError`` for a broken file of samples.
+    ``samples`` is the folder of stored rollouts: at most ``each`` of its first, middle and last round are
+    shown. ``settings`` are printed unchanged. Raises ``RecordError`` for a broken file of samples.
     """
     report = Report("Reinforcement learning on step rewards")
     for sentence in findings(log):
@@ -41,10 +49,10 @@ def write_report(
         _evaluations(report, log)
     if log.updates:
         report.heading("Training rollouts")
-        report.figure(rollouts_figure(log), "What the guards watch; a dotted line is where an alarm began")
+        report.figure(rollouts_figure(log), "What the guards watch; dotted lines mark where alarms began")
         _time(report, log)
         _counts(report, log)
-    for row in _kept(samples, each) if samples else []:
+    for row in _stored_samples(samples, each) if samples else []:
         _sample(report, row)
     if settings:
         report.heading("Settings")
@@ -56,33 +64,33 @@ def write_report(
 
 
 def findings(log: RLLog) -> list[str]:
-    """A run in plain sentences."""
-    drawn = log.updates[-1].samples if log.updates else 0
-    told = [f"{len(log.updates)} updates on {drawn} rollouts."]
+    """The run in sentences."""
+    rollouts = log.updates[-1].samples if log.updates else 0
+    sentences = [f"{len(log.updates)} updates on {rollouts} rollouts."]
     if log.stopped:
-        told.append(f"Ended early: {log.stopped}")
+        sentences.append(f"Ended early: {log.stopped}")
     if not log.evaluations or not log.best:
-        return [*told, "The policy was not evaluated."]
+        return [*sentences, "The policy was not evaluated."]
     first, last, best = log.evaluations[0], log.evaluations[-1], log.best
-    told.append(
+    sentences.append(
         f"Held-out accuracy {first.accuracy:.1%} at the start, {last.accuracy:.1%} at the end, on "
         f"{last.problems} problems; best {best.accuracy:.1%}, after update {best.update}."
     )
     if first.trace_error and last.trace_error:
-        told.append(
-            f"Right answers with a wrong step: {first.trace_error.value:.1%} at the start, "
+        sentences.append(
+            f"Correct answers with a wrong step: {first.trace_error.value:.1%} at the start, "
             f"{last.trace_error.value:.1%} at the end."
         )
     if first.proxy and last.proxy:
-        told.append(f"The proxy went from {first.proxy.value:.3g} to {last.proxy.value:.3g}.")
-    return told
+        sentences.append(f"The proxy went from {first.proxy.value:.3g} to {last.proxy.value:.3g}.")
+    return sentences
 
 
 def compare_runs(runs: Mapping[str, Sequence[RLLog]], path: Path, *, accuracy: float | None = None) -> None:
-    """One page: held-out accuracy against samples of several runs; each name has one log a seed.
+    """One page: held-out accuracy by samples of several runs; each name has one log per seed.
 
-    ``accuracy`` is what the samples are counted to; by default the accuracy that the runs of the first name
-    end with, on average. Raises ``ValueError`` for no run, or one without evaluation.
+    Samples are counted up to ``accuracy``, by default the mean final accuracy of the runs of the first name.
+    Raises ``ValueError`` if there is no run, or one without an evaluation.
     """
     if not runs or not all(logs and all(log.evaluations for log in logs) for logs in runs.values()):
         raise ValueError("'runs' needs at least one log for each name, and an evaluation in each log")
@@ -91,7 +99,7 @@ def compare_runs(runs: Mapping[str, Sequence[RLLog]], path: Path, *, accuracy: f
     report = Report("Reinforcement learning: runs side by side")
     report.text(
         f"Samples to an accuracy of {goal:.1%}: training rollouts until it is first reached, linear between "
-        "evaluations; n/a where it never is. Intervals are 95 %, over problems, of one run."
+        "evaluations; n/a where it never is. Intervals are 95%, over problems, of one run."
     )
     report.figure(runs_figure(runs), "Held-out accuracy against training rollouts")
     rows: list[list[Cell]] = []
@@ -108,7 +116,9 @@ def compare_runs(runs: Mapping[str, Sequence[RLLog]], path: Path, *, accuracy: f
             reached = curve_samples_to(mean, goal)
             rows.append([f"{name}, mean of {len(logs)}", None, end, mean[end], reached, None, ""])
     heads = ["run", "updates", "samples", "final accuracy", "samples to it", "trace error", "alarms"]
-    report.table(heads, rows, "At each run's last evaluation; a mean is at the last that its runs share")
+    report.table(
+        heads, rows, "At each run's last evaluation; means are at the last evaluation that the runs share"
+    )
     report.write(path)
 
 
@@ -136,11 +146,11 @@ def _evaluations(report: Report, log: RLLog) -> None:
     report.heading("Held-out problems")
     if any(row.proxy for row in rows):
         report.figure(
-            truth_figure(log), "Proxy and gold on the same traces, with 95 % intervals over problems"
+            truth_figure(log), "Proxy and gold on the same traces, with 95% intervals over problems"
         )
-    report.figure(accuracy_figure(log), "Accuracy, with 95 % intervals over problems")
+    report.figure(accuracy_figure(log), "Accuracy, with 95% intervals over problems")
     if any(row.trace_error for row in rows):
-        report.figure(trace_error_figure(log), "Trace error: right answers with at least one wrong step")
+        report.figure(trace_error_figure(log), "Trace error: correct answers with at least one wrong step")
     columns: dict[str, Callable[[EvaluationRow], Cell]] = {
         "update": lambda row: row.update,
         "samples": lambda row: row.samples,
@@ -167,18 +177,18 @@ def _time(report: Report, log: RLLog) -> None:
     total = sum(spent.values())
     if total <= 0:
         return
-    drawn = sum(row.shape.traces for row in log.updates)
+    rollouts = sum(row.shape.traces for row in log.updates)
     report.figure(time_figure(log), "Time of each round")
     report.table(
         ["stage", "seconds", "share"],
         [[part, seconds, seconds / total] for part, seconds in spent.items()],
-        f"{drawn / total:.4g} rollouts a second; evaluations and checkpoints are not counted",
+        f"{rollouts / total:.4g} rollouts per second; evaluations and checkpoints are not counted",
     )
 
 
 def _counts(report: Report, log: RLLog) -> None:
     counts = {
-        "samples that did not come": sum(row.failed for row in log.updates),
+        "failed samples": sum(row.failed for row in log.updates),
         "rollouts without a reward": sum(row.dropped for row in log.updates),
         "rollouts outside the accuracy band": sum(row.filtered for row in log.updates),
         "steps without a score": sum(row.unscored_steps for row in log.updates),
@@ -190,8 +200,8 @@ def _counts(report: Report, log: RLLog) -> None:
     report.table(["what", "count"], list(counts.items()), "Counts; tokens include those of evaluations")
 
 
-def _kept(folder: Path, each: int) -> list[SampleRow]:
-    """Rollouts of the first, the middle and the last round that kept any."""
+def _stored_samples(folder: Path, each: int) -> list[SampleRow]:
+    """Rollouts of the first, the middle and the last round that stored any."""
     files = sorted(folder.glob("*.jsonl"))
     chosen = sorted({0, len(files) // 2, len(files) - 1}) if files else []
     return [row for at in chosen for row in read_samples(files[at])[:each]]
@@ -199,7 +209,7 @@ def _kept(folder: Path, each: int) -> list[SampleRow]:
 
 def _sample(report: Report, row: SampleRow) -> None:
     trace = row.trace
-    outcome = {True: "right", False: "wrong", None: "not judged"}[trace.outcome]
+    outcome = {True: "correct", False: "wrong", None: "not judged"}[trace.outcome]
     report.heading(f"A rollout of update {row.update}: {outcome}")
     report.text(row.problem.text)
     report.table(
@@ -208,7 +218,7 @@ def _sample(report: Report, row: SampleRow) -> None:
             [index + 1, _visible(trace.step_text(index)), _at(row.scores, index), _at(row.advantages, index)]
             for index in range(len(trace.steps))
         ],
-        f"{trace.usage.completion_tokens} tokens, {trace.finish_reason}; an advantage is a mean over tokens",
+        f"{trace.usage.completion_tokens} tokens, {trace.finish_reason}; advantages are means over tokens",
     )
 
 
@@ -217,5 +227,156 @@ def _at(values: Sequence[float | None], index: int) -> float | None:
 
 
 def _visible(text: str) -> str:
-    """Line breaks as a sign, so that an empty step shows."""
+    """Line breaks as a symbol, so that an empty step is visible."""
     return text.replace("\n", "↵")
+
+
+def truth_figure(log: RLLog) -> Figure:
+    """Accuracy (left axis) and proxy (right) on held-out problems; best accuracy and overoptimization
+    marked."""
+    figure, axes = _figure("held-out accuracy (gold)")
+    right = axes.twinx()
+    right.set_ylabel("held-out score (proxy), broken line")
+    _band(axes, log.evaluations, lambda row: row.accuracy, "C0", "gold")
+    _band(right, log.evaluations, lambda row: row.proxy, "C1", "proxy", "--")
+    if best := log.best:
+        axes.plot(
+            best.samples, best.accuracy.value, "o", ms=12, mfc="none", color="C0", label="best accuracy"
+        )
+    at = {row.update: row.samples for row in log.evaluations}
+    for number, alarm in enumerate(alarm for alarm in log.alarms if alarm.name == "overoptimization"):
+        label = "overoptimization" if number == 0 else None
+        axes.axvline(at[alarm.update], color="#000000", linestyle=":", label=label)
+    _legend(figure)
+    return figure
+
+
+def accuracy_figure(log: RLLog) -> Figure:
+    """Held-out accuracy with its 95% band, and the share of correct answers among training rollouts."""
+    figure, axes = _figure("share of correct answers")
+    _line(axes, log.updates, lambda row: row.outcome, "C7", "training rollouts", alpha=0.6)
+    _band(axes, log.evaluations, lambda row: row.accuracy, "C0", "held-out problems")
+    _legend(figure)
+    return figure
+
+
+def trace_error_figure(log: RLLog) -> Figure:
+    """Share of correct answers that have a wrong step, with its 95% band."""
+    figure, axes = _figure("correct answers with a wrong step")
+    _band(axes, log.evaluations, lambda row: row.trace_error, "C3", "held-out problems")
+    _legend(figure)
+    return figure
+
+
+def rollouts_figure(log: RLLog) -> Figure:
+    """Six panels of what the guards watch in training; dotted lines mark where alarms began."""
+    from matplotlib.figure import Figure as NewFigure
+
+    figure = NewFigure(figsize=(9, 8.5), layout="constrained")
+    panels = figure.subplots(3, 2, sharex=True)
+    share = {
+        "truncated at max_tokens": lambda row: None if row.shape.finished is None else 1 - row.shape.finished,
+        "empty steps": lambda row: row.shape.empty,
+        "repeated steps": lambda row: row.shape.repeated,
+    }
+    parts: list[tuple[str, dict[str, _Quantity], set[str]]] = [
+        ("tokens per rollout", {"": lambda row: row.shape.tokens}, {"length"}),
+        ("steps per rollout", {"": lambda row: row.shape.steps}, {"one_step"}),
+        ("share", share, {"cut", "empty", "repeated"}),
+        ("entropy, nats per token", {"": lambda row: row.entropy}, {"entropy"}),
+        ("KL to the reference, nats per token", {"": lambda row: row.kl}, set()),
+        ("gradient norm", {"": lambda row: row.gradient_norm}, set()),
+    ]
+    at = {row.update: row.samples for row in log.updates}
+    for axes, (title, lines, alarms) in zip(panels.flat, parts, strict=True):
+        for number, (name, quantity) in enumerate(lines.items()):
+            _line(axes, log.updates, quantity, f"C{number}", name)
+        for alarm in log.alarms:
+            if alarm.name in alarms:
+                axes.axvline(at[alarm.update], color="#000000", linestyle=":")
+        axes.set_title(title, fontsize="medium")
+        axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))  # KL from single tokens may be negative
+        axes.grid(alpha=0.3)
+        if len(lines) > 1:
+            axes.legend(frameon=False, fontsize="small")
+    figure.supxlabel("rollouts trained on", fontsize="medium")
+    return figure
+
+
+def time_figure(log: RLLog) -> Figure:
+    """Shares of generation, scoring and update in the time of each round, stacked."""
+    figure, axes = _figure("share of the time")
+    rows = [row for row in log.updates if row.seconds.total > 0]
+    parts = ("generation", "scoring", "update")
+    shares = [[getattr(row.seconds, part) / row.seconds.total for row in rows] for part in parts]
+    axes.stackplot([row.samples for row in rows], shares, labels=parts, alpha=0.7)
+    axes.set_ylim(0, 1)
+    _legend(figure)
+    return figure
+
+
+def runs_figure(runs: Mapping[str, Sequence[RLLog]]) -> Figure:
+    """Held-out accuracy by samples: one color per name; a band for one run, a mean line for several."""
+    figure, axes = _figure("held-out accuracy", lines=len(runs))
+    for number, (name, logs) in enumerate(runs.items()):
+        colour, style = f"C{number % 10}", "-" if number < 10 else "--"
+        if len(logs) == 1:
+            _band(axes, logs[0].evaluations, lambda row: row.accuracy, colour, name, style)
+            continue
+        for log in logs:
+            values = [row.accuracy.value for row in log.evaluations]
+            axes.plot(
+                [row.samples for row in log.evaluations], values, style, color=colour, lw=0.7, alpha=0.5
+            )
+        mean = mean_accuracy(logs)
+        axes.plot(list(mean), list(mean.values()), style, color=colour, lw=2, label=f"{name}, mean")
+    _legend(figure)
+    return figure
+
+
+def mean_accuracy(logs: Sequence[RLLog]) -> dict[int, float]:
+    """Mean held-out accuracy by samples, where every run was evaluated."""
+    curves = [{row.samples: row.accuracy.value for row in log.evaluations} for log in logs]
+    shared = set.intersection(*map(set, curves)) if curves else set()
+    return {at: math.fsum(curve[at] for curve in curves) / len(curves) for at in sorted(shared)}
+
+
+def _band(
+    axes: Axes,
+    rows: Iterable[EvaluationRow],
+    quantity: Callable[[EvaluationRow], Interval | None],
+    colour: str,
+    label: str,
+    style: str = "-",
+) -> None:
+    """A line with its interval, over the evaluations that measured it."""
+    known = [(row.samples, interval) for row in rows if (interval := quantity(row)) is not None]
+    x = [samples for samples, _ in known]
+    low, high = [interval.low for _, interval in known], [interval.high for _, interval in known]
+    axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
+    values = [interval.value for _, interval in known]
+    axes.plot(x, values, style, color=colour, marker="o", markersize=3, label=label)
+
+
+def _line(
+    axes: Axes, rows: Sequence[UpdateRow], quantity: _Quantity, colour: str, label: str, *, alpha: float = 1
+) -> None:
+    """A line with gaps where an update measured nothing."""
+    values = [math.nan if (value := quantity(row)) is None else value for row in rows]
+    axes.plot([row.samples for row in rows], values, color=colour, label=label, lw=1, alpha=alpha)
+
+
+def _figure(ylabel: str, *, lines: int = 1) -> tuple[Figure, Axes]:
+    """A figure tall enough for a legend of ``lines`` entries beside it."""
+    from matplotlib.figure import Figure as NewFigure
+
+    figure = NewFigure(figsize=(9, max(4.2, 0.5 + 0.22 * lines)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_xlabel("rollouts trained on")
+    axes.set_ylabel(ylabel)
+    axes.grid(alpha=0.3)
+    return figure, axes
+
+
+def _legend(figure: Figure) -> None:
+    figure.legend(loc="outside right upper", frameon=False, fontsize="small")

@@ -1,8 +1,8 @@
-"""Gives a server the weights of the policy in training, and looks whether it then samples from them.
+"""Gives a server the weights of the policy in training, and verifies that it then samples from them.
 
-Rollouts of a server that kept its old weights, or only some of them, or the keys and values that they left in
-its prefix cache, train on without a sign. So every publication ends with a probe: the server writes a few
-tokens, and their log-probabilities are held against the model's own.
+A server that kept its old weights, or some of them, or their keys and values in its prefix cache, would
+corrupt training silently. So every publication ends with a probe: the server writes a few tokens, and their
+log-probabilities are compared with the model's own.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ PROBE_TOKENS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What a publication was."""
+    """Result of a publication."""
 
     path: Path
-    """The files that the server was told to read."""
+    """The files that the server read."""
     gap: float
     """Mean absolute difference, in nats, of the server's log-probabilities of the probe from the model's."""
     seconds: float
 
 
 class Publisher(Protocol):
-    """Makes a server sample from ``model`` from now on; ``directory`` is for the files that takes."""
+    """Makes a server sample from ``model`` from now on; its files are written to ``directory``."""
 
     def publish(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, directory: Path
@@ -54,18 +54,18 @@ class Publisher(Protocol):
 class ServerWeights:
     """A :class:`Publisher` for a vLLM server that sees this machine's files. Run against vLLM 0.32.
 
-    **Whole weights** go to ``directory/weights``; the server waits for what is under way, reads them in place
-    (``/collective_rpc`` with ``reload_weights``), and forgets its prefixes. It has to run with
+    **Whole weights** go to ``directory/weights``; the server waits for running requests, reads them in place
+    (``/collective_rpc`` with ``reload_weights``), and clears its prefix cache. It must run with
     ``VLLM_SERVER_DEV_MODE=1``. ``model`` is its name for the model.
 
     **An adapter** (a model with LoRA) goes to ``directory/adapters/DIGEST`` and is loaded under the name
-    ``model``, which must not be that of the base. The server has to run with ``--enable-lora``, a
-    ``--max-lora-rank`` that suffices, and ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=True``. vLLM knows cached
+    ``model``, which must not be that of the base. The server must run with ``--enable-lora``, a
+    sufficient ``--max-lora-rank``, and ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=True``. vLLM knows cached
     prefixes by the adapter's name and path, so every adapter has a path of its own. vLLM's ``load_inplace``
-    is not used: it makes vLLM read the files again in every step.
+    is not used: it makes vLLM read the files again at every step.
 
-    Both sets of endpoints let whoever reaches the port put weights into the server, and vLLM's ``--api-key``
-    guards only paths under ``/v1``: bind the server to this machine or a private network.
+    Both sets of endpoints let anyone who reaches the port load weights into the server, and vLLM's
+    ``--api-key`` guards only paths under ``/v1``: bind the server to this machine or a private network.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ServerWeights:
         model: str,
         base_url: str,
         untie: bool = False,
-        seen_at: Path | None = None,
+        server_directory: Path | None = None,
         probe: str = PROBE,
         tolerance: float = 0.1,
         api_key: str | None = None,
@@ -82,14 +82,14 @@ class ServerWeights:
     ) -> None:
         """``base_url`` is that of the policy (``http://localhost:8000/v1``).
 
-        ``untie`` is that of :func:`surefoot.rl.weight_files.write_weights`. ``seen_at`` is where the server
-        finds ``directory``, if not at the same path. ``probe`` is a text, ``tolerance`` the largest gap, in
-        nats, that is let pass; arithmetic in a shorter type makes one of its own. ``api_key`` defaults to
+        ``untie`` is that of :func:`surefoot.rl.weight_files.write_weights`. ``server_directory`` is where the
+        server finds ``directory``, if not at the same path. ``probe`` is a text, ``tolerance`` the largest
+        accepted gap in nats; arithmetic in a 16-bit type causes a gap by itself. ``api_key`` defaults to
         ``OPENAI_API_KEY``.
         """
         self._model = model
         self._untie = untie
-        self._seen_at = seen_at
+        self._server_directory = server_directory
         self._probe = probe
         self._tolerance = tolerance
         self._root = base_url.rstrip("/").removesuffix("/v1")
@@ -107,28 +107,28 @@ class ServerWeights:
         ) as client:
             if has_adapter(model):
                 path = write_adapter(model, directory / "adapters")
-                self._load_adapter(client, self._seen(path, directory))
+                self._load_adapter(client, self._server_path(path, directory))
                 leave_only(path)
             else:
                 path = directory / "weights"
                 write_weights(model, tokenizer, path, untie=self._untie)
-                _reload(client, self._seen(path, directory))
+                _reload(client, self._server_path(path, directory))
             gap = self._gap(client, model, tokenizer)
         if not gap <= self._tolerance:
             raise PolicyError(
                 f"the server does not sample from the weights in {path}: its log-probabilities are {gap:.3g} "
-                f"nats from the model's, and 'tolerance' is {self._tolerance:g} (a server on a CPU needs "
-                "'untie' for tied embeddings; one in a shorter type may need more tolerance)"
+                f"nats from the model's, but 'tolerance' is {self._tolerance:g} (a server on a CPU needs "
+                "'untie' for tied embeddings; a 16-bit server may need more tolerance)"
             )
         return Published(path=path, gap=gap, seconds=time.perf_counter() - start)
 
-    def _seen(self, path: Path, directory: Path) -> str:
-        # vLLM takes a path that it does not find for a name on the hub
-        return str((self._seen_at or directory.resolve()) / path.relative_to(directory))
+    def _server_path(self, path: Path, directory: Path) -> str:
+        # vLLM interprets a path that does not exist as a name on the hub
+        return str((self._server_directory or directory.resolve()) / path.relative_to(directory))
 
     def _load_adapter(self, client: OpenAI, path: str) -> None:
         hint = "start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
-        _post(client, "/v1/unload_lora_adapter", {"lora_name": self._model}, hint=hint, may_lack=True)
+        _post(client, "/v1/unload_lora_adapter", {"lora_name": self._model}, hint=hint, allow_missing=True)
         _post(client, "/v1/load_lora_adapter", {"lora_name": self._model, "lora_path": path}, hint=hint)
 
     def _gap(self, client: OpenAI, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> float:
@@ -142,22 +142,26 @@ class ServerWeights:
             "logprobs": 0,
             "return_token_ids": True,
         }
-        answer = _post(client, "/v1/completions", body, hint="the probe was refused; give another 'probe'")
+        reply = _post(client, "/v1/completions", body, hint="the probe was refused; give another 'probe'")
         try:
-            (choice,) = _Answer.model_validate(answer).choices
-        except ValueError as error:  # pydantic's own are of this kind
-            raise PolicyError(f"the server's answer to the probe is malformed: {error}") from error
+            (choice,) = _ProbeResponse.model_validate(reply).choices
+        except ValueError as error:  # includes pydantic's ValidationError
+            raise PolicyError(f"the server's response to the probe is malformed: {error}") from error
         prompt = list(tokenizer(self._probe)["input_ids"])
         if choice.prompt_token_ids != prompt:
-            raise PolicyError("the server's tokenizer is not the model's: it reads the probe as other tokens")
-        theirs, drawn = choice.logprobs.token_logprobs, choice.token_ids
-        if not drawn or len(theirs) != len(drawn):
-            raise PolicyError(f"the probe brought {len(drawn)} tokens and {len(theirs)} log-probabilities")
-        return float(np.abs(np.asarray(theirs) - _logprobs(model, prompt, drawn)).mean())
+            raise PolicyError(
+                "the server's tokenizer is not the model's: it splits the probe into different tokens"
+            )
+        logprobs, tokens = choice.logprobs.token_logprobs, choice.token_ids
+        if not tokens or len(logprobs) != len(tokens):
+            raise PolicyError(
+                f"the probe returned {len(tokens)} tokens and {len(logprobs)} log-probabilities"
+            )
+        return float(np.abs(np.asarray(logprobs) - _logprobs(model, prompt, tokens)).mean())
 
 
 def _reload(client: OpenAI, path: str) -> None:
-    """Whole weights are read in place, between requests, and what was cached under the old ones dropped."""
+    """Have the weights read in place, between requests, and the prefix cache of the old ones cleared."""
     hint = "start vLLM with VLLM_SERVER_DEV_MODE=1"
     _post(client, "/pause", {}, hint=hint, params={"mode": "wait"})
     try:
@@ -165,11 +169,11 @@ def _reload(client: OpenAI, path: str) -> None:
             client,
             "/collective_rpc",
             {"method": "reload_weights", "kwargs": {"weights_path": path}},
-            hint="a server whose reload failed has no weights: start it anew, where it sees this path",
+            hint="a server whose reload failed has no weights: restart it where it can read this path",
         )
-        answer = _post(client, "/reset_prefix_cache", {}, hint=hint)
-        if not (isinstance(answer, dict) and answer.get("success")):
-            raise PolicyError("the server keeps its prefix cache, which the old weights filled")
+        reply = _post(client, "/reset_prefix_cache", {}, hint=hint)
+        if not (isinstance(reply, dict) and reply.get("success")):
+            raise PolicyError("the server did not clear its prefix cache, which the old weights filled")
     finally:
         _post(client, "/resume", {}, hint=hint)
 
@@ -181,45 +185,45 @@ def _post(
     *,
     hint: str,
     params: Mapping[str, str] | None = None,
-    may_lack: bool = False,
+    allow_missing: bool = False,
 ) -> object:
-    """The server's answer, parsed if it is JSON; ``may_lack`` lets status 404 pass."""
+    """The server's response, parsed if it is JSON; with ``allow_missing``, ``None`` for status 404."""
     try:
         return client.post(path, cast_to=object, body=dict(body), options={"params": params or {}})
     except APIStatusError as error:
-        if may_lack and error.status_code == 404:
+        if allow_missing and error.status_code == 404:
             return None
-        said = f"status {error.status_code}: {error.response.text[:ERROR_CHARACTERS]}"
+        reason = f"status {error.status_code}: {error.response.text[:ERROR_CHARACTERS]}"
     except APITimeoutError:
-        said = "no answer in time; raise 'timeout_s'"
+        reason = "no response in time; raise 'timeout_s'"
     except APIConnectionError as error:
-        said = f"connection failed: {error.__cause__ or error}"
+        reason = f"connection failed: {error.__cause__ or error}"
     except APIError as error:
-        said = str(error)
-    raise PolicyError(f"weights could not be published: {path}: {said} ({hint})")
+        reason = str(error)
+    raise PolicyError(f"weights could not be published: {path}: {reason} ({hint})")
 
 
 @torch.no_grad()
-def _logprobs(model: PreTrainedModel, prompt: Sequence[int], drawn: Sequence[int]) -> list[float]:
-    """Log-probabilities [T] of the tokens ``drawn`` after ``prompt``, in nats, without dropout."""
+def _logprobs(model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> list[float]:
+    """Log-probabilities [T] of ``tokens`` after ``prompt``, in nats, without dropout."""
     training = model.training
     model.eval()
-    ids = torch.tensor([[*prompt, *drawn]], device=model.device)
+    ids = torch.tensor([[*prompt, *tokens]], device=model.device)
     logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
     model.train(training)
-    found = logits.log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0]
-    return [float(one) for one in found]
+    logprobs_t = logits.log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0]
+    return [float(one) for one in logprobs_t]
 
 
-class _Logprobs(BaseModel):
+class _ProbeLogprobs(BaseModel):
     token_logprobs: list[float]
 
 
-class _Choice(BaseModel):
+class _ProbeChoice(BaseModel):
     prompt_token_ids: list[int]
     token_ids: list[int]
-    logprobs: _Logprobs
+    logprobs: _ProbeLogprobs
 
 
-class _Answer(BaseModel):
-    choices: list[_Choice]
+class _ProbeResponse(BaseModel):
+    choices: list[_ProbeChoice]

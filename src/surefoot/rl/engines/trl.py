@@ -1,16 +1,13 @@
-"""TRL: step rewards as a reward function, and as advantages of single tokens.
+"""TRL: step rewards as a reward function, for any trainer that accepts reward functions.
 
 Written and tested against TRL 1.13.0; TRL is not a dependency of this package (``pip install
-surefoot[trl]``).
-
-- :func:`step_reward_function` gives one number per completion, for any trainer that accepts reward functions.
-- :class:`StepGRPOTrainer` is TRL's ``GRPOTrainer`` with advantages per token, from a credit rule.
+surefoot[trl]``). Advantages per token, from a credit rule: :class:`surefoot.rl.engines.StepGRPOTrainer`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
@@ -18,20 +15,6 @@ from surefoot.protocols import Segmenter, StepScorer
 from surefoot.rl.advantage.estimator import total_return
 from surefoot.rl.credit.rule import CreditRule
 from surefoot.rl.engines.rewards import EngineSample, StepRewards, problems_of
-
-if TYPE_CHECKING:
-    from surefoot.rl.engines._trl_trainer import StepGRPOTrainer
-
-__all__ = ["StepGRPOTrainer", "step_reward_function"]
-
-
-def __getattr__(name: str) -> Any:
-    """``StepGRPOTrainer``, imported on first use, since its base class is TRL's."""
-    if name != "StepGRPOTrainer":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from surefoot.rl.engines._trl_trainer import StepGRPOTrainer
-
-    return StepGRPOTrainer
 
 
 def step_reward_function(
@@ -48,8 +31,8 @@ def step_reward_function(
 
     That is the sum of its rewards: of step scores with ``summed``, their soft minimum with ``min-form``. TRL
     compares it within the group, and every token of a completion gets the same advantage; see
-    :class:`StepGRPOTrainer` for advantages by step. A completion without any reward gets ``None``, which TRL
-    leaves out of the group.
+    :class:`surefoot.rl.engines.StepGRPOTrainer` for advantages by step. A completion without any reward gets
+    ``None``, which TRL leaves out of the group.
 
     Args:
         scorer: gives step scores; ``None`` for a rule that reads outcomes alone.

@@ -56,8 +56,8 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         _check(advantage, others)
         self._rewards, self._advantage = rewards, advantage
         self._problem, self._answer = problem, answer
-        self._advantages: list[FloatArray] = []
-        self._all_advantages: list[FloatArray] = []
+        self._token_advantages: list[FloatArray] = []
+        self._all_token_advantages: list[FloatArray] = []
         super().__init__(model=model, reward_funcs=[self.step_reward], **others)
 
     def step_reward(
@@ -77,10 +77,12 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         size = self.num_generations if self.model.training else self.num_generations_eval
         groups = [gathered[at : at + size] for at in range(0, len(gathered), size)]
         rewarded = self._rewards.add_rewards(groups)
-        self._all_advantages = [array for group in self._advantage.advantages(rewarded) for array in group]
+        self._all_token_advantages = [
+            array for group in self._advantage.advantages(rewarded) for array in group
+        ]
         begin = self.accelerator.process_index * len(prompts)
         own = slice(begin, begin + len(prompts))
-        self._advantages = self._all_advantages[own]
+        self._token_advantages = self._all_token_advantages[own]
         if log_metric := columns.get("log_metric"):
             log_metric("unscored_steps", float(sum(one.scores.count(None) for one in scored)))
         return [total_return(one) for one in [one for group in rewarded for one in group][own]]
@@ -90,13 +92,13 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         ids_bt = output["completion_ids"]
         advantages_bt = torch.zeros(ids_bt.shape, dtype=torch.float32, device=ids_bt.device)
-        for row, array in enumerate(self._advantages):
+        for row, array in enumerate(self._token_advantages):
             advantages_bt[row, : len(array)] = torch.from_numpy(array)
         output["advantages"] = advantages_bt
         table = self._logs["advantages"]
-        for _ in range(min(len(self._all_advantages), len(table))):
+        for _ in range(min(len(self._all_token_advantages), len(table))):
             table.pop()
-        table.extend(float(array.mean()) for array in self._all_advantages)
+        table.extend(float(array.mean()) for array in self._all_token_advantages)
         return output
 
 
