@@ -55,7 +55,7 @@ def _program(
     """Process supervision: label steps, train reward models on them, choose better answers with them."""
 
 
-app.command("quickstart")(quickstart.quickstart)
+add(app, "quickstart", quickstart.Quickstart)
 add(app, "sample", sample.Sample)
 app.add_typer(label.app, name="label")
 app.add_typer(train.app, name="train")

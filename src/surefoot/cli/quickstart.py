@@ -5,22 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from pydantic import Field
 
-from surefoot.cli import _options as o
+from surefoot.cli import options as o
+from surefoot.cli.settings import Command, Group
+from surefoot.quickstart.config import QuickstartConfig
 
 if TYPE_CHECKING:
     from surefoot.quickstart import Summary
 
 
-def quickstart(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run directory.")] = Path("runs/quickstart"),
-    seed: o.Seed = 0,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", help="JSON file with other sizes; see docs/tutorial/1-quickstart.md."),
-    ] = None,
-) -> None:
+class Quickstart(Command):
     """Do the whole main job on the embedded small world: sample, label, train, choose, compare, report.
 
     Takes some minutes on two cores, without network or GPU. Stop it whenever you like; the same command
@@ -28,21 +23,20 @@ def quickstart(
 
     Example: `surefoot quickstart --out runs/quickstart`
     """
-    from pydantic import ValidationError
 
-    from surefoot.cli._shared import stages
-    from surefoot.errors import RunError
-    from surefoot.io import Run
-    from surefoot.quickstart import QuickstartConfig, Summary, run_quickstart
+    out: o.OutDirectory = Field(default=Path("runs/quickstart"), description="Run directory.")
+    sizes: Annotated[QuickstartConfig, Group(omit=("training",))] = QuickstartConfig()
 
-    try:
-        text = config.read_text() if config else "{}"
-        sizes = QuickstartConfig.model_validate_json(text).model_copy(update={"seed": seed})
-    except (ValidationError, OSError) as error:
-        raise RunError(f"--config {config}: {error}") from error
-    with Run.open(out, command="quickstart", config=sizes.model_dump()) as run, stages() as progress:
-        path = run_quickstart(run, sizes, progress)
-    _print(Summary.model_validate_json(path.read_text()), out)
+    def run(self) -> None:
+        """Do or finish the run, and print its summary."""
+        from surefoot.cli._shared import stages
+        from surefoot.io import Run
+        from surefoot.quickstart import Summary, run_quickstart
+
+        config = self.sizes.model_dump()
+        with Run.open(self.out, command="quickstart", config=config) as run, stages() as progress:
+            path = run_quickstart(run, self.sizes, progress)
+        _print(Summary.model_validate_json(path.read_text()), self.out)
 
 
 def _print(summary: Summary, out: Path) -> None:

@@ -81,7 +81,7 @@ class Group:
     names: Mapping[str, str] | None = None
     """Option by field, dotted below nested settings, where it is not the field's own name."""
     omit: tuple[str, ...] = ()
-    """Fields without an option; ``--config`` and ``--set`` still reach them."""
+    """Fields without an option, with all below them; ``--config`` and ``--set`` still reach them."""
     transient: tuple[str, ...] = ()
     """Fields that change no result; ``*`` = all."""
 
@@ -420,7 +420,7 @@ def _options(
         yield Option(
             path=here,
             names=()
-            if path and below in group.omit
+            if path and any(f"{below}.".startswith(f"{name}.") for name in group.omit)
             else _names((prefix or "") + field.name, below, flag, group, kind_of),
             kind=str if flag.comma else kind_of,
             repeated=repeated and not flag.comma,

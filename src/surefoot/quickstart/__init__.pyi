@@ -2,9 +2,9 @@ from .comparison import READINGS as READINGS
 from .comparison import ScoredTraces as ScoredTraces
 from .comparison import accuracy_curves as accuracy_curves
 from .comparison import compare as compare
+from .config import QuickstartConfig as QuickstartConfig
 from .report import write_report as write_report
 from .run import MODELS as MODELS
-from .run import QuickstartConfig as QuickstartConfig
 from .run import run_quickstart as run_quickstart
 from .summary import RULES as RULES
 from .summary import RuleComparison as RuleComparison

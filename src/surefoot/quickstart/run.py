@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import Run, read_records, write_records
 from surefoot.lab.checkpoints import POLICY, TRUNK
@@ -30,11 +28,12 @@ from surefoot.policies.traces import sample_traces
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.quickstart.comparison import READINGS, ScoredTraces, compare
+from surefoot.quickstart.config import QuickstartConfig
 from surefoot.quickstart.report import write_report
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import Line
 from surefoot.training.classifier import train
-from surefoot.training.config import OutcomeTargets, StepTargets, TrainingConfig
+from surefoot.training.config import OutcomeTargets, StepTargets
 from surefoot.training.examples import build_examples
 
 R = TypeVar("R", bound=Record)
@@ -43,25 +42,6 @@ Progress = Callable[[str, int, int], None]
 
 MODELS = ("orm", "prm", "prm_gold")
 _TEST_SEED = 1_000_000  # apart from every training seed
-
-
-class QuickstartConfig(BaseModel):
-    """Sizes of the quickstart. The defaults take some minutes on two cores."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    seed: int = 0
-    train_problems: int = Field(default=750, ge=1)
-    train_samples: int = Field(default=2, ge=1)
-    """Traces per training problem."""
-    rollouts: int = Field(default=4, ge=1)
-    """Completions per step prefix for the Monte Carlo labels."""
-    test_problems: int = Field(default=300, ge=1)
-    test_samples: int = Field(default=64, ge=1)
-    max_tokens: int = 96
-    training: TrainingConfig = TrainingConfig(epochs=4, checkpoint_every=100)
-    shard: int = Field(default=50, ge=1)
-    """Problems per piece of work."""
 
 
 @dataclass(frozen=True, kw_only=True)
