@@ -13,15 +13,14 @@ import pytest
 from annotation_room import SCRIPT, Browser
 from inspection_room import Inspection, add_labels, open_inspection
 
-from surefoot.annotation.inspect.archives import EXPORTS
-from surefoot.annotation.pages import PageSettings
+from surefoot.annotation.pages.formats import EXPORTS
 from surefoot.io import read_records
 from surefoot.records import StepLabel
 
 
 @pytest.fixture
 def found(tmp_path: Path) -> Any:
-    made = open_inspection(tmp_path, settings=PageSettings(max_upload_bytes=60_000))
+    made = open_inspection(tmp_path, max_upload_bytes=60_000)
     add_labels(made)
     yield made
     made.db.close()

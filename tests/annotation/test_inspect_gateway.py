@@ -1,4 +1,4 @@
-"""The gateway's record as pages: trees of searches, figures by the hour, and answers taken into a project."""
+"""The gateway's request log as pages: search trees, hourly figures, and import of answers into a project."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ def test_all_steps_of_a_search_are_behind_its_request(found: Inspection, admin: 
     assert admin.get("/request-tree?id=deep&choice=1").status_code == 404
 
 
-def test_a_given_solution_is_neither_chosen_nor_rejected(found: Inspection, admin: Browser) -> None:
+def test_a_clients_solution_is_neither_chosen_nor_rejected(found: Inspection, admin: Browser) -> None:
     problem = Problem(text="p")
     trace = Trace(problem_id=problem.id, text="x")
     given = GatewayCandidate(trace=trace, chosen=False, choice=None)
     add_request(found.db, "verdict", candidates=(given,), decision="reject", endpoint="/v1/verify")
     page = admin.get("/request?id=verdict").text
-    assert ">given</span>" in page
+    assert ">by client</span>" in page
     assert page.count("✗ rejected") == 1  # the verdict
 
 
 def test_figures_by_the_hour(found: Inspection, admin: Browser) -> None:
-    assert "Nothing was asked" in admin.get("/monitor").text
+    assert "The gateway had no requests" in admin.get("/monitor").text
     for ago, tally in (
         (2, {"answered": 1, "scores": 4, "score_sum": 3}),
         (0, {"answered": 2, "accepted_of": 4}),
@@ -98,27 +98,29 @@ def test_the_first_hour_of_the_figures_is_a_whole_one(
     assert [row["answered"] for row in rows] == [1]
 
 
-def test_answers_are_taken_into_a_project_to_be_labelled(found: Inspection, admin: Browser) -> None:
+def test_answers_are_imported_into_a_project_to_be_labelled(found: Inspection, admin: Browser) -> None:
     project = found.db.projects.create("new").id
     trace = answer(found.db, "two lines", "first\nsecond\n", model="m1")
     answer(found.db, "another model", "only\n", model="m2")
     answer(found.db, "failure", "x\n", model="m1", status=502, error="gone")
     page = "/requests?model=m1"
 
-    def take(**fields: str):
+    def import_into(**fields: str):
         return admin.send(
-            "/requests/take", page=page, into=str(project), headers={"Accept": "application/json"}, **fields
+            "/requests/import", page=page, into=str(project), headers={"Accept": "application/json"}, **fields
         )
 
-    taken = take(which="chosen").json()
-    assert (taken["requests"], taken["items"], taken["report"]["traces"]["new"]) == (1, 1, 1)
+    imported = import_into(which="chosen").json()
+    assert (imported["requests"], imported["items"], imported["report"]["traces"]["new"]) == (1, 1, 1)
     kept = found.db.traces.trace(project, trace.id)
     assert [kept.step_text(step) for step in range(len(kept.steps))] == ["first\n", "second\n"]
-    more = take(which="all").json()
+    more = import_into(which="all").json()
     assert (more["report"]["traces"]["new"], more["report"]["traces"]["same"]) == (1, 1)
     assert len(found.db.items.list(project)) == 2
-    assert take(which="some").status_code == 400
-    assert "Taken into new" in admin.send("/requests/take", page=page, into=str(project), which="all").text
+    assert import_into(which="some").status_code == 400
+    assert (
+        "Imported into new" in admin.send("/requests/import", page=page, into=str(project), which="all").text
+    )
 
 
 def test_scores_come_along(found: Inspection, admin: Browser) -> None:
@@ -128,7 +130,7 @@ def test_scores_come_along(found: Inspection, admin: Browser) -> None:
     scores = StepScores(trace_id=trace.id, scorer="prm", scores=(0.25,))
     candidate = GatewayCandidate(trace=trace, chosen=True, score=0.25, scores=scores)
     add_request(found.db, "scored", problem=problem, candidates=(candidate,), model="only")
-    admin.send("/requests/take", page="/requests?model=only", into=str(project), which="chosen")
+    admin.send("/requests/import", page="/requests?model=only", into=str(project), which="chosen")
     [kept] = found.db.traces.scores(project, trace.id)
     assert kept.scores == (0.25,)
 
@@ -149,12 +151,12 @@ def test_the_latest_scores_of_a_solution_are_kept(found: Inspection, admin: Brow
     for name, score, ago in (("z", 0.1, 3), ("b", 0.9, 1), ("c", 0.5, 2)):
         scored(found.db, name, trace, problem, score, ago=ago * HOUR)
     for _ in range(2):
-        page = admin.send("/requests/take", page="/requests?model=only", into=str(project), which="chosen")
+        page = admin.send("/requests/import", page="/requests?model=only", into=str(project), which="chosen")
         assert "Left out: 2 older sets of scores" in page.text
         [kept] = found.db.traces.scores(project, trace.id)
         assert kept.scores == (0.9,)
     scored(found.db, "newest", trace, problem, 0.7)
-    admin.send("/requests/take", page="/requests?model=only", into=str(project), which="chosen")
+    admin.send("/requests/import", page="/requests?model=only", into=str(project), which="chosen")
     [kept] = found.db.traces.scores(project, trace.id)
     assert kept.scores == (0.7,)
 
@@ -171,20 +173,20 @@ def test_scores_of_other_steps_are_left_out_and_counted(found: Inspection, admin
     scored(found.db, "same", judged, problem, 0.1, 0.2, ago=HOUR)
     scored(found.db, "other", shifted, problem, 0.8, 0.9)
     sent = {"page": "/requests?model=only", "into": str(project), "which": "chosen"}
-    taken = admin.send("/requests/take", headers={"Accept": "application/json"}, **sent).json()
-    assert taken["scores_left_out"] == {"other_steps": 1, "older": 0}
-    assert (taken["report"]["traces"]["refused"], taken["report"]["scores"]["new"]) == (2, 1)
+    imported = admin.send("/requests/import", headers={"Accept": "application/json"}, **sent).json()
+    assert imported["scores_left_out"] == {"other_steps": 1, "older": 0}
+    assert (imported["report"]["traces"]["refused"], imported["report"]["scores"]["new"]) == (2, 1)
     [kept] = found.db.traces.scores(project, "t")
     assert kept.scores == (0.1, 0.2)
-    page = admin.send("/requests/take", **sent).text
+    page = admin.send("/requests/import", **sent).text
     assert "Left out: the scores of 1 solution that the project has with other steps" in page
 
 
-def test_only_administrators_take_and_only_with_the_secret(found: Inspection, admin: Browser) -> None:
+def test_only_administrators_import_and_only_with_the_secret(found: Inspection, admin: Browser) -> None:
     fields = {"into": "1", "which": "all"}
     assert "Take into a project" not in found.room.browser("tom").get("/requests").text
     for name in ("tom", "ann"):
         person = found.room.browser(name)
         csrf = person.fields("/projects", "/sign-out")["csrf"]
-        assert person.client.post("/requests/take", data={**fields, "csrf": csrf}).status_code == 403
-    assert admin.client.post("/requests/take", data=fields).status_code == 403
+        assert person.client.post("/requests/import", data={**fields, "csrf": csrf}).status_code == 403
+    assert admin.client.post("/requests/import", data=fields).status_code == 403

@@ -18,17 +18,17 @@ from inspection_room import (
     open_inspection,
 )
 
-from surefoot.annotation.inspect.charts import HEIGHT, WIDTH, chart, charts
-from surefoot.annotation.inspect.figures import axis_text
-from surefoot.annotation.inspect.run_files import changed, series
-from surefoot.annotation.inspect.tree_pages import outline
+from surefoot.annotation.pages.charts import HEIGHT, WIDTH, chart, charts
+from surefoot.annotation.pages.render import axis_text
+from surefoot.annotation.pages.runs import changed, series
+from surefoot.annotation.pages.trees import outline
 from surefoot.search.saved_tree import SavedNode
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspection]:
     folder = tmp_path_factory.mktemp("runs")
-    made = open_inspection(folder, page=2)
+    made = open_inspection(folder, rows=2)
     add_run(made.runs / "maths" / "seed-0")
     add_trees(made.runs / "maths" / "beam.trees.jsonl", example_tree(), example_tree(problem_id="q"))
     (folder / "secret").mkdir()
@@ -223,7 +223,7 @@ def test_requests_are_filtered_and_go_on(found: Inspection, tom: Browser) -> Non
         query = twin["next"] or ""
     assert seen == ["more-2", "more-1", "more-0"]
     assert [one["request_id"] for one in tom.json("/requests.json?failed=no")["requests"]] == ["req-1"]
-    assert "No request fits" in tom.get("/requests?strategy=none").text
+    assert "No request matches" in tom.get("/requests?strategy=none").text
     for query in ("?failed=x", "?before=x", "?before=2024-05-01", "?project=x"):
         assert tom.get(f"/requests{query}").status_code == 400
 
@@ -253,14 +253,15 @@ def test_only_readers_of_the_whole_server_see_them(found: Inspection, page: str)
 
 
 def test_without_a_directory_of_runs_the_pages_say_so(found: Inspection, tom: Browser) -> None:
-    settings = found.room.app.state.inspect
-    found.room.app.state.inspect = settings.model_copy(update={"runs": None})
+    pages = found.room.app.state.pages
+    settings = pages.settings
+    pages.settings = settings.model_copy(update={"runs": None})
     try:
         assert "No directory of runs" in tom.get("/runs").text
         assert "No directory of runs" in tom.get("/trees").text
         assert tom.get("/run?name=maths/seed-0").status_code == 404
     finally:
-        found.room.app.state.inspect = settings
+        pages.settings = settings
 
 
 def test_a_number_of_updates_and_evaluations_is_two_charts() -> None:

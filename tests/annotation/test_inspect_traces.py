@@ -12,8 +12,8 @@ import pytest
 from annotation_room import SCRIPT
 from inspection_room import Inspection, add_candidates, add_labels, open_inspection
 
-from surefoot.annotation.inspect.candidates import choices, votes
-from surefoot.annotation.inspect.figures import aggregates, strip
+from surefoot.annotation.pages.candidates import choices, votes
+from surefoot.annotation.pages.score_strip import aggregates, strip
 from surefoot.records import Problem, Trace
 
 
@@ -111,7 +111,7 @@ def test_an_agents_run_folds_its_tool_calls(found: Inspection) -> None:
         ("", [0, 1, 2]),
         ("?policy=two", [1]),
         ("?outcome=wrong", [1]),
-        ("?outcome=right", [0, 2]),
+        ("?outcome=correct", [0, 2]),
         ("?scorer=second&low=0.5", [0, 2]),
         ("?scorer=second&high=0.2", [1]),
         ("?text=FRANCE", [2]),
@@ -140,7 +140,7 @@ def test_filters_that_make_no_sense_are_refused(found: Inspection, query: str) -
 
 
 def test_a_list_goes_on_where_it_ended_with_its_filters(tmp_path: Path) -> None:
-    made = open_inspection(tmp_path, page=1)
+    made = open_inspection(tmp_path, rows=1)
     seen: list[str] = []
     query = "?solution=i"
     while query:
@@ -195,7 +195,7 @@ def test_a_project_without_traces_says_so(found: Inspection) -> None:
     assert "no traces yet" in admin.get(f"/projects/{empty}/traces").text
     assert "No problems yet" in admin.get(f"/projects/{empty}/problems").text
     assert admin.json(f"/projects/{empty}/traces.json")["traces"] == []
-    assert "No trace fits" in shown(found, f"{found.base}/traces?policy=nobody")
+    assert "No trace matches" in shown(found, f"{found.base}/traces?policy=nobody")
 
 
 def test_candidates_with_votes_and_every_selectors_choice(tmp_path: Path) -> None:

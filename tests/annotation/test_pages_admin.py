@@ -79,7 +79,7 @@ def test_quality_control_counts_known_answers_apart(room: Room) -> None:
     work(room, "ann", {1: (1, 1, 1), 2: (1, 1, 1), 3: (1, 1), 4: (-1,)})
     work(room, "ben", {1: (1, 1, 1), 2: (1, 1, 1), 3: (1, 1), 4: (1, 1)})
     data = admin.json("/projects/1/agreement")
-    found = sorted((row["right"], row["known"]) for row in data["quality"])
+    found = sorted((row["correct"], row["known"]) for row in data["quality"])
     assert found == [(0, 1), (1, 1)]
     assert all(row["low"] <= row["accuracy"] <= row["high"] for row in data["quality"])
     assert data["overall"]["units"] == 8

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from annotation_room import PASSWORD, SCRIPT, Browser, Room, open_room
+from inspection_room import add_request
 from starlette.testclient import TestClient
 
-from surefoot.annotation.pages import PageSettings, create_pages_app
-from surefoot.annotation.pages.context import Attempts
+from surefoot.annotation import PageSettings, create_pages_app
+from surefoot.annotation.pages.access import Attempts
 
 SESSION = "surefoot_session"
 ADMIN_PAGES = (
@@ -38,6 +39,7 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
     ann = room.browser("ann")
     item = str(ann.get("/projects/1/annotate").headers["location"])
     comment = room.db.comments.add(1, int(item.rpartition("/")[2]), room.ids["ann"], "flag", "odd")
+    add_request(room.db)  # the form for imports needs something to import
     return [
         ("ann", "/projects", "/sign-out"),
         ("ann", item, f"{item}/label"),
@@ -52,6 +54,8 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
         ("admin", "/projects/1/queue", "/projects/1/queue"),
         ("admin", "/projects/1/files", "/projects/1/files"),
         ("admin", "/projects/1/flags", f"/projects/1/flags/{comment.id}"),
+        ("admin", "/projects/1/formats", "/projects/1/formats"),
+        ("admin", "/requests", "/requests/import"),
     ]
 
 
@@ -155,7 +159,7 @@ def test_wrong_passwords_are_few(tmp_path: Path) -> None:
     for _ in range(3):
         answer = stranger.sign_in("ann", "wrong password")
         assert answer.status_code == 401
-        assert "Name or password is wrong" in answer.text
+        assert "Wrong name or password" in answer.text
     refused = stranger.sign_in("ann")
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) > 0

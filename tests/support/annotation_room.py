@@ -10,8 +10,7 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from surefoot.annotation.database import Database, Protocol, open_database
-from surefoot.annotation.pages import PageSettings, create_pages_app
+from surefoot.annotation import Database, PageSettings, Protocol, create_pages_app, open_database
 from surefoot.records import Message, Problem, Step, StepScores, ToolCall, Trace
 
 PASSWORD = "correct horse battery"

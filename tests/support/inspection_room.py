@@ -10,9 +10,8 @@ from typing import Any
 
 from annotation_room import SCRIPT, Browser, Room, open_room, text_trace
 
+from surefoot.annotation import PageSettings
 from surefoot.annotation.database import Database
-from surefoot.annotation.inspect import InspectSettings, install_inspection
-from surefoot.annotation.pages import PageSettings
 from surefoot.gateway import GatewayCandidate, GatewayRecord
 from surefoot.io import write_records
 from surefoot.records import Evidence, Problem, StepLabel, StepScores, Trace
@@ -43,12 +42,11 @@ class Inspection:
         return f"/projects/{self.room.project}"
 
 
-def open_inspection(folder: Path, *, settings: PageSettings | None = None, page: int = 50) -> Inspection:
+def open_inspection(folder: Path, **settings: Any) -> Inspection:
     """A server with pages to look at. ``vic`` is a viewer of the project, ``tom`` of the whole server."""
     runs = folder / "runs"
     runs.mkdir()
-    room = open_room(folder, settings=settings)
-    install_inspection(room.app, InspectSettings(runs=runs, page=page))
+    room = open_room(folder, settings=PageSettings(runs=runs, **settings))
     db = room.db
     vic = db.users.create("vic", "correct horse battery", roles=("annotator",)).id
     db.users.create("tom", "correct horse battery", roles=("viewer",))

@@ -94,13 +94,10 @@ def serve(
 
 
 def _pages(listening: Listening, db: Database) -> FastAPI:
-    from surefoot.annotation.inspect import InspectSettings, install_inspection
-    from surefoot.annotation.pages import PageSettings, create_pages_app
+    from surefoot.annotation import PageSettings, create_pages_app
 
     # over plain HTTP, as on loopback, a browser would not send a secure cookie back
-    app = create_pages_app(db, PageSettings(secure=listening.secure_cookies))
-    install_inspection(app, InspectSettings(runs=listening.runs))
-    return app
+    return create_pages_app(db, PageSettings(secure=listening.secure_cookies, runs=listening.runs))
 
 
 def _monitor(

@@ -1,4 +1,4 @@
-"""Disagreements, and the label that stands: appended beside the annotators' labels, which stay."""
+"""Disagreements, and the labels that settle them: added beside the annotators' labels, which stay."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from surefoot.annotation.database import Database, Disagreement
-from surefoot.annotation.pages.context import enter, pages_of
+from surefoot.annotation.pages.access import SignedIn, enter, pages_of
 from surefoot.annotation.pages.forms import CheckedForm
 from surefoot.annotation.pages.render import done, show, twin
-from surefoot.annotation.pages.visitors import SignedIn
 from surefoot.errors import NotFoundError, StoreError
 
 router = APIRouter()
@@ -20,21 +19,23 @@ router = APIRouter()
 
 @twin(router, "/projects/{project_id:int}/adjudicate")
 def disagreements(request: Request, visitor: SignedIn, project_id: int) -> Response:
-    """Items on which annotators who finished differ; the decided ones below."""
+    """Items that annotators who finished labelled differently: open ones, then decided ones."""
     place = enter(request, visitor, project_id, "admin")
     db = pages_of(request).db
-    found = db.reviews.disagreements(project_id, adjudicated=True)
+    all_disagreements = db.reviews.disagreements(project_id, adjudicated=True)
     data = {
         "project": {"id": project_id, "name": place.project.name},
-        "open": _by_item(db, project_id, [one for one in found if one.adjudication is None]),
-        "decided": _by_item(db, project_id, [one for one in found if one.adjudication is not None]),
+        "open": _by_item(db, project_id, [one for one in all_disagreements if one.adjudication is None]),
+        "decided": _by_item(
+            db, project_id, [one for one in all_disagreements if one.adjudication is not None]
+        ),
     }
     return show(request, visitor, "disagreements.html", data, place=place)
 
 
 @twin(router, "/projects/{project_id:int}/adjudicate/{item_id:int}")
 def disagreement(request: Request, visitor: SignedIn, project_id: int, item_id: int) -> Response:
-    """One item: its steps with everybody's labels, and a form for each step in dispute."""
+    """One item: its steps with everybody's labels, and a form for each disputed step."""
     place = enter(request, visitor, project_id, "admin")
     db = pages_of(request).db
     item = db.items.get(project_id, item_id)
@@ -75,11 +76,11 @@ def decide(request: Request, visitor: SignedIn, project_id: int, item_id: int, f
     if value not in place.project.protocol.values:
         raise StoreError(f"'value': this project's labels are {list(place.project.protocol.values)}")
     after = form.whole("after")
-    made = db.reviews.adjudicate(
+    adjudication = db.reviews.adjudicate(
         project_id, item_id, place.user_id, trace, step, value,
         note=form.text("note", default="", most=5000), after=after,
     )  # fmt: skip
-    return done(request, f"/projects/{project_id}/adjudicate/{item_id}", {"adjudication": made})
+    return done(request, f"/projects/{project_id}/adjudicate/{item_id}", {"adjudication": adjudication})
 
 
 def _trace_view(
@@ -87,12 +88,12 @@ def _trace_view(
 ) -> dict[str, Any]:
     trace = db.traces.trace(project_id, name)
     disputed = {one.step: one for one in disputes if one.trace_id == name}
-    given: dict[int, list[dict[str, Any]]] = {}
+    labels: dict[int, list[dict[str, Any]]] = {}
     for label in db.labels.of_trace(project_id, name):
         if label.item_id == item_id:
             evidence = label.record.evidence
             row = {"rater": evidence.rater, "value": label.record.value, "comment": evidence.message}
-            given.setdefault(label.record.step, []).append(row)
+            labels.setdefault(label.record.step, []).append(row)
     last = len(trace.steps) if step is None else step + 1
     return {
         "trace": name,
@@ -101,7 +102,7 @@ def _trace_view(
             {
                 "step": index,
                 "text": trace.step_text(index),
-                "labels": given.get(index, []),
+                "labels": labels.get(index, []),
                 "dispute": _dispute(disputed.get(index)),
             }
             for index in range(last)
@@ -121,21 +122,23 @@ def _dispute(one: Disagreement | None) -> dict[str, Any] | None:
 
 
 def _of_item(db: Database, project_id: int, item_id: int) -> list[Disagreement]:
-    found = db.reviews.disagreements(project_id, adjudicated=True)
-    mine = [one for one in found if one.item_id == item_id]
-    if not mine:
+    all_disagreements = db.reviews.disagreements(project_id, adjudicated=True)
+    of_item = [one for one in all_disagreements if one.item_id == item_id]
+    if not of_item:
         raise NotFoundError(f"annotators do not disagree about item {item_id}")
-    return mine
+    return of_item
 
 
 def _next_open(db: Database, project_id: int, item_id: int) -> int | None:
-    """Another item that waits for a decision."""
+    """Another item with an open disagreement."""
     return next((one.item_id for one in db.reviews.disagreements(project_id) if one.item_id != item_id), None)
 
 
-def _by_item(db: Database, project_id: int, found: list[Disagreement]) -> list[dict[str, Any]]:
+def _by_item(db: Database, project_id: int, disagreements: list[Disagreement]) -> list[dict[str, Any]]:
     rows = []
-    for item_id, group in groupby(sorted(found, key=lambda one: one.item_id), key=lambda one: one.item_id):
+    for item_id, group in groupby(
+        sorted(disagreements, key=lambda one: one.item_id), key=lambda one: one.item_id
+    ):
         disputes = list(group)
         problem = db.traces.problem(project_id, db.items.get(project_id, item_id).problem_id)
         rows.append(

@@ -11,9 +11,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from surefoot.annotation.database import MatrixCell, ratings
-from surefoot.annotation.pages.context import enter, pages_of
+from surefoot.annotation.pages.access import SignedIn, enter, pages_of
 from surefoot.annotation.pages.render import show, twin
-from surefoot.annotation.pages.visitors import SignedIn
 from surefoot.stats.bootstrap import Resample, bootstrap_statistic
 from surefoot.stats.intervals import Interval, wilson_interval
 from surefoot.stats.rater_agreement import Agreement, agreement, cohens_kappa, contingency
@@ -22,7 +21,7 @@ router = APIRouter()
 
 _VALUES = (-1.0, 0.0, 1.0)
 _DRAWS = 400
-"""Bootstrap draws: a page that opens in a second matters more than the third digit of a bound."""
+"""Bootstrap draws: opening within a second matters more than the third digit of a bound."""
 _MANY_UNITS = 5_000
 """Above this many steps the page leaves the bootstrap to ``surefoot evaluate labels``."""
 
@@ -61,22 +60,22 @@ def _overall(cells: Sequence[MatrixCell]) -> dict[str, Any] | None:
         return None
     table = ratings(cells)
     matrix = np.asarray(table.matrix, dtype=float)
-    found = agreement(matrix, categories=_VALUES)
-    few = 0 < found.units <= _MANY_UNITS
+    figures = agreement(matrix, categories=_VALUES)
+    few = 0 < figures.units <= _MANY_UNITS
     intervals = _intervals(matrix, [unit[1] for unit in table.units]) if few else {}
-    return {**_row(found), "intervals": intervals}
+    return {**_row(figures), "intervals": intervals}
 
 
 def _intervals(matrix: np.ndarray[Any, Any], traces: Sequence[str]) -> dict[str, Interval]:
-    """Bootstrap over traces, whose steps stand or fall together; steps that one person rated are left out."""
+    """Bootstrap over traces, since their steps are correlated; steps with one rating are left out."""
     paired = (~np.isnan(matrix)).sum(axis=0) >= 2
-    kept, clusters = matrix[:, paired], [trace for trace, both in zip(traces, paired, strict=True) if both]
-    if len(set(clusters)) < 2:  # nothing is known of the spread
+    rated, clusters = matrix[:, paired], [trace for trace, both in zip(traces, paired, strict=True) if both]
+    if len(set(clusters)) < 2:  # one trace says nothing about the spread
         return {}
 
     def coefficient(name: str) -> Interval:
         def of(draw: Resample) -> float:
-            return float(getattr(agreement(kept[:, draw.items], categories=_VALUES), name))
+            return float(getattr(agreement(rated[:, draw.items], categories=_VALUES), name))
 
         return bootstrap_statistic(clusters, of, draws=_DRAWS, rng=np.random.default_rng(0))
 
@@ -86,14 +85,14 @@ def _intervals(matrix: np.ndarray[Any, Any], traces: Sequence[str]) -> dict[str,
 def _by_annotator(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
     """Each annotator against all others, pooled."""
     rows = _rows(cells)
-    found = []
+    figures = []
     for name, own in rows.items():
         table = np.zeros((3, 3))
         for other, theirs in rows.items():
             if other != name:
                 table += contingency(own, theirs, values=_VALUES)
         total = float(table.sum())
-        found.append(
+        figures.append(
             {
                 "annotator": name,
                 "labels": int((~np.isnan(own)).sum()),
@@ -103,13 +102,13 @@ def _by_annotator(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
                 "shares": {int(value): _share(own, value) for value in _VALUES},
             }
         )
-    return found
+    return figures
 
 
 def _pairs(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
     rows = _rows(cells)
     names = list(rows)
-    found = []
+    figures = []
     for number, first in enumerate(names):
         for second in names[number + 1 :]:
             table = contingency(rows[first], rows[second], values=_VALUES)
@@ -117,46 +116,46 @@ def _pairs(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
             if total:
                 raw = float(np.trace(table)) / total
                 pair = {"first": first, "second": second, "units": int(total), "raw": raw}
-                found.append({**pair, "kappa": cohens_kappa(table)})
-    return found
+                figures.append({**pair, "kappa": cohens_kappa(table)})
+    return figures
 
 
 def _by_position(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
     groups: Mapping[int, list[MatrixCell]] = defaultdict(list)
     for cell in cells:
         groups[cell.step].append(cell)
-    found = []
+    table = []
     for step in sorted(groups):
         matrix = np.asarray(ratings(groups[step]).matrix, dtype=float)
         one = agreement(matrix, categories=_VALUES)
         if one.units:
-            found.append({"step": step, **_row(one)})
-    return found
+            table.append({"step": step, **_row(one)})
+    return table
 
 
 def _quality(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
-    """Share of known labels that each annotator got right."""
-    right: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    """Share of known labels that each annotator labelled correctly."""
+    correct: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for cell in cells:
         if cell.known is not None:
-            right[cell.annotator, cell.role].append(cell.value == cell.known)
-    found = []
-    for (name, role), answers in sorted(right.items()):
+            correct[cell.annotator, cell.role].append(cell.value == cell.known)
+    table = []
+    for (name, role), answers in sorted(correct.items()):
         share = wilson_interval(sum(answers), len(answers))
-        row = {"annotator": name, "role": role, "known": len(answers), "right": sum(answers)}
-        found.append({**row, "accuracy": share.value, "low": share.low, "high": share.high})
-    return found
+        row = {"annotator": name, "role": role, "known": len(answers), "correct": sum(answers)}
+        table.append({**row, "accuracy": share.value, "low": share.low, "high": share.high})
+    return table
 
 
-def _row(found: Agreement) -> dict[str, Any]:
+def _row(figures: Agreement) -> dict[str, Any]:
     return {
-        "raters": found.raters,
-        "units": found.units,
-        "dropped": found.dropped,
-        "raw": found.raw,
-        "kappa": found.kappa,
-        "alpha": found.alpha,
-        "ac1": found.ac1,
+        "raters": figures.raters,
+        "units": figures.units,
+        "dropped": figures.dropped,
+        "raw": figures.raw,
+        "kappa": figures.kappa,
+        "alpha": figures.alpha,
+        "ac1": figures.ac1,
     }
 
 
@@ -169,5 +168,5 @@ def _rows(cells: Sequence[MatrixCell]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _share(row: np.ndarray[Any, Any], value: float) -> float | None:
-    given = row[~np.isnan(row)]
-    return float((given == value).mean()) if len(given) else None
+    rated = row[~np.isnan(row)]
+    return float((rated == value).mean()) if len(rated) else None

@@ -1,60 +1,71 @@
-"""The annotator's pages: the next item, one step at a time, undo, flags, comments, skipping, instructions."""
+"""The annotator's pages: the next item, one step at a time, undo, flags, comments, skipping, instructions.
+
+Steps appear one at a time: the page does not contain what follows the current step, so that it cannot
+influence the label. The view of an item is built from ``AnnotatorItem`` alone: no labels by others.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import AnnotatorItem, AnnotatorProgress, ChoiceInput, LabelInput
-from surefoot.annotation.pages.context import Place, enter, pages_of
+from surefoot.annotation.database import (
+    AnnotatorItem,
+    AnnotatorProgress,
+    ChoiceInput,
+    LabelInput,
+    Protocol,
+    StoredLabel,
+)
+from surefoot.annotation.pages.access import Place, SignedIn, enter, pages_of
 from surefoot.annotation.pages.forms import CheckedForm, Form, new_key
 from surefoot.annotation.pages.render import done, show, twin
-from surefoot.annotation.pages.visitors import SignedIn
-from surefoot.annotation.pages.work import ends_with, work_view
 from surefoot.errors import ForbiddenError, NotFoundError, StoreError
+from surefoot.records import Trace
 
 router = APIRouter()
 
 SKIP_REASONS = {
     "give_up": "I cannot judge it",
     "bad_problem": "The problem makes no sense",
-    "unreadable": "The solution cannot be read",
-    "other": "Something else",
+    "unreadable": "The solution is unreadable",
+    "other": "Another reason",
 }
 """Why an item is skipped; the first two are PRM800K's ``finish_reason``."""
 
 
 @twin(router, "/projects/{project_id:int}/annotate")
 def next_item(request: Request, visitor: SignedIn, project_id: int) -> Response:
-    """Lease the next item and go to it; or say why there is none."""
+    """Lease the next item and redirect to it, or say why there is none."""
     place = _labelling(request, visitor, project_id)
     pages = pages_of(request)
     offer = pages.db.assignments.next(project_id, place.user_id, pages.rng)
     if offer.assignment is not None:
         to = f"/projects/{project_id}/items/{offer.assignment.item_id}"
         return done(request, to, {"why": offer.why, "item": offer.assignment.item_id})
-    data = {"why": offer.why, "item": None, "mine": _mine(request, place)}
+    data = {"why": offer.why, "item": None, "own_progress": _own_progress(request, place)}
     return show(request, visitor, "no_item.html", data, place=place)
 
 
 @twin(router, "/projects/{project_id:int}/items/{item_id:int}")
 def item_page(request: Request, visitor: SignedIn, project_id: int, item_id: int) -> Response:
-    """The item as far as it has been labelled, and the step that comes now."""
+    """The item as far as it is labelled, and the current step."""
     place = _labelling(request, visitor, project_id)
     db = pages_of(request).db
     item = _own(request, place, item_id)
     comments = db.comments.list(project_id, item_id=item_id, user_id=place.user_id)
     data = {
         "project": {"id": project_id, "name": place.project.name},
-        **work_view(item, place.project.protocol),
+        **item_view(item, place.project.protocol),
         "comments": [
             {"kind": r.kind, "text": r.text, "trace": r.trace_id, "step": r.step, "created": r.created}
             for r in comments
         ],
         "previous": _previous(request, place, item_id),
-        "mine": _mine(request, place),
+        "own_progress": _own_progress(request, place),
     }
     template = "annotate.html" if item.kind == "solution" else "alternatives.html"
     extra = {"key": new_key(), "skip_reasons": SKIP_REASONS}
@@ -63,32 +74,32 @@ def item_page(request: Request, visitor: SignedIn, project_id: int, item_id: int
 
 @router.post("/projects/{project_id:int}/items/{item_id:int}/label")
 def label(request: Request, visitor: SignedIn, project_id: int, item_id: int, form: CheckedForm) -> Response:
-    """One label of a solution's step; the first error or the last step finishes the item."""
+    """Label one step of a solution; the first error or the last step finishes the item."""
     place = _labelling(request, visitor, project_id)
     db, item = pages_of(request).db, _own(request, place, item_id)
     if item.kind != "solution":
-        raise StoreError("this item has alternatives; send them to .../alternatives")
+        raise StoreError("this item has alternatives; send their labels to .../alternatives")
     step, value, time = form.whole("step"), form.value("value"), form.milliseconds()
     finish = ends_with(item, step, value)
-    given = LabelInput(
+    new_label = LabelInput(
         trace_id=item.traces[0].id,
         step=step,
         value=value,
         milliseconds=time,
         comment=form.optional("comment"),
     )
-    sent = db.labels.submit(
-        project_id, item_id, place.user_id, [given], _key(form), after=form.whole("after"), finish=finish,
+    submission = db.labels.submit(
+        project_id, item_id, place.user_id, [new_label], _key(form), after=form.whole("after"), finish=finish,
         milliseconds=_total(item, step, time) if finish else None,
     )  # fmt: skip
-    return done(request, f"/projects/{project_id}/items/{item_id}", {"submission": sent})
+    return done(request, f"/projects/{project_id}/items/{item_id}", {"submission": submission})
 
 
 @router.post("/projects/{project_id:int}/items/{item_id:int}/alternatives")
 def label_alternatives(
     request: Request, visitor: SignedIn, project_id: int, item_id: int, form: CheckedForm
 ) -> Response:
-    """Phase 1: a label for each alternative, and which one to go on with, or a step written by hand."""
+    """Phase 1: a label for each alternative, and the one to continue with or a step written by hand."""
     place = _labelling(request, visitor, project_id)
     db, item = pages_of(request).db, _own(request, place, item_id)
     if item.kind != "alternatives" or item.step is None:
@@ -97,28 +108,28 @@ def label_alternatives(
     if missing:
         raise StoreError(f"alternative {missing[0] + 1} has no label yet; rate all of them")
     comment, time = form.optional("comment"), form.milliseconds()
-    given = [
+    labels = [
         LabelInput(trace_id=trace.id, step=item.step, value=form.value(f"value-{n}"), comment=comment)
         for n, trace in enumerate(item.traces)
     ]
-    sent = db.labels.submit(
-        project_id, item_id, place.user_id, given, _key(form), choice=_choice(form, item),
+    submission = db.labels.submit(
+        project_id, item_id, place.user_id, labels, _key(form), choice=_choice(form, item),
         after=form.whole("after"), finish=True, milliseconds=time,
     )  # fmt: skip
-    return done(request, f"/projects/{project_id}/items/{item_id}", {"submission": sent})
+    return done(request, f"/projects/{project_id}/items/{item_id}", {"submission": submission})
 
 
 @router.post("/projects/{project_id:int}/items/{item_id:int}/undo")
 def undo(request: Request, visitor: SignedIn, project_id: int, item_id: int, form: CheckedForm) -> Response:
-    """Take back the latest submission on the item."""
+    """Retract the latest submission for the item."""
     place = _labelling(request, visitor, project_id)
-    sent = pages_of(request).db.labels.undo(project_id, item_id, place.user_id, _key(form))
-    return done(request, f"/projects/{project_id}/items/{item_id}", {"submission": sent})
+    submission = pages_of(request).db.labels.undo(project_id, item_id, place.user_id, _key(form))
+    return done(request, f"/projects/{project_id}/items/{item_id}", {"submission": submission})
 
 
 @router.post("/projects/{project_id:int}/items/{item_id:int}/skip")
 def skip(request: Request, visitor: SignedIn, project_id: int, item_id: int, form: CheckedForm) -> Response:
-    """Give the item back with a reason, and go to the next."""
+    """Skip the item with a reason, and go to the next."""
     place = _labelling(request, visitor, project_id)
     reason = form.text("reason")
     if reason not in SKIP_REASONS:
@@ -156,7 +167,7 @@ def comment(
 
 @twin(router, "/projects/{project_id:int}/instructions")
 def instructions(request: Request, visitor: SignedIn, project_id: int) -> Response:
-    """What the project asks of its annotators."""
+    """The project's instructions for annotators."""
     place = enter(request, visitor, project_id)
     protocol = place.project.protocol
     data = {
@@ -174,11 +185,11 @@ def _labelling(request: Request, visitor: SignedIn, project_id: int) -> Place:
 
 
 def _own(request: Request, place: Place, item_id: int) -> AnnotatorItem:
-    """The visitor's item. An item of somebody else is answered like one that does not exist."""
+    """The visitor's item. For somebody else's item the response is that it does not exist."""
     try:
         return pages_of(request).db.items.for_annotator(place.project.id, item_id, place.user_id)
     except ForbiddenError as error:
-        raise NotFoundError(f"there is no item {item_id} among yours") from error
+        raise NotFoundError(f"you have no item {item_id}") from error
 
 
 def _key(form: Form) -> str:
@@ -186,37 +197,37 @@ def _key(form: Form) -> str:
 
 
 def _choice(form: Form, item: AnnotatorItem) -> ChoiceInput | None:
-    """Nothing, an alternative by its number, or the text by hand, which wins if it is not empty."""
+    """Nothing, an alternative by its number, or the step written by hand, which wins unless it is empty."""
     written = form.data.get("written", "")
     if isinstance(written, str) and written.strip():
-        # spaces at its ends belong to a step
+        # spaces at either end belong to the step
         return ChoiceInput(text=written.replace("\r\n", "\n"))
     number = form.optional("chosen")
     if number is None or number == "none":
         return None
     place = form.whole("chosen")
     if not 0 <= place < len(item.traces):
-        raise StoreError(f"'chosen' must lie in 0 to {len(item.traces) - 1}")
+        raise StoreError(f"'chosen' must be 0 to {len(item.traces) - 1}")
     return ChoiceInput(trace_id=item.traces[place].id)
 
 
 def _total(item: AnnotatorItem, step: int, time: int | None) -> int | None:
-    """Time for the whole item; unknown if a step's is (without a script nothing is measured)."""
+    """Time for the whole item; unknown if that of a step is (without scripts nothing is measured)."""
     times = [stored.milliseconds for stored in item.labels if stored.record.step != step] + [time]
     known = [one for one in times if one is not None]
     return sum(known) if len(known) == len(times) else None
 
 
 def _previous(request: Request, place: Place, item_id: int) -> int | None:
-    """The item that the annotator finished last before this one."""
-    mine = pages_of(request).db.assignments.of_user(place.project.id, place.user_id, limit=20)
-    finished = [one for one in mine if one.state == "done" and one.finished and one.item_id != item_id]
+    """The item that the annotator finished before this one."""
+    assignments = pages_of(request).db.assignments.of_user(place.project.id, place.user_id, limit=20)
+    finished = [one for one in assignments if one.state == "done" and one.finished and one.item_id != item_id]
     latest = max(finished, key=lambda one: (one.finished, one.id), default=None)
     return None if latest is None else latest.item_id
 
 
-def _mine(request: Request, place: Place) -> dict[str, Any] | None:
-    """The annotator's own count and pace: nothing about others."""
+def _own_progress(request: Request, place: Place) -> dict[str, Any] | None:
+    """The annotator's own progress; nothing about others."""
     progress = pages_of(request).db.assignments.progress(place.project.id)
     own = next((row for row in progress.annotators if row.user_id == place.user_id), None)
     return None if own is None else _own_row(own)
@@ -224,3 +235,125 @@ def _mine(request: Request, place: Place) -> dict[str, Any] | None:
 
 def _own_row(row: AnnotatorProgress) -> dict[str, Any]:
     return {"done": row.done, "skipped": row.skipped, "labels": row.labels, "milliseconds": row.milliseconds}
+
+
+def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:
+    """Data of the page."""
+    shared = {
+        "item": item.item_id,
+        "kind": item.kind,
+        "state": item.state,
+        "leased_until": item.leased_until,
+        "problem": item.problem.text,
+        "answer": item.problem.answer if protocol.show_answer else None,
+        "show_answer": protocol.show_answer,
+        "values": list(protocol.values),
+        "last": item.last,
+    }
+    build = _solution if item.kind == "solution" else _alternatives
+    return {**shared, **build(item)}
+
+
+def next_step(item: AnnotatorItem) -> int | None:
+    """First step without a label; ``None`` once all have one or an error was marked (phase 2 ends there)."""
+    values = {label.record.step: label.record.value for label in item.labels}
+    if -1.0 in values.values():
+        return None
+    return next((step for step in range(len(item.traces[0].steps)) if step not in values), None)
+
+
+def ends_with(item: AnnotatorItem, step: int, value: int | None) -> bool:
+    """Whether a label finishes a solution: the first error, or the last step."""
+    return value == -1 or step == len(item.traces[0].steps) - 1
+
+
+def _solution(item: AnnotatorItem) -> dict[str, Any]:
+    trace = item.traces[0]
+    labels = {label.record.step: label for label in item.labels}
+    current = next_step(item) if item.state == "leased" else None
+    visible = max(labels, default=-1) if current is None else current
+    return {
+        "trace": trace.id,
+        "steps": len(trace.steps),
+        "current": current,
+        "labelled": len(labels),
+        "blocks": list(_blocks(trace, visible, labels)),
+    }
+
+
+def _alternatives(item: AnnotatorItem) -> dict[str, Any]:
+    step = item.step or 0
+    labels = {label.record.trace_id: label for label in item.labels}
+    first = item.traces[0]
+    return {
+        "step": step,
+        "blocks": list(_blocks(first, step - 1, {})),
+        "alternatives": [
+            {
+                "trace": trace.id,
+                **_step_fields(trace, step, labels.get(trace.id)),
+                "calls": _calls(trace, trace.steps[step].message),
+            }
+            for trace in item.traces
+        ],
+        "by_hand": first.text is not None,
+        "chosen": item.choice.trace_id if item.choice and item.choice.text is None else None,
+        "written": item.choice.text if item.choice else None,
+    }
+
+
+def _blocks(trace: Trace, visible: int, labels: Mapping[int, StoredLabel]) -> Iterator[dict[str, Any]]:
+    """What the page shows up to step ``visible``, in order: steps, and the text between them."""
+    if trace.text is not None:
+        yield from _text_blocks(trace, visible, labels)
+        return
+    # all messages up to that of the last visible step; the result of its tool call comes with the next step
+    until = trace.steps[visible].message if visible >= 0 else _before_first(trace)
+    steps = {step.message: [] for step in trace.steps}  # type: dict[int | None, list[int]]
+    for index, step in enumerate(trace.steps):
+        steps[step.message].append(index)
+    for number, message in enumerate(trace.messages[: (until if until is not None else -1) + 1]):
+        inside = [index for index in steps.get(number, []) if index <= visible]
+        calls = _calls(trace, number)
+        if not inside:
+            yield {"type": "message", "role": message.role, "text": message.content or "", "calls": calls}
+        for index in inside:
+            last = index == inside[-1]
+            label = labels.get(index)
+            yield {
+                "type": "step",
+                "role": message.role,
+                "calls": calls if last else [],
+                **_step_fields(trace, index, label),
+            }
+
+
+def _text_blocks(trace: Trace, visible: int, labels: Mapping[int, StoredLabel]) -> Iterator[dict[str, Any]]:
+    text, end = trace.text or "", 0
+    for index, step in enumerate(trace.steps[: visible + 1]):
+        if text[end : step.start].strip():
+            yield {"type": "message", "role": None, "text": text[end : step.start], "calls": []}
+        yield {"type": "step", "role": None, "calls": [], **_step_fields(trace, index, labels.get(index))}
+        end = step.end
+
+
+def _before_first(trace: Trace) -> int:
+    """Index of the last message before the first step; -1 if there is none."""
+    first = trace.steps[0].message if trace.steps else None
+    return (len(trace.messages) if first is None else first) - 1
+
+
+def _step_fields(trace: Trace, index: int, label: StoredLabel | None) -> dict[str, Any]:
+    return {
+        "step": index,
+        "text": trace.step_text(index),
+        "labelled": label is not None,
+        "value": None if label is None or label.record.value is None else int(label.record.value),
+        "comment": None if label is None else label.record.evidence.message,
+    }
+
+
+def _calls(trace: Trace, message: int | None) -> list[dict[str, str]]:
+    if message is None:
+        return []
+    return [{"name": call.name, "arguments": call.arguments} for call in trace.messages[message].tool_calls]

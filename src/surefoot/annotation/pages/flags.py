@@ -1,4 +1,4 @@
-"""Flags and comments of annotators: who asked what about which step, and a form to resolve it."""
+"""Annotators' flags and comments, each with its step and a button to resolve it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from surefoot.annotation.database import Comment, Database, Item
-from surefoot.annotation.pages.context import enter, pages_of
+from surefoot.annotation.pages.access import SignedIn, enter, pages_of
 from surefoot.annotation.pages.forms import CheckedForm
 from surefoot.annotation.pages.render import done, show, twin
-from surefoot.annotation.pages.visitors import SignedIn
 from surefoot.errors import StoreError
 from surefoot.records import Trace
 
@@ -22,13 +21,13 @@ router = APIRouter()
 
 STATES: Final = {"open": "open", "resolved": "resolved", "all": "open and resolved"}
 KINDS: Final = {"flag": "flags", "comment": "comments", "all": "flags and comments"}
-_SHOWN: Final = 50
-"""Comments of one page."""
+_PER_PAGE: Final = 50
+"""Comments per page."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Filters:
-    """What the list is narrowed to; left out, open comments of both kinds."""
+    """Filters of the list; the default is open flags and comments."""
 
     state: str
     kind: str
@@ -44,31 +43,31 @@ class _Filters:
         return "flag" if self.kind == "flag" else "comment"
 
     def query(self) -> str:
-        """As the address has it; empty for what is shown unasked."""
-        unasked = _filters({})
-        return urlencode({key: value for key, value in vars(self).items() if value != getattr(unasked, key)})
+        """The filters as a query string; empty for the default."""
+        default = _filters({})
+        return urlencode({key: value for key, value in vars(self).items() if value != getattr(default, key)})
 
 
 @twin(router, "/projects/{project_id:int}/flags")
 def flag_list(request: Request, visitor: SignedIn, project_id: int) -> Response:
-    """Comments in the order they came: ``?state=open|resolved|all``, ``?kind=flag|comment|all``."""
+    """Flags and comments, oldest first: ``?state=open|resolved|all``, ``?kind=flag|comment|all``."""
     place = enter(request, visitor, project_id, "admin")
     db, filters = pages_of(request).db, _filters(request.query_params)
-    found = db.comments.list(
+    comments = db.comments.list(
         project_id,
         kind=filters.kinds,
         resolved=filters.resolved,
         after=_after(request.query_params.get("after", "")),
-        limit=_SHOWN + 1,
+        limit=_PER_PAGE + 1,
     )
     query, more = filters.query(), None
-    if len(found) > _SHOWN:
-        more = "?" + "&".join(filter(None, (query, urlencode({"after": found[_SHOWN - 1].id}))))
+    if len(comments) > _PER_PAGE:
+        more = "?" + "&".join(filter(None, (query, urlencode({"after": comments[_PER_PAGE - 1].id}))))
     data = {
         "project": {"id": project_id, "name": place.project.name},
         "filters": vars(filters),
         "open_flags": db.comments.open_flags(project_id),
-        "comments": _rows(db, project_id, found[:_SHOWN]),
+        "comments": _rows(db, project_id, comments[:_PER_PAGE]),
         "next": more,
     }
     extra = {"query": query, "states": STATES, "kinds": KINDS}
@@ -79,7 +78,7 @@ def flag_list(request: Request, visitor: SignedIn, project_id: int) -> Response:
 def resolve(
     request: Request, visitor: SignedIn, project_id: int, comment_id: int, form: CheckedForm
 ) -> Response:
-    """Mark a comment as dealt with; the list comes back as it was filtered."""
+    """Resolve a flag or comment, and return to the list with its filters."""
     enter(request, visitor, project_id, "admin")
     db = pages_of(request).db
     filters = _filters({name: form.text(name, default="") for name in ("state", "kind")})
@@ -90,8 +89,8 @@ def resolve(
     return done(request, to, {"resolved": comment_id})
 
 
-def _filters(given: Mapping[str, str]) -> _Filters:
-    state, kind = given.get("state") or "open", given.get("kind") or "all"
+def _filters(query: Mapping[str, str]) -> _Filters:
+    state, kind = query.get("state") or "open", query.get("kind") or "all"
     for name, value, options in (("state", state, STATES), ("kind", kind, KINDS)):
         if value not in options:
             raise StoreError(f"'{name}' must be one of {', '.join(options)}")
@@ -102,20 +101,20 @@ def _after(text: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise StoreError("'after' must be the number of a comment")
+        raise StoreError("'after' must be the id of a comment")
     return int(text)
 
 
-def _rows(db: Database, project_id: int, found: list[Comment]) -> list[dict[str, Any]]:
-    """Comments with what they are about. Items and traces that several of them name are read once."""
+def _rows(db: Database, project_id: int, comments: list[Comment]) -> list[dict[str, Any]]:
+    """Comments with what they are about. Items and traces that several refer to are read once."""
     names = {member.user_id: member.pseudonym for member in db.projects.members(project_id)}
     disputed = (
-        {one.item_id for one in db.reviews.disagreements(project_id, adjudicated=True)} if found else set()
+        {one.item_id for one in db.reviews.disagreements(project_id, adjudicated=True)} if comments else set()
     )
-    items = {number: db.items.get(project_id, number) for number in {one.item_id for one in found}}
+    items = {number: db.items.get(project_id, number) for number in {one.item_id for one in comments}}
     traces = {
         name: db.traces.trace(project_id, name)
-        for name in {_about(one, items[one.item_id]) for one in found if one.step is not None}
+        for name in {_about(one, items[one.item_id]) for one in comments if one.step is not None}
     }
     problems = {
         name: db.traces.problem(project_id, name) for name in {item.problem_id for item in items.values()}
@@ -135,12 +134,12 @@ def _rows(db: Database, project_id: int, found: list[Comment]) -> list[dict[str,
             "step_text": _step_text(one, items[one.item_id], traces),
             "disputed": one.item_id in disputed,
         }
-        for one in found
+        for one in comments
     ]
 
 
 def _about(comment: Comment, item: Item) -> str:
-    """The trace of a comment's step: a solution has but one."""
+    """The trace of a comment's step; a solution has only one."""
     return item.trace_ids[0] if comment.trace_id is None else comment.trace_id
 
 

@@ -1,32 +1,34 @@
-"""Forms: limits on what they may hold, the secret that each must send back, and typed fields."""
+"""What a request may hold: forms with their limits and their secret, typed fields, and query parameters."""
 
 from __future__ import annotations
 
 import hmac
+import math
 import re
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Request
+from pydantic import ValidationError
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 
-from surefoot.annotation.pages.context import pages_of
-from surefoot.annotation.pages.visitors import SignedIn
-from surefoot.errors import StoreError
+from surefoot.annotation.database import Protocol
+from surefoot.annotation.pages.access import SignedIn, pages_of
+from surefoot.errors import NotFoundError, StoreError
 
 MAX_FIELDS = 400
-"""Fields of one form; an item with more alternatives than that is not labelled by hand."""
+"""Fields of one form; an item with more alternatives cannot be labelled on a page."""
 _MILLISECONDS = 24 * 3600 * 1000
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A form whose secret was right. Readers raise ``StoreError`` naming the field."""
+    """A form whose secret was correct. Its methods raise ``StoreError`` naming the field."""
 
     data: FormData
 
@@ -34,12 +36,14 @@ class Form:
         """A text field, without the spaces around it."""
         value = self.data.get(name, default)
         if not isinstance(value, str):
-            raise StoreError(f"the form lacks the field '{name}'")
+            raise StoreError(f"the form has no field '{name}'")
         value = value.replace("\r\n", "\n").strip()
         if len(value) > most:
-            raise StoreError(f"'{name}' has {len(value)} characters; at most {most} fit")
+            raise StoreError(f"'{name}' has {len(value)} characters; the limit is {most}")
         if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-            raise StoreError(f"'{name}' holds a character that cannot be kept (NUL or half a surrogate pair)")
+            raise StoreError(
+                f"'{name}' contains a character that cannot be stored (NUL or half a surrogate pair)"
+            )
         return value
 
     def optional(self, name: str, *, most: int = 20_000) -> str | None:
@@ -54,7 +58,7 @@ class Form:
         return int(text)
 
     def share(self, name: str, *, default: float) -> float:
-        """A number as people type it; the range is checked by who takes it."""
+        """A number as people type it; the caller checks its range."""
         text = self.text(name, default=str(default), most=30)
         try:
             return float(text)
@@ -73,7 +77,7 @@ class Form:
         raise StoreError(f"'{name}' must be -1, 0 or 1, not {number}")
 
     def milliseconds(self, name: str = "milliseconds") -> int | None:
-        """A time that the page measured; ``None`` without a script, and for what cannot be one."""
+        """A time measured by the page; ``None`` without scripts, and for anything that is not a time."""
         text = self.optional(name, most=20)
         if text is None or not text.isascii() or not text.isdigit():
             return None
@@ -84,7 +88,7 @@ class Form:
         return name in self.data
 
     def files(self, name: str) -> Iterator[UploadFile]:
-        """Files that were chosen for a field."""
+        """Files uploaded in a field."""
         for value in self.data.getlist(name):
             if isinstance(value, UploadFile) and value.filename:
                 yield value
@@ -103,7 +107,7 @@ async def checked_form(request: Request, visitor: SignedIn) -> Form:
 
 
 async def _closing_form(request: Request, visitor: SignedIn) -> AsyncIterator[Form]:
-    """The form, whose files are closed once the page is made."""
+    """The form; its files are closed after the response is built."""
     form = await checked_form(request, visitor)
     try:
         yield form
@@ -120,24 +124,103 @@ async def read_form(request: Request) -> Form:
     if not (length.isascii() and length.isdigit()):
         raise HTTPException(411, "send the form's Content-Length")
     if int(length) > most:
-        raise HTTPException(413, f"the form has {length} bytes; at most {most} are taken")
+        raise HTTPException(413, f"the form has {length} bytes; the limit is {most}")
     try:
         data = await request.form(max_files=16, max_fields=MAX_FIELDS, max_part_size=settings.max_form_bytes)
     except (MultiPartException, HTTPException, UnicodeDecodeError, ValueError) as error:
-        raise HTTPException(400, "the form could not be read: too many fields, or not a form") from error
+        raise HTTPException(400, "the form cannot be read: too many fields, or not a form") from error
     return Form(data=data)
 
 
-def require_secret(sent: object, secret: str) -> None:
-    """Raises 403 unless ``sent`` is the secret."""
-    given = sent if isinstance(sent, str) else ""
-    if not hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode()):
+def require_secret(value: object, secret: str) -> None:
+    """Raises 403 unless ``value`` is the secret."""
+    value = value if isinstance(value, str) else ""
+    if not hmac.compare_digest(value.encode("utf-8", "replace"), secret.encode()):
         raise HTTPException(403, "the form has expired or came from another page; load the page again")
 
 
 def new_key() -> str:
-    """Key of one submission: the same form sent twice makes one label."""
+    """Key of one submission: the same form sent twice adds one label."""
     return secrets.token_urlsafe(18)
 
 
 CheckedForm = Annotated[Form, Depends(_closing_form)]
+
+
+def protocol_of(form: Form, before: Protocol) -> Protocol:
+    """The protocol from the settings form; the settings of the queue stay as they are.
+
+    Raises ``StoreError`` naming the field.
+    """
+    return protocol_with(
+        before,
+        phase=form.whole("phase"),
+        show_answer=form.ticked("show_answer"),
+        annotators=form.whole("annotators"),
+        values=[value for value in (-1, 0, 1) if form.ticked(f"value{value}")],
+        screening_pass=form.share("screening_pass", default=0.0),
+        lease_seconds=form.whole("lease_minutes") * 60,
+    )
+
+
+def protocol_with(before: Protocol, **changes: Any) -> Protocol:
+    """``before`` with checked changes. Raises ``StoreError`` naming the field."""
+    try:
+        return Protocol.model_validate({**before.model_dump(), **changes})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise StoreError(f"'{where}': {first['msg']}") from error
+
+
+def query_text(request: Request, name: str, *, most: int = 500) -> str | None:
+    """A query parameter without the spaces around it; ``None`` if it is empty or absent."""
+    return (query_id(request, name, most=most) or "").strip() or None
+
+
+def query_id(request: Request, name: str, *, most: int = 500) -> str | None:
+    """A query parameter as it is; ``None`` if it is empty or absent. Raises ``StoreError``."""
+    value = request.query_params.get(name, "")
+    if len(value) > most or "\0" in value:
+        raise StoreError(f"'{name}' is longer than {most} characters or contains NUL")
+    return value or None
+
+
+def required_id(request: Request, name: str) -> str:
+    """A query parameter that must be there, as it is. Raises ``NotFoundError``."""
+    value = query_id(request, name)
+    if value is None:
+        raise NotFoundError(f"the address needs '{name}'")
+    return value
+
+
+def query_number(request: Request, name: str) -> float | None:
+    """A finite number as a query parameter. Raises ``StoreError``."""
+    text = query_text(request, name, most=40)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise StoreError(f"'{name}' must be a number, not {text!r}") from error
+    if not math.isfinite(value):
+        raise StoreError(f"'{name}' must be a finite number")
+    return value
+
+
+def query_whole(request: Request, name: str, *, default: int = 0) -> int:
+    """A non-negative whole number as a query parameter. Raises ``StoreError``."""
+    text = query_text(request, name, most=9)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit()):
+        raise StoreError(f"'{name}' must be a whole number, not {text!r}")
+    return int(text)
+
+
+def query_choice(request: Request, name: str, options: tuple[str, ...]) -> str | None:
+    """A query parameter that is one of ``options``, or ``None``. Raises ``StoreError``."""
+    value = query_text(request, name)
+    if value is not None and value not in options:
+        raise StoreError(f"'{name}' must be one of {', '.join(options)}")
+    return value

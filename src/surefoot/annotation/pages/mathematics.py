@@ -103,16 +103,16 @@ def mathematics(text: str) -> Markup:
             break
         kind = str(match.lastgroup)
         display = kind in ("bracket", "double")
-        drawn = formula(match[kind], display=display)
-        block = display and drawn is not None
+        rendered = formula(match[kind], display=display)
+        block = display and rendered is not None
         parts.append(_between(text[end : match.start()], after_block, block))
         source = escape(match[0])
-        if drawn is None:
+        if rendered is None:
             parts.append(Markup('<code class="tex">{}</code>').format(source))
         else:
             parts.append(
                 Markup('<span class="formula">{}<code class="tex source">{}</code></span>').format(
-                    drawn, source
+                    rendered, source
                 )
             )
         end, after_block = match.end(), block
@@ -125,8 +125,8 @@ def _between(text: str, after_block: bool, before_block: bool) -> Markup:
     alone: the line is broken there already."""
     start = _GAP_AFTER.match(text).end() if after_block else 0  # type: ignore[union-attr]
     rest = text[start:]
-    found = _GAP_BEFORE.search(rest) if before_block else None
-    end = found.start() if found else len(rest)
+    gap_before = _GAP_BEFORE.search(rest) if before_block else None
+    end = gap_before.start() if gap_before else len(rest)
     gap = Markup('<span class="gap">{}</span>')
     parts = [
         gap.format(text[:start]) if start else "",
@@ -153,12 +153,12 @@ def _written(element: Element) -> str:
     inner = _text(element.text) + "".join(_written(child) + _text(child.tail) for child in element)
     if name not in _ELEMENTS:
         return inner
-    kept = "".join(
+    attributes = "".join(
         f' {key}="{escape(value)}"'
         for key, value in element.attrib.items()
         if key in _ATTRIBUTES and _VALUE.fullmatch(value)
     )
-    return f"<{name}{kept}>{inner}</{name}>"
+    return f"<{name}{attributes}>{inner}</{name}>"
 
 
 def _text(text: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Projects: the list, one project's overview, its settings, its instructions, its members."""
+"""Projects: the list, and one project's overview, settings and members."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
 from surefoot.annotation.database import Database, Project, Protocol, Role
-from surefoot.annotation.pages.context import Visitor, enter, pages_of, require_admin
-from surefoot.annotation.pages.forms import CheckedForm
+from surefoot.annotation.pages.access import SignedIn, Visitor, enter, pages_of, require_admin
+from surefoot.annotation.pages.forms import CheckedForm, protocol_of
 from surefoot.annotation.pages.render import HEADERS, done, show, twin
-from surefoot.annotation.pages.settings_form import protocol_of
-from surefoot.annotation.pages.visitors import SignedIn
 from surefoot.errors import StoreError
 
 router = APIRouter()
@@ -22,7 +20,7 @@ MEMBER_ROLES: tuple[Role, ...] = ("annotator", "admin", "viewer")
 
 @router.get("/")
 def start(request: Request) -> Response:
-    """The projects are the front page."""
+    """The front page is the list of projects."""
     return RedirectResponse(
         request.scope.get("root_path", "") + "/projects", status_code=303, headers=HEADERS
     )
@@ -38,20 +36,20 @@ def project_list(request: Request, visitor: SignedIn) -> Response:
 
 @router.post("/projects")
 def create(request: Request, visitor: SignedIn, form: CheckedForm) -> Response:
-    """A new project, with its maker as its administrator."""
+    """A new project, with its creator as administrator."""
     require_admin(visitor)
     db = pages_of(request).db
     protocol = Protocol(phase=1 if form.text("phase", default="2") == "1" else 2)
-    made = db.projects.create(form.text("name", most=200), protocol=protocol)
+    project = db.projects.create(form.text("name", most=200), protocol=protocol)
     if visitor.user_id is not None:
-        db.projects.set_member(made.id, visitor.user_id, "admin")
-    db.projects.audit("project created", visitor.user_id, made.id, name=made.name)
-    return done(request, f"/projects/{made.id}/settings", {"project": made})
+        db.projects.set_member(project.id, visitor.user_id, "admin")
+    db.projects.audit("project created", visitor.user_id, project.id, name=project.name)
+    return done(request, f"/projects/{project.id}/settings", {"project": project})
 
 
 @twin(router, "/projects/{project_id:int}")
 def overview(request: Request, visitor: SignedIn, project_id: int) -> Response:
-    """How far a project is; an annotator sees nobody else's pace."""
+    """Progress of a project; annotators see only their own pace."""
     place = enter(request, visitor, project_id)
     db = pages_of(request).db
     progress = db.assignments.progress(project_id)
@@ -79,7 +77,7 @@ def overview(request: Request, visitor: SignedIn, project_id: int) -> Response:
 
 @twin(router, "/projects/{project_id:int}/settings")
 def settings_page(request: Request, visitor: SignedIn, project_id: int) -> Response:
-    """Protocol, instructions, members, and what was changed by whom."""
+    """Protocol, instructions, members, and the log of changes."""
     place = enter(request, visitor, project_id, "admin")
     db = pages_of(request).db
     users = {user.id: user.name for user in db.users.list()}
@@ -96,7 +94,7 @@ def settings_page(request: Request, visitor: SignedIn, project_id: int) -> Respo
 
 @router.post("/projects/{project_id:int}/settings")
 def change(request: Request, visitor: SignedIn, project_id: int, form: CheckedForm) -> Response:
-    """Change name, protocol and instructions, unless somebody else did since the form was loaded."""
+    """Change name, protocol and instructions, unless somebody changed them since the form was loaded."""
     place = enter(request, visitor, project_id, "admin")
     db = pages_of(request).db
     changed = db.projects.update(
@@ -113,7 +111,7 @@ def change(request: Request, visitor: SignedIn, project_id: int, form: CheckedFo
 
 @router.post("/projects/{project_id:int}/members")
 def set_member(request: Request, visitor: SignedIn, project_id: int, form: CheckedForm) -> Response:
-    """Add a user to the project by name, or change their place in it."""
+    """Add a user to the project by name, or change their membership."""
     enter(request, visitor, project_id, "admin")
     db = pages_of(request).db
     user = db.users.by_name(form.text("name", most=200))
@@ -133,8 +131,8 @@ def _role(text: str) -> Role:
 
 def _visible(db: Database, visitor: Visitor) -> list[Project]:
     everything = visitor.user_id is None or "admin" in visitor.roles
-    found = db.projects.list() if everything else db.projects.list(visitor.user_id)
-    return [one for one in found if visitor.project_id in (None, one.id)]
+    projects = db.projects.list() if everything else db.projects.list(visitor.user_id)
+    return [one for one in projects if visitor.project_id in (None, one.id)]
 
 
 def _summary(db: Database, visitor: Visitor, project: Project) -> dict[str, Any]:

@@ -9,11 +9,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from surefoot.annotation.database import Database, Item, QueuePolicy
-from surefoot.annotation.pages.context import Place, enter, pages_of
-from surefoot.annotation.pages.forms import CheckedForm
+from surefoot.annotation.pages.access import Place, SignedIn, enter, pages_of
+from surefoot.annotation.pages.forms import CheckedForm, protocol_with
 from surefoot.annotation.pages.render import done, show, twin
-from surefoot.annotation.pages.settings_form import protocol_with
-from surefoot.annotation.pages.visitors import SignedIn
 from surefoot.errors import StoreError
 from surefoot.labelling.queueing import Priorities, QueueCandidate, QueueRule, Scores, priorities
 
@@ -23,8 +21,8 @@ POLICIES: dict[QueuePolicy, str] = {
     "order": "As added",
     "random": "At random",
     "convincing-wrong": "Most convincing wrong answers first",
-    "uncertainty": "Most uncertain place of the first error first",
-    "disagreement": "Largest disagreement of the scorers first",
+    "uncertainty": "Most uncertain position of the first error first",
+    "disagreement": "Largest disagreement between scorers first",
 }
 _SHOWN = 50
 
@@ -65,12 +63,12 @@ def choose_policy(request: Request, visitor: SignedIn, project_id: int, form: Ch
         ranked = recompute(db, project_id, rule, scorer=scorer)
     db.projects.update(project_id, form.whole("version"), protocol=protocol)
     _note(place, db, policy, ranked)
-    found = None if ranked is None else {"ranked": len(ranked.values), "left_out": dict(ranked.left_out)}
-    return done(request, f"/projects/{project_id}/queue", {"policy": policy, "priorities": found})
+    counts = None if ranked is None else {"ranked": len(ranked.values), "left_out": dict(ranked.left_out)}
+    return done(request, f"/projects/{project_id}/queue", {"policy": policy, "priorities": counts})
 
 
 def recompute(db: Database, project_id: int, rule: QueueRule, *, scorer: str | None = None) -> Priorities:
-    """Compute and store the priorities of all active normal items by the scores in the store."""
+    """Compute and store the priorities of all active normal items from the stored scores."""
     if scorer is not None and scorer not in db.traces.scorers(project_id):
         raise StoreError(f"'scorer': there are no scores by {scorer!r} in this project")
     ranked = priorities(rule, [_candidate(db, item) for item in _items(db, project_id)], scorer=scorer)
@@ -90,7 +88,7 @@ def _candidate(db: Database, item: Item) -> QueueCandidate:
     scores: list[dict[str, Scores]] = []
     for trace in traces:
         rows = db.traces.scores(item.project_id, trace.id)
-        # of alternatives, only the step in question is open
+        # alternatives are compared by their own step only
         part = slice(None) if item.step is None else slice(item.step, item.step + 1)
         scores.append({row.scorer: row.scores[part] for row in rows})
     return QueueCandidate(

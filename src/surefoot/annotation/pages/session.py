@@ -1,4 +1,4 @@
-"""Signing in and out: a cookie that scripts cannot read, a new one at each sign-in, few wrong passwords."""
+"""Signing in and out: a cookie that scripts cannot read, new at each sign-in; wrong passwords are limited."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from surefoot.annotation.pages.context import Pages, pages_of
+from surefoot.annotation.pages.access import Pages, cookie_name, pages_of, signed_in
 from surefoot.annotation.pages.forms import checked_form, read_form, require_secret
 from surefoot.annotation.pages.render import done, show
-from surefoot.annotation.pages.visitors import cookie_name, signed_in
 
 router = APIRouter()
 
-_DOOR_COOKIE = "surefoot_door"
+_SIGN_IN_COOKIE = "surefoot_sign_in"
 """Secret of the sign-in form, for which there is no session yet."""
 
 
@@ -29,19 +28,19 @@ def sign_in_page(request: Request) -> Response:
 
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
-    """Check name and password; a new session, whatever the cookie held before."""
+    """Check name and password, and open a new session whatever the cookie was before."""
     pages = pages_of(request)
     form = await read_form(request)
-    door = request.cookies.get(_DOOR_COOKIE)
-    if not door:
+    secret = request.cookies.get(_SIGN_IN_COOKIE)
+    if not secret:
         raise HTTPException(403, "the form has expired, or cookies are off; load the page again")
-    require_secret(form.data.get("csrf"), door)
+    require_secret(form.data.get("csrf"), secret)
     name, password = form.text("name", most=200), str(form.data.get("password", ""))[:1000]
     address = request.client.host if request.client else "unknown"
     wait = max(pages.attempts.start(f"name {name}"), pages.attempts.start(f"address {address}", 5))
     if wait > 0:
         raise HTTPException(
-            429, "too many wrong passwords; wait a little", headers={"Retry-After": str(int(wait) + 1)}
+            429, "too many wrong passwords; try again later", headers={"Retry-After": str(int(wait) + 1)}
         )
     token = await run_in_threadpool(_open, pages, name, password, request.cookies.get(cookie_name(pages)))
     to = _local(form.text("next", default="", most=2000))
@@ -53,14 +52,14 @@ async def sign_in(request: Request) -> Response:
 
 @router.post("/sign-out")
 async def sign_out(request: Request) -> Response:
-    """End the session on the server, too."""
+    """End the session on the server as well."""
     pages = pages_of(request)
     visitor = await run_in_threadpool(signed_in, request)
     await checked_form(request, visitor)
     await run_in_threadpool(pages.db.users.end_session, request.cookies.get(cookie_name(pages), ""))
-    answer = done(request, "/sign-in")
-    answer.delete_cookie(cookie_name(pages), path="/", secure=pages.settings.secure, httponly=True)
-    return answer
+    response = done(request, "/sign-in")
+    response.delete_cookie(cookie_name(pages), path="/", secure=pages.settings.secure, httponly=True)
+    return response
 
 
 def _open(pages: Pages, name: str, password: str, before: str | None) -> str | None:
@@ -77,8 +76,8 @@ def _open(pages: Pages, name: str, password: str, before: str | None) -> str | N
 
 def _signed_in(request: Request, token: str, to: str) -> Response:
     settings = pages_of(request).settings
-    answer = done(request, to)
-    answer.set_cookie(
+    response = done(request, to)
+    response.set_cookie(
         cookie_name(pages_of(request)),
         token,
         max_age=int(settings.session_hours * 3600),
@@ -87,28 +86,28 @@ def _signed_in(request: Request, token: str, to: str) -> Response:
         samesite="lax",
         secure=settings.secure,
     )
-    answer.delete_cookie(_DOOR_COOKIE, path="/")
-    return answer
+    response.delete_cookie(_SIGN_IN_COOKIE, path="/")
+    return response
 
 
 def _sign_in_form(request: Request, to: str, *, failed: bool = False) -> Response:
-    door = secrets.token_urlsafe(24)
-    answer = show(
+    secret = secrets.token_urlsafe(24)
+    response = show(
         request,
         None,
         "sign_in.html",
         {"failed": failed},
         status=401 if failed else 200,
-        extra={"door": door, "next": to},
+        extra={"secret": secret, "next": to},
     )
     secure = pages_of(request).settings.secure
-    answer.set_cookie(
-        _DOOR_COOKIE, door, max_age=3600, path="/", httponly=True, samesite="strict", secure=secure
+    response.set_cookie(
+        _SIGN_IN_COOKIE, secret, max_age=3600, path="/", httponly=True, samesite="strict", secure=secure
     )
-    return answer
+    return response
 
 
 def _local(to: str) -> str:
-    """A path on this server to go on to after signing in; anything else leads to the projects."""
+    """A path on this server to go to after signing in; anything else becomes the list of projects."""
     fine = to.startswith("/") and not to.startswith("//") and "\\" not in to and to.isprintable()
     return to if fine else "/projects"

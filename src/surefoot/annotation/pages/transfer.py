@@ -1,12 +1,13 @@
-"""Files in and out: uploads of records, items made of them, and downloads as JSON Lines.
+"""The Files page: uploads of records, items made from them, and downloads as JSON Lines.
 
-An upload's own name is used for one thing, its ending, and only if that is one of ours: it is never a path.
+Of an upload's own name only a known ending is used; it never becomes a path.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -15,12 +16,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.datastructures import UploadFile
 
-from surefoot.annotation.database import Database, NewItem, import_files
-from surefoot.annotation.pages.context import enter, pages_of
+from surefoot.annotation.database import Database, KnownAnswer, NewItem, import_files
+from surefoot.annotation.pages.access import SignedIn, enter, pages_of
 from surefoot.annotation.pages.forms import CheckedForm, Form
-from surefoot.annotation.pages.grouping import alternatives_of, known_answers
 from surefoot.annotation.pages.render import HEADERS, show, twin
-from surefoot.annotation.pages.visitors import SignedIn
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.io import ReadReport, read_records
 from surefoot.io.files import ENDINGS
@@ -34,7 +33,7 @@ _MAKES = ("nothing", "solutions", "alternatives", "control", "screening")
 
 @twin(router, "/projects/{project_id:int}/files")
 def files_page(request: Request, visitor: SignedIn, project_id: int) -> Response:
-    """The form for uploads, and links to downloads."""
+    """The upload form, and links to downloads."""
     place = enter(request, visitor, project_id, "admin", "viewer")
     data = {"project": {"id": project_id, "name": place.project.name}, "kinds": KINDS, "endings": ENDINGS}
     return show(request, visitor, "files.html", data, place=place)
@@ -42,7 +41,7 @@ def files_page(request: Request, visitor: SignedIn, project_id: int) -> Response
 
 @router.post("/projects/{project_id:int}/files")
 def upload(request: Request, visitor: SignedIn, project_id: int, form: CheckedForm) -> Response:
-    """Import files, and make items of the traces."""
+    """Import files, and make items from the traces."""
     place = enter(request, visitor, project_id, "admin")
     db, make = pages_of(request).db, form.text("make", default="solutions")
     if make not in _MAKES:
@@ -50,7 +49,7 @@ def upload(request: Request, visitor: SignedIn, project_id: int, form: CheckedFo
     with tempfile.TemporaryDirectory(prefix="surefoot-import-") as folder:
         paths = {kind: _saved(form, kind, Path(folder)) for kind in KINDS}
         known = []
-        # the labels of a control item are its answer, not anybody's work
+        # labels of control items are their known answers, not an annotator's work
         labels = [] if make in ("control", "screening") else paths["labels"]
         if make in ("control", "screening"):
             known = _read_labels(paths["labels"])
@@ -58,41 +57,41 @@ def upload(request: Request, visitor: SignedIn, project_id: int, form: CheckedFo
             db, project_id, problems=paths["problems"], traces=paths["traces"], scores=paths["scores"],
             labels=labels,
         )  # fmt: skip
-    made = _make_items(db, project_id, make, known)
-    db.projects.audit("import", visitor.user_id, project_id, items=made)
+    items = _make_items(db, project_id, make, known)
+    db.projects.audit("import", visitor.user_id, project_id, items=items)
     data = {
         "project": {"id": project_id, "name": place.project.name},
         "complete": report.complete,
         "report": report,
-        "items": made,
+        "items": items,
     }
     return show(request, visitor, "imported.html", data, place=place)
 
 
 @router.get("/projects/{project_id:int}/export/{kind}.jsonl")
 def export(request: Request, visitor: SignedIn, project_id: int, kind: str) -> Response:
-    """One kind of record as JSON Lines. For labels: ``?settled=1`` (one label a step, decisions applied),
-    ``?controls=1`` (control and screening items, too), ``?imported=0`` (annotators' labels alone)."""
+    """One kind of record as JSON Lines. For labels: ``?settled=1`` (one label per step, decisions applied),
+    ``?controls=1`` (include control and screening items), ``?imported=0`` (only annotators' labels)."""
     enter(request, visitor, project_id, "admin", "viewer")
     db = pages_of(request).db
-    asked = request.query_params
+    query = request.query_params
     if kind not in KINDS:
-        raise NotFoundError(f"there is no export of '{kind}'; ask for {', '.join(KINDS)}")
+        raise NotFoundError(f"there is no export '{kind}'; choose from {', '.join(KINDS)}")
     db.projects.audit("export", visitor.user_id, project_id, kind=kind)
     if kind == "labels":
-        found: Iterable[Record] = db.export.labels(
+        records: Iterable[Record] = db.export.labels(
             project_id,
-            controls=asked.get("controls") == "1",
-            imported=asked.get("imported") != "0",
-            settled=asked.get("settled") == "1",
+            controls=query.get("controls") == "1",
+            imported=query.get("imported") != "0",
+            settled=query.get("settled") == "1",
         )
     else:
-        found = {"problems": db.export.problems, "traces": db.export.traces, "scores": db.export.scores}[
+        records = {"problems": db.export.problems, "traces": db.export.traces, "scores": db.export.scores}[
             kind
         ](project_id)
     name = f"project-{project_id}-{kind}.jsonl"
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(_lines(found), media_type="application/jsonl", headers=headers)
+    return StreamingResponse(_lines(records), media_type="application/jsonl", headers=headers)
 
 
 def _lines(records: Iterable[Record]) -> Iterator[str]:
@@ -101,7 +100,7 @@ def _lines(records: Iterable[Record]) -> Iterator[str]:
 
 
 def _saved(form: Form, kind: str, folder: Path) -> list[Path]:
-    """Uploads of one field as files named by us. Raises ``StoreError`` for an unknown ending."""
+    """Uploads of one field, saved under names of our own. Raises ``StoreError`` for an unknown ending."""
     saved = []
     for number, file in enumerate(form.files(kind)):
         path = folder / f"{kind}-{number}{_ending(file)}"
@@ -119,14 +118,14 @@ def _ending(file: UploadFile) -> str:
 
 
 def _read_labels(paths: list[Path]) -> list[StepLabel]:
-    report, found = ReadReport(), []
+    report, labels = ReadReport(), []
     for path in paths:
-        found += list(read_records(path, StepLabel, report=report))
+        labels += list(read_records(path, StepLabel, report=report))
     if report.bad_count:
         raise StoreError(f"the known answers cannot all be read: {report.summary()}")
-    if not found:
+    if not labels:
         raise StoreError("control and screening items need a file of labels: their known answers")
-    return found
+    return labels
 
 
 def _make_items(db: Database, project_id: int, make: str, known: list[StepLabel]) -> dict[str, Any]:
@@ -146,9 +145,54 @@ def _make_items(db: Database, project_id: int, make: str, known: list[StepLabel]
 
 
 def _without_item(db: Database, project_id: int) -> Iterator[Trace]:
-    taken: set[str] = set()
+    in_items: set[str] = set()
     after = 0
     while rows := db.items.list(project_id, after=after, limit=500):
-        taken.update(name for row in rows for name in row.trace_ids)
+        in_items.update(name for row in rows for name in row.trace_ids)
         after = rows[-1].id
-    yield from (trace for trace in db.export.traces(project_id) if trace.id not in taken)
+    yield from (trace for trace in db.export.traces(project_id) if trace.id not in in_items)
+
+
+_SIGNS: dict[float | None, Literal[-1, 0, 1]] = {-1.0: -1, 0.0: 0, 1.0: 1}
+
+
+def alternatives_of(traces: Iterable[Trace]) -> tuple[list[NewItem], int]:
+    """Items for groups of traces that are equal up to their last step, which differs (PRM800K phase 1).
+
+    Also the number of traces left out: those without steps or without an alternative.
+    """
+    groups: dict[tuple[object, ...], list[Trace]] = defaultdict(list)
+    left_out = 0
+    for trace in traces:
+        if trace.steps:
+            groups[_before_last(trace)].append(trace)
+        else:
+            left_out += 1
+    items = []
+    for group in groups.values():
+        if len(group) < 2:
+            left_out += len(group)
+            continue
+        step = len(group[0].steps) - 1
+        items.append(NewItem(trace_ids=tuple(trace.id for trace in group), kind="alternatives", step=step))
+    return items, left_out
+
+
+def known_answers(labels: Iterable[StepLabel]) -> dict[str, tuple[KnownAnswer, ...]]:
+    """Known answers by trace. Raises ``StoreError`` for labels that cannot be answers."""
+    by_trace: dict[str, list[KnownAnswer]] = defaultdict(list)
+    for label in labels:
+        value = _SIGNS.get(label.value)
+        if label.kind != "correctness" or value is None:
+            where = f"step {label.step} of trace '{label.trace_id}'"
+            raise StoreError(f"the known answer of {where} must be a correctness label of -1, 0 or 1")
+        by_trace[label.trace_id].append(KnownAnswer(trace_id=label.trace_id, step=label.step, value=value))
+    return {trace: tuple(answers) for trace, answers in by_trace.items()}
+
+
+def _before_last(trace: Trace) -> tuple[object, ...]:
+    """What traces must share to be alternatives of their last step."""
+    count, last = len(trace.steps), trace.steps[-1]
+    if trace.text is not None:
+        return trace.problem_id, count, trace.text[: last.start]
+    return trace.problem_id, count, trace.messages[: last.message or 0]

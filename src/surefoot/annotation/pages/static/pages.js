@@ -106,7 +106,7 @@
     }
   };
 
-  // What somebody has filled in but not yet sent; a comment goes with the comment.
+  // What the user has filled in but not yet sent, except the comment.
   const fillable = "input:not([type=hidden]), select, textarea:not([name=comment])";
   const choicesOf = (form) => [...form.querySelectorAll(fillable)].map(({ name, value, checked }) => ({ name, value, checked }));
   const choose = (kept) => {
@@ -129,7 +129,7 @@
     sending = true;
     work().setAttribute("aria-busy", "true");
     const to = event.submitter?.hasAttribute("formaction") ? event.submitter.formAction : form.action;
-    // a flag or comment ends nothing: what was chosen so far stays, and the clock runs on
+    // a flag or comment does not finish the step: choices stay, and the clock keeps running
     const comment = event.submitter?.name === "kind" ? event.submitter.value : null;
     const kept = comment ? choicesOf(form) : [];
     try {
@@ -141,9 +141,9 @@
         history.replaceState(null, "", answer.url);
         document.title = page.title;
         begin(kept, comment !== null);
-        say(comment ? `The ${comment} is kept` : next.dataset.announce ?? "");
+        say(comment ? `The ${comment} is saved` : next.dataset.announce ?? "");
       } else if (answer.ok) location.assign(answer.url);
-      else complain(page.getElementById("error")?.textContent ?? `Not taken: status ${answer.status}.`);
+      else complain(page.getElementById("error")?.textContent ?? `Rejected with status ${answer.status}.`);
     } catch {
       complain("Not sent: the server cannot be reached. Nothing is lost; press the key again.");
     } finally {

@@ -1,0 +1,221 @@
+"""Who asks for a page, and what is open to them: sessions, API keys, roles in a project and on the server."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, Request
+from pydantic import Field
+
+from surefoot.annotation.database import Database, Project, Role
+from surefoot.errors import ForbiddenError, NotFoundError, UnavailableError
+from surefoot.gateway.settings import Settings
+
+
+class PageSettings(Settings):
+    """How the pages are served, and what they may read beside the database."""
+
+    secure: bool = False
+    """Send cookies over HTTPS only; set this wherever other machines reach the server."""
+    max_form_bytes: int = Field(default=1_000_000, ge=1_000)
+    max_upload_bytes: int = Field(default=64_000_000, ge=1_000)
+    session_hours: float = Field(default=12.0, gt=0)
+    attempts: int = Field(default=10, ge=1)
+    """Wrong passwords per name, and five times as many per address, within ``attempt_seconds``."""
+    attempt_seconds: float = Field(default=300.0, gt=0)
+    runs: Path | None = None
+    """Directory below which runs and saved trees are shown; ``None`` = none are."""
+    max_file_bytes: int = Field(default=64_000_000, ge=1_000)
+    """Largest file of a run that a page reads."""
+    rows: int = Field(default=50, ge=1, le=500)
+    """Rows per page of a list."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visitor:
+    """Who asks: a signed-in user, or the owner of an API key."""
+
+    user_id: int | None
+    """``None`` = a key without an account."""
+    name: str
+    roles: frozenset[Role]
+    csrf: str | None
+    """Secret of the session's forms; ``None`` with a key, which browsers do not send by themselves."""
+    key_role: Role | None = None
+    """Role of the API key, which limits what its owner may do with it; ``None`` = signed in."""
+    project_id: int | None = None
+    """The one project that a key opens; ``None`` = all of its user's."""
+
+    @property
+    def admin(self) -> bool:
+        """Whether they may do everything."""
+        by_key = self.key_role in (None, "admin") and self.project_id is None
+        return "admin" in self.roles and by_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A project, and the visitor's role in it."""
+
+    project: Project
+    role: Role
+    visitor: Visitor
+
+    @property
+    def user_id(self) -> int:
+        """The user who acts. Raises ``ForbiddenError`` for a key without an account."""
+        if self.visitor.user_id is None:
+            raise ForbiddenError("this key belongs to no account, and labelling needs one")
+        return self.visitor.user_id
+
+
+@dataclass(kw_only=True)
+class Attempts:
+    """Counts wrong passwords by name and address in a sliding window. Not shared between processes."""
+
+    most: int
+    window_s: float
+    clock: Callable[[], float] = time.monotonic
+    _times: dict[str, deque[float]] = field(default_factory=dict)
+
+    def start(self, key: str, times: int = 1) -> float:
+        """Count an attempt before it is made; seconds to wait if there were too many, otherwise 0."""
+        now = self.clock()
+        if len(self._times) > 10_000:
+            self._times = {k: v for k, v in self._times.items() if v and now - v[-1] < self.window_s}
+        earlier = self._times.setdefault(key, deque())
+        while earlier and now - earlier[0] >= self.window_s:
+            earlier.popleft()
+        if len(earlier) >= self.most * times:
+            return self.window_s - (now - earlier[0])
+        earlier.append(now)
+        return 0.0
+
+    def succeeded(self, key: str) -> None:
+        """The password was right: forget the attempts under ``key``."""
+        self._times.pop(key, None)
+
+
+class Pages:
+    """State of the pages app; ``request.app.state.pages``."""
+
+    def __init__(self, db: Database, settings: PageSettings, rng: random.Random | None = None) -> None:
+        self.db, self.settings = db, settings
+        self.rng = rng or random.SystemRandom()
+        self.attempts = Attempts(most=settings.attempts, window_s=settings.attempt_seconds)
+
+
+def pages_of(request: Request) -> Pages:
+    """The state of the app that serves ``request``."""
+    pages: Pages = request.app.state.pages
+    return pages
+
+
+def enter(request: Request, visitor: Visitor, project_id: int, *roles: Role) -> Place:
+    """Open a project for a visitor who has one of ``roles`` there.
+
+    Raises ``NotFoundError`` for visitors without access, so that nobody learns which projects exist, and
+    ``ForbiddenError`` for a member with another role.
+    """
+    db = pages_of(request).db
+    project = db.projects.get(project_id)
+    role = _role(db, visitor, project_id)
+    if role is None:
+        raise NotFoundError(f"there is no project {project_id}, or you are not a member")
+    if roles and role not in roles:
+        raise ForbiddenError(f"your role here is {role}; this page is for {' and '.join(roles)}")
+    return Place(project=project, role=role, visitor=visitor)
+
+
+def _role(db: Database, visitor: Visitor, project_id: int) -> Role | None:
+    if visitor.project_id not in (None, project_id):
+        return None
+    role: Role | None = None
+    if "admin" in visitor.roles:
+        role = "admin"
+    elif visitor.user_id is None:
+        role = "viewer" if "viewer" in visitor.roles else None
+    else:
+        member = db.projects.member(project_id, visitor.user_id)
+        role = member.role if member is not None and member.active else None
+    if visitor.key_role in (None, "admin") or role == visitor.key_role:
+        return role
+    return visitor.key_role if role == "admin" else None
+
+
+def require_admin(visitor: Visitor) -> None:
+    """Raises ``ForbiddenError`` unless the visitor is an administrator of the whole server."""
+    if not visitor.admin:
+        raise ForbiddenError("this page is for administrators")
+
+
+_COOKIE = "surefoot_session"
+
+
+class SignInNeeded(Exception):  # noqa: N818 - not an error: the response is the sign-in page
+    """Nobody is signed in; pages redirect to the sign-in form, programs get 401."""
+
+
+def visitor_of(request: Request) -> Visitor | None:
+    """The visitor, by API key or cookie; ``None`` = unknown."""
+    pages = pages_of(request)
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return _by_key(pages, key.strip())
+    signed_in_user = pages.db.users.session(request.cookies.get(cookie_name(pages), ""))
+    if signed_in_user is None:
+        return None
+    user, session = signed_in_user
+    return Visitor(user_id=user.id, name=user.name, roles=user.roles, csrf=session.csrf)
+
+
+def signed_in(request: Request) -> Visitor:
+    """The visitor. Raises ``SignInNeeded``."""
+    visitor = visitor_of(request)
+    if visitor is None:
+        raise SignInNeeded
+    return visitor
+
+
+SignedIn = Annotated[Visitor, Depends(signed_in)]
+
+
+def cookie_name(pages: Pages) -> str:
+    """Browsers accept a ``__Host-`` cookie only from this very host and over HTTPS."""
+    return f"__Host-{_COOKIE}" if pages.settings.secure else _COOKIE
+
+
+def _by_key(pages: Pages, key: str) -> Visitor | None:
+    api_key = pages.db.keys.authenticate(key)
+    if api_key is None or api_key.role == "client":
+        return None
+    with suppress(UnavailableError):  # the page works without it
+        pages.db.keys.note_use(api_key)
+    roles: frozenset[Role] = frozenset([api_key.role])
+    if api_key.user_id is not None:
+        user = pages.db.users.get(api_key.user_id)
+        if not user.active:
+            return None
+        roles = user.roles
+    return Visitor(
+        user_id=api_key.user_id,
+        name=api_key.name,
+        roles=roles,
+        csrf=None,
+        key_role=api_key.role,
+        project_id=api_key.project_id,
+    )
+
+
+def require_reader(visitor: Visitor) -> None:
+    """Raises ``ForbiddenError`` unless the visitor may read what belongs to no project."""
+    by_key = visitor.key_role in (None, "admin", "viewer") and visitor.project_id is None
+    if not by_key or not visitor.roles & {"admin", "viewer"}:
+        raise ForbiddenError("this page is for administrators and viewers of the whole server")

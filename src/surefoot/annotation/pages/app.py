@@ -1,0 +1,109 @@
+"""The app with all pages: rendered on the server, nothing loaded from other hosts, usable without scripts.
+
+Each page has a JSON twin: the same address with ``.json``, or with ``Accept: application/json``. The pages of
+traces, candidates, trees, runs and requests show everybody's labels. Annotators must not see each other's, so
+a project's pages of that kind are for its administrators and viewers, the others for those of the server.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from surefoot.annotation.database import Database
+from surefoot.annotation.pages import (
+    accounts,
+    adjudicate,
+    agreement,
+    annotate,
+    candidates,
+    flags,
+    formats,
+    monitor,
+    projects,
+    queue,
+    request_log,
+    runs,
+    session,
+    traces,
+    transfer,
+    trees,
+)
+from surefoot.annotation.pages.access import Pages, PageSettings, SignInNeeded, visitor_of
+from surefoot.annotation.pages.render import FOLDER, HEADERS, show, wants_json
+from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, SurefootError
+
+_MODULES = (
+    *(session, projects, accounts, annotate, queue, agreement, adjudicate, flags, transfer, formats),
+    *(traces, candidates, trees, runs, request_log, monitor),
+)
+_STATUS: dict[type[Exception], int] = {NotFoundError: 404, ForbiddenError: 403, ConflictError: 409}
+_TITLES = {
+    400: "Invalid request",
+    403: "Access denied",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "Changed in the meantime",
+    411: "Length required",
+    413: "Too large",
+    429: "Too many attempts",
+}
+
+
+def create_pages_app(
+    db: Database, settings: PageSettings | None = None, *, rng: random.Random | None = None
+) -> FastAPI:
+    """The pages over a database, as an ASGI app to be mounted at the root, after the gateway's routes.
+
+    ``rng`` chooses random and control items; the default is the system's.
+    """
+    app = FastAPI(title="surefoot pages", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.pages = Pages(db, settings or PageSettings(), rng)
+    for module in _MODULES:
+        app.include_router(module.router)
+    app.mount("/static", StaticFiles(directory=FOLDER / "static"), name="static")
+    app.add_exception_handler(SignInNeeded, _sign_in_needed)
+    app.add_exception_handler(SurefootError, _refused)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    return app
+
+
+async def _sign_in_needed(request: Request, _: Exception) -> Response:
+    if wants_json(request) or "authorization" in request.headers:
+        headers = {**HEADERS, "WWW-Authenticate": "Bearer"}
+        return JSONResponse({"error": "sign in, or send a valid API key"}, status_code=401, headers=headers)
+    to = request.scope.get("root_path", "") + "/sign-in"
+    if request.method == "GET":
+        to += "?" + urlencode({"next": request.url.path})
+    return RedirectResponse(to, status_code=303, headers=HEADERS)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
+    return _error_page(request, status, str(error))
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    response = _error_page(request, error.status_code, str(error.detail))
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _invalid(request: Request, _: Exception) -> Response:
+    return _error_page(request, 400, "the address or the form contains a value of the wrong type")
+
+
+def _error_page(request: Request, status: int, message: str) -> Response:
+    data: dict[str, Any] = {"error": message}
+    extra = {"status": status, "title": _TITLES.get(status, "Something went wrong")}
+    return show(request, visitor_of(request), "error.html", data, status=status, extra=extra)

@@ -1,0 +1,238 @@
+"""Export and import in other formats: PRM800K, Label Studio, Parquet, archives of records.
+
+Of an upload's own name only the ending is used, and a name that looks like a path is rejected.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, Response
+from starlette.background import BackgroundTask
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+
+from surefoot.annotation.database import Added, Database
+from surefoot.annotation.pages.access import SignedIn, enter, pages_of
+from surefoot.annotation.pages.forms import CheckedForm, Form
+from surefoot.annotation.pages.render import HEADERS, show, twin
+from surefoot.errors import NotFoundError, StoreError
+from surefoot.formats import SOURCES, WRITERS, read_source
+from surefoot.formats.label_studio import LABELLING_CONFIG
+from surefoot.io import ReadReport, write_records
+from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
+
+router = APIRouter()
+
+_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+_PIECE = 1 << 20
+_BATCH = 500
+"""Traces added at once."""
+
+
+@twin(router, "/projects/{project_id:int}/formats")
+def formats_page(request: Request, visitor: SignedIn, project_id: int) -> Response:
+    """Links to the exports, the upload form, and what the latest exports left out."""
+    place = enter(request, visitor, project_id, "admin", "viewer")
+    db = pages_of(request).db
+    log = db.projects.audit_log(project_id, limit=200) if place.role == "admin" else []
+    data = {
+        "project": {"id": project_id, "name": place.project.name},
+        "exports": [
+            {"name": name, "what": what, "link": f"/projects/{project_id}/formats/{quote(name)}"}
+            for name, what in EXPORTS.items()
+        ],
+        "imports": sorted(SOURCES),
+        "endings": _ENDINGS,
+        "labelling_config": LABELLING_CONFIG,
+        "last": [
+            {"created": one.created, "name": one.detail.get("name"), "report": one.detail.get("report")}
+            for one in log
+            if one.action == "export" and "report" in one.detail
+        ][:10],
+    }
+    return show(request, visitor, "formats.html", data, place=place, extra={"query": ""})
+
+
+@router.get("/projects/{project_id:int}/formats/{name}")
+def export(request: Request, visitor: SignedIn, project_id: int, name: str) -> Response:
+    """One export as a file. The header ``X-Surefoot-Report`` says what was written and what was dropped."""
+    enter(request, visitor, project_id, "admin", "viewer")
+    if name not in EXPORTS:
+        raise NotFoundError(f"there is no export '{name}'; choose from {', '.join(EXPORTS)}")
+    db = pages_of(request).db
+    folder = Path(tempfile.mkdtemp(prefix="surefoot-export-"))
+    try:
+        report = write_export(db, project_id, name, folder / name)
+        db.projects.audit("export", visitor.user_id, project_id, name=name, report=report)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return FileResponse(
+        folder / name,
+        filename=f"project-{project_id}-{name}",
+        headers={**HEADERS, "X-Surefoot-Report": report},
+        background=BackgroundTask(shutil.rmtree, folder, ignore_errors=True),
+    )
+
+
+@router.post("/projects/{project_id:int}/formats")
+def upload(request: Request, visitor: SignedIn, project_id: int, form: CheckedForm) -> Response:
+    """Import one file in another format."""
+    place = enter(request, visitor, project_id, "admin")
+    pages = pages_of(request)
+    source = form.text("format", most=50)
+    if source not in SOURCES:
+        raise StoreError(f"'format' must be one of {', '.join(sorted(SOURCES))}")
+    report = ReadReport()
+    with tempfile.TemporaryDirectory(prefix="surefoot-import-") as folder:
+        path = _saved(form, Path(folder), pages.settings.max_upload_bytes)
+        added = _import(pages.db, project_id, source, path, report)
+    items = pages.db.items.add_solutions(project_id) if form.ticked("make_items") else []
+    pages.db.projects.audit("import", visitor.user_id, project_id, format=source, items=len(items))
+    data = {
+        "project": {"id": project_id, "name": place.project.name},
+        "format": source,
+        "read": {"good": report.good, "bad": report.bad_count, "reasons": report.bad},
+        "added": added,
+        "items": len(items),
+    }
+    return show(request, visitor, "formats_imported.html", data, place=place, extra={"query": ""})
+
+
+def _import(db: Database, project_id: int, source: str, path: Path, report: ReadReport) -> dict[str, Added]:
+    """Read and add in batches. Raises ``RecordError`` for a file that cannot be read at all."""
+    total = {"problems": Added(), "traces": Added(), "labels": Added()}
+    piece: list[Any] = []
+
+    def add() -> None:
+        items = [one for one in piece if isinstance(one, LabelledTrace | ProblemTrace)]
+        problems = {one.id: one for one in (getattr(one, "problem", one) for one in piece)}
+        labels = [label for one in items if isinstance(one, LabelledTrace) for label in one.labels]
+        total["problems"] += db.traces.add_problems(project_id, problems.values())
+        total["traces"] += db.traces.add_traces(project_id, [one.trace for one in items])
+        total["labels"] += db.labels.import_labels(project_id, labels)
+        piece.clear()
+
+    for item in read_source(source, path, report=report):
+        piece.append(item)
+        if len(piece) >= _BATCH:
+            add()
+    add()
+    return total
+
+
+def _saved(form: Form, folder: Path, most: int) -> Path:
+    """The upload under a name of our own, unpacked to at most ``most`` bytes."""
+    files = list(form.files("file"))
+    if len(files) != 1:
+        raise StoreError("choose one file")
+    (file,) = files
+    ending = _ending(file)
+    path = folder / f"upload{ending.removesuffix('.gz')}"
+    with path.open("wb") as out:
+        if not ending.endswith(".gz"):
+            _copy(file.file, out, most)
+            return path
+        try:
+            with gzip.GzipFile(fileobj=file.file, mode="rb") as packed:
+                _copy(packed, out, most)
+        except (OSError, EOFError, zlib.error) as error:
+            raise StoreError("the file ends in .gz, but cannot be unpacked") from error
+    return path
+
+
+def _copy(source: IO[bytes] | gzip.GzipFile, out: IO[bytes], most: int) -> None:
+    written = 0
+    while piece := source.read(_PIECE):
+        written += len(piece)
+        if written > most:
+            raise HTTPException(413, f"the file unpacks to more than {most} bytes")
+        out.write(piece)
+
+
+def _ending(file: UploadFile) -> str:
+    name = file.filename or ""
+    if any(mark in name for mark in ("/", "\\", "\0", "..")) or not name.isprintable():
+        raise StoreError("a file's name must be a plain name, not a path")
+    endings = [ending for ending in _ENDINGS if name.endswith(ending)]
+    if not endings:
+        raise StoreError(f"a file's name must end in one of {', '.join(_ENDINGS)}")
+    return max(endings, key=len)
+
+
+EXPORTS: Mapping[str, str] = MappingProxyType(
+    {
+        "prm800k.jsonl": "PRM800K as published, one record per labelled solution",
+        "prm800k-steps.jsonl": "PRM800K as step rows, one per label",
+        "label-studio.json": "Label Studio tasks with annotations and predictions",
+        "records-jsonl.zip": "Problems, traces, labels and scores as JSON Lines",
+        "records-parquet.zip": "Problems, traces, labels and scores as Parquet",
+        "problems.parquet": "Problems as Parquet",
+        "traces.parquet": "Traces as Parquet",
+        "labels.parquet": "Labels as Parquet",
+        "scores.parquet": "Step scores as Parquet",
+    }
+)
+"""The exports, by file name. They exclude labels of control and screening items."""
+
+_KINDS: Mapping[str, type[Record]] = MappingProxyType(
+    {"problems": Problem, "traces": Trace, "labels": StepLabel, "scores": StepScores}
+)
+
+
+def write_export(db: Database, project_id: int, name: str, path: Path) -> str:
+    """Write the export ``name`` to ``path``; a sentence on what was written and dropped."""
+    stem = name.partition(".")[0]
+    if stem in WRITERS:
+        return WRITERS[stem](_labelled(db, project_id), path).summary()
+    if stem in _KINDS:
+        written = write_records(path, _records(db, project_id, stem), record=_KINDS[stem])
+        return f"{written} {stem} written"
+    ending = ".parquet" if "parquet" in name else ".jsonl"
+    return _archive(db, project_id, ending, path)
+
+
+def _archive(db: Database, project_id: int, ending: str, path: Path) -> str:
+    counts = {}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for kind, record in _KINDS.items():
+            part = path.with_name(f"{kind}{ending}")
+            counts[kind] = write_records(part, _records(db, project_id, kind), record=record)
+            archive.write(part, part.name)
+            part.unlink()
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) + " written"
+
+
+def _records(db: Database, project_id: int, kind: str) -> Iterable[Record]:
+    readers: dict[str, Callable[[int], Iterable[Record]]] = {
+        "problems": db.export.problems,
+        "traces": db.export.traces,
+        "labels": db.export.labels,
+        "scores": db.export.scores,
+    }
+    return readers[kind](project_id)
+
+
+def _labelled(db: Database, project_id: int) -> Iterator[LabelledTrace]:
+    """Every trace with its labels. Problems and labels are held in memory; traces are not."""
+    problems = {problem.id: problem for problem in db.export.problems(project_id)}
+    labels: dict[str, list[StepLabel]] = defaultdict(list)
+    for label in db.export.labels(project_id):
+        labels[label.trace_id].append(label)
+    for trace in db.export.traces(project_id):
+        yield LabelledTrace(
+            problem=problems[trace.problem_id], trace=trace, labels=tuple(labels.get(trace.id, ()))
+        )

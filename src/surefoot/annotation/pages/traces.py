@@ -1,0 +1,317 @@
+"""Traces: the list with its filters, and one trace with the scores and labels of every source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from surefoot.annotation.database import Adjudication, Database, StoredLabel, TraceRow
+from surefoot.annotation.pages.access import SignedIn, enter, pages_of
+from surefoot.annotation.pages.forms import query_choice, query_id, query_number, query_text, required_id
+from surefoot.annotation.pages.render import show, twin
+from surefoot.annotation.pages.score_strip import scorer_strips, strip
+from surefoot.errors import StoreError
+from surefoot.labels import LabelRule
+from surefoot.records import Message, Step, StepLabel, Trace
+
+router = APIRouter()
+
+_OUTCOMES = ("correct", "wrong")
+_SCAN = 500
+"""Traces examined for one page if a filter needs more than the database's columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Filters:
+    """Filters of the list; ``None`` does not filter."""
+
+    policy: str | None
+    outcome: str | None
+    scorer: str | None
+    low: float | None
+    high: float | None
+    text: str | None
+    solution: str | None
+    error: str | None
+    """``any``, ``none``, or the number of the step, from 1."""
+
+    def query(self) -> str:
+        """The filters as a query string."""
+        return urlencode({name: value for name, value in vars(self).items() if value is not None})
+
+
+@twin(router, "/projects/{project_id:int}/traces")
+def trace_list(request: Request, visitor: SignedIn, project_id: int) -> Response:
+    """Traces by id; the filters are in the URL, so a list can be shared."""
+    place = enter(request, visitor, project_id, "admin", "viewer")
+    db, filters = pages_of(request).db, _filters(request)
+    scorers = db.traces.scorers(project_id)
+    rows, last, examined = _search(
+        db, project_id, filters, query_id(request, "after") or "", pages_of(request).settings.rows
+    )
+    scorer = filters.scorer or (scorers[0] if scorers else None)
+    query = filters.query()
+    data = {
+        "project": {"id": project_id, "name": place.project.name},
+        "filters": vars(filters),
+        "scorers": scorers,
+        "scorer": scorer,
+        "traces": [_row(db, project_id, row, error, scorer) for row, error in rows],
+        "examined": examined,
+        "next": None if last is None else "?" + "&".join(filter(None, (query, urlencode({"after": last})))),
+    }
+    return show(request, visitor, "traces.html", data, place=place, extra={"query": query})
+
+
+@twin(router, "/projects/{project_id:int}/trace")
+def trace_page(request: Request, visitor: SignedIn, project_id: int) -> Response:
+    """One trace; ``?id=`` takes any id that a data set may have."""
+    place = enter(request, visitor, project_id, "admin", "viewer")
+    db = pages_of(request).db
+    trace = db.traces.trace(project_id, required_id(request, "id"))
+    labels = db.labels.of_trace(project_id, trace.id)
+    decisions = decisions_by_step(labels, db.reviews.adjudications(project_id), trace.id)
+    error = marked_error(labels, decisions)
+    groups = sources(labels)
+    strips = scorer_strips(db.traces.scores(project_id, trace.id), error)
+    data = {
+        "project": {"id": project_id, "name": place.project.name},
+        "problem": db.traces.problem(project_id, trace.problem_id),
+        "trace": trace,
+        "first_error": error,
+        "strips": strips,
+        "sources": groups,
+        "decisions": decisions,
+    }
+    extra = {"parts": _parts(trace, groups, strips), "query": urlencode({"id": trace.id})}
+    return show(request, visitor, "trace.html", data, place=place, extra=extra)
+
+
+def _filters(request: Request) -> _Filters:
+    filters = _Filters(
+        policy=query_text(request, "policy"),
+        outcome=query_choice(request, "outcome", _OUTCOMES),
+        scorer=query_text(request, "scorer"),
+        low=query_number(request, "low"),
+        high=query_number(request, "high"),
+        text=query_text(request, "text"),
+        solution=query_text(request, "solution"),
+        error=query_text(request, "error", most=9),
+    )
+    positive = (
+        (filters.error or "").isascii() and (filters.error or "").isdigit() and int(filters.error or 0) > 0
+    )
+    if filters.error not in (None, "any", "none") and not positive:
+        raise StoreError("'error' must be 'any', 'none' or the number of a step, from 1")
+    return filters
+
+
+def _search(
+    db: Database, project_id: int, filters: _Filters, after: str, limit: int
+) -> tuple[list[tuple[TraceRow, int | None]], str | None, int]:
+    """Rows with their first error, the id to continue after (``None`` = end), and how many were examined."""
+    decisions = db.reviews.adjudications(project_id)
+    rows: list[tuple[TraceRow, int | None]] = []
+    examined = 0
+    while examined < _SCAN:
+        batch = _batch(db, project_id, filters, after, limit + 1)
+        for row in batch[:limit]:
+            after, examined = row.trace.id, examined + 1
+            error = _error_of(db, project_id, row, decisions)
+            if _fits(row, error, filters):
+                rows.append((row, error))
+        if len(batch) <= limit:
+            return rows, None, examined
+        if len(rows) >= limit or not _scans(filters):
+            return rows, after, examined
+    return rows, after, examined
+
+
+def _batch(db: Database, project_id: int, filters: _Filters, after: str, limit: int) -> list[TraceRow]:
+    return db.traces.find(
+        project_id,
+        policy=filters.policy,
+        outcome=None if filters.outcome is None else filters.outcome == "correct",
+        scorer=filters.scorer,
+        min_score=filters.low,
+        max_score=filters.high,
+        text=filters.text,
+        after=after,
+        limit=limit,
+    )
+
+
+def _scans(filters: _Filters) -> bool:
+    return filters.solution is not None or filters.error is not None
+
+
+def _error_of(db: Database, project_id: int, row: TraceRow, decisions: list[Adjudication]) -> int | None:
+    if not row.labels:
+        return None
+    labels = db.labels.of_trace(project_id, row.trace.id)
+    return marked_error(labels, decisions_by_step(labels, decisions, row.trace.id))
+
+
+def _fits(row: TraceRow, error: int | None, filters: _Filters) -> bool:
+    if filters.solution is not None and filters.solution.casefold() not in _whole_text(row.trace).casefold():
+        return False
+    if filters.error is None:
+        return True
+    if filters.error in ("any", "none"):
+        return (error is None) == (filters.error == "none")
+    return error == int(filters.error) - 1
+
+
+def _whole_text(trace: Trace) -> str:
+    if trace.text is not None:
+        return trace.text
+    return "\n".join(message.content or "" for message in trace.messages)
+
+
+def _row(
+    db: Database, project_id: int, row: TraceRow, error: int | None, scorer: str | None
+) -> dict[str, Any]:
+    trace = row.trace
+    scores = [one for one in db.traces.scores(project_id, trace.id) if one.scorer == scorer] if scorer else []
+    return {
+        "id": trace.id,
+        "link": f"/projects/{project_id}/trace?{urlencode({'id': trace.id})}",
+        "problem_id": trace.problem_id,
+        "problem": row.problem[:200],
+        "policy": trace.policy,
+        "answer": trace.answer,
+        "outcome": trace.outcome,
+        "steps": len(trace.steps),
+        "labels": row.labels,
+        "first_error": error,
+        "strip": strip(scores[0].scores, error) if scores else None,
+    }
+
+
+def _parts(trace: Trace, groups: list[dict[str, Any]], strips: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The trace in order: steps with their scores and labels, and the text between them."""
+    parts: list[dict[str, Any]] = []
+    if trace.text is not None:
+        _spans(parts, trace.text, list(enumerate(trace.steps)), None)
+    for place, message in enumerate(trace.messages):
+        steps = [(index, step) for index, step in enumerate(trace.steps) if step.message == place]
+        if steps:
+            _spans(parts, message.content or "", steps, message.role)
+        parts += _rest(message, with_text=not steps)
+    for part in parts:
+        if part["kind"] == "step":
+            part["labels"] = _of_step(groups, part["step"])
+            part["scores"] = [{"scorer": one["scorer"], **one["cells"][part["step"]]} for one in strips]
+    return parts
+
+
+def _spans(parts: list[dict[str, Any]], text: str, steps: list[tuple[int, Step]], role: str | None) -> None:
+    end = 0
+    for index, step in steps:
+        if text[end : step.start].strip():
+            parts.append({"kind": "between", "text": text[end : step.start]})
+        parts.append({"kind": "step", "step": index, "text": text[step.start : step.end], "role": role})
+        end = step.end
+    if text[end:].strip():
+        parts.append({"kind": "between", "text": text[end:]})
+
+
+def _rest(message: Message, *, with_text: bool) -> list[dict[str, Any]]:
+    """A message without steps, and tool calls; the page shows them folded."""
+    parts: list[dict[str, Any]] = []
+    if with_text and message.content:
+        parts.append({"kind": "message", "role": message.role, "text": message.content})
+    parts += [{"kind": "call", "name": call.name, "text": call.arguments} for call in message.tool_calls]
+    return parts
+
+
+def _of_step(groups: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
+    return [
+        {"source": group["source"], "rater": group["rater"], **label}
+        for group in groups
+        for label in group["labels"]
+        if label["step"] == step
+    ]
+
+
+DECIDED = "human:adjudicated"
+
+
+def decisions_by_step(
+    labels: Sequence[StoredLabel], decisions: Iterable[Adjudication], trace_id: str
+) -> dict[int, Any]:
+    """Decisions on disagreements, by step; the latest counts."""
+    by_label = {one.id: one.record.evidence.rater for one in labels}
+    return {
+        one.step: {
+            "value": one.value,
+            "note": one.note,
+            "created": one.created,
+            "chosen_rater": by_label.get(one.label_id or 0),
+        }
+        for one in sorted(decisions, key=lambda one: one.id)
+        if one.trace_id == trace_id
+    }
+
+
+def sources(labels: Sequence[StoredLabel]) -> list[dict[str, Any]]:
+    """One entry per source and rater, sorted by name: its labels by step, and its first error."""
+    groups: dict[tuple[str, str], list[StoredLabel]] = {}
+    for one in labels:
+        groups.setdefault((one.record.source, one.record.evidence.rater or ""), []).append(one)
+    return [
+        {
+            "source": source,
+            "rater": rater or None,
+            "first_error": first_error(one.record for one in group),
+            "labels": [_label_row(one) for one in sorted(group, key=lambda one: (one.record.step, one.id))],
+        }
+        for (source, rater), group in sorted(groups.items())
+    ]
+
+
+def first_error(labels: Iterable[StepLabel]) -> int | None:
+    """The earliest step that a label calls wrong: correctness −1, or no success in any trial.
+
+    The second is the hard estimate of Math-Shepherd (Wang et al., arXiv 2312.08935).
+    """
+    return min((label.step for label in labels if _wrong(label)), default=None)
+
+
+def marked_error(labels: Sequence[StoredLabel], decisions: dict[int, Any]) -> int | None:
+    """The step to mark: the earliest that a correctness label calls wrong; a decision stands for its step."""
+    steps = {
+        one.record.step
+        for one in labels
+        if one.record.kind == "correctness" and _wrong(one.record) and one.record.step not in decisions
+    }
+    steps |= {step for step, one in decisions.items() if one["value"] == -1}
+    return min(steps, default=None)
+
+
+def _wrong(label: StepLabel) -> bool:
+    return LabelRule(neutral="good").good(label) is False
+
+
+def _label_row(one: StoredLabel) -> dict[str, Any]:
+    record = one.record
+    evidence = record.evidence
+    return {
+        "id": one.id,
+        "step": record.step,
+        "kind": record.kind,
+        "value": record.value,
+        "reason": record.reason,
+        "successes": evidence.successes,
+        "trials": evidence.trials,
+        "interval": evidence.interval,
+        "message": evidence.message,
+        "created": record.created,
+        "chosen_by": one.chosen_by,
+        "milliseconds": one.milliseconds,
+    }
