@@ -15,9 +15,7 @@ from surefoot.answers import Grader
 from surefoot.io import Run
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.labelling import MonteCarloLabeller, SoftEstimate, advantage_labels, start_values
-from surefoot.policies.prompts import PromptFormat
-from surefoot.policies.traces import sample_traces
-from surefoot.policies.transformers import TransformersPolicy
+from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Problem, Record, Step, StepLabel, StepPair, Trace
 from surefoot.segment import Line

@@ -16,14 +16,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from surefoot.io import read_records, write_records
 from surefoot.lab import critic
 from surefoot.lab.checkpoints import TRUNK
-from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import Encoding
-from surefoot.models.kinds.classifier import RewardModel
-from surefoot.models.kinds.effective_reward import EffectiveReward
-from surefoot.models.kinds.generative import load_verifier
-from surefoot.models.kinds.implicit import ImplicitPRM, scores_of
-from surefoot.models.kinds.verifier_format import VerifierFormat
-from surefoot.models.scorer import Scorer
+from surefoot.models import (
+    CheckpointCard,
+    EffectiveReward,
+    Encoding,
+    ImplicitPRM,
+    RewardModel,
+    Scorer,
+    VerifierFormat,
+    implicit_scores,
+    load_verifier,
+)
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import StepScores
 from surefoot.training.classifier import train
@@ -196,7 +199,7 @@ def summed(row: tuple[float | None, ...]) -> tuple[float | None, ...]:
     """Scores by step reward → scores by the sum of the rewards so far."""
     clipped = [None if s is None else min(max(s, 1e-12), 1 - 1e-12) for s in row]
     rewards = [None if s is None else float(np.log(s) - np.log1p(-s)) for s in clipped]
-    return scores_of(rewards, "prefix")
+    return implicit_scores(rewards, "prefix")
 
 
 def changes(row: tuple[float | None, ...], start: float) -> tuple[float | None, ...]:

@@ -48,10 +48,8 @@ from surefoot import __version__
 from surefoot.answers import AnswerChecker, AnswerStyle, Grader
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import generate_problems
-from surefoot.models.engine.incremental import IncrementalScorer
-from surefoot.models.kinds.classifier import RewardModel
-from surefoot.models.scorer import Scorer
-from surefoot.policies.transformers import TransformersPolicy
+from surefoot.models import IncrementalScorer, RewardModel, Scorer
+from surefoot.policies import TransformersPolicy
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import Problem, Trace
 from surefoot.search import BeamSearch, Steps, run_search

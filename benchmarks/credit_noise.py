@@ -34,10 +34,8 @@ from surefoot.io import write_json
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller, generate_problems
-from surefoot.models.kinds.label_scorer import LabelScorer
-from surefoot.models.loading import load_prm
-from surefoot.policies.prompts import PromptFormat
-from surefoot.policies.transformers import TransformersPolicy
+from surefoot.models import LabelScorer, load_prm
+from surefoot.policies import PromptFormat, TransformersPolicy
 from surefoot.protocols import Sampling, StepScorer
 from surefoot.rl import (
     Advantage,

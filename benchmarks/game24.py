@@ -29,8 +29,8 @@ from pathlib import Path
 import numpy as np
 
 from surefoot import __version__
-from surefoot.models.kinds.label_scorer import LabelScorer
-from surefoot.policies.scripted import ScriptedPolicy
+from surefoot.models import LabelScorer
+from surefoot.policies import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Problem, content_id
 from surefoot.search import BeamSearch, BestOfNSearch, Search, SearchResult, Steps, run_search

@@ -46,7 +46,7 @@ def serve(latency_s: float, database: str) -> None:
     from surefoot.gateway import Gateway, GatewaySettings
     from surefoot.gateway.app import GracefulServer, create_app, make_server
     from surefoot.gateway.settings import Limits, ServerSettings
-    from surefoot.policies.scripted import ScriptedPolicy
+    from surefoot.policies import ScriptedPolicy
     from surefoot.protocols import ProblemTrace, SampleRequest
     from surefoot.records import StepScores, Usage
 

@@ -30,8 +30,7 @@ from scoring import (
 )
 
 from surefoot.lab.checkpoints import TRUNK
-from surefoot.models.engine.incremental import IncrementalScorer
-from surefoot.models.scorer import Scorer
+from surefoot.models import IncrementalScorer, Scorer
 from surefoot.protocols import ProblemTrace
 
 BEAMS, STEPS = 16, 10

@@ -36,9 +36,7 @@ from surefoot.labelling import (
     predict,
 )
 from surefoot.labels import first_error
-from surefoot.policies.prompts import PromptFormat
-from surefoot.policies.traces import sample_traces
-from surefoot.policies.transformers import TransformersPolicy
+from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
 from surefoot.records import StepLabel, Usage
 from surefoot.segment import Line

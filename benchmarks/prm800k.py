@@ -37,11 +37,7 @@ from _prm800k_rows import (
 from transformers import AutoTokenizer
 
 from surefoot.io import Run
-from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import Encoding, encode_traces
-from surefoot.models.kinds.classifier import RewardModel
-from surefoot.models.loading import load_prm
-from surefoot.models.lora import Lora
+from surefoot.models import CheckpointCard, Encoding, Lora, RewardModel, encode_traces, load_prm
 from surefoot.protocols import LabelledTrace, ProblemTrace, StepScorer
 from surefoot.records import StepScores
 from surefoot.training.classifier import train

@@ -57,11 +57,8 @@ from surefoot.lab.solver import NoisySolver
 from surefoot.lab.train import RECIPES
 from surefoot.lab.train import train as train_start
 from surefoot.lab.world import ExactLabeller, generate_problems
-from surefoot.models.engine.causal import load_causal
-from surefoot.models.kinds.label_scorer import LabelScorer
-from surefoot.models.loading import load_prm
-from surefoot.policies.prompts import PromptFormat
-from surefoot.policies.transformers import TransformersPolicy
+from surefoot.models import LabelScorer, load_causal, load_prm
+from surefoot.policies import PromptFormat, TransformersPolicy
 from surefoot.protocols import ProblemTrace, Sampling, StepScorer
 from surefoot.records import Problem, StepScores
 from surefoot.rl import (

@@ -45,12 +45,8 @@ from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.lab.world import generate_problems
-from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import EncodedTrace, Encoding
-from surefoot.models.kinds.classifier import RewardModel
-from surefoot.models.scorer import Scorer
-from surefoot.policies.traces import sample_traces
-from surefoot.policies.transformers import TransformersPolicy
+from surefoot.models import CheckpointCard, EncodedTrace, Encoding, RewardModel, Scorer
+from surefoot.policies import TransformersPolicy, sample_traces
 from surefoot.protocols import ProblemTrace, Sampling, Segmenter
 from surefoot.records import Problem, Trace
 from surefoot.segment import BlankLine, Line, segment_trace

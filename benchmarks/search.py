@@ -44,9 +44,8 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import read_records, write_json, write_records
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import generate_problems
-from surefoot.models.engine.incremental import IncrementalScorer
-from surefoot.models.kinds.classifier import RewardModel
-from surefoot.policies.transformers import TransformersPolicy
+from surefoot.models import IncrementalScorer, RewardModel
+from surefoot.policies import TransformersPolicy
 from surefoot.protocols import Candidate, Sampling
 from surefoot.records import Problem
 from surefoot.scores import AGGREGATORS, Aggregator, aggregate

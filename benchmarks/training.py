@@ -32,9 +32,7 @@ import torch
 from surefoot import __version__
 from surefoot.lab.checkpoints import TRUNK
 from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
-from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import Encoding
-from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models import CheckpointCard, Encoding, RewardModel
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace
 from surefoot.segment import Line, segment_trace

@@ -24,9 +24,8 @@ from surefoot.lab import critic
 from surefoot.lab.checkpoints import TRUNK
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
-from surefoot.models.kinds.generative import GenerativeVerifier, load_verifier
-from surefoot.models.kinds.verifier_format import VerifierFormat
-from surefoot.policies.traces import sample_traces
+from surefoot.models import GenerativeVerifier, VerifierFormat, load_verifier
+from surefoot.policies import sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import Problem
 from surefoot.segment import Line

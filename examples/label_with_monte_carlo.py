@@ -12,7 +12,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import check_steps, generate_problems
 from surefoot.labelling import MonteCarloLabeller, SoftEstimate
-from surefoot.policies.traces import sample_traces
+from surefoot.policies import sample_traces
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Usage
 from surefoot.segment import Line

@@ -11,8 +11,7 @@ from pathlib import Path
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import ExactLabeller, generate_problems
-from surefoot.models.engine.causal import load_causal
-from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.models import LabelScorer, load_causal
 from surefoot.rl import Credit, MinForm, Outcome, RLConfig, Task, train_policy
 from surefoot.segment import Line
 

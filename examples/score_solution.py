@@ -17,10 +17,8 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.checkpoints import TRUNK
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller, generate_problems
-from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import Encoding
-from surefoot.models.kinds.classifier import RewardModel
-from surefoot.policies.traces import sample_traces
+from surefoot.models import CheckpointCard, Encoding, RewardModel
+from surefoot.policies import sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.segment import Line
 from surefoot.training.classifier import train

@@ -18,7 +18,7 @@ from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.models.scorer import Scorer
 from surefoot.models.server import RemoteScorer
-from surefoot.models.wire_formats import Gateway as GatewayWire
+from surefoot.models.wire_formats import GatewayScore as GatewayWire
 from surefoot.models.wire_formats import VllmClassify, VllmPooling
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces

@@ -8,7 +8,7 @@ import torch
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.engine.causal import CACHE, require_plain_head, target_logprobs
-from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, response_of, scores_of
+from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, implicit_scores, response_of
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Message, Problem, Step, Trace
 from surefoot.segment import Line, segment_trace
@@ -92,9 +92,13 @@ def test_later_steps_do_not_alter_earlier_rewards(prm, lab_items):
 def test_scores_are_sigmoids_of_steps_or_of_sums():
     rewards = (0.5, -2.0, None)
     sigmoid = lambda x: 1 / (1 + math.exp(-x))  # noqa: E731
-    assert scores_of(rewards, "step") == (pytest.approx(sigmoid(0.5)), pytest.approx(sigmoid(-2)), None)
-    assert scores_of(rewards, "prefix") == (pytest.approx(sigmoid(0.5)), pytest.approx(sigmoid(-1.5)), None)
-    assert scores_of((-5000.0, 9000.0), "step") == (0.0, 1.0)
+    assert implicit_scores(rewards, "step") == (pytest.approx(sigmoid(0.5)), pytest.approx(sigmoid(-2)), None)
+    assert implicit_scores(rewards, "prefix") == (
+        pytest.approx(sigmoid(0.5)),
+        pytest.approx(sigmoid(-1.5)),
+        None,
+    )
+    assert implicit_scores((-5000.0, 9000.0), "step") == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(

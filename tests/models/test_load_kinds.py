@@ -259,3 +259,21 @@ def test_the_files_that_tell_checkpoints_apart(folder, copy):
     assert CALIBRATION in identifying_files(directory)
     (directory / "surefoot.json").unlink()  # a published one has no such file: its weights tell it
     assert {"config.json", "model.safetensors"} <= set(identifying_files(directory))
+
+
+def test_several_names_are_an_ensemble(folder, lab_items):
+    some = lab_items[:3]
+    ensemble = load_prm([folder / "classifier", str(folder / "classifier")])
+    assert isinstance(ensemble, CheckpointScorer)
+    assert (ensemble.name, ensemble.card.aggregation) == ("classifier+classifier", "product")
+    alone = load_prm([folder / "classifier"])
+    assert isinstance(alone, Scorer)
+    for record, one in zip(ensemble.score_traces(some), alone.score_traces(some), strict=True):
+        assert record.scores == one.scores
+        assert record.usage == one.usage + one.usage
+    with pytest.raises(CheckpointError, match="mean different things: correctness, value"):
+        load_prm([folder / "classifier", folder / "generative"])
+    with pytest.raises(CheckpointError, match="no ensemble of nothing"):
+        load_prm([])
+    files = identifying_files([folder / "classifier", folder / "implicit"])
+    assert set(files) > {"0/surefoot.json", "1/implicit.json"}

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from surefoot.lab.world import generate_problems
-from surefoot.policies.prefix_cache import bytes_a_token
+from surefoot.policies.prefix_cache import bytes_per_token
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import SampleRequest, Sampling
 
@@ -137,7 +137,7 @@ def test_bytes_of_a_token_are_those_of_its_keys_and_values(config, dtype):
     with torch.no_grad():
         layers = model(tokens, use_cache=True).past_key_values.layers
     held = sum(part.nbytes for layer in layers for part in (layer.keys, layer.values))
-    assert bytes_a_token(config, dtype) * tokens.numel() == held
+    assert bytes_per_token(config, dtype) * tokens.numel() == held
 
 
 def test_bytes_of_a_token_are_enough_for_latent_attention():
@@ -149,18 +149,18 @@ def test_bytes_of_a_token_are_enough_for_latent_attention():
         qk_rope_head_dim=4,
         v_head_dim=5,
     )
-    assert bytes_a_token(config, torch.float32) == 2 * 4 * (10 + 5) * 4
+    assert bytes_per_token(config, torch.float32) == 2 * 4 * (10 + 5) * 4
 
 
 def test_bytes_of_a_token_of_known_models(base):
     llama = LlamaConfig(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32)
     qwen = Qwen2Config(hidden_size=3584, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4)
-    assert bytes_a_token(llama, torch.float16) == 524_288
-    assert bytes_a_token(qwen, torch.bfloat16) == 57_344
-    assert bytes_a_token(MambaConfig(), torch.float32) is None  # a state, no keys and values
+    assert bytes_per_token(llama, torch.float16) == 524_288
+    assert bytes_per_token(qwen, torch.bfloat16) == 57_344
+    assert bytes_per_token(MambaConfig(), torch.float32) is None  # a state, no keys and values
     model, tokenizer = base
     policy = TransformersPolicy(model, tokenizer, name="p", remember=10_000)
     run(policy, [request("Start with 7. Add 3.\n", n=3)])
     blocks = {id(place.block): place.block for place in policy._known._index._values.values()}
     held = sum(part.nbytes for block in blocks.values() for pair in block.layers for part in pair)
-    assert held == policy._known.held * bytes_a_token(model.config, model.dtype)
+    assert held == policy._known.held * bytes_per_token(model.config, model.dtype)

@@ -94,7 +94,10 @@ def _call_pieces(calls: list[Body] | None, cut: Callable[[str], list[str]]) -> I
 
 
 class OpenAIServer(ThreadingHTTPServer):
-    """Answers every POST with ``answer(body)``; ``seen`` holds ``(path, body)`` in order of arrival."""
+    """Answers every POST with ``answer(body)``; ``seen`` holds ``(path, body)`` in order of arrival.
+
+    Every GET is answered with the list of ``models``.
+    """
 
     daemon_threads = True
     request_queue_size = 128
@@ -105,6 +108,7 @@ class OpenAIServer(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.seen: list[tuple[str, Body]] = []
         self.keys: set[str | None] = set()
+        self.models: list[Body] = []
         self.in_flight = 0
         self.most_in_flight = 0
 
@@ -128,6 +132,10 @@ def event_bytes(body: Body) -> bytes:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: OpenAIServer
+
+    def do_GET(self) -> None:
+        """The list of models; the only path that clients get."""
+        self._send(Reply(payload={"object": "list", "data": self.server.models}))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

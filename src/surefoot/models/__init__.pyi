@@ -1,5 +1,7 @@
 from .card import CheckpointCard as CheckpointCard
+from .encoding import EncodedTrace as EncodedTrace
 from .encoding import Encoding as Encoding
+from .encoding import encode_traces as encode_traces
 from .engine.causal import load_causal as load_causal
 from .engine.incremental import IncrementalScorer as IncrementalScorer
 from .kinds.calibrated import CalibratedScorer as CalibratedScorer
@@ -12,6 +14,7 @@ from .kinds.ensemble import Ensemble as Ensemble
 from .kinds.generative import GenerativeVerifier as GenerativeVerifier
 from .kinds.generative import load_verifier as load_verifier
 from .kinds.implicit import ImplicitPRM as ImplicitPRM
+from .kinds.implicit import implicit_scores as implicit_scores
 from .kinds.label_scorer import LabelScorer as LabelScorer
 from .kinds.verifier_format import VerifierFormat as VerifierFormat
 from .kinds.yes_no import OpenAIYesNo as OpenAIYesNo
@@ -21,6 +24,6 @@ from .lora import Lora as Lora
 from .scorer import CheckpointScorer as CheckpointScorer
 from .scorer import Scorer as Scorer
 from .server import RemoteScorer as RemoteScorer
-from .wire_formats import Gateway as Gateway
+from .wire_formats import GatewayScore as GatewayScore
 from .wire_formats import VllmClassify as VllmClassify
 from .wire_formats import VllmPooling as VllmPooling

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from surefoot.errors import ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.engine.packing import Reading, read_states, tree_limit
+from surefoot.models.engine.packing import TrunkOutput, read_states, tree_limit
 from surefoot.protocols import ProblemTrace, Segmenter
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.scores import aggregate
@@ -106,9 +106,9 @@ class Scorer(CheckpointScorer):
             places.setdefault(trace, []).append(number)
         distinct = list(places)
         results: dict[int, StepScores] = {}
-        for reading in self._read(distinct):
-            scores = self._scores(reading)
-            for place, tokens in reading.new.items():
+        for output in self._read(distinct):
+            scores = self._scores(output)
+            for place, tokens in output.new.items():
                 trace = distinct[place]
                 read = iter(scores[place])
                 row = [None if at is None else next(read) for at in trace.positions]
@@ -124,7 +124,7 @@ class Scorer(CheckpointScorer):
         """Longest trace that the trunk reads in trees."""
         return tree_limit(self.model.trunk)
 
-    def _read(self, traces: Sequence[EncodedTrace]) -> Iterator[Reading]:
+    def _read(self, traces: Sequence[EncodedTrace]) -> Iterator[TrunkOutput]:
         """States at the steps of each trace, by its number."""
         sequences, positions = readable(traces, self._limit)
         return read_states(
@@ -132,13 +132,13 @@ class Scorer(CheckpointScorer):
         )
 
     @torch.no_grad()
-    def _scores(self, reading: Reading) -> dict[int, list[float]]:
+    def _scores(self, output: TrunkOutput) -> dict[int, list[float]]:
         """The model's scores of what one pass gave."""
-        states = list(reading.states.values())
+        states = list(output.states.values())
         if not sum(map(len, states)):
-            return {number: [] for number in reading.states}
+            return {number: [] for number in output.states}
         scores = iter(self.model.read(torch.cat(states)).double().tolist())
-        return {number: [next(scores) for _ in found] for number, found in reading.states.items()}
+        return {number: [next(scores) for _ in found] for number, found in output.states.items()}
 
     def _record(
         self, trace: Trace, encoded: EncodedTrace, scores: list[float | None], tokens: int

@@ -42,7 +42,7 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply:
+class ScoreResponse:
     """Scores of a call's items, each in [0, 1] or ``None`` for a step that was cut off."""
 
     scores: list[Scores]
@@ -61,7 +61,7 @@ class Wire(Protocol):
     def call(self, items: Sequence[ProblemTrace]) -> Call:
         """Raises ``ScoreError`` for a trace without steps."""
 
-    def read(self, call: Call, answer: str) -> Reply:
+    def read(self, call: Call, answer: str) -> ScoreResponse:
         """Raises :class:`WireError`."""
 
 
@@ -93,7 +93,7 @@ def checked_score(score: float | None) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gateway:
+class GatewayScore:
     """``POST /v1/score`` of this package's own gateway: texts go out, the server encodes.
 
     Body: ``{"model": str | null, "items": [{"problem": str, "steps": [str, ...]}, ...]}``, the steps being
@@ -117,7 +117,7 @@ class Gateway:
         steps = tuple(len(item.trace.steps) for item in items)
         return Call(body={"model": self.model, "items": rows}, steps=steps)
 
-    def read(self, call: Call, answer: str) -> Reply:
+    def read(self, call: Call, answer: str) -> ScoreResponse:
         """Scores as they came. Raises :class:`WireError`."""
         parsed = parse_answer(_GatewayAnswer, answer)
         if len(parsed.results) != len(call.steps):
@@ -131,7 +131,7 @@ class Gateway:
             for result in parsed.results
         ]
         tokens = [parsed.usage.verifier_tokens] + [0] * (len(scores) - 1)
-        return Reply(scores=scores, reasons=reasons, tokens=tokens[: len(scores)])
+        return ScoreResponse(scores=scores, reasons=reasons, tokens=tokens[: len(scores)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ class VllmPooling:
         }
         return Call(body=body, encoded=encoded)
 
-    def read(self, call: Call, answer: str) -> Reply:
+    def read(self, call: Call, answer: str) -> ScoreResponse:
         """One score for each read-out position, in order. Raises :class:`WireError`."""
         parsed = parse_answer(_PoolingAnswer, answer)
         rows = _in_order(parsed.data, len(call.encoded))
@@ -216,7 +216,7 @@ class VllmClassify:
         prompts = [list(trace.ids[: at + 1]) for trace in encoded for at in trace.positions if at is not None]
         return Call(body={"model": self.model, "input": prompts, "use_activation": True}, encoded=encoded)
 
-    def read(self, call: Call, answer: str) -> Reply:
+    def read(self, call: Call, answer: str) -> ScoreResponse:
         """One score for each prompt, in order. Raises :class:`WireError`."""
         parsed = parse_answer(_ClassifyAnswer, answer)
         rows = iter(_in_order(parsed.data, len(call.body["input"])))
@@ -249,10 +249,10 @@ class _ClassifyAnswer(AnswerPart):
 R = TypeVar("R", _PoolingRow, _ClassifyRow)
 
 
-def _reply(call: Call, scores: list[Scores], tokens: list[int]) -> Reply:
+def _reply(call: Call, scores: list[Scores], tokens: list[int]) -> ScoreResponse:
     cut = [trace.truncated_steps for trace in call.encoded]
     reasons = [f"{steps} steps lie beyond the model's context" if steps else None for steps in cut]
-    return Reply(scores=scores, reasons=reasons, tokens=tokens)
+    return ScoreResponse(scores=scores, reasons=reasons, tokens=tokens)
 
 
 def _in_order(rows: list[R], count: int) -> list[R]:

@@ -1,6 +1,8 @@
-"""Policies: who writes solutions. Each is a ``surefoot.protocols.Policy`` in a file of its own.
+"""Policies: who writes solutions, and how a problem becomes a prompt.
 
-``openai`` speaks to any OpenAI-compatible server, ``transformers`` generates in this process, and
-``scripted`` answers from a plain function. Import the one you need from its own module: this package
-imports none of them, so that it stays as light as the records.
+Each is a ``surefoot.protocols.Policy``: a model in this process, any OpenAI-compatible server, or a function.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

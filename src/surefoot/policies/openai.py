@@ -12,10 +12,8 @@ from functools import partial
 from typing import Any
 
 from surefoot.errors import PolicyError
-from surefoot.policies.openai_answer import merge
-from surefoot.policies.openai_body import Dialect, Mode, body_of
-from surefoot.policies.openai_call import Connection, Link, call
-from surefoot.policies.openai_stream import Show
+from surefoot.policies.openai_requests import Connection, Dialect, Link, body_of, call
+from surefoot.policies.openai_responses import Mode, Show, merge
 from surefoot.protocols import SampleRequest, SampleResult
 from surefoot.records import content_id
 
@@ -53,8 +51,8 @@ class OpenAIPolicy:
 
     **Failures.** Connection errors, timeouts and the statuses 408, 409, 429 and 5xx are tried again
     ``max_retries`` times with exponential waits, or after ``Retry-After``. What still fails, other statuses
-    and malformed or empty answers give a result whose ``error`` begins with ``server:``; other requests go
-    on. If only some of the ``n`` samples came, they are kept and the error says how many are missing.
+    and malformed or empty answers give a result whose ``error`` begins with ``server:``; other requests
+    continue. If only some of the ``n`` samples came, they are kept and the error says how many are missing.
 
     **Streams.** :meth:`stream` asks for the same, with ``stream`` and ``stream_options.include_usage``, and
     gives the same result. An answer that breaks off is tried again only while none of its text was shown;
@@ -159,7 +157,7 @@ class OpenAIPolicy:
         """Answer one request; see :class:`surefoot.protocols.StreamsText`. Raises like :meth:`sample`."""
         self._check(request)
         async with self._link.connect() as connection:
-            return await self._drawn(connection, request, show)
+            return await self._answer(connection, request, show)
 
     def _check(self, request: SampleRequest) -> None:
         if request.n < 1:
@@ -172,9 +170,9 @@ class OpenAIPolicy:
     async def _numbered(
         self, connection: Connection, number: int, request: SampleRequest
     ) -> tuple[int, SampleResult]:
-        return number, await self._drawn(connection, request)
+        return number, await self._answer(connection, request)
 
-    async def _drawn(
+    async def _answer(
         self, connection: Connection, request: SampleRequest, show: Show | None = None
     ) -> SampleResult:
         if self._dialect == "vllm" and request.sampling.temperature > 0:

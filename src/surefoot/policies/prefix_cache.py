@@ -19,7 +19,7 @@ from surefoot.tree import PrefixIndex, Tokens
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-def bytes_a_token(config: PreTrainedConfig, dtype: torch.dtype) -> int | None:
+def bytes_per_token(config: PreTrainedConfig, dtype: torch.dtype) -> int | None:
     """Memory for the keys and values of one token: layers × key-value heads × (key + value width) × size.
 
     Llama 2 7B in 16 bits takes 524,288 bytes, Qwen2.5 7B, whose 28 heads share 4 of keys and values, 57,344.
@@ -58,7 +58,7 @@ class Recalled:
 
 
 @dataclass(eq=False, kw_only=True)
-class _Block:
+class _CachedBatch:
     """Keys and values [rows, heads, columns, D] of each layer, as a batch left them."""
 
     layers: list[Pair]
@@ -73,8 +73,8 @@ class _Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Place:
-    block: _Block
+class _CachedSequence:
+    block: _CachedBatch
     row: int
     columns: torch.Tensor
     """Column of each token, on the CPU."""
@@ -89,7 +89,7 @@ class PrefixCache:
 
     def __init__(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
-        self._index: PrefixIndex[_Place] = PrefixIndex()
+        self._index: PrefixIndex[_CachedSequence] = PrefixIndex()
         self._held = 0
 
     @property
@@ -100,7 +100,7 @@ class PrefixCache:
     def recall(self, prompts: Sequence[Tokens], config: PreTrainedConfig, device: torch.device) -> Recalled:
         """The longest known beginning of each prompt, short of its last token, whose logits are wanted."""
         cache = DynamicCache(config=config)
-        found: list[tuple[_Place | None, int]] = []
+        found: list[tuple[_CachedSequence | None, int]] = []
         for ids in prompts:
             nearest, common = self._index.nearest(ids)
             common = min(common, len(ids) - 1)
@@ -130,7 +130,7 @@ class PrefixCache:
             chosen = torch.tensor(list(rows), device=mask.device)
             layers = [(keys[chosen], values[chosen]) for keys, values in layers]
             mask = mask[chosen]
-        block = _Block(layers=layers)
+        block = _CachedBatch(layers=layers)
         if block.tokens > self.max_tokens:  # it would only drive out what fits
             return
         marks = mask.cpu()
@@ -139,7 +139,7 @@ class PrefixCache:
             ids = sequence[: len(columns)]
             if not ids or self._index.covers(ids):
                 continue
-            continued = self._index.add(ids, _Place(block=block, row=row, columns=columns))
+            continued = self._index.add(ids, _CachedSequence(block=block, row=row, columns=columns))
             block.sequences += 1
             if continued is not None:
                 self._let_go(continued)
@@ -148,14 +148,14 @@ class PrefixCache:
         while self._held > self.max_tokens and len(self._index):
             self._let_go(self._index.drop(self._index.oldest()))
 
-    def _let_go(self, place: _Place) -> None:
+    def _let_go(self, place: _CachedSequence) -> None:
         place.block.sequences -= 1
         if not place.block.sequences:
             self._held -= place.block.tokens
 
-    def _gather(self, found: Sequence[tuple[_Place | None, int]], width: int) -> list[Pair]:
+    def _gather(self, found: Sequence[tuple[_CachedSequence | None, int]], width: int) -> list[Pair]:
         """Keys and values [prompts, heads, width, D] of each layer; what the mask hides is arbitrary."""
-        members: dict[_Block, list[int]] = {}
+        members: dict[_CachedBatch, list[int]] = {}
         for number, (place, _) in enumerate(found):
             if place is not None:
                 members.setdefault(place.block, []).append(number)

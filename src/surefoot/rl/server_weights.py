@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from surefoot.errors import PolicyError
 from surefoot.models.lora import has_adapter
-from surefoot.policies.openai_call import ERROR_CHARACTERS
+from surefoot.policies.openai_requests import ERROR_CHARACTERS
 from surefoot.rl.weight_files import leave_only, write_adapter, write_weights
 
 PROBE = " ".join(map(str, range(1, 41)))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 from surefoot.errors import RunError
-from surefoot.models.engine.incremental import IncrementalScorer, bytes_a_scored_token
+from surefoot.models.engine.incremental import IncrementalScorer, bytes_per_scored_token
 from surefoot.models.scorer import CheckpointScorer, Scorer
-from surefoot.policies.prefix_cache import bytes_a_token
+from surefoot.policies.prefix_cache import bytes_per_token
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy
 
@@ -38,7 +38,7 @@ def remembering_policy(policy: Policy, size: int) -> Policy:
         policy.tokenizer,
         name=policy.name,
         batch_size=policy.batch_size,
-        remember=_tokens(size, bytes_a_token(model.config, model.dtype)),
+        remember=_tokens(size, bytes_per_token(model.config, model.dtype)),
     )
 
 
@@ -46,7 +46,7 @@ def remembering_scorer(scorer: CheckpointScorer, size: int) -> CheckpointScorer:
     """The same weights, with an empty memory of ``size`` bytes; a model that is no classifier of steps, or
     has no memory for a single token, as it is."""
     if type(scorer) is Scorer:  # other kinds have ways of their own
-        tokens = _tokens(size, bytes_a_scored_token(scorer.model.trunk))
+        tokens = _tokens(size, bytes_per_scored_token(scorer.model.trunk))
         if not tokens:
             return scorer
         return IncrementalScorer(

@@ -2,7 +2,7 @@
 
 A vocabulary of 150,000 makes the float32 logits of one trace of 2,000 tokens 1.2 GB. Here the head is applied
 to a few hundred positions at a time, and only where a token is wanted; with gradients, each piece is computed
-again in the backward pass. :class:`Reference` keeps what it computed.
+again in the backward pass. :class:`ReferenceModel` keeps what it computed.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ Response = tuple[tuple[int, ...], int]
 CACHE = "reference-logprobs"
 
 
-class Reference:
+class ReferenceModel:
     """Log π_ref of the tokens of responses, in nats.
 
     ``model`` ``None`` stands for the uniform distribution over ``vocabulary`` tokens. With ``directory`` the

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from transformers import PreTrainedModel
 
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.engine.packing import Reading, read_trees
+from surefoot.models.engine.packing import TrunkOutput, read_trees
 from surefoot.models.engine.tree_attention import Slots, TokenPool
 from surefoot.models.scorer import Scorer, StepModel, readable
-from surefoot.policies.prefix_cache import bytes_a_token
+from surefoot.policies.prefix_cache import bytes_per_token
 from surefoot.tree import PrefixIndex, Tokens
 
 
-def bytes_a_scored_token(trunk: PreTrainedModel) -> int | None:
+def bytes_per_scored_token(trunk: PreTrainedModel) -> int | None:
     """Memory that an :class:`IncrementalScorer` keeps for one token: keys and values of every layer, and the
     last hidden state. ``None`` for a trunk without attention heads, of which nothing is kept."""
     config = trunk.config
-    cached = bytes_a_token(config, trunk.dtype)
+    cached = bytes_per_token(config, trunk.dtype)
     if cached is None:
         return None
     return cached + int(config.get_text_config().hidden_size) * trunk.dtype.itemsize
@@ -70,7 +70,7 @@ class IncrementalScorer(Scorer):
     :class:`Scorer` up to rounding.
 
     ``max_tokens`` bounds what is kept between calls (:attr:`cached_tokens`); one token takes keys and values
-    of every layer, and the last hidden state (:func:`bytes_a_scored_token`). A trunk that cannot read trees
+    of every layer, and the last hidden state (:func:`bytes_per_scored_token`). A trunk that cannot read trees
     is scored as by ``Scorer``, and nothing is kept. Keep one scorer for one set of weights: after a change of
     the trunk call :meth:`clear`.
     """
@@ -96,7 +96,7 @@ class IncrementalScorer(Scorer):
         """Forget all."""
         self._cache = TokenCache(TokenPool(), self._cache.max_tokens)
 
-    def _read(self, traces: Sequence[EncodedTrace]) -> Iterator[Reading]:
+    def _read(self, traces: Sequence[EncodedTrace]) -> Iterator[TrunkOutput]:
         if max((len(trace.ids) for trace in traces), default=0) > self._limit:
             yield from super()._read(traces)
             return
@@ -106,13 +106,13 @@ class IncrementalScorer(Scorer):
         for slots in known.values():
             pool.hold(slots)  # until the call ends, whatever is dropped meanwhile
         try:
-            for reading in read_trees(
+            for output in read_trees(
                 self.model.trunk, pool, sequences, positions, known, batch_tokens=self.batch_tokens
             ):
-                for number, slots in reading.paths.items():
+                for number, slots in output.paths.items():
                     cache.add(sequences[number], slots)
                 cache.trim()
-                yield reading
+                yield output
         finally:
             for slots in known.values():
                 pool.drop(slots)

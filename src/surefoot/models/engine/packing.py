@@ -17,7 +17,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from surefoot.models.engine.tree_attention import Branch, Slots, TokenPool, attending_to_trees, read_branches
+from surefoot.models.engine.tree_attention import (
+    Slots,
+    TokenBranch,
+    TokenPool,
+    attending_to_trees,
+    read_branches,
+)
 from surefoot.tree import Tokens, shared_length
 
 PASS_TOKENS = {"cpu": 1024}
@@ -28,7 +34,7 @@ _PASS_TOKENS = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class TrunkOutput:
     """What one pass through the trunk gave."""
 
     new: dict[int, int]
@@ -52,7 +58,7 @@ def read_states(
     *,
     batch_tokens: int = 16_384,
     limit: int | None = None,
-) -> Iterator[Reading]:
+) -> Iterator[TrunkOutput]:
     """Last hidden states at ``positions[k]`` of ``sequences[k]``, pass after pass, every sequence once.
 
     Each distinct token is read once where the trunk allows it (``limit``, by default asked of
@@ -69,7 +75,7 @@ def read_states(
         group = [order.pop() for _ in range(min(len(order), max(1, batch_tokens // longest)))]
         hidden = _read_padded(trunk, [sequences[number] for number in group])
         states = {number: hidden[row, list(positions[number])] for row, number in enumerate(group)}
-        yield Reading(new={number: len(sequences[number]) for number in group}, states=states, paths={})
+        yield TrunkOutput(new={number: len(sequences[number]) for number in group}, states=states, paths={})
 
 
 def read_trees(
@@ -80,7 +86,7 @@ def read_trees(
     known: Mapping[int, Slots],
     *,
     batch_tokens: int = 16_384,
-) -> Iterator[Reading]:
+) -> Iterator[TrunkOutput]:
     """:func:`read_states` for a trunk that can read trees, each distinct token once.
 
     ``known[k]``: slots of the tokens with which ``sequences[k]`` begins, if the pool has them (held by the
@@ -88,7 +94,7 @@ def read_trees(
     """
     size = min(batch_tokens, PASS_TOKENS.get(trunk.device.type, _PASS_TOKENS))
     order = sorted(range(len(sequences)), key=lambda number: sequences[number])
-    branches: list[Branch] = []
+    branches: list[TokenBranch] = []
     ended: dict[int, Slots] = {}
     new: dict[int, int] = {}
     room = size
@@ -96,7 +102,7 @@ def read_trees(
     path: Slots = np.zeros(0, dtype=np.int64)
     jump = False  # whether the next branch leaves the path of the branch before it
 
-    def flush() -> Reading:
+    def flush() -> TrunkOutput:
         if branches:
             with attending_to_trees(trunk):
                 read_branches(trunk, pool, branches)
@@ -104,7 +110,7 @@ def read_trees(
         for number, slots in ended.items():
             at = torch.from_numpy(slots[list(positions[number])])
             states[number] = pool.hidden(at.to(trunk.device))
-        return Reading(new={number: new[number] for number in ended}, states=states, paths=dict(ended))
+        return TrunkOutput(new={number: new[number] for number in ended}, states=states, paths=dict(ended))
 
     for number in order:
         ids = sequences[number]
@@ -121,7 +127,7 @@ def read_trees(
                 branches, ended, room = [], {}, size
             stop = min(len(ids), start + room)
             path[start:stop] = pool.allocate(stop - start)
-            branches.append(Branch(ids=ids, path=path, start=start, stop=stop, jump=jump))
+            branches.append(TokenBranch(ids=ids, path=path, start=start, stop=stop, jump=jump))
             room, start, jump = room - (stop - start), stop, False
         ended[number] = path
     if ended:

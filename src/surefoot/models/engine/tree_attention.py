@@ -104,7 +104,7 @@ class TokenPool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Branch:
+class TokenBranch:
     """New tokens of one sequence: those at depths ``start`` to ``stop`` - 1."""
 
     ids: tuple[int, ...]
@@ -118,7 +118,7 @@ class Branch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Block:
+class _AttentionBlock:
     """Queries in rows ``first`` to ``last`` - 1 and the keys that they see."""
 
     first: int
@@ -134,7 +134,7 @@ class _Block:
 class _Pass:
     pool: TokenPool
     slots: torch.Tensor
-    blocks: list[_Block]
+    blocks: list[_AttentionBlock]
 
 
 _RUNNING: ContextVar[_Pass] = ContextVar("tree pass")
@@ -154,7 +154,7 @@ def attending_to_trees(trunk: PreTrainedModel) -> Iterator[None]:
 
 
 @torch.no_grad()
-def read_branches(trunk: PreTrainedModel, pool: TokenPool, branches: Sequence[Branch]) -> None:
+def read_branches(trunk: PreTrainedModel, pool: TokenPool, branches: Sequence[TokenBranch]) -> None:
     """Read new tokens in one pass; their last hidden states are in the pool afterwards.
 
     Call it inside :func:`attending_to_trees`. ``branches`` come depth first: unless it is a jump, the
@@ -184,14 +184,14 @@ def read_branches(trunk: PreTrainedModel, pool: TokenPool, branches: Sequence[Br
     pool.write(-1, "hidden", running.slots, output.last_hidden_state[0])
 
 
-def _group(branches: Sequence[Branch], *, size: int, free: float) -> Iterator[list[Branch]]:
+def _group(branches: Sequence[TokenBranch], *, size: int, free: float) -> Iterator[list[TokenBranch]]:
     """Which branches are one block. ``free``: masked scores that cost as much as a further call."""
-    group: list[Branch] = []
+    group: list[TokenBranch] = []
     rows = 0
     for branch in branches:
         for start in range(branch.start, branch.stop, size) if branch.start else [0]:
             stop = min(branch.stop, start + size) if branch.start else branch.stop
-            piece = Branch(
+            piece = TokenBranch(
                 ids=branch.ids,
                 path=branch.path,
                 start=start,
@@ -209,7 +209,9 @@ def _group(branches: Sequence[Branch], *, size: int, free: float) -> Iterator[li
         yield group
 
 
-def _blocks(groups: Iterator[list[Branch]], device: torch.device, dtype: torch.dtype) -> Iterator[_Block]:
+def _blocks(
+    groups: Iterator[list[TokenBranch]], device: torch.device, dtype: torch.dtype
+) -> Iterator[_AttentionBlock]:
     first = 0
     for group in groups:
         above = group[0].start
@@ -219,13 +221,13 @@ def _blocks(groups: Iterator[list[Branch]], device: torch.device, dtype: torch.d
         if above or len(group) > 1:  # as numbers: from a boolean mask each layer would make them anew
             unseen = torch.from_numpy(~_visible(group)).to(device)
             mask = torch.zeros(unseen.shape, dtype=dtype, device=device).masked_fill_(unseen, -torch.inf)
-        yield _Block(
+        yield _AttentionBlock(
             first=first, last=last, slots=torch.from_numpy(np.concatenate(slots)).to(device), mask=mask
         )
         first = last
 
 
-def _visible(group: list[Branch]) -> NDArray[np.bool_]:
+def _visible(group: list[TokenBranch]) -> NDArray[np.bool_]:
     """Which keys (columns: ancestors of the first branch, then all tokens of the group) each token sees."""
     above = group[0].start
     rows = sum(piece.stop - piece.start for piece in group)

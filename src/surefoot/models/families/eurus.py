@@ -31,7 +31,7 @@ from surefoot.models.engine.causal import load_causal, read_logprobs, require_pl
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import (
     Family,
-    Fit,
+    FamilyMatch,
     is_causal,
     plain_texts,
     reserved_text,
@@ -170,8 +170,8 @@ def _numbered(number: int, step: str) -> str:
     return step if step.startswith(f"Step {number}:") else f"Step {number}: {step}"
 
 
-def _fit(checkpoint: Checkpoint) -> Fit:
-    return Fit.POSSIBLE if is_causal(checkpoint, "qwen2") else Fit.NO
+def _fit(checkpoint: Checkpoint) -> FamilyMatch:
+    return FamilyMatch.POSSIBLE if is_causal(checkpoint, "qwen2") else FamilyMatch.NO
 
 
 def _load(checkpoint: Checkpoint) -> ImplicitModel:

@@ -19,7 +19,7 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, Fit, PublishedModel, Written, is_causal
+from surefoot.models.families.published import Family, FamilyMatch, PublishedModel, Written, is_causal
 from surefoot.segment import token_positions
 
 TAG = "ки"
@@ -54,10 +54,10 @@ class MathShepherd(PublishedModel):
         return logits_sc.softmax(dim=-1)[:, 0]
 
 
-def _fit(checkpoint: Checkpoint) -> Fit:
+def _fit(checkpoint: Checkpoint) -> FamilyMatch:
     if not is_causal(checkpoint, "mistral"):
-        return Fit.NO
-    return Fit.POSSIBLE if checkpoint.token_id(f"▁{TAG}") is not None else Fit.NO
+        return FamilyMatch.NO
+    return FamilyMatch.POSSIBLE if checkpoint.token_id(f"▁{TAG}") is not None else FamilyMatch.NO
 
 
 def _load(checkpoint: Checkpoint) -> PublishedModel:

@@ -27,7 +27,7 @@ from surefoot.policies.prompts import special_tokens
 from surefoot.protocols import ProblemTrace
 
 
-class Fit(IntEnum):
+class FamilyMatch(IntEnum):
     """What a checkpoint's files say of a family."""
 
     NO = 0
@@ -49,7 +49,7 @@ class Family:
     name: str
     repositories: tuple[str, ...]
     """Names on the hub, ``owner/name``."""
-    fit: Callable[[Checkpoint], Fit]
+    fit: Callable[[Checkpoint], FamilyMatch]
     load: Callable[[Checkpoint], FamilyModel]
     scorer: type[Scorer] = Scorer
     has_reference: bool = False

@@ -19,7 +19,7 @@ import torch
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, Fit, PublishedModel
+from surefoot.models.families.published import Family, FamilyMatch, PublishedModel
 from surefoot.models.families.qwen_prm import ARCHITECTURE, MARKER, process_head
 from surefoot.models.families.trl import TokenClassifier, classifier_head
 
@@ -44,9 +44,9 @@ class Pure(TokenClassifier):
         return chances[:, 1] - chances[:, 0]
 
 
-def _fit(checkpoint: Checkpoint) -> Fit:
+def _fit(checkpoint: Checkpoint) -> FamilyMatch:
     named = ARCHITECTURE in checkpoint.architectures
-    return Fit.YES if named and checkpoint.token_id(MARKER) is None else Fit.NO
+    return FamilyMatch.YES if named and checkpoint.token_id(MARKER) is None else FamilyMatch.NO
 
 
 def _load(checkpoint: Checkpoint) -> PublishedModel:

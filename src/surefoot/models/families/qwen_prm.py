@@ -20,7 +20,7 @@ from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, Fit, PublishedModel, Written, marked, one_token
+from surefoot.models.families.published import Family, FamilyMatch, PublishedModel, Written, marked, one_token
 from surefoot.policies.prompts import render_chat
 from surefoot.records import Message
 
@@ -64,9 +64,9 @@ def process_head(checkpoint: Checkpoint) -> tuple[nn.Module, list[str]]:
     return head, [f"score.{name}" for name in head.state_dict()]
 
 
-def _fit(checkpoint: Checkpoint) -> Fit:
+def _fit(checkpoint: Checkpoint) -> FamilyMatch:
     named = ARCHITECTURE in checkpoint.architectures
-    return Fit.YES if named and checkpoint.token_id(MARKER) is not None else Fit.NO
+    return FamilyMatch.YES if named and checkpoint.token_id(MARKER) is not None else FamilyMatch.NO
 
 
 def _load(checkpoint: Checkpoint) -> PublishedModel:

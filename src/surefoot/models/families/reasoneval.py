@@ -22,7 +22,7 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, Fit, PublishedModel, Written
+from surefoot.models.families.published import Family, FamilyMatch, PublishedModel, Written
 
 PROMPT = "Question:\n{problem}\nAnswer:\nLet's think step by step.\n"
 
@@ -66,9 +66,9 @@ class ReasonEval(PublishedModel):
         return self.head(hidden_sh.float()).softmax(dim=-1)[:, 1]
 
 
-def _fit(checkpoint: Checkpoint) -> Fit:
+def _fit(checkpoint: Checkpoint) -> FamilyMatch:
     named = any(name.startswith("ReasonEval") for name in checkpoint.architectures)
-    return Fit.YES if named or "score_head.weight" in checkpoint.tensors else Fit.NO
+    return FamilyMatch.YES if named or "score_head.weight" in checkpoint.tensors else FamilyMatch.NO
 
 
 def _load(checkpoint: Checkpoint) -> PublishedModel:

@@ -17,7 +17,7 @@ from surefoot.models.families import (
     trl,
 )
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, Fit
+from surefoot.models.families.published import Family, FamilyMatch
 
 FAMILIES: tuple[Family, ...] = (
     math_shepherd.FAMILY,
@@ -43,7 +43,7 @@ def find_family(checkpoint: Checkpoint, *, name: str, family: str | None = None)
             raise CheckpointError(f"family={family!r} is not known; choose {family_names(FAMILIES)}")
         return named
     fits = {known.name: known.fit(checkpoint) for known in FAMILIES}
-    shown = [known for known in FAMILIES if fits[known.name] == Fit.YES]
+    shown = [known for known in FAMILIES if fits[known.name] == FamilyMatch.YES]
     named = _by_name(checkpoint.directory, name)
     if named and (named in shown or not shown):
         return named
@@ -52,7 +52,7 @@ def find_family(checkpoint: Checkpoint, *, name: str, family: str | None = None)
     if named or shown:
         both = family_names([*([named] if named else []), *shown])
         raise CheckpointError(f"{name}: its name and files speak for {both}; say which with family=")
-    possible = [known for known in FAMILIES if fits[known.name] == Fit.POSSIBLE]
+    possible = [known for known in FAMILIES if fits[known.name] == FamilyMatch.POSSIBLE]
     if possible:
         raise CheckpointError(
             f"{name} is a plain language model that could be {family_names(possible)}, or no reward model "

@@ -22,7 +22,7 @@ from surefoot.models.encoding import Encoding
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import (
     Family,
-    Fit,
+    FamilyMatch,
     PublishedModel,
     Written,
     is_causal,
@@ -68,9 +68,9 @@ class RLHFlow(PublishedModel):
         return logits_sc.softmax(dim=-1)[:, 0]
 
 
-def _fit(checkpoint: Checkpoint) -> Fit:
+def _fit(checkpoint: Checkpoint) -> FamilyMatch:
     plain = is_causal(checkpoint, "llama")
-    return Fit.POSSIBLE if plain and checkpoint.token_id(PLACE) is not None else Fit.NO
+    return FamilyMatch.POSSIBLE if plain and checkpoint.token_id(PLACE) is not None else FamilyMatch.NO
 
 
 def _load(checkpoint: Checkpoint) -> PublishedModel:

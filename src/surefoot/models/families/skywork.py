@@ -19,7 +19,7 @@ from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, Fit, PublishedModel, Written
+from surefoot.models.families.published import Family, FamilyMatch, PublishedModel, Written
 
 CARD = CheckpointCard(
     family="skywork",
@@ -49,9 +49,9 @@ class Skywork(PublishedModel):
         return torch.sigmoid(logits_sc[:, 0])
 
 
-def _fit(checkpoint: Checkpoint) -> Fit:
+def _fit(checkpoint: Checkpoint) -> FamilyMatch:
     named = "Qwen2ForPrmModel" in checkpoint.architectures
-    return Fit.YES if named or "v_head.summary.weight" in checkpoint.tensors else Fit.NO
+    return FamilyMatch.YES if named or "v_head.summary.weight" in checkpoint.tensors else FamilyMatch.NO
 
 
 def _load(checkpoint: Checkpoint) -> PublishedModel:

@@ -19,7 +19,7 @@ from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, Fit, PublishedModel, Written
+from surefoot.models.families.published import Family, FamilyMatch, PublishedModel, Written
 
 SEPARATOR = "\n"
 
@@ -72,8 +72,8 @@ def is_token_classifier(checkpoint: Checkpoint) -> bool:
     return named and checkpoint.labels == 2
 
 
-def _fit(checkpoint: Checkpoint) -> Fit:
-    return Fit.YES if is_token_classifier(checkpoint) else Fit.NO
+def _fit(checkpoint: Checkpoint) -> FamilyMatch:
+    return FamilyMatch.YES if is_token_classifier(checkpoint) else FamilyMatch.NO
 
 
 def _load(checkpoint: Checkpoint) -> PublishedModel:

@@ -169,16 +169,16 @@ class RewardModel(nn.Module):
         mask_bt: torch.Tensor | None,
         rows_s: torch.Tensor,
         at_s: torch.Tensor,
-        depths_bt: torch.Tensor | None = None,
+        position_ids_bt: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Outputs ``[S, C]`` of the head for S steps of B traces of at most T tokens.
 
         ``ids_bt`` and ``mask_bt`` are ``[B, T]``, right-padded (mask 0 on padding); step s is read in row
         ``rows_s[s]`` at token ``at_s[s]``. For traces packed one after another into a row, ``mask_bt`` is
-        ``None`` and ``depths_bt`` ``[B, T]`` counts from 0 in each trace, which keeps them apart.
+        ``None`` and ``position_ids_bt`` ``[B, T]`` counts from 0 in each trace, which keeps them apart.
         """
-        depths = {} if depths_bt is None else {"position_ids": depths_bt}
-        hidden = self.trunk(input_ids=ids_bt, attention_mask=mask_bt, use_cache=False, **depths)
+        positions = {} if position_ids_bt is None else {"position_ids": position_ids_bt}
+        hidden = self.trunk(input_ids=ids_bt, attention_mask=mask_bt, use_cache=False, **positions)
         read = hidden.last_hidden_state[rows_s, at_s].float()
         with torch.autocast(read.device.type, enabled=False):  # the head is small: keep its precision
             return self.head(read)

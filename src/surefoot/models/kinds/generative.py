@@ -35,7 +35,7 @@ Prompt = str | tuple[Message, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chain:
+class VerificationChain:
     """One valid critique with its answer to the question."""
 
     text: str
@@ -51,7 +51,7 @@ class Verification:
     """What a verifier says of one trace."""
 
     steps: int
-    chains: tuple[Chain, ...]
+    chains: tuple[VerificationChain, ...]
     invalid: Counter[str]
     """Chains that gave no verdicts or no odds, by reason. They are never scored."""
     usage: Usage = field(default_factory=Usage)
@@ -210,16 +210,16 @@ class GenerativeVerifier(CheckpointScorer):
             return False
         return True
 
-    async def _answer(self, jobs: list[Job], drafts: list[Draft]) -> list[list[Chain]]:
+    async def _answer(self, jobs: list[Job], drafts: list[Draft]) -> list[list[VerificationChain]]:
         """Ask the question after each critique; one list of chains a job."""
         requests = [self._request(draft.job.prompt, draft.whole + self.form.closing) for draft in drafts]
-        chains: list[list[Chain]] = [[] for _ in jobs]
+        chains: list[list[VerificationChain]] = [[] for _ in jobs]
         for draft, odds in zip(drafts, await self.reader.read(requests), strict=True):
             draft.job.usage += Usage(verifier_tokens=odds.usage.tokens, calls=odds.usage.calls)
             if odds.score is None or draft.critique is None:
                 draft.job.invalid[f"no odds: {odds.reason}"] += 1
                 continue
-            chain = Chain(text=draft.whole, verdicts=draft.critique.verdicts, score=odds.score)
+            chain = VerificationChain(text=draft.whole, verdicts=draft.critique.verdicts, score=odds.score)
             chains[draft.job.number].append(chain)
         return chains
 

@@ -21,7 +21,13 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.io import write_json
 from surefoot.models.card import CARD, CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
-from surefoot.models.engine.causal import Reference, Response, load_causal, read_logprobs, require_plain_head
+from surefoot.models.engine.causal import (
+    ReferenceModel,
+    Response,
+    load_causal,
+    read_logprobs,
+    require_plain_head,
+)
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.protocols import ProblemTrace
 from surefoot.records import LabelKind, StepScores, Usage
@@ -103,7 +109,7 @@ class ImplicitPRM(CheckpointScorer):
         self.policy, self.tokenizer, self.card, self.settings = policy, tokenizer, card, settings
         self.name = name
         vocabulary = policy.get_output_embeddings().weight.shape[0]
-        self.reference = Reference(reference, vocabulary=vocabulary, directory=cache)
+        self.reference = ReferenceModel(reference, vocabulary=vocabulary, directory=cache)
 
     @classmethod
     def initialise(
@@ -120,7 +126,8 @@ class ImplicitPRM(CheckpointScorer):
     ) -> ImplicitPRM:
         """A new model that starts as ``base``; every reward is 0 if that is the ``reference`` too.
 
-        ``cache`` is a directory that keeps the reference's log-probabilities (:class:`Reference`). Raises
+        ``cache`` is a directory that keeps the reference's log-probabilities (:class:`ReferenceModel`).
+        Raises
         ``CheckpointError`` for a checkpoint that cannot be loaded or does not fit.
         """
         policy, tokenizer = load_causal(base, dtype=dtype, trust_remote_code=trust_remote_code)
@@ -278,13 +285,13 @@ class ImplicitPRM(CheckpointScorer):
         return StepScores(
             trace_id=item.trace.id,
             scorer=self.name,
-            scores=scores_of(rewards.steps, self.settings.read),
+            scores=implicit_scores(rewards.steps, self.settings.read),
             unscored_reason=reason,
             usage=Usage(verifier_tokens=rewards.tokens, calls=1),
         )
 
 
-def scores_of(rewards: Sequence[float | None], read: Read) -> tuple[float | None, ...]:
+def implicit_scores(rewards: Sequence[float | None], read: Read) -> tuple[float | None, ...]:
     """Rewards (log odds) → scores in [0, 1]; ``None`` stays ``None``.
 
     For what they mean see :class:`surefoot.models.kinds.implicit.ImplicitPRM`.

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
 from surefoot.models.engine.packing import pad_batch
-from surefoot.policies.openai_body import openai_message
+from surefoot.policies.openai_requests import openai_message
 from surefoot.policies.prompts import encode_prompt
 from surefoot.protocols import SampleRequest
 from surefoot.records import Usage
@@ -191,7 +191,7 @@ class OpenAIYesNo:
         try:
             async with gate:
                 text = await self._post(client, request)
-            answer = _Answer.model_validate_json(text)
+            answer = _OddsResponse.model_validate_json(text)
         except APIError as error:
             return YesNo(log_odds=None, reason=f"server: {error.message}"[:500], usage=Usage(calls=1))
         except ValidationError as error:
@@ -252,19 +252,19 @@ class _Token(BaseModel):
     logprob: float
 
 
-class _Place(BaseModel):
+class _TokenLogprobs(BaseModel):
     top_logprobs: list[_Token]
 
 
-class _Logprobs(BaseModel):
+class _TopLogprobs(BaseModel):
     """Of either endpoint: ``top_logprobs`` is ``/completions``', ``content`` is ``/chat/completions``'."""
 
     top_logprobs: list[dict[str, float]] | None = None
-    content: list[_Place] | None = None
+    content: list[_TokenLogprobs] | None = None
 
 
-class _Choice(BaseModel):
-    logprobs: _Logprobs | None = None
+class _OddsChoice(BaseModel):
+    logprobs: _TopLogprobs | None = None
 
     def top(self) -> list[tuple[str, float]] | None:
         """Tokens and log probabilities at the first place; ``None`` if the server sent none."""
@@ -280,8 +280,8 @@ class _Counts(BaseModel):
     completion_tokens: int = Field(ge=0)
 
 
-class _Answer(BaseModel):
-    choices: list[_Choice] = Field(min_length=1)
+class _OddsResponse(BaseModel):
+    choices: list[_OddsChoice] = Field(min_length=1)
     usage: _Counts
 
 

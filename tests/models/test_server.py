@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_server import Body, Reply, serve
+from gateway_server import LineScorer, served
+from openai_server import Body, Reply, chat, serve
 
-from surefoot.errors import ScoreError
+from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.kinds.classifier import RewardModel
-from surefoot.models.scorer import Scorer
+from surefoot.models.loading import load_prm
+from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.models.server import RemoteScorer
-from surefoot.models.wire_formats import Encoder, Gateway, VllmClassify, VllmPooling
+from surefoot.models.wire_formats import Encoder, GatewayScore, VllmClassify, VllmPooling
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Trace
 
@@ -123,7 +125,7 @@ def test_a_step_that_does_not_end_in_the_tag_is_refused(encoder) -> None:
 
 
 def test_the_gateway_gets_the_exact_steps(lab_items) -> None:
-    with serve(gateway) as server, scorer(Gateway(model="m"), server.url) as remote:
+    with serve(gateway) as server, scorer(GatewayScore(model="m"), server.url) as remote:
         records = remote.score_traces(lab_items)
         path, body = server.seen[-1]
     assert path == "/v1/score"
@@ -175,7 +177,7 @@ def test_the_check_refuses_a_server_that_answers_otherwise(encoder, answer, mess
 def test_the_check_refuses_the_wrong_number_of_gateway_scores() -> None:
     reply = Reply(payload={"results": [{"scores": [0.5]}]})
     with serve(lambda _body: reply) as server, pytest.raises(ScoreError, match="1 scores came for 2 steps"):
-        scorer(Gateway(), server.url)
+        scorer(GatewayScore(), server.url)
 
 
 def test_the_check_refuses_nobody_there(encoder) -> None:
@@ -263,6 +265,51 @@ def test_requests_are_made_at_the_same_time_but_not_too_many(encoder, lab_items)
 
 def test_settings_that_make_no_sense_are_refused(encoder) -> None:
     with pytest.raises(ScoreError, match="batch_size"):
-        scorer(Gateway(), "http://127.0.0.1:1", batch_size=0)
+        scorer(GatewayScore(), "http://127.0.0.1:1", batch_size=0)
     with pytest.raises(ValueError, match="step_tag_id"):
         VllmPooling(encoder=encoder, model="m", rows="steps")
+
+
+def test_load_prm_opens_a_gateway_by_its_address(lab_items) -> None:
+    with served(scorer=LineScorer()) as gateway:
+        remote = load_prm(gateway.root)
+        assert isinstance(remote, RemoteScorer)
+        assert isinstance(remote, CheckpointScorer)
+        [record] = remote.score("Start with 7.", ["7 + 3 = 0\nbad\n"])
+        assert gateway.root.endswith(remote.name)
+    assert record.scores == (0.9, 0.1)
+    assert remote.aggregate(record) == 0.1
+
+
+def verifier_answer(body: Body) -> Reply:
+    """A model that calls every step correct and then says yes with odds of 3 to 1."""
+    if "logprobs" not in body:
+        return Reply(payload=chat([r" one \boxed{correct} two \boxed{correct}"]))
+    top = [{"token": " Yes", "logprob": math.log(0.75)}, {"token": " No", "logprob": math.log(0.25)}]
+    choice = {"logprobs": {"content": [{"top_logprobs": top}]}}
+    return Reply(payload={"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 1}})
+
+
+def test_load_prm_makes_a_generative_verifier_of_another_server() -> None:
+    with serve(verifier_answer) as server:
+        server.models = [{"id": "thinker", "object": "model", "created": 0, "owned_by": "someone"}]
+        verifier = load_prm(server.url, family="generative")
+        [record] = verifier.score("2 + 2?", ["2 + 2\n= 4\n"])
+        with pytest.raises(CheckpointError, match=r"serves thinker and is no gateway.*family='generative'"):
+            load_prm(server.url)
+    assert (verifier.name, verifier.card.family) == ("thinker", "generative")
+    assert record.scores == (1.0, pytest.approx(0.75))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "does not list its models"),
+        ({"family": "skywork"}, "family='skywork' is for a checkpoint"),
+        ({"calibrated": True}, "cannot be calibrated here"),
+        ({"base": "x"}, "base='x' is for adapters"),
+    ],
+)
+def test_what_a_server_cannot_do_is_said(options, message) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        load_prm("http://127.0.0.1:9", **options)

@@ -1,10 +1,17 @@
-"""The policy: requests into rows, rows through the model, rows into completions."""
+"""Any causal language model of transformers, in this process.
+
+Each distinct prompt goes through the model once, however many samples are drawn from it; rows that are
+finished leave the batch. The random numbers of a sample depend on its seed, its prompt and its number
+only, so the same request gives the same samples whatever it is batched with (up to rounding of logits).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
@@ -21,10 +28,10 @@ from transformers import (
 from surefoot.errors import PolicyError
 from surefoot.policies.prefix_cache import PrefixCache
 from surefoot.policies.prompts import encode_prompt
-from surefoot.policies.transformers.drawing import Row, draw
-from surefoot.policies.transformers.stop_texts import WrittenText
 from surefoot.protocols import Completion, SampleRequest, SampleResult
 from surefoot.records import Usage
+
+_CONTEXT_TOKENS = 4  # decoded along with new tokens, so that leading white space survives
 
 
 class TransformersPolicy:
@@ -99,7 +106,7 @@ class TransformersPolicy:
             cancelled.set()
 
     def _sample(self, requests: list[SampleRequest], cancelled: threading.Event) -> list[SampleResult]:
-        rows: list[Row] = []
+        rows: list[DecodingRow] = []
         errors: dict[int, str] = {}
         for number, request in enumerate(requests):
             ids = encode_prompt(self.tokenizer, request.prompt, request.prefix)
@@ -110,7 +117,7 @@ class TransformersPolicy:
                 )
                 continue
             rows += [
-                Row(number, sample, request, ids, min(request.sampling.max_tokens, room))
+                DecodingRow(number, sample, request, ids, min(request.sampling.max_tokens, room))
                 for sample in range(request.first, request.first + request.n)
             ]
         rows.sort(key=lambda row: (len(row.ids), row.ids))
@@ -121,13 +128,13 @@ class TransformersPolicy:
                 read[row.request_number] += tokens
             if self.progress:
                 self.progress(len(batch))
-        finished: dict[int, list[Row]] = {number: [] for number in range(len(requests))}
+        finished: dict[int, list[DecodingRow]] = {number: [] for number in range(len(requests))}
         for row in sorted(rows, key=lambda row: row.sample):
             finished[row.request_number].append(row)
         return [self._result(finished[n], read[n], errors.get(n)) for n in range(len(requests))]
 
     @torch.inference_mode()
-    def _decode(self, rows: list[Row], cancelled: threading.Event) -> list[tuple[Row, int]]:
+    def _decode(self, rows: list[DecodingRow], cancelled: threading.Event) -> list[tuple[DecodingRow, int]]:
         """Fill ``rows`` with tokens; returns one row for each prompt and the tokens of it that were read."""
         device = self.model.device
         unique = [next(group) for _, group in groupby(rows, key=lambda row: row.ids)]
@@ -169,7 +176,7 @@ class TransformersPolicy:
         return list(zip(unique, new, strict=True))
 
     def _remember(
-        self, rows: list[Row], cache: DynamicCache, mask: torch.Tensor, *, leaving: Iterable[int]
+        self, rows: list[DecodingRow], cache: DynamicCache, mask: torch.Tensor, *, leaving: Iterable[int]
     ) -> None:
         if self._known.max_tokens:
             places = sorted(leaving)
@@ -189,7 +196,7 @@ class TransformersPolicy:
         logits: torch.Tensor = out.logits
         return logits[:, -1].float().cpu()
 
-    def _append(self, rows: list[Row], tokens: torch.Tensor) -> list[int]:
+    def _append(self, rows: list[DecodingRow], tokens: torch.Tensor) -> list[int]:
         """Give each unfinished row its token; returns the places of those that go on."""
         ended = torch.isin(tokens, self._ends).tolist()
         keep = []
@@ -205,7 +212,7 @@ class TransformersPolicy:
                 keep.append(place)
         return keep
 
-    def _result(self, rows: list[Row], read: int, error: str | None) -> SampleResult:
+    def _result(self, rows: list[DecodingRow], read: int, error: str | None) -> SampleResult:
         completions = tuple(
             Completion(
                 text=self._written.of(row)[: row.cut],
@@ -218,3 +225,90 @@ class TransformersPolicy:
         written = sum(len(row.tokens) for row in rows)
         usage = Usage(prompt_tokens=read, completion_tokens=written, calls=0 if error else 1)
         return SampleResult(completions=completions, usage=usage, error=error)
+
+
+@dataclass
+class DecodingRow:
+    """One sample being written."""
+
+    request_number: int
+    sample: int
+    request: SampleRequest
+    ids: tuple[int, ...]
+    limit: int
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    cut: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit <= 0:
+            self.finish_reason = "length"
+
+    def noise(self, count: int) -> np.ndarray:
+        """Numbers in [0, 1), a stream of this sample's own (Philox keyed by seed, prompt and number)."""
+        digest = hashlib.blake2b(
+            np.asarray([self.request.seed, self.sample, *self.ids], dtype=np.int64).tobytes(), digest_size=16
+        )
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest.digest(), "little"))).random(
+            count
+        )
+
+
+def draw(logits: torch.Tensor, noise: np.ndarray, rows: Sequence[DecodingRow]) -> torch.Tensor:
+    """One token a row ``[B]`` from ``logits`` ``[B, V]`` and numbers in [0, 1) ``[B]``.
+
+    Inverse-CDF sampling: token = first whose cumulated probability exceeds the row's number.
+    """
+    temperature = torch.tensor([row.request.sampling.temperature for row in rows])[:, None]
+    greedy = temperature[:, 0] == 0
+    probabilities = torch.softmax(logits / temperature.masked_fill(temperature == 0, 1.0), dim=-1)
+    for index in {i for i, row in enumerate(rows) if row.request.sampling.top_p < 1}:
+        probabilities[index] = _nucleus(probabilities[index], rows[index].request.sampling.top_p)
+    cumulated = probabilities.double().cumsum(-1)
+    threshold = torch.from_numpy(noise)[:, None] * cumulated[:, -1:]
+    drawn = torch.searchsorted(cumulated, threshold, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
+    return torch.where(greedy, logits.argmax(-1), drawn)
+
+
+def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Keep the smallest set of tokens whose mass reaches ``top_p`` (Holtzman et al. 2020)."""
+    ordered, order = probabilities.sort(descending=True)
+    outside = ordered.cumsum(-1) - ordered >= top_p
+    return probabilities.index_fill(0, order[outside], 0.0)
+
+
+class WrittenText:
+    """What rows have written, as ``tokenizer`` decodes it."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.tokenizer = tokenizer
+        self._stop_tokens: dict[tuple[str, ...], torch.Tensor] = {}
+
+    def of(self, row: DecodingRow) -> str:
+        """Text of the row's own tokens, without that of its prompt."""
+        context = list(row.ids[-_CONTEXT_TOKENS:])
+        before = self.tokenizer.decode(context, skip_special_tokens=True)
+        text: str = self.tokenizer.decode(context + row.tokens, skip_special_tokens=True)
+        return text[len(before) :]
+
+    def hits_stop(self, row: DecodingRow, token: int) -> bool:
+        """Whether the row, whose last token is ``token``, now holds a stop text; notes where to cut it."""
+        stop = row.request.sampling.stop
+        may_end = self._may_end(stop)
+        if token >= len(may_end) or not may_end[token]:  # models may have more ids than their tokenizer
+            return False
+        text = self.of(row)
+        ends = [at + len(word) for word in stop if (at := text.find(word)) >= 0]
+        row.cut = min(ends, default=None)
+        return row.cut is not None
+
+    def _may_end(self, stop: tuple[str, ...]) -> torch.Tensor:
+        """Which tokens hold the last character of a stop text: only after these is the text looked at."""
+        if stop not in self._stop_tokens:
+            last = {word[-1] for word in stop}
+            texts = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
+            odd = "�"  # part of a character: cannot be ruled out
+            # a lone token may lose its leading space: one that decodes to nothing cannot be ruled out
+            maybe = [not text or odd in text or bool(last & set(text)) for text in texts]
+            self._stop_tokens[stop] = torch.tensor(maybe)
+        return self._stop_tokens[stop]

@@ -1,0 +1,9 @@
+from .openai import OpenAIPolicy as OpenAIPolicy
+from .prompts import PromptFormat as PromptFormat
+from .prompts import break_control_tokens as break_control_tokens
+from .prompts import encode_prompt as encode_prompt
+from .prompts import render_chat as render_chat
+from .scripted import ScriptedPolicy as ScriptedPolicy
+from .traces import build_traces as build_traces
+from .traces import sample_traces as sample_traces
+from .transformers import TransformersPolicy as TransformersPolicy

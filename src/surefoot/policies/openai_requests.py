@@ -1,0 +1,272 @@
+"""Requests to an OpenAI-compatible server: their bodies, the connection, and calls with their retries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError, AsyncOpenAI, AsyncStream
+from pydantic import ValidationError
+
+from surefoot.errors import PolicyError
+from surefoot.policies.openai_responses import Mode, ResponseBody, ResponseBuilder, ResponseError, Show, read
+from surefoot.protocols import SampleRequest, SampleResult
+from surefoot.records import Message, Usage
+
+Dialect = Literal["openai", "vllm"]
+
+_NEUTRAL = {
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+"""What vLLM otherwise takes from the model's ``generation_config.json``: tokens would then be drawn by rules
+that :class:`Sampling` does not tell of, and not as :class:`TransformersPolicy` draws them."""
+
+
+def body_of(request: SampleRequest, *, model: str, mode: Mode, dialect: Dialect) -> dict[str, Any]:
+    """The fields of a call, without those that the user adds."""
+    sampling = request.sampling
+    body: dict[str, Any] = {
+        "model": model,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_tokens": sampling.max_tokens,
+        "seed": request.seed,
+    }
+    if isinstance(request.prompt, str) and mode == "completions":
+        body["prompt"] = request.prompt + request.prefix
+    else:
+        prompt = request.prompt
+        messages = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
+        body["messages"] = [openai_message(message) for message in messages]
+        if request.prefix:
+            body["messages"].append({"role": "assistant", "content": request.prefix})
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    if dialect == "vllm":
+        body |= {"n": request.n, "include_stop_str_in_output": True, "return_token_ids": True, **_NEUTRAL}
+    return body
+
+
+def openai_message(message: Message) -> dict[str, Any]:
+    """A message in the OpenAI shape."""
+    sent: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        sent["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        sent["tool_call_id"] = message.tool_call_id
+    return sent
+
+
+_PATHS: dict[Mode, str] = {"chat": "/chat/completions", "completions": "/completions"}
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
+ERROR_CHARACTERS = 500
+"""How much of a server's own words goes into an error."""
+
+
+@dataclass
+class CallCount:
+    """How many calls to the server were made for an answer, those tried again among them."""
+
+    before: int = 0
+    now: int = 1
+
+    @property
+    def made(self) -> int:
+        """All so far."""
+        return self.before + self.now
+
+    def tried(self, error: APIError) -> None:
+        """A request failed: the client tells its number of tries only in this header."""
+        self.now = 1 + int(error.request.headers.get("x-stainless-retry-count", 0))
+
+
+@dataclass
+class Connection:
+    """What all calls under way share: the client, the gate that bounds them, and the loop they run in."""
+
+    client: AsyncOpenAI
+    gate: asyncio.Semaphore
+    loop: asyncio.AbstractEventLoop
+    users: int = 0
+
+
+class Link:
+    """The way to a server, for all policies that ask it: connected while any of them has a call under way."""
+
+    def __init__(
+        self, *, base_url: str, api_key: str, concurrency: int, max_retries: int, timeout_s: float
+    ) -> None:
+        self._base_url, self._api_key, self._concurrency = base_url, api_key, concurrency
+        self._max_retries, self._timeout_s = max_retries, timeout_s
+        self._connection: Connection | None = None
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Connection]:
+        """Share one client and one gate among all calls under way; the last one out closes them.
+
+        Raises :class:`PolicyError` in another event loop than that of calls under way.
+        """
+        connection = self._connection
+        if connection is None:
+            client = AsyncOpenAI(
+                base_url=self._base_url,
+                api_key=self._api_key,
+                max_retries=self._max_retries,
+                timeout=self._timeout_s,
+            )
+            gate = asyncio.Semaphore(self._concurrency)
+            connection = self._connection = Connection(client, gate, asyncio.get_running_loop())
+        elif connection.loop is not asyncio.get_running_loop():
+            raise PolicyError(
+                "an OpenAIPolicy serves one event loop at a time; make one policy for each loop"
+            )
+        connection.users += 1
+        try:
+            yield connection
+        finally:
+            connection.users -= 1
+            if not connection.users:
+                self._connection = None
+                await connection.client.close()
+
+
+async def call(
+    connection: Connection,
+    body: Mapping[str, Any],
+    request: SampleRequest,
+    *,
+    mode: Mode,
+    show: Show | None,
+) -> SampleResult:
+    """The answer to ``body``, which asks for ``request``; with ``show`` it comes in pieces.
+
+    Never raises for what the server does: that is the result's ``error``, which begins with ``server:``.
+    """
+    calls, spent = CallCount(), Usage()
+    try:
+        async with connection.gate:
+            if show is None:
+                answer = await _whole(connection.client, body, mode, calls)
+            else:
+                answer = await answer_in_pieces(
+                    connection.client, body, n=request.n, mode=mode, show=show, calls=calls
+                )
+        # Tokens of an answer that turns out to be unusable were spent all the same.
+        spent = Usage(**answer.usage.model_dump())
+        return read(answer, request, mode, Usage(calls=calls.made) + spent)
+    except APIError as error:
+        calls.tried(error)
+        reason = _explain(error)
+    except UnicodeEncodeError as error:
+        calls = CallCount(now=0)
+        reason = f"not sent: the prompt holds {error.object[error.start]!r}, which is not a character"
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        reason = f"malformed answer: {'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
+    except ValueError as error:
+        reason = f"malformed answer: {error}"
+    except ResponseError as error:
+        reason = str(error)
+    usage = Usage(calls=calls.made) + spent
+    return SampleResult(completions=(), usage=usage, error=f"server: {reason}")
+
+
+async def _whole(client: AsyncOpenAI, body: Mapping[str, Any], mode: Mode, calls: CallCount) -> ResponseBody:
+    """The answer in one piece. Read here, as the client builds its objects unchecked."""
+    raw = client.with_raw_response
+    if mode == "chat":
+        chat = await raw.chat.completions.create(
+            model=body["model"], messages=body["messages"], extra_body=body
+        )
+        calls.now, text = 1 + chat.retries_taken, chat.text
+    else:
+        plain = await raw.completions.create(model=body["model"], prompt=body["prompt"], extra_body=body)
+        calls.now, text = 1 + plain.retries_taken, plain.text
+    return ResponseBody.model_validate_json(text)
+
+
+async def answer_in_pieces(
+    client: AsyncOpenAI, body: Mapping[str, Any], *, n: int, mode: Mode, show: Show, calls: CallCount
+) -> ResponseBody:
+    """The answer to ``body``, whose text ``show`` is given as it comes.
+
+    The client tries again, as ever, until an answer begins; one that breaks off before any text of it was
+    shown is asked for anew, within the same number of retries. Raises what the client raises, and
+    :class:`ResponseError` or ``ValueError`` for what cannot be read.
+    """
+    sent = {"stream_options": {"include_usage": True}, **body, "stream": True}
+    while True:
+        pieces = ResponseBuilder(n, mode, show)
+        left = client.max_retries - calls.before
+        try:
+            async with aclosing(_events(client, _PATHS[mode], sent, left, calls)) as events:
+                async for event in events:
+                    if isinstance(event, ResponseBody):
+                        return event  # a server that does not stream
+                    pieces.add(event)
+            return pieces.answer()
+        except APIError as error:
+            calls.tried(error)
+            if pieces.shown or calls.now > left or not _passes(error):
+                raise
+        await asyncio.sleep(min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (calls.made - 1)))
+        calls.before, calls.now = calls.made, 1
+
+
+async def _events(
+    client: AsyncOpenAI, path: str, body: dict[str, Any], retries: int, calls: CallCount
+) -> AsyncGenerator[object]:
+    """Data of each event, as it came: the client would build its objects unchecked."""
+    stream = await client.post(
+        path,
+        body=body,
+        options={"max_retries": retries},
+        cast_to=object,
+        stream=True,
+        stream_cls=AsyncStream[object],
+    )
+    async with stream:
+        answer = stream.response
+        calls.now = 1 + int(answer.request.headers.get("x-stainless-retry-count", 0))
+        try:
+            if answer.headers.get("content-type", "").startswith("application/json"):
+                yield ResponseBody.model_validate_json(await answer.aread())
+                return
+            async for event in stream:
+                yield event
+        except (APIError, ValueError):
+            raise
+        except Exception as error:  # older clients raise here what their transport raises
+            raise APIConnectionError(request=answer.request) from error
+
+
+def _passes(error: APIError) -> bool:
+    """Whether it may go well next time: the client's own rule, for errors that are events."""
+    if isinstance(error, APIConnectionError):
+        return True
+    code = error.body.get("code") if isinstance(error.body, Mapping) else None
+    return isinstance(code, int) and (code in (408, 409, 429) or code >= 500)
+
+
+def _explain(error: APIError) -> str:
+    if isinstance(error, APIStatusError):
+        # The client's own message leaves out the server's reason.
+        return f"status {error.status_code}: {error.response.text[:ERROR_CHARACTERS]}"
+    if isinstance(error, APITimeoutError):
+        return "no answer in time; raise timeout_s or lower concurrency"
+    if isinstance(error, APIConnectionError):
+        cause = error.__cause__ or error
+        return f"connection failed: {str(cause) or type(cause).__name__}"
+    said = error.body if isinstance(error.body, str) else error.message
+    return f"the stream broke off: {said[:ERROR_CHARACTERS]}"
