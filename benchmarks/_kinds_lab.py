@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from surefoot.answers import Grader
 from surefoot.io import Run
-from surefoot.lab.world import ExactLabeller, generate_problems
+from surefoot.lab import ExactLabeller, generate_problems
 from surefoot.labelling import MonteCarloLabeller, SoftEstimate, advantage_labels, start_values
 from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace, SampleRequest, Sampling

@@ -14,8 +14,7 @@ from _kinds_lab import Lab
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.io import read_records, write_records
-from surefoot.lab import critic
-from surefoot.lab.checkpoints import TRUNK
+from surefoot.lab import TRUNK, critic
 from surefoot.models import (
     CheckpointCard,
     EffectiveReward,
@@ -29,7 +28,16 @@ from surefoot.models import (
 )
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import StepScores
-from surefoot.training.classifier import train
+from surefoot.training import (
+    build_critique_examples,
+    build_examples,
+    build_outcome_examples,
+    build_pairs,
+    train,
+    train_implicit,
+    train_verifier,
+    write_critiques,
+)
 from surefoot.training.config import (
     ImplicitConfig,
     LoopConfig,
@@ -38,10 +46,6 @@ from surefoot.training.config import (
     TrainingConfig,
     VerifierConfig,
 )
-from surefoot.training.critiques import build_critique_examples, write_critiques
-from surefoot.training.examples import build_examples, build_pairs
-from surefoot.training.implicit import build_outcome_examples, train_implicit
-from surefoot.training.sft import train_verifier
 
 CONTEXT = 256
 ENCODING = Encoding(max_length=CONTEXT)

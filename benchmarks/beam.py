@@ -46,8 +46,7 @@ from scoring import CLOCKS, Clock
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, AnswerStyle, Grader
-from surefoot.lab.checkpoints import POLICY
-from surefoot.lab.world import generate_problems
+from surefoot.lab import POLICY, generate_problems
 from surefoot.models import IncrementalScorer, RewardModel, Scorer
 from surefoot.policies import TransformersPolicy
 from surefoot.protocols import ProblemTrace, Sampling

@@ -31,9 +31,7 @@ from rl import Prover
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_json
-from surefoot.lab.checkpoints import POLICY
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import ExactLabeller, generate_problems
+from surefoot.lab import POLICY, ExactLabeller, NoisySolver, generate_problems
 from surefoot.models import LabelScorer, load_prm
 from surefoot.policies import PromptFormat, TransformersPolicy
 from surefoot.protocols import Sampling, StepScorer

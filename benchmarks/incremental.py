@@ -29,7 +29,7 @@ from scoring import (
     write,
 )
 
-from surefoot.lab.checkpoints import TRUNK
+from surefoot.lab import TRUNK
 from surefoot.models import IncrementalScorer, Scorer
 from surefoot.protocols import ProblemTrace
 

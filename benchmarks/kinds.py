@@ -31,7 +31,7 @@ from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.steps import best_threshold, first_error_below, harmonic_mean
 from surefoot.io import Run
-from surefoot.lab.checkpoints import POLICY
+from surefoot.lab import POLICY
 from surefoot.policies import TransformersPolicy
 from surefoot.stats import Interval, Resample, bootstrap_statistic, roc_auc, roc_auc_within
 

@@ -24,8 +24,7 @@ import numpy as np
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab.checkpoints import POLICY
-from surefoot.lab.world import ExactLabeller, generate_problems
+from surefoot.lab import POLICY, ExactLabeller, generate_problems
 from surefoot.labelling import (
     HardEstimate,
     MonteCarloLabeller,

@@ -40,9 +40,7 @@ from surefoot.io import Run
 from surefoot.models import CheckpointCard, Encoding, Lora, RewardModel, encode_traces, load_prm
 from surefoot.protocols import LabelledTrace, ProblemTrace, StepScorer
 from surefoot.records import StepScores
-from surefoot.training.classifier import train
-from surefoot.training.config import StepTargets, TrainingConfig, TrainingLog
-from surefoot.training.examples import build_examples
+from surefoot.training import StepTargets, TrainingConfig, TrainingLog, build_examples, train
 
 TARGETS = StepTargets(neutral="good")
 FROZEN = TrainingConfig(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from surefoot.display import TraceView, show
 from surefoot.io import read_records
-from surefoot.lab.world import check_steps
+from surefoot.lab import check_steps
 from surefoot.records import Problem, StepScores, Trace
 
 THRESHOLD = 0.4

@@ -52,11 +52,9 @@ from numpy.typing import NDArray
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_json
-from surefoot.lab.checkpoints import POLICY
-from surefoot.lab.solver import NoisySolver
+from surefoot.lab import POLICY, ExactLabeller, NoisySolver, generate_problems
 from surefoot.lab.train import RECIPES
 from surefoot.lab.train import train as train_start
-from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.models import LabelScorer, load_causal, load_prm
 from surefoot.policies import PromptFormat, TransformersPolicy
 from surefoot.protocols import ProblemTrace, Sampling, StepScorer

@@ -43,8 +43,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab.checkpoints import POLICY, TRUNK
-from surefoot.lab.world import generate_problems
+from surefoot.lab import POLICY, TRUNK, generate_problems
 from surefoot.models import CheckpointCard, EncodedTrace, Encoding, RewardModel, Scorer
 from surefoot.policies import TransformersPolicy, sample_traces
 from surefoot.protocols import ProblemTrace, Sampling, Segmenter

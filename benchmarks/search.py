@@ -42,8 +42,7 @@ from numpy.typing import NDArray
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import read_records, write_json, write_records
-from surefoot.lab.checkpoints import POLICY
-from surefoot.lab.world import generate_problems
+from surefoot.lab import POLICY, generate_problems
 from surefoot.models import IncrementalScorer, RewardModel
 from surefoot.policies import TransformersPolicy
 from surefoot.protocols import Candidate, Sampling

@@ -30,16 +30,13 @@ import numpy as np
 import torch
 
 from surefoot import __version__
-from surefoot.lab.checkpoints import TRUNK
-from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
+from surefoot.lab import TRUNK, Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.models import CheckpointCard, Encoding, RewardModel
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace
 from surefoot.segment import Line, segment_trace
+from surefoot.training import Example, TrainingConfig, train
 from surefoot.training.batches import batch_order
-from surefoot.training.classifier import train
-from surefoot.training.config import TrainingConfig
-from surefoot.training.examples import Example
 
 WARM = 2
 """Updates at the start that are not timed."""

@@ -20,19 +20,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.steps import processbench_f1
-from surefoot.lab import critic
-from surefoot.lab.checkpoints import TRUNK
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
+from surefoot.lab import TRUNK, Difficulty, ExactLabeller, NoisySolver, critic, generate_problems
 from surefoot.models import GenerativeVerifier, VerifierFormat, load_verifier
 from surefoot.policies import sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import Problem
 from surefoot.segment import Line
 from surefoot.stats import roc_auc
-from surefoot.training.config import VerifierConfig
-from surefoot.training.critiques import build_critique_examples, write_critiques
-from surefoot.training.sft import train_verifier
+from surefoot.training import VerifierConfig, build_critique_examples, train_verifier, write_critiques
 
 DIFFICULTY = Difficulty(min_operations=1, max_operations=3)
 FORMAT = VerifierFormat(

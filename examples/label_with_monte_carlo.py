@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import check_steps, generate_problems
+from surefoot.lab import NoisySolver, check_steps, generate_problems
 from surefoot.labelling import MonteCarloLabeller, SoftEstimate
 from surefoot.policies import sample_traces
 from surefoot.protocols import ProblemTrace

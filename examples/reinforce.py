@@ -9,8 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab.checkpoints import POLICY
-from surefoot.lab.world import ExactLabeller, generate_problems
+from surefoot.lab import POLICY, ExactLabeller, generate_problems
 from surefoot.models import LabelScorer, load_causal
 from surefoot.rl import Credit, MinForm, Outcome, RLConfig, Task, train_policy
 from surefoot.segment import Line

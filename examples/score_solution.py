@@ -14,16 +14,12 @@ from pathlib import Path
 
 from surefoot import load_prm
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab.checkpoints import TRUNK
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import ExactLabeller, generate_problems
+from surefoot.lab import TRUNK, ExactLabeller, NoisySolver, generate_problems
 from surefoot.models import CheckpointCard, Encoding, RewardModel
 from surefoot.policies import sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.segment import Line
-from surefoot.training.classifier import train
-from surefoot.training.config import StepTargets, TrainingConfig
-from surefoot.training.examples import build_examples
+from surefoot.training import StepTargets, TrainingConfig, build_examples, train
 
 PROBLEM = "Start with 7. Add 3. Multiply by 4. Subtract 9."
 SOLUTION = "7 + 3 = 0\n0 * 4 = 2\n2 - 9 = 3\nAnswer: 3\n"  # the second line is wrong: 0 * 4 ends in 0

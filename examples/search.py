@@ -16,8 +16,7 @@ import numpy as np
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_records
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import Difficulty, check_steps, generate_problems
+from surefoot.lab import Difficulty, NoisySolver, check_steps, generate_problems
 from surefoot.protocols import ProblemTrace
 from surefoot.records import StepScores, Usage, content_id
 from surefoot.search import BeamSearch, BestOfNSearch, Rebase, Search, SearchResult, Space, run_search

@@ -31,7 +31,7 @@ def lab_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from surefoot.lab.tokenizer import build_tokenizer
+    from surefoot.lab.checkpoints import build_tokenizer
 
     tokenizer = build_tokenizer()
     torch.manual_seed(0)

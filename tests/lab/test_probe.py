@@ -6,7 +6,7 @@ import pytest
 
 from surefoot.errors import RecordError, ScoreError
 from surefoot.lab.probe import content_probe
-from surefoot.lab.world import Chain, check_steps, generate_problems, parse_problem
+from surefoot.lab.world import ArithmeticChain, check_steps, generate_problems, parse_problem
 from surefoot.records import Problem, StepScores
 
 PROBLEMS = generate_problems(10, seed=2)
@@ -65,7 +65,9 @@ def test_a_scorer_that_ignores_the_digit_prefers_none(rule):
 
 
 def test_a_taste_for_one_digit_is_right_where_that_digit_is():
-    chain = Chain(start=0, operations=(("+", 3), ("+", 3), ("-", 3), ("*", 1)))  # results 3, 6, 3, 3
+    chain = ArithmeticChain(
+        start=0, operations=(("+", 3), ("+", 3), ("-", 3), ("*", 1))
+    )  # results 3, 6, 3, 3
     result = content_probe(
         Scorer(lambda problem, trace: float(last(trace).endswith("3\n"))), [Problem(text=chain.text)]
     )

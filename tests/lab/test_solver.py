@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.lab.solver import NoisySolver
-from surefoot.lab.tokenizer import build_tokenizer
-from surefoot.lab.world import BASE, Chain, apply, check_steps, generate_problems, parse_problem
+from surefoot.lab.world import BASE, ArithmeticChain, apply, check_steps, generate_problems, parse_problem
 from surefoot.protocols import Policy, SampleRequest, Sampling
 from surefoot.records import Message, Problem, Trace, Usage
 from surefoot.segment import Line, segment_trace
 
-CHAIN = Chain(start=7, operations=(("+", 3), ("*", 4), ("-", 9)))
+CHAIN = ArithmeticChain(start=7, operations=(("+", 3), ("*", 4), ("-", 9)))
 PROBLEM = Problem(text=CHAIN.text, answer="1")
 PROMPT = CHAIN.text + "\n"
 RIGHT = "7 + 3 = 0\n0 * 4 = 0\n0 - 9 = 1\nAnswer: 1\n"
 SHORT_CHAINS = st.builds(
-    Chain,
+    ArithmeticChain,
     start=st.integers(0, 9),
     operations=st.lists(st.tuples(st.sampled_from("+-*"), st.integers(0, 9)), min_size=1, max_size=3).map(
         tuple
@@ -39,7 +39,7 @@ def texts(solver, *requests):
     return [[completion.text for completion in result.completions] for result in sample(solver, *requests)]
 
 
-def enumerate_value(chain: Chain, value: int, done: int, rates) -> float:
+def enumerate_value(chain: ArithmeticChain, value: int, done: int, rates) -> float:
     """Sum over every way to write the remaining digits of the chance to write them, if the last is right."""
     rest, total = chain.operations[done:], 0.0
     for written in product(range(BASE), repeat=len(rest)):
@@ -69,10 +69,14 @@ def test_value_equals_the_sum_over_every_completion(chain, rates, wrong, done):
 @pytest.mark.parametrize(
     ("chain", "rate", "expected"),
     [
-        (Chain(start=1, operations=(("+", 1),)), 0.2, 0.8),
-        (Chain(start=1, operations=(("+", 1),) * 2), 0.3, 0.7**2 + 0.3**2 / 9),  # the second error may undo
-        (Chain(start=1, operations=(("+", 1), ("*", 0))), 1.0, 0.0),
-        (Chain(start=1, operations=(("*", 1), ("*", 0))), 0.0, 1.0),
+        (ArithmeticChain(start=1, operations=(("+", 1),)), 0.2, 0.8),
+        (
+            ArithmeticChain(start=1, operations=(("+", 1),) * 2),
+            0.3,
+            0.7**2 + 0.3**2 / 9,
+        ),  # the second error may undo
+        (ArithmeticChain(start=1, operations=(("+", 1), ("*", 0))), 1.0, 0.0),
+        (ArithmeticChain(start=1, operations=(("*", 1), ("*", 0))), 0.0, 1.0),
     ],
 )
 def test_value_in_closed_form(chain, rate, expected):
@@ -134,7 +138,7 @@ def test_samples_succeed_as_often_as_the_value_says(prefix):
 
 
 def test_wrong_digits_are_equally_likely():
-    chain, n = Chain(start=7, operations=(("+", 3),)), 3000
+    chain, n = ArithmeticChain(start=7, operations=(("+", 3),)), 3000
     (written,) = texts(NoisySolver(error_rate=1.0), SampleRequest(prompt=chain.text, n=n))
     counts = [sum(text.endswith(f"Answer: {digit}\n") for text in written) for digit in range(BASE)]
     assert counts[0] == 0

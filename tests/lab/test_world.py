@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from surefoot.errors import RecordError
 from surefoot.lab.world import (
-    Chain,
+    ArithmeticChain,
     Difficulty,
     ExactLabeller,
     apply,
@@ -25,11 +25,11 @@ from surefoot.lab.world import (
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Problem, Step, Trace
 
-CHAIN = Chain(start=7, operations=(("+", 3), ("*", 4), ("-", 9)))
+CHAIN = ArithmeticChain(start=7, operations=(("+", 3), ("*", 4), ("-", 9)))
 PROBLEM = Problem(text=CHAIN.text, answer="1")
 RIGHT = "7 + 3 = 0\n0 * 4 = 0\n0 - 9 = 1\nAnswer: 1\n"
 CHAINS = st.builds(
-    Chain,
+    ArithmeticChain,
     start=st.integers(0, 9),
     operations=st.lists(st.tuples(st.sampled_from("+-*"), st.integers(0, 9)), min_size=1, max_size=8).map(
         tuple
@@ -168,15 +168,15 @@ def test_a_slip_is_always_wrong():
     [
         ("7 + 3 = 4\n", [-1], "7 + 3 ends in 0, not 4"),
         ("5 + 3 = 8\n", [-1], "starts from 5, but the running value is 7"),
-        ("7 - 3 = 4\n", [-1], "does - 3, but the next thing is + 3"),
-        ("7 + 4 = 1\n", [-1], "does + 4, but the next thing is + 3"),
+        ("7 - 3 = 4\n", [-1], "does - 3, but the next step is + 3"),
+        ("7 + 4 = 1\n", [-1], "does + 4, but the next step is + 3"),
         ("Now 6\n", [-1], "states 6, but the running value is 7"),
         ("Answer: 7\n", [-1], "answers with 3 operations left"),
         ("7 + 3 = 10\n", [-1], "not a line of this world: '7 + 3 = 10'"),
         ("7 + 3 = 0", [-1], "not a line of this world"),
         ("7 + 3 = ٠\n", [-1], "not a line of this world"),
         (RIGHT[:-2] + "2\n", [1, 1, 1, -1], "answers 2, but the running value is 1"),
-        (RIGHT[:30] + "1 + 1 = 2\n", [1, 1, 1, -1], "does + 1, but the next thing is to answer"),
+        (RIGHT[:30] + "1 + 1 = 2\n", [1, 1, 1, -1], "does + 1, but the next step is to answer"),
         (RIGHT + "Answer: 1\n", [1, 1, 1, 1, -1], "a line after the answer"),
     ],
 )
@@ -209,7 +209,7 @@ def test_an_error_is_counted_only_where_it_is_made():
 # --- the checker against a second one, written apart
 
 
-def judge_again(chain: Chain, lines: list[str]) -> list[int]:
+def judge_again(chain: ArithmeticChain, lines: list[str]) -> list[int]:
     """The rules of the world once more, on split words rather than patterns."""
     value, todo, done_right, answered, verdict = chain.start, list(chain.operations), [], False, []
     for line in lines:

@@ -3,7 +3,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.tokenization_python import PreTrainedTokenizer
 
 from surefoot.errors import ScoreError
-from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding, encode_traces
 from surefoot.models.kinds.classifier import RewardModel

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from surefoot.errors import PolicyError
-from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.policies.prompts import chat_rows
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, SampleRequest, Sampling

@@ -10,7 +10,7 @@ from step_rewards import Every, TextScorer, step_score
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
-from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.records import Problem
 from surefoot.rl.advantage.estimator import token_returns, total_return
 from surefoot.rl.credit import ClipDelta, Credit, Effective, Implicit, MinForm, Mixed, Outcome, Summed

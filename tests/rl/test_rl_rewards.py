@@ -9,7 +9,7 @@ import pytest
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.world import (
-    Chain,
+    ArithmeticChain,
     Difficulty,
     ExactLabeller,
     apply,
@@ -39,7 +39,7 @@ def scripted(request: SampleRequest, sample: int) -> str:
     if sample == 2:
         symbol, digit = chain.operations[0]
         value = (apply(chain.start, symbol, digit) + 1) % 10
-        rest = Chain(start=value, operations=chain.operations[1:])
+        rest = ArithmeticChain(start=value, operations=chain.operations[1:])
         lines = [f"{chain.start} {symbol} {digit} = {value}\n", worked_solution(rest)]
     return "".join(lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from surefoot.errors import TrainingError
-from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.encoding import Encoding
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace

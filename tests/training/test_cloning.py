@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.errors import TrainingError
-from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.engine.causal import load_causal
 from surefoot.models.lora import Lora
 from surefoot.policies.prompts import PromptFormat

@@ -8,7 +8,7 @@ import pytest
 
 from surefoot.errors import TrainingError
 from surefoot.lab import critic
-from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.lab.world import ExactLabeller
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace

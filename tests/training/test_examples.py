@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.errors import TrainingError
-from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.labelling.advantage import advantage_labels
 from surefoot.models.encoding import Encoding
 from surefoot.protocols import LabelledTrace

@@ -1,6 +1,9 @@
 """A small world in which the truth of every step is known, and the tiny models that live in it.
 
-``world`` makes problems and checks every step exactly; ``solver`` is a scripted solver whose success
-probability from any prefix is known in closed form; ``checkpoints`` finds the shipped language models;
-``train`` makes them anew (the only file here that imports torch).
+Problems are generated and every step is checked exactly; scripted solvers and critics have known error rates;
+two shipped language models solve the problems and serve as the trunk of reward models.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""A scripted verifier of the last-digit world that errs at a known rate, and the words it needs.
+"""A scripted verifier of the last-digit world with a known error rate, and the words it needs.
 
 Each verdict comes after the digit that the line ends in and the one it should; or (``worked=False``) alone::
 
@@ -10,8 +10,6 @@ The lab's tokenizer has no piece for the words of a critique: ``PIECES`` are add
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from surefoot.errors import RecordError
-from surefoot.lab.world import State, apply, parse_problem
+from surefoot.lab.solver import sample_rng
+from surefoot.lab.world import SolutionState, apply, parse_problem
 from surefoot.protocols import Completion, SampleRequest, SampleResult
 from surefoot.records import Usage
 
@@ -41,7 +40,7 @@ class NoisyCritic:
 
     With chance ``error_rate`` a verdict is the opposite of the truth; the critique ends at the first step it
     calls incorrect. With chance ``omit_rate`` it ends before its last verdict, which makes it unreadable. The
-    truth is the world's: a line is judged from the running value of the trace, a restatement is correct.
+    truth is the world's: a line is judged from the running value of the trace; a restatement is correct.
     """
 
     worked: bool = True
@@ -58,13 +57,13 @@ class NoisyCritic:
         prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content or ""
         problem, _, solution = prompt.partition("\n")
         try:
-            state = State(parse_problem(problem))
+            state = SolutionState(parse_problem(problem))
         except RecordError as error:
             return SampleResult(completions=(), usage=Usage(), error=f"policy: {error}")
         lines = [f"{_HEADING.sub('', line)}\n" for line in solution.split("\n") if line]
         truth = self._truth(state, lines)
         texts = [
-            self._write(truth, _stream(request, sample))
+            self._write(truth, sample_rng(request, str(request.prompt), sample))
             for sample in range(request.first, request.first + request.n)
         ]
         completions = tuple(
@@ -75,18 +74,20 @@ class NoisyCritic:
         )
         return SampleResult(completions=completions, usage=usage)
 
-    def _truth(self, state: State, lines: list[str]) -> list[tuple[str, bool]]:
-        """The check of each step, and whether the step is right."""
+    def _truth(self, state: SolutionState, lines: list[str]) -> list[tuple[str, bool]]:
+        """The check of each step, and whether the step is correct."""
         truth = []
         for line in lines:
-            check = f"{_digit(line)}{SHOULD}{_digit(_right_line(state, line))}{ARROW}" if self.worked else ""
+            check = (
+                f"{_digit(line)}{SHOULD}{_digit(_correct_line(state, line))}{ARROW}" if self.worked else ""
+            )
             truth.append((check, state.judge(line).value != -1))
         return truth
 
     def _write(self, truth: list[tuple[str, bool]], rng: np.random.Generator) -> str:
         parts = []
-        for number, (check, right) in enumerate(truth, 1):
-            said = right != bool(rng.random() < self.error_rate)
+        for number, (check, correct) in enumerate(truth, 1):
+            said = correct != bool(rng.random() < self.error_rate)
             parts.append(f"\nStep {number}) {check}{CORRECT if said else INCORRECT}")
             if not said:
                 break
@@ -101,18 +102,11 @@ def _digit(line: str) -> str:
     return found[0].strip() if found else "nothing"
 
 
-def _right_line(state: State, line: str) -> str:
-    """The line that would be right here; a restatement if ``line`` is one, else the next thing to do."""
+def _correct_line(state: SolutionState, line: str) -> str:
+    """The line that would be correct here; a restatement if ``line`` is one, else the next thing to do."""
     if re.fullmatch(r"Now \d\n", line):
         return f"Now {state.value}"
     if state.done == len(state.chain.operations):
         return f"Answer: {state.value}"
     symbol, digit = state.chain.operations[state.done]
     return f"{state.value} {symbol} {digit} = {apply(state.value, symbol, digit)}"
-
-
-def _stream(request: SampleRequest, sample: int) -> np.random.Generator:
-    """Random numbers of one sample (Philox keyed by seed, prompt, prefix and number)."""
-    key = json.dumps([request.seed, str(request.prompt), request.prefix, sample]).encode()
-    digest = hashlib.blake2b(key, digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

@@ -1,7 +1,7 @@
-"""The content probe: a line is held fixed and only its result digit varied.
+"""The content probe: ten variants of a line that differ in the result digit alone.
 
-A scorer that has learned which steps are *risky* gives all ten variants the same score; one that checks
-the step prefers the right digit. Chance is 1 in 10.
+A scorer that has learned which steps are *risky* gives all ten the same score; one that checks the step
+prefers the correct digit. Chance is 1 in 10.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _RESULT = re.compile(r"= (\d)\n$")
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """What a scorer did on the probe."""
+    """A scorer's result on the probe."""
 
     right: float
-    """Share of lines whose right digit has the highest score of the ten; chance is 0.1."""
+    """Share of lines whose correct digit has the highest score of the ten; chance is 0.1."""
     contrast: float
-    """Mean score of the right digit less the mean of the nine wrong ones; 0 = the digit is not looked at."""
+    """Mean score of the correct digit minus the mean of the nine wrong ones; 0 = the digit is ignored."""
     lines: int
 
 
 def content_probe(scorer: StepScorer, problems: Sequence[Problem]) -> ProbeResult:
-    """Probe every operation line of each problem's right solution, up to that line.
+    """Probe every operation line of each problem's correct solution, up to that line.
 
     Raises ``RecordError`` for a problem that is not of the lab's world, ``ScoreError`` when there are no
     problems or a line is not scored.
@@ -60,12 +60,12 @@ def _variants(problem: Problem) -> list[ProblemTrace]:
     lines = worked_solution(parse_problem(problem.text)).splitlines(keepends=True)
     items = []
     for number, line in enumerate(lines):
-        found = _RESULT.search(line)
-        if not found:
+        result = _RESULT.search(line)
+        if not result:
             continue
         for digit in range(BASE):
-            text = "".join(lines[:number]) + f"{line[: found.start()]}= {digit}\n"
-            items.append(ProblemTrace(problem=problem, trace=_cut_lines(problem, text, right=int(found[1]))))
+            text = "".join(lines[:number]) + f"{line[: result.start()]}= {digit}\n"
+            items.append(ProblemTrace(problem=problem, trace=_cut_lines(problem, text, right=int(result[1]))))
     return items
 
 

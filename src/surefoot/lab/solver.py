@@ -1,6 +1,7 @@
 """A scripted solver of the last-digit world whose chance of success from any prefix is known exactly.
 
-It is the yardstick for whatever estimates a value by sampling: Monte Carlo labels, tree search, selection.
+It is the reference for anything that estimates a value by sampling: Monte Carlo labels, tree search,
+selection.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 
 from surefoot.answers import extract_answer
 from surefoot.errors import RecordError
-from surefoot.lab.tokenizer import PIECES
-from surefoot.lab.world import BASE, SYMBOLS, Chain, State, apply, is_line, parse_problem
+from surefoot.lab.checkpoints import PIECES
+from surefoot.lab.world import BASE, SYMBOLS, ArithmeticChain, SolutionState, apply, is_line, parse_problem
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Problem, Usage
 
@@ -26,13 +27,13 @@ class NoisySolver:
     """A :class:`surefoot.protocols.Policy` that continues a solution line by line, at known error rates.
 
     With chance ``error_rate`` (a number, or one for each of ``+ - *``) a line ends in one of the nine wrong
-    digits, each equally likely; later lines go on from the digit written. The answer line always gives the
-    running value. ``temperature`` and ``top_p`` change nothing, as the rates are given.
+    digits, each equally likely; later lines continue from the digit written. The answer line always gives the
+    running value. ``temperature`` and ``top_p`` change nothing, because the rates are fixed.
 
     - The prompt is the problem's text, or messages whose last user message is. Anything else is an error of
       that request alone.
-    - The prefix is any text of whole lines, right or wrong. After an answer line, or where the last line is
-      none of this world (a line cut in two, say), the solver stops at once: an empty completion.
+    - The prefix is any text of whole lines, correct or wrong. After an answer line, or where the last line is
+      not one of this world (a line cut in two, for example), the solver stops at once: an empty completion.
     - ``sampling.stop`` cuts after the first stop text to end, then ``max_tokens`` cuts to that many tokens
       (``finish_reason`` ``length``). Tokens are those of the lab's tokenizer, without begin and end marks.
     - A sample depends on seed, prompt, prefix and its number alone, not on what it is batched with.
@@ -57,12 +58,13 @@ class NoisySolver:
         return [self._answer(request) for request in requests]
 
     def value(self, problem: Problem, prefix: str = "") -> float:
-        """Exact chance that a completion of ``prefix`` ends in the right answer, in [0, 1].
+        """Exact chance that a completion of ``prefix`` ends in the correct answer, in [0, 1].
 
         Backward recursion over the ten running values v, one operation t at a time, with e_t the rate:
         V_t(v) = (1 - e_t) V_{t+1}(r) + e_t / 9 * sum of V_{t+1} over the digits other than r, where r is the
-        right result from v. No token limit is assumed. Where the solver stops at once the value is 1 if the
-        prefix already gives the right answer, else 0. Raises ``RecordError`` for a problem of another world.
+        correct result from v. No token limit is assumed. Where the solver stops at once the value is 1 if the
+        prefix already gives the correct answer, else 0. Raises ``RecordError`` for a problem of
+        another world.
         """
         chain = parse_problem(problem.text)
         state = _state_after(chain, prefix)
@@ -86,7 +88,7 @@ class NoisySolver:
         except RecordError as error:
             return SampleResult(completions=(), usage=Usage(), error=f"policy: {error}")
         completions = tuple(
-            _cut(self._write(chain, request.prefix, _stream(request, prompt, sample)), request.sampling)
+            _cut(self._write(chain, request.prefix, sample_rng(request, prompt, sample)), request.sampling)
             for sample in range(request.first, request.first + request.n)
         )
         usage = Usage(
@@ -96,7 +98,7 @@ class NoisySolver:
         )
         return SampleResult(completions=completions, usage=usage)
 
-    def _write(self, chain: Chain, prefix: str, rng: np.random.Generator) -> str:
+    def _write(self, chain: ArithmeticChain, prefix: str, rng: np.random.Generator) -> str:
         state = _state_after(chain, prefix)
         if state is None:
             return ""
@@ -110,9 +112,9 @@ class NoisySolver:
         return "".join([*lines, f"Answer: {value}\n"])
 
 
-def _state_after(chain: Chain, prefix: str) -> State | None:
-    """Where ``prefix`` stands; ``None`` where the solver stops: after an answer or a broken last line."""
-    state, lines = State(chain), prefix.splitlines(keepends=True)
+def _state_after(chain: ArithmeticChain, prefix: str) -> SolutionState | None:
+    """State after ``prefix``; ``None`` where the solver stops: after an answer or a broken last line."""
+    state, lines = SolutionState(chain), prefix.splitlines(keepends=True)
     for line in lines:
         state.judge(line)
     stops = state.answered or (lines and not is_line(lines[-1]))
@@ -126,8 +128,8 @@ def _prompt_text(request: SampleRequest) -> str:
     return users[-1] if users else ""
 
 
-def _stream(request: SampleRequest, prompt: str, sample: int) -> np.random.Generator:
-    """Random numbers of one sample (Philox keyed by seed, prompt, prefix and number)."""
+def sample_rng(request: SampleRequest, prompt: str, sample: int) -> np.random.Generator:
+    """Random numbers of one sample: Philox, keyed by seed, prompt, prefix and the sample's number."""
     key = json.dumps([request.seed, prompt, request.prefix, sample]).encode()
     digest = hashlib.blake2b(key, digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

@@ -1,9 +1,9 @@
-"""Make the shipped models anew: ``python -m surefoot.lab.train policy --out DIR`` (or ``trunk``).
+"""Train the shipped models again: ``python -m surefoot.lab.train policy --out DIR`` (or ``trunk``).
 
-Both are ordinary language models of worked solutions. The policy is stopped early, so that it errs. The
-trunk is trained for longer, and its texts contain slips that the writer takes back at once, as real texts
-do; the base of a reward model usually is better read than the policy it judges. Neither has seen a text
-of the policy, or a label of its steps or outcomes.
+Both are ordinary language models of worked solutions. The policy is stopped early, so that it makes
+mistakes. The trunk is trained for longer, and its texts contain slips that the writer corrects at once, as
+real texts do; the base of a reward model has usually read more than the policy it judges. Neither has seen a
+text of the policy, or a label of its steps or outcomes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from surefoot.lab.tokenizer import build_tokenizer
+from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.lab.world import Difficulty, draw_chain, worked_solution
 
 RESTATE = 0.04  # share of lines that are followed by a restatement, so that neutral steps occur
@@ -26,7 +26,7 @@ RESTATE = 0.04  # share of lines that are followed by a restatement, so that neu
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Shape and training of one model. ``updates`` of a schedule that would run for ``schedule``."""
+    """Shape and training of one model: the first ``updates`` of a schedule of ``schedule``."""
 
     layers: int
     hidden: int
@@ -45,7 +45,7 @@ RECIPES = {
 
 
 def train(recipe: Recipe, out: Path, *, save_every: int = 0) -> None:
-    """Train from nothing and write an ordinary transformers checkpoint with its tokenizer to ``out``."""
+    """Train from scratch and write an ordinary transformers checkpoint with its tokenizer to ``out``."""
     torch.manual_seed(recipe.seed)
     rng = np.random.default_rng(recipe.seed)
     tokenizer = build_tokenizer()

@@ -9,8 +9,8 @@ is solved one operation a line::
     0 - 9 = 1
     Answer: 1
 
-A wrong digit is not always fatal (multiplying by 0, 2, 4, 5, 6 or 8 forgets part of it), so some right
-answers rest on a wrong step, and outcome and process differ. Each line can be checked without doubt.
+A wrong digit is not always fatal (multiplying by 0, 2, 4, 5, 6 or 8 forgets part of it), so some correct
+answers rest on a wrong step, and outcome and process differ. Each line can be checked with certainty.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _ANSWER = re.compile(r"Answer: (\d)\n?", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Difficulty:
-    """Knobs of the problem generator."""
+    """Settings of the problem generator."""
 
     min_operations: int = 6
     max_operations: int = 10
     operations: str = "++--*"
-    """Symbols drawn from, with equal chance for each character; multiplying makes lucky answers likelier."""
+    """Symbols drawn from, each character equally likely; multiplying makes lucky answers likelier."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_operations <= self.max_operations:
@@ -55,8 +55,8 @@ class Difficulty:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chain:
-    """A problem taken apart: a start digit and the operations on it."""
+class ArithmeticChain:
+    """A parsed problem: a start digit and the operations on it."""
 
     start: int
     operations: tuple[tuple[str, int], ...]
@@ -70,7 +70,7 @@ class Chain:
 
     @property
     def answer(self) -> int:
-        """The right last digit."""
+        """The correct last digit."""
         value = self.start
         for symbol, digit in self.operations:
             value = apply(value, symbol, digit)
@@ -88,7 +88,7 @@ def apply(value: int, symbol: str, digit: int) -> int:
             return (value * digit) % BASE
 
 
-def parse_problem(text: str) -> Chain:
+def parse_problem(text: str) -> ArithmeticChain:
     """Read a problem's text. Raises ``RecordError`` when it is not one of this world."""
     start = _START.match(text)
     end = start.end() if start else 0
@@ -98,16 +98,16 @@ def parse_problem(text: str) -> Chain:
         end = match.end()
     if start is None or not operations or text[end:].strip():
         raise RecordError(f"not a problem of the lab's world: {text!r} (expected 'Start with 7. Add 3. …')")
-    return Chain(start=int(start[1]), operations=tuple(operations))
+    return ArithmeticChain(start=int(start[1]), operations=tuple(operations))
 
 
-def draw_chain(rng: np.random.Generator, difficulty: Difficulty) -> Chain:
+def draw_chain(rng: np.random.Generator, difficulty: Difficulty) -> ArithmeticChain:
     """Draw one problem."""
     length = int(rng.integers(difficulty.min_operations, difficulty.max_operations + 1))
     symbols = rng.integers(0, len(difficulty.operations), length)
     digits = rng.integers(0, BASE, length + 1)
     pairs = tuple((difficulty.operations[s], int(d)) for s, d in zip(symbols, digits[1:], strict=True))
-    return Chain(start=int(digits[0]), operations=pairs)
+    return ArithmeticChain(start=int(digits[0]), operations=pairs)
 
 
 def generate_problems(
@@ -115,30 +115,30 @@ def generate_problems(
 ) -> list[Problem]:
     """``count`` distinct problems, none of them in ``exclude`` (so that splits do not overlap)."""
     rng = np.random.default_rng(seed)
-    taken = {problem.text for problem in exclude}
+    used = {problem.text for problem in exclude}
     problems: list[Problem] = []
     misses = 0
     while len(problems) < count:
         chain = draw_chain(rng, difficulty or Difficulty())
-        if chain.text in taken:
+        if chain.text in used:
             misses += 1
             if misses > 1000 + 100 * count:
                 raise ValueError(
                     f"this difficulty has fewer than {count} distinct problems; allow more operations"
                 )
             continue
-        taken.add(chain.text)
+        used.add(chain.text)
         problems.append(Problem(text=chain.text, answer=str(chain.answer), source="lab"))
     return problems
 
 
 def worked_solution(
-    chain: Chain, *, rng: np.random.Generator | None = None, restate: float = 0.0, slip: float = 0.0
+    chain: ArithmeticChain, *, rng: np.random.Generator | None = None, restate: float = 0.0, slip: float = 0.0
 ) -> str:
-    """A right solution.
+    """A correct solution.
 
     With chance ``restate`` a line is followed by one that only repeats the value, and with chance ``slip``
-    a line begins with a slip that is taken back at once: ``7 + 3 = 4, no, 7 + 3 = 0``. Either needs ``rng``.
+    a line begins with a slip that is corrected at once: ``7 + 3 = 4, no, 7 + 3 = 0``. Both need ``rng``.
     """
     if rng is None and (restate or slip):
         raise ValueError("restatements and slips are random: give an rng")
@@ -175,29 +175,29 @@ def _other_digit(digit: int, rng: np.random.Generator) -> int:
 
 
 def check_steps(problem: Problem, trace: Trace) -> list[Verdict]:
-    """Judge every step of a text trace, each against the running value that the trace itself has.
+    """Judge every step of a text trace, each against the running value that the trace itself has reached.
 
     A step that follows correctly from an earlier wrong value is therefore +1: the error is counted
     where it was made, and only there.
     """
-    state = State(parse_problem(problem.text))
+    state = SolutionState(parse_problem(problem.text))
     return [state.judge(trace.step_text(index)) for index in range(len(trace.steps))]
 
 
 def is_line(text: str) -> bool:
-    """Whether ``text`` has the form of one whole line of a solution, be it right or wrong."""
+    """Whether ``text`` has the form of one whole line of a solution, correct or wrong."""
     return any(pattern.fullmatch(text) for pattern in (_EQUATION, _RESTATEMENT, _ANSWER))
 
 
-class State:
-    """Where a trace stands: running value, operations done, whether it has answered."""
+class SolutionState:
+    """State of a solution: running value, operations done, whether it has answered."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: ArithmeticChain) -> None:
         self.chain, self.value, self.done, self.answered = chain, chain.start, 0, False
         self.seen: set[tuple[int, str, int, int]] = set()
 
     def judge(self, line: str) -> Verdict:
-        """Judge the next line (with its line break) and move on by it."""
+        """Judge the next line (with its line break) and advance past it."""
         if self.answered:
             return Verdict(value=-1, reason="a line after the answer")
         if match := _EQUATION.fullmatch(line):
@@ -213,11 +213,11 @@ class State:
         expected = operations[self.done] if self.done < len(operations) else None
         if left != self.value or (symbol, right) != expected:
             if (left, symbol, right, result) in self.seen:
-                return Verdict(value=0, reason="repeats an earlier right step")
+                return Verdict(value=0, reason="repeats an earlier correct step")
             reason = f"starts from {left}, but the running value is {self.value}"
             if left == self.value:
                 wanted = f"{expected[0]} {expected[1]}" if expected else "to answer"
-                reason = f"does {symbol} {right}, but the next thing is {wanted}"
+                reason = f"does {symbol} {right}, but the next step is {wanted}"
             self.value, self.done = result, min(self.done + 1, len(operations))
             return Verdict(value=-1, reason=reason)
         self.value, self.done = result, self.done + 1
@@ -225,7 +225,7 @@ class State:
         if result != right_result:
             return Verdict(value=-1, reason=f"{left} {symbol} {right} ends in {right_result}, not {result}")
         self.seen.add((left, symbol, right, result))
-        return Verdict(value=1, reason="right")
+        return Verdict(value=1, reason="correct")
 
     def _restatement(self, stated: int) -> Verdict:
         if stated == self.value:
@@ -241,7 +241,7 @@ class State:
             return Verdict(value=-1, reason=f"answers with {left} operations left")
         if stated != self.value:
             return Verdict(value=-1, reason=f"answers {stated}, but the running value is {self.value}")
-        return Verdict(value=1, reason="right")
+        return Verdict(value=1, reason="correct")
 
 
 class LabVerifier:
@@ -262,7 +262,7 @@ class ExactLabeller:
     """Correctness labels that are known to be true (a :class:`surefoot.protocols.Labeller`).
 
     ``after_error`` says what the steps after the first wrong one get: ``unlabelled`` (PRM800K: raters stop
-    there), ``step`` (each judged by itself) or ``wrong`` (Uesato et al.: the prefix stays wrong).
+    there), ``step`` (each judged on its own) or ``wrong`` (Uesato et al.: the prefix stays wrong).
     """
 
     after_error: Literal["unlabelled", "step", "wrong"] = "unlabelled"

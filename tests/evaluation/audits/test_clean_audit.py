@@ -10,7 +10,7 @@ from toy_scorers import constant, exact, length, outcome, subject
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import Case, audit_clean, rationalised_lab_cases
 from surefoot.evaluation.audits.clean import group_of
-from surefoot.lab.world import Chain, generate_problems, parse_problem
+from surefoot.lab.world import ArithmeticChain, generate_problems, parse_problem
 from surefoot.records import Problem
 
 PROBLEMS = generate_problems(40, seed=4)
@@ -67,7 +67,7 @@ def test_what_is_in_no_group_is_counted():
 
 
 def test_short_chains_and_forgetful_ones():
-    one = Problem(text=Chain(start=1, operations=(("+", 1),)).text, answer="2")
+    one = Problem(text=ArithmeticChain(start=1, operations=(("+", 1),)).text, answer="2")
     assert [group_of(case) for case in rationalised_lab_cases([one])] == ["right"]
-    forgets = Problem(text=Chain(start=1, operations=(("+", 1), ("*", 0))).text, answer="0")
+    forgets = Problem(text=ArithmeticChain(start=1, operations=(("+", 1), ("*", 0))).text, answer="0")
     assert [group_of(case) for case in rationalised_lab_cases([forgets])] == ["right", "rationalised"]

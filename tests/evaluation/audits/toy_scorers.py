@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from surefoot.evaluation.audits import Case, Subject, lab_cases
-from surefoot.lab.world import Difficulty, State, apply, generate_problems, parse_problem
+from surefoot.lab.world import Difficulty, SolutionState, apply, generate_problems, parse_problem
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.segment import Line, segment_trace
@@ -49,7 +49,7 @@ def outcome(problem: Problem, trace: Trace) -> list[float]:
 
 def exact(problem: Problem, trace: Trace) -> list[float]:
     """Reads the lab's lines, whatever is written around them; 0 from the first wrong one on."""
-    state, scores = State(parse_problem(problem.text)), [1.0] * len(trace.steps)
+    state, scores = SolutionState(parse_problem(problem.text)), [1.0] * len(trace.steps)
     for found in LINE.finditer(trace.text or ""):
         if state.judge(found[0] + "\n").value == -1:
             return [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from surefoot.evaluation.label_sets import label_set
-from surefoot.lab.world import State, check_steps, parse_problem
+from surefoot.lab.world import SolutionState, check_steps, parse_problem
 from surefoot.labels import NO_ERROR, LabelRule, all_good, first_error
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepLabel, Trace
@@ -71,6 +71,6 @@ def lab_right(problem: Problem, trace: Trace) -> bool:
     Words that are no line of the world count for nothing: the checker of the lab would call them wrong, but
     a style edit must not make a right solution wrong. It must have an answer, and no line may be wrong.
     """
-    state = State(parse_problem(problem.text))
+    state = SolutionState(parse_problem(problem.text))
     verdicts = [state.judge(found[0] + "\n") for found in _LINE.finditer(trace.text or "")]
     return state.answered and all(verdict.value != -1 for verdict in verdicts)

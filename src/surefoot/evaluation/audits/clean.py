@@ -17,7 +17,7 @@ import numpy as np
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case, lab_cases
 from surefoot.evaluation.audits.subject import FloatArray, Subject
-from surefoot.lab.world import BASE, Chain, apply, parse_problem
+from surefoot.lab.world import BASE, ArithmeticChain, apply, parse_problem
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
 from surefoot.segment import Line, segment_trace
@@ -141,7 +141,7 @@ def rationalised_lab_cases(problems: Sequence[Problem], *, seed: int = 0) -> lis
     return lab_cases(items)
 
 
-def _results(chain: Chain) -> list[int]:
+def _results(chain: ArithmeticChain) -> list[int]:
     value, results = chain.start, []
     for symbol, digit in chain.operations:
         value = apply(value, symbol, digit)
@@ -149,7 +149,7 @@ def _results(chain: Chain) -> list[int]:
     return results
 
 
-def _item(problem: Problem, chain: Chain, results: Sequence[int], name: str) -> ProblemTrace:
+def _item(problem: Problem, chain: ArithmeticChain, results: Sequence[int], name: str) -> ProblemTrace:
     starts = [chain.start, *results]
     lines = [
         f"{start} {symbol} {digit} = {result}\n"

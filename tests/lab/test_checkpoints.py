@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.lab.tokenizer import PIECES, SPECIAL, build_tokenizer
+from surefoot.lab.checkpoints import PIECES, SPECIAL, build_tokenizer
 from surefoot.lab.world import Difficulty, draw_chain, worked_solution
 
 TOKENIZER = build_tokenizer()

@@ -1,0 +1,13 @@
+from .checkpoints import POLICY as POLICY
+from .checkpoints import TRUNK as TRUNK
+from .checkpoints import build_tokenizer as build_tokenizer
+from .critic import NoisyCritic as NoisyCritic
+from .probe import ProbeResult as ProbeResult
+from .probe import content_probe as content_probe
+from .solver import NoisySolver as NoisySolver
+from .world import Difficulty as Difficulty
+from .world import ExactLabeller as ExactLabeller
+from .world import check_steps as check_steps
+from .world import generate_problems as generate_problems
+from .world import parse_problem as parse_problem
+from .world import worked_solution as worked_solution
