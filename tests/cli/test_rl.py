@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
 from command_line import good, refused
+from typer.testing import CliRunner
 
-from surefoot.cli._rl_settings import settle
+from surefoot.cli.rl import RL
+from surefoot.cli.settings import add
 from surefoot.errors import RunError
 from surefoot.io import write_records
 from surefoot.lab.world import Difficulty, generate_problems
@@ -32,18 +35,19 @@ SMALL = [
 ]
 
 
-def settled(**given: object) -> RLConfig:
-    plain = {
-        "file": None,
-        "credit": None,
-        "advantage": None,
-        "process_weight": None,
-        "outcome_weight": None,
-        "kl": None,
-        "flags": {},
-        "assignments": (),
-    }
-    return settle(**(plain | given))  # type: ignore[arg-type]
+def settled(*words: str, file: Path | None = None) -> RLConfig:
+    """The settings that a command line comes to."""
+    seen: list[RL] = []
+
+    class Seen(RL):
+        def run(self) -> None:
+            seen.append(self)
+
+    app = typer.Typer()
+    add(app, "rl", Seen)
+    config = ["--config", str(file)] if file else []
+    CliRunner().invoke(app, ["--out", "run", *config, *words], catch_exceptions=False)
+    return seen[0].rl
 
 
 @pytest.fixture
@@ -98,15 +102,15 @@ def test_problems_of_the_lab_are_made(lab_base: Path, tmp_path: Path) -> None:
         (["--credit", "summed"], "'summed' needs step scores"),
         (["--prm", "x", "--verifier", "lab"], "give one of them"),
         (["--base-url", "http://localhost:1/v1"], "--base-url and --server-model go together"),
-        (["--set", "updates"], "write name=value"),
-        (["--set", "objective.clip=0.3"], "setting objective.clip: Extra inputs are not permitted"),
-        (["--set", "updates.x=1"], "'updates' is no table"),
+        (["--set", "updates"], "write NAME=VALUE"),
+        (["--set", "objective.clip=0.3"], "no setting 'clip'; choose clip_low"),
+        (["--set", "seed.x=1"], "--seed: Input should be"),
         (["--outcome-weight", "1"], "give --credit"),
         (["--aggregate", "best"], "--aggregate is 'best'"),
         (["--validation", "0"], "leaves one side empty"),
         (["--config", "none.toml"], "none.toml"),
-        (["--samples", "1"], "'samples' must be 2 or more"),
-        (["--system", "be brief"], "a system message needs"),
+        (["--samples", "1"], "--samples must be 2 or more"),
+        (["--system", "be brief"], "--system needs --chat"),
         (["--round-problems", "99"], "is 99 per round, but there are"),
     ],
 )
@@ -117,14 +121,15 @@ def test_what_does_not_fit_is_named(
     assert message in refused(*line, *SMALL, *options)
 
 
-def test_flags_win_over_the_file_and_assignments_over_flags(tmp_path: Path) -> None:
+def test_flags_win_over_assignments_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "rl.toml"
     path.write_text('updates = 7\nsamples = 5\n[credit]\nrule = "clip-delta"\n[objective]\nclip_high = 0.3\n')
-    found = settled(file=path, flags={"samples": 6, "seed": None}, assignments=["objective.clip_low=0.1"])
+    found = settled("--samples", "6", "--set", "objective.clip_low=0.1", file=path)
     assert (found.updates, found.samples, found.seed) == (7, 6, 0)
     assert found.credit == ClipDelta()
     assert (found.objective.clip_low, found.objective.clip_high) == (0.1, 0.3)
-    assert settled(file=path, flags={"samples": 6}, assignments=["samples=9"]).samples == 9
+    assert settled("--set", "samples=9", file=path).samples == 9
+    assert settled("--set", "samples=9", "--samples", "6", file=path).samples == 6
     (tmp_path / "rl.json").write_text(json.dumps({"updates": 3}))
     assert settled(file=tmp_path / "rl.json").updates == 3
 
@@ -132,28 +137,27 @@ def test_flags_win_over_the_file_and_assignments_over_flags(tmp_path: Path) -> N
 def test_flags_change_what_they_name_alone(tmp_path: Path) -> None:
     path = tmp_path / "rl.toml"
     path.write_text('[objective.kl]\ncoefficient = 1.0\nestimator = "k2"\n[lora]\nrank = 2\nalpha = 7.0\n')
-    found = settled(file=path, kl=0.1, flags={"lora": {"rank": 4}})
+    found = settled("--kl", "0.1", "--lora", "4", file=path)
     assert found.objective.kl == KL(coefficient=0.1, estimator="k2")
     assert found.lora == Lora(rank=4, alpha=7.0)
-    path.write_text('credit = "pure"\nobjective = 3\n')
-    with pytest.raises(RunError, match="'credit' of --config is no table"):
-        settled(file=path, outcome_weight=1.0)
-    with pytest.raises(RunError, match="'objective' of --config is no table"):
-        settled(file=path, kl=0.1)
+    path.write_text("objective = 3\n")
+    with pytest.raises(RunError, match="'objective' is no table"):
+        settled("--kl", "0.1", file=path)
 
 
 def test_methods_by_name() -> None:
     assert settled().credit == Outcome()
     assert settled().advantage == LeaveOneOut()
-    grpo = settled(credit="process-grpo")
+    grpo = settled("--credit", "process-grpo")
     assert (grpo.credit, grpo.advantage) == (PRESETS["process-grpo"].credit, Group())
-    assert settled(credit="prime").accuracy_band == (0.2, 0.8)
-    mixed = settled(credit="min-form", outcome_weight=2.0)
+    assert settled("--credit", "process-grpo", "--advantage", "leave-one-out").advantage == LeaveOneOut()
+    assert settled("--credit", "prime").accuracy_band == (0.2, 0.8)
+    mixed = settled("--credit", "min-form", "--outcome-weight", "2.0")
     assert mixed.credit == Mixed(of=MinForm(), outcome=2.0)
-    assert settled(credit="pure", process_weight=0.5).credit == Mixed(of=MinForm(), process=0.5)
-    assert settled(kl=0.1).objective.kl is not None
-    assert settled(kl=0.0).objective.kl is None
-    assert settled(credit="min-form", assignments=["credit.temperature=0.2"]).credit == MinForm(
+    assert settled("--credit", "pure", "--process-weight", "0.5").credit == Mixed(of=MinForm(), process=0.5)
+    assert settled("--kl", "0.1").objective.kl is not None
+    assert settled("--kl", "0.0").objective.kl is None
+    assert settled("--credit", "min-form", "--set", "credit.temperature=0.2").credit == MinForm(
         temperature=0.2
     )
 

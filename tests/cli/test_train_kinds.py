@@ -210,7 +210,7 @@ def test_an_implicit_model_from_outcomes_to_scores(files, lab_base, lab_items, t
     assert "last of the steps" in shown(out, lab_items[0])
     again = good(*implicit(files, lab_base, out, "--beta", 0.1, "--read", "prefix"))
     assert "finished already" in again.err
-    assert "config.model.beta" in refused(*implicit(files, lab_base, out, "--read", "prefix"))
+    assert "config.beta" in refused(*implicit(files, lab_base, out, "--read", "prefix"))
 
 
 def test_a_reference_by_name_by_nobody_and_that_has_moved(files, lab_base, lab_items, tmp_path):

@@ -62,7 +62,7 @@ def test_classes_with_a_marker_an_adapter_and_held_out_problems(lab_base, lab_it
     pytest.importorskip("peft")
     out = tmp_path / "prm"
     options = "--loss classes --neutral bad --marker <extra_0> --lora 2 --lora-target q_proj --validation 0.4"
-    more = "--patience 5 --evaluate-every 1 --accumulate 2 --balance 0.5 --batch-size 4"
+    more = "--patience 5 --evaluate-every 1 --gradient-accumulation-steps 2 --balance 0.5 --batch-size 4"
     call(lab_base, files, *options.split(), *more.split(), "--out", str(out), names="problems traces labels")
     card = json.loads((out / "surefoot.json").read_text())
     assert (card["head"], card["neutral"], card["encoding"]["marker"]) == ("classes", "bad", "<extra_0>")
@@ -80,7 +80,7 @@ def test_pairs(lab_base, files, tmp_path):
 
 
 def test_an_orm_by_tokens(lab_base, files, tmp_path):
-    given = ("--tokens-per-pass", "200", "--validation", "0.4", "--out", str(tmp_path / "orm"))
+    given = ("--microbatch-tokens", "200", "--validation", "0.4", "--out", str(tmp_path / "orm"))
     call(lab_base, files, *given, kind="orm", names="problems traces")
     assert json.loads((tmp_path / "orm" / "training.json").read_text())["validation"]
 

@@ -12,7 +12,6 @@ from surefoot.cli import (
     audit,
     convert,
     evaluate,
-    expert_iteration,
     imitate,
     label,
     quickstart,
@@ -24,7 +23,6 @@ from surefoot.cli import (
     serve,
     train,
 )
-from surefoot.cli._groups import grouped
 from surefoot.cli.settings import add
 from surefoot.errors import SurefootError
 
@@ -59,9 +57,9 @@ add(app, "quickstart", quickstart.Quickstart)
 add(app, "sample", sample.Sample)
 app.add_typer(label.app, name="label")
 app.add_typer(train.app, name="train")
-app.command("rl")(grouped(rl.rl))
-app.command("imitate")(grouped(imitate.imitate))
-app.command("expert-iteration")(grouped(expert_iteration.expert_iteration))
+add(app, "rl", rl.RL)
+add(app, "imitate", imitate.Imitate)
+add(app, "expert-iteration", imitate.ExpertIteration)
 add(app, "score", score.Score)
 add(app, "select", select.Select)
 app.add_typer(search.app, name="search")

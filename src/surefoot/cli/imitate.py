@@ -1,201 +1,272 @@
-"""``surefoot imitate``: clone an expert's steps, or follow it on the policy's own states."""
+"""``surefoot imitate`` and ``surefoot expert-iteration``: policies fine-tuned in rounds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
+from pydantic import Field, model_validator
 
-from surefoot.cli import _options as o
-from surefoot.cli._rounds import Data, RoundsOptions
+from surefoot.cli import options as o
+from surefoot.cli.settings import Command, Flag, Group
+from surefoot.policies.prompts import PromptFormat
+from surefoot.rl.rounds_config import ExpertIterationConfig, ImitationConfig
 
 if TYPE_CHECKING:
-    from surefoot.protocols import Policy
+    from surefoot.protocols import Policy, StepScorer
     from surefoot.records import Problem
     from surefoot.rl.imitation import Expert
+    from surefoot.rl.rounds import RoundRow
+    from surefoot.rl.task import Task
     from surefoot.training.cloning import Demonstration
 
 EXACT = "lab-exact"
 """Name of the solver of the lab's world that makes no error."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class ImitateOptions(RoundsOptions):
-    """Whom to imitate, and where."""
-
-    traces: Annotated[
-        str | None, typer.Option("--traces", help="File of the expert's traces with steps, to clone.")
-    ] = None
-    labels: Annotated[
-        str | None, typer.Option("--labels", help="File of step labels: only good steps are cloned.")
-    ] = None
-    threshold: Annotated[
-        float, typer.Option("--threshold", min=0, max=1, help="A step with a value above this is good.")
-    ] = 0.5
-    expert: Annotated[
-        str | None,
-        typer.Option(
-            "--expert",
-            help=f"Policy to ask in the policy's own states: '{EXACT}', a checkpoint, a hub name or, with "
-            "--base-url, the server's model.",
-        ),
-    ] = None
-    base_url: o.BaseUrl = None
-    dialect: o.Dialect = "openai"
-    concurrency: o.Concurrency = 16
-    timeout: o.Timeout = 120.0
-    expert_chat: Annotated[
-        bool, typer.Option("--expert-chat", help="Put the expert's prompt through its chat template.")
-    ] = False
-    expert_temperature: Annotated[
-        float, typer.Option("--expert-temperature", min=0, help="Of the expert; 0 is greedy.")
-    ] = 0.0
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--stop", help=r"Text at which the expert stops, such as \n: one step a request; repeat."
-        ),
-    ] = None
-    samples: Annotated[int, typer.Option("--samples", min=1, help="Solutions a problem and round.")] = 1
-    after: Annotated[
-        str,
-        typer.Option(
-            "--after", help="States after the policy's first error: until_error (none of them) or all."
-        ),
-    ] = "until_error"
-    match: Annotated[
-        str,
-        typer.Option("--match", help="When other words are no error: exact (never), numbers, tolerance."),
-    ] = "exact"
-    beta: Annotated[
-        float,
-        typer.Option(
-            "--beta",
-            min=0,
-            max=1,
-            help="In round n this to the power n of the problems are the expert's to solve.",
-        ),
-    ] = 0.0
-    data: Data = "all"
+ROUNDS = Group(
+    title="Rounds",
+    names={
+        "problems": "--round-problems",
+        "batch_size": "--decode-batch",
+        "training.lora.rank": "--lora",
+        "training.lora.targets": "--lora-target",
+    },
+    omit=("training.seed",),  # the run's counts
+    transient=("batch_size",),
+)
 
 
-def imitate(options: ImitateOptions, reading: o.ReadingOptions) -> None:
+class RoundsCommand(Command):
+    """What both commands have: problems, a policy to start from, a run directory."""
+
+    problems: o.Problems
+    out: o.OutDirectory = Field(description="Run directory; `round-N` in it is a policy.")
+    policy: str = Field(
+        default="lab", description="Policy to start from: `lab`, a checkpoint directory or a hub name."
+    )
+    held_out: Annotated[str | None, o.INPUT] = Field(
+        default=None, description="File of problems to evaluate on after every round."
+    )
+    gold: o.Gold = ()
+    device: o.Device = "cpu"
+    prompt: PromptFormat = PromptFormat()
+    segment: o.Segment = "line"
+    grading: o.GradingSettings = o.GradingSettings()
+
+    @contextmanager
+    def task(self, problems: Sequence[Problem], scorer: StepScorer | None = None) -> Iterator[Task]:
+        """What is learned, with the grader and the verifiers open."""
+        from surefoot.cli._shared import read_all
+        from surefoot.records import Problem
+        from surefoot.rl.task import Task
+        from surefoot.segment import segmenter
+
+        with ExitStack() as stack:
+            yield Task(
+                problems=problems,
+                held_out=read_all(self.held_out, Problem) if self.held_out else (),
+                segmenter=segmenter(self.segment),
+                grader=stack.enter_context(self.grading.open()),
+                prompt=self.prompt,
+                scorer=scorer,
+                gold=stack.enter_context(o.open_verifiers(self.gold)) if self.gold else None,
+            )
+
+
+class ExpertSettings(o.PolicySettings):
+    """Who is imitated."""
+
+    name: Annotated[str | None, Flag(name="--expert")] = Field(  # type: ignore[assignment]
+        default=None,
+        description=f"Policy to ask in the policy's own states: `{EXACT}`, a checkpoint, a hub name or, with "
+        "`--base-url`, the server's model.",
+    )
+    chat: Annotated[bool, Flag(name="--expert-chat")] = Field(
+        default=False, description="Send the expert's prompt through its chat template."
+    )
+    temperature: Annotated[float, Flag(name="--expert-temperature")] = Field(
+        default=0.0, ge=0, description="Sampling temperature of the expert; 0 is greedy."
+    )
+    stop: tuple[str, ...] = Field(
+        default=(), description=r"Text at which the expert stops, such as `\n`: one step per request."
+    )
+
+    def policy(self, device: str) -> Policy:
+        """The expert."""
+        from surefoot.lab.solver import NoisySolver
+
+        if self.name == EXACT and not self.base_url:
+            return NoisySolver(error_rate=0.0, name=EXACT)
+        return self.open(chat=self.chat, device=device)
+
+
+class Imitate(RoundsCommand):
     """Train a policy to take an expert's steps: behaviour cloning of traces, or DAgger with an expert.
 
-    With `--traces` their steps are learned (with `--labels` the good ones), the problem and other steps are
-    read. With `--expert` the policy writes solutions, the expert says what it would have done at each step,
-    and that is learned; with both, the traces come first. Start a killed command again and it goes on where
-    it was.
+    With `--traces` the policy learns their steps (with `--labels` only the good ones). With `--expert` the
+    policy writes solutions, the expert says what it would have done at each step, and the policy learns that;
+    with both, the traces come first. If the command is stopped, the same command resumes.
 
     Example: `surefoot imitate --problems p.jsonl --traces solutions.jsonl --policy lab --out cloned`
 
     Example: `surefoot imitate --problems p.jsonl --expert lab-exact --rounds 4 --held-out test.jsonl
-    --gold lab --max-tokens 96 --out dagger`
+    --gold lab --out dagger`
     """
-    from surefoot.cli._pieces import file_inputs
-    from surefoot.cli._rounds import say_rounds
-    from surefoot.cli._shared import checked_options, choice, read_all, stages
-    from surefoot.errors import RunError
-    from surefoot.io import Run
-    from surefoot.records import Problem
-    from surefoot.rl.imitation import imitate as follow
-    from surefoot.rl.rounds_config import ImitationConfig
 
-    choice("--after", options.after, "until_error", "all")
-    if options.traces is None and options.expert is None:
-        raise RunError("there is nobody to imitate: give --traces, or --expert, or both")
-    if options.labels and not options.traces:
-        raise RunError("--labels are of --traces: give both")
-    names = ("samples", "after", "match", "beta", "data")
-    with checked_options():
-        mine = {name: getattr(options, name) for name in names}
-        config = ImitationConfig.model_validate(options.settings() | mine)
-    reading.prompt()  # refused before anything is read
-    problems = read_all(options.problems, Problem)
-    given = _demonstrations(options, problems)
-    resolved = {"rounds": config.decisive, **options.decisive(), **reading.decisive()}
-    resolved |= _asked_of_expert(options)
-    inputs = file_inputs(
-        problems=options.problems, traces=options.traces, labels=options.labels, held_out=options.held_out
+    traces: Annotated[str | None, o.INPUT] = Field(
+        default=None, description="File of the expert's traces with steps, to clone."
     )
-    with (
-        options.task(problems, reading) as task,
-        Run.open(options.out, command="imitate", config=resolved, inputs=inputs) as run,
-        stages() as progress,
-    ):
-        rows = follow(
-            run,
-            options.start_policy(),
-            task,
-            config,
-            progress,
-            demonstrations=given,
-            expert=_expert(options, reading),
-            device=options.device,
+    labels: Annotated[str | None, o.INPUT] = Field(
+        default=None, description="File of step labels: only good steps are cloned."
+    )
+    threshold: float = Field(
+        default=0.5, ge=0, le=1, description="A step with this value or a higher one is good."
+    )
+    expert: Annotated[ExpertSettings, Group(omit=("batch_size",))] = ExpertSettings()
+    rounds: Annotated[ImitationConfig, ROUNDS] = ImitationConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.traces is None and self.expert.name is None:
+            raise ValueError("there is nobody to imitate: give 'traces', or 'expert', or both")
+        if self.labels and not self.traces:
+            raise ValueError("'labels' are of 'traces': give both")
+        return self
+
+    def run(self) -> None:
+        """Clone, then follow the expert."""
+        from surefoot.cli._pieces import file_inputs
+        from surefoot.cli._shared import read_all, stages
+        from surefoot.io import Run
+        from surefoot.records import Problem
+        from surefoot.rl.imitation import imitate
+
+        problems = read_all(self.problems, Problem)
+        demonstrations = self._demonstrations(problems)
+        inputs = file_inputs(
+            problems=self.problems, traces=self.traces, labels=self.labels, held_out=self.held_out
         )
-    say_rounds(options.out, rows)
+        with (
+            self.task(problems) as task,
+            Run.open(self.out, command="imitate", config=self.resolved(), inputs=inputs) as run,
+            stages() as progress,
+        ):
+            rows = imitate(
+                run,
+                o.lab_policy(self.policy),
+                task,
+                self.rounds,
+                progress,
+                demonstrations=demonstrations,
+                expert=self._expert(),
+                device=self.device,
+            )
+        report_rounds(self.out, rows)
+
+    def _expert(self) -> Expert | None:
+        from surefoot.protocols import Sampling
+        from surefoot.rl.imitation import Expert
+
+        if self.expert.name is None:
+            return None
+        return Expert(
+            policy=self.expert.policy(self.device),
+            prompt=PromptFormat(template=self.prompt.template, chat=self.expert.chat),
+            sampling=Sampling(
+                temperature=self.expert.temperature,
+                max_tokens=self.rounds.max_tokens,
+                stop=tuple(map(o.unescaped, self.expert.stop)),
+            ),
+        )
+
+    def _demonstrations(self, problems: list[Problem]) -> list[Demonstration]:
+        """What is cloned of the files; the rest is counted on standard error."""
+        if self.traces is None:
+            return []
+        from surefoot.cli._shared import labelled, pair, read_all
+        from surefoot.labelling.expert import expert_traces
+        from surefoot.records import StepLabel, Trace
+        from surefoot.training.cloning import demonstrate, good_steps
+
+        traces = read_all(self.traces, Trace)
+        if self.labels:
+            items = labelled(problems, traces, read_all(self.labels, StepLabel))
+            cloned = [demonstrate(item.trace, good_steps(item, threshold=self.threshold)) for item in items]
+            if bare := sum(not one.steps for one in cloned):
+                typer.echo(f"{bare} traces left out: none of their steps is labelled good", err=True)
+            return [one for one in cloned if one.steps]
+        by_problem, left_out = expert_traces(item.trace for item in pair(problems, traces))
+        for reason, count in left_out.items():
+            typer.echo(f"{count} traces left out: {reason}", err=True)
+        return [demonstrate(trace) for of_problem in by_problem.values() for trace in of_problem]
 
 
-def _demonstrations(options: ImitateOptions, problems: list[Problem]) -> list[Demonstration]:
-    """What is cloned of the files; the rest is counted on standard error."""
-    if options.traces is None:
-        return []
-    from surefoot.cli._shared import labelled, pair, read_all
-    from surefoot.labelling.expert import expert_traces
-    from surefoot.records import StepLabel, Trace
-    from surefoot.training.cloning import demonstrate, good_steps
+class ExpertIteration(RoundsCommand):
+    """Train a policy on its own good solutions, in rounds (expert iteration, STaR, ReST-EM).
 
-    traces = read_all(options.traces, Trace)
-    if options.labels:
-        items = labelled(problems, traces, read_all(options.labels, StepLabel))
-        found = [demonstrate(item.trace, good_steps(item, threshold=options.threshold)) for item in items]
-        bare = sum(not one.steps for one in found)
-        if bare:
-            typer.echo(f"{bare} traces left out: no step of theirs is labelled good", err=True)
-        return [one for one in found if one.steps]
-    by_problem, left_out = expert_traces(item.trace for item in pair(problems, traces))
-    for reason, count in left_out.items():
-        typer.echo(f"{count} traces left out: {reason}", err=True)
-    return [demonstrate(trace) for of_problem in by_problem.values() for trace in of_problem]
+    In each round the policy writes solutions and learns from different ones with the correct answer. By the
+    answer alone, it also learns lucky answers after a wrong step; `--prm` or `--verifier` keep out solutions
+    with a bad step. Problems need an answer. If the command is stopped, the same command resumes.
+
+    Example: `surefoot expert-iteration --problems p.jsonl --policy lab --prm prm --threshold 0.5
+    --held-out test.jsonl --gold lab --out iterated`
+    """
+
+    judge: o.JudgeSettings = o.JudgeSettings()
+    rounds: Annotated[ExpertIterationConfig, ROUNDS] = ExpertIterationConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_threshold(cls, settings: Any) -> Any:
+        """A judge without a threshold has 0.5; without a judge there is nothing to compare."""
+        judge = settings.get("judge") or {}
+        rounds = settings.get("rounds") or {}
+        if isinstance(judge, dict) and isinstance(rounds, dict):
+            judged = bool(judge.get("names") or judge.get("verifier"))
+            return {
+                **settings,
+                "rounds": {**rounds, "threshold": rounds.get("threshold", 0.5) if judged else None},
+            }
+        return settings
+
+    def run(self) -> None:
+        """Sample, select and fine-tune."""
+        from surefoot.cli._pieces import file_inputs
+        from surefoot.cli._shared import read_all, stages
+        from surefoot.io import Run
+        from surefoot.records import Problem
+        from surefoot.rl.expert_iteration import iterate
+
+        problems = read_all(self.problems, Problem)
+        inputs = file_inputs(problems=self.problems, held_out=self.held_out) | self.judge.files()
+        with (
+            self.judge.open(self.device) as scorer,
+            self.task(problems, scorer) as task,
+            Run.open(self.out, command="expert-iteration", config=self.resolved(), inputs=inputs) as run,
+            stages() as progress,
+        ):
+            start = o.lab_policy(self.policy)
+            rows = iterate(run, start, task, self.rounds, progress, device=self.device)
+        report_rounds(self.out, rows)
 
 
-def _asked_of_expert(options: ImitateOptions) -> dict[str, Any]:
-    names = ("expert", "base_url", "dialect", "expert_chat", "expert_temperature", "stop", "threshold")
-    return {name: getattr(options, name) for name in names}
-
-
-def _expert(options: ImitateOptions, reading: o.ReadingOptions) -> Expert | None:
-    if options.expert is None:
-        return None
-    from surefoot.policies.prompts import PromptFormat
-    from surefoot.protocols import Sampling
-    from surefoot.rl.imitation import Expert
-
-    return Expert(
-        policy=_open(options, options.expert),
-        prompt=PromptFormat(template=reading.template, chat=options.expert_chat),
-        sampling=Sampling(
-            temperature=options.expert_temperature,
-            max_tokens=options.max_tokens,
-            stop=tuple(text.replace(r"\n", "\n").replace(r"\t", "\t") for text in options.stop or ()),
-        ),
-    )
-
-
-def _open(options: ImitateOptions, name: str) -> Policy:
-    from surefoot.cli._shared import open_policy
-    from surefoot.lab.solver import NoisySolver
-
-    if name == EXACT and not options.base_url:
-        return NoisySolver(error_rate=0.0, name=EXACT)
-    return open_policy(
-        name,
-        base_url=options.base_url,
-        dialect=options.dialect,
-        chat=options.expert_chat,
-        concurrency=options.concurrency,
-        timeout=options.timeout,
-        batch_size=options.decode_batch,
-        device=options.device,
-    )
+def report_rounds(out: Path, rows: Sequence[RoundRow]) -> None:
+    """A line per round on standard error: what was learned, the result, what was dropped."""
+    for row in rows:
+        parts = []
+        if row.round:
+            loss = "" if row.loss is None else f", loss {row.loss:.4f}"
+            parts.append(f"{row.drawn} solutions written, {row.decisions} steps learned{loss}")
+        if row.evaluation:
+            correct, wrong = row.evaluation.accuracy, row.evaluation.trace_error
+            parts.append(f"accuracy {correct:.1%}")
+            if wrong:
+                parts.append(f"trace error {wrong:.1%}")
+        if parts:
+            typer.echo(f"round {row.round}: {'; '.join(parts)}", err=True)
+        for reason, count in row.dropped.items():
+            typer.echo(f"  left out: {count} {reason}", err=True)
+    typer.echo(f"policy: {out / f'round-{rows[-1].round}'}", err=True)

@@ -5,20 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import typer
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from surefoot.answers import AnswerStyle
 from surefoot.cli.settings import Flag
+from surefoot.errors import RunError
 from surefoot.labels import Neutral
 from surefoot.scores import Aggregator
 
 if TYPE_CHECKING:
     from surefoot.answers import Grader
     from surefoot.models.scorer import CheckpointScorer
+    from surefoot.models.kinds.verifier_format import VerifierFormat
     from surefoot.protocols import Labeller, Policy, StepScorer
+
+M = TypeVar("M", bound=BaseModel)
 
 INPUT = Flag(transient=True)
 """A file: the manifest holds its hash, so the path does not matter."""
@@ -275,3 +287,28 @@ def lab_trunk(name: str) -> str | Path:
     from surefoot.lab.checkpoints import TRUNK
 
     return TRUNK if name == "lab" else name
+
+
+VerifierFormatFile = Annotated[
+    Path | None,
+    Field(description="JSON file with a verifier's texts (the fields of `VerifierFormat`); else ThinkPRM's."),
+    INPUT,
+]
+
+
+def verifier_format(path: Path | None) -> VerifierFormat:
+    """The texts of ``--format``, ThinkPRM's without. Raises ``RunError`` for a file that is none."""
+    from surefoot.models.kinds.verifier_format import VerifierFormat
+
+    return VerifierFormat() if path is None else settings_file("--format", path, VerifierFormat)
+
+
+def settings_file(option: str, path: str | Path, kind: type[M]) -> M:
+    """Settings from the JSON file of an option. Raises ``RunError``, which names option, file and field."""
+    try:
+        return kind.model_validate_json(Path(path).read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        message = first["msg"].removeprefix("Value error, ")
+        raise RunError(f"{option} {path}: {where + ': ' if where else ''}{message}") from error

@@ -2,74 +2,239 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
+from pydantic import Field, model_validator
 
-from surefoot.cli._options import ReadingOptions
-from surefoot.cli._rl_options import RLOptions
+from surefoot.cli import options as o
+from surefoot.cli.settings import Command, Flag, Group
+from surefoot.policies.prompts import PromptFormat
+from surefoot.rl.config import RLConfig
+from surefoot.scores import Aggregator
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from surefoot.records import Problem
     from surefoot.rl.log import RLLog, UpdateRow
+    from surefoot.rl.task import Server, Task
+
+_LAB_PROBLEMS, _LAB_HELD_OUT, _LAB_SEED = 2_000, 300, 1_000_000
+
+_MEMORY_AND_LOG = (
+    *("batch_size", "microbatch_tokens", "gradient_checkpointing", "checkpoint_every", "keep_samples"),
+    *("report_to", "updates"),
+)
+"""They change no result, beyond rounding; an unfinished run may be made longer or shorter."""
 
 
-def rl(options: RLOptions, reading: ReadingOptions) -> None:
+class RL(Command):
     """Train a policy by reinforcement learning on step rewards, on outcomes, or on both.
 
-    Step scores come from a reward model (`--prm`) or a rule (`--verifier`); the credit rule makes rewards
-    of them. Held-out problems are sampled every few updates; `--gold` counts wrong steps there by a rule that
-    the reward does not see. Guards watch for gaming and may end the run. Start a killed command again and it
-    goes on along the same curve. Several processes: `accelerate launch -m surefoot rl ...`
+    Step scores come from a reward model (`--prm`) or from rules (`--verifier`); the credit rule turns them
+    into rewards. `--credit` is a rule (outcome, summed, min-form, clip-delta, effective, implicit, mixed) or
+    a published method (grpo, process-grpo, step-ppo, pure, prime, pav), which also sets the advantage
+    estimator. Held-out problems are sampled every few updates; `--gold` counts wrong steps there by a rule
+    that the reward does not see. Guards watch for reward hacking and can end the run.
 
-    Example: `surefoot rl --credit min-form --verifier lab --gold lab --out rl` (the lab, some minutes)
+    If the command is stopped, the same command resumes and gives the same curve. On several processes:
+    `accelerate launch -m surefoot rl ...`
+
+    Example: `surefoot rl --credit min-form --verifier lab --gold lab --out rl`
 
     Example: `surefoot rl --credit pure --policy Qwen/Qwen2.5-Math-7B --prm Qwen/Qwen2.5-Math-PRM-7B
     --problems train.jsonl --chat --learning-rate 1e-6 --config rl.toml --out rl`
     """
-    from surefoot.cli._pieces import file_inputs
-    from surefoot.cli._rl_task import open_server, open_task
-    from surefoot.cli._shared import one_writer, stages
-    from surefoot.lab.checkpoints import POLICY
-    from surefoot.models.engine.causal import load_causal
-    from surefoot.models.loading import identifying_files
-    from surefoot.rl.loop import train_policy
 
-    config = options.settings()
-    decisive = config.decisive
-    del decisive["updates"]  # a run that is not finished may be made longer or shorter
-    resolved = {"rl": decisive, **options.decisive(), **reading.decisive()}
-    files = {"problems": options.problems, "held_out": options.held_out}
-    inputs = file_inputs(**{name: path for name, path in files.items() if path != "lab"})
-    inputs |= identifying_files(options.prm) if options.prm else {}
-    with (
-        open_task(options, reading, config.seed) as task,
-        one_writer(options.out, "rl", resolved, inputs) as run,
-        stages() as progress,
-    ):
-        task.check(config)
-        if run is not None and run.done("rl"):
-            _say_finished(options.out, run.result("rl"), config.updates)
-            return
-        start = POLICY if options.policy == "lab" else options.policy
-        model, tokenizer = load_causal(start, dtype=options.dtype, trust_remote_code=False)
+    out: o.OutDirectory = Field(description="Run directory; the trained policy is its folder `policy`.")
+    problems: Annotated[str, o.INPUT] = Field(
+        default="lab", description="File of problem records, or `lab`: problems of the lab's world."
+    )
+    held_out: Annotated[str | None, o.INPUT] = Field(
+        default=None, description="File of problems to evaluate on; else a share of the problems."
+    )
+    validation: float = Field(
+        default=0.1, ge=0, le=0.9, description="Share of the problems to hold out, without `--held-out`."
+    )
+    policy: str = Field(
+        default="lab", description="Policy to train: `lab`, a checkpoint directory or a hub name."
+    )
+    dtype: str = Field(
+        default="float32",
+        description="Type of the policy's weights: `float32`; with `--lora` also `bfloat16` or `auto`.",
+    )
+    device: o.Device = "cpu"
+    gold: o.Gold = ()
+    aggregate: Aggregator | Literal["sum"] = Field(
+        default="min", description="How step scores become the proxy that the curves show."
+    )
+    judge: Annotated[o.JudgeSettings, Group(title="Reward")] = o.JudgeSettings()
+    rl: Annotated[
+        RLConfig,
+        Group(
+            title="Training",
+            names={
+                "problems": "--round-problems",
+                "samples": "--samples -n",
+                "lora.rank": "--lora",
+                "lora.targets": "--lora-target",
+                "objective.kl.coefficient": "--kl",
+                "objective.mean": "--loss-mean",
+            },
+            omit=("guards", "online_prm", "critic"),
+            transient=_MEMORY_AND_LOG,
+        ),
+    ] = RLConfig()
+    process_weight: float | None = Field(
+        default=None, gt=0, description="Weight of step rewards that are mixed with the outcome."
+    )
+    outcome_weight: float | None = Field(
+        default=None, gt=0, description="Weight of the outcome that step rewards are mixed with."
+    )
+    prompt: PromptFormat = PromptFormat()
+    segment: o.Segment = "line"
+    grading: o.GradingSettings = o.GradingSettings()
+    base_url: str | None = Field(
+        default=None, description="vLLM server that writes the rollouts and takes new weights, with `/v1`."
+    )
+    server_model: str | None = Field(
+        default=None, description="The server's name for the policy, with `--base-url`."
+    )
+    concurrency: Annotated[int, Flag(transient=True)] = Field(
+        default=16, ge=1, description="Requests in flight at the server."
+    )
+    timeout: Annotated[float, Flag(transient=True)] = Field(
+        default=120.0, ge=1, description="Seconds for one call to the server, without its retries."
+    )
 
-        def show(done: int, total: int, _row: UpdateRow) -> None:
-            progress("rl", done, total)
+    @model_validator(mode="before")
+    @classmethod
+    def _mix(cls, settings: Any) -> Any:
+        """The weights go into the credit rule."""
+        weights = {name: settings.get(f"{name}_weight") for name in ("process", "outcome")}
+        weights = {name: weight for name, weight in weights.items() if weight is not None}
+        if not weights:
+            return settings
+        training = settings.get("rl")
+        credit = training.get("credit") if isinstance(training, dict) else None
+        if not isinstance(credit, dict):
+            raise ValueError(  # noqa: TRY004  (pydantic turns it into a refusal)
+                "the weights mix a credit rule with the outcome: give --credit"
+            )
+        return {**settings, "rl": {**training, "credit": {**credit, **weights}}}
 
-        model.to(options.device)
-        server = open_server(options, chat=reading.chat)
-        log = train_policy(model, tokenizer, task, config, options.out, server=server, progress=show)
-        if run is not None:
-            from surefoot.rl.report import write_report
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.base_url is None) != (self.server_model is None):
+            raise ValueError("'base_url' and 'server_model' go together: one needs the other")
+        return self
 
-            settings = config.model_dump(mode="json")
-            write_report(log, options.out / "report.html", samples=options.out / "samples", settings=settings)
-            run.finish("rl", {"updates": len(log.updates), "stopped": log.stopped})
-            _say(options.out, log)
+    def run(self) -> None:
+        """Train, evaluate and write the report."""
+        from surefoot.cli._pieces import file_inputs
+        from surefoot.cli._shared import one_writer, stages
+        from surefoot.models.engine.causal import load_causal
+        from surefoot.rl.loop import train_policy
+
+        files = {"problems": self.problems, "held_out": self.held_out}
+        inputs = file_inputs(**{name: path for name, path in files.items() if path != "lab"})
+        inputs |= self.judge.files()
+        with (
+            self._task() as task,
+            one_writer(self.out, "rl", self.resolved(), inputs) as run,
+            stages() as progress,
+        ):
+            task.check(self.rl)
+            if run is not None and run.done("rl"):
+                _report_finished(self.out, run.result("rl"), self.rl.updates)
+                return
+            start = o.lab_policy(self.policy)
+            model, tokenizer = load_causal(start, dtype=self.dtype, trust_remote_code=False)
+
+            def show(done: int, total: int, _row: UpdateRow) -> None:
+                progress("rl", done, total)
+
+            model.to(self.device)
+            log = train_policy(
+                model, tokenizer, task, self.rl, self.out, server=self._server(), progress=show
+            )
+            if run is not None:
+                from surefoot.rl.report import write_report
+
+                settings = self.rl.model_dump(mode="json")
+                write_report(log, self.out / "report.html", samples=self.out / "samples", settings=settings)
+                run.finish("rl", {"updates": len(log.updates), "stopped": log.stopped})
+                _report(self.out, log)
+
+    @contextmanager
+    def _task(self) -> Iterator[Task]:
+        """What is learned, with the grader and the verifiers open. Raises ``RunError``."""
+        from surefoot.rl.task import Task
+        from surefoot.segment import segmenter
+
+        train, held_out = self._problems()
+        with ExitStack() as stack:
+            yield Task(
+                problems=train,
+                held_out=held_out,
+                segmenter=segmenter(self.segment),
+                grader=stack.enter_context(self.grading.open()),
+                prompt=self.prompt,
+                scorer=stack.enter_context(self.judge.open(self.device)),
+                gold=stack.enter_context(o.open_verifiers(self.gold)) if self.gold else None,
+                aggregation=self.aggregate,
+            )
+
+    def _problems(self) -> tuple[list[Problem], list[Problem]]:
+        """Problems to train on, and held-out ones."""
+        from surefoot.cli._shared import is_held_out, read_all
+        from surefoot.errors import RunError
+        from surefoot.lab.world import generate_problems
+        from surefoot.records import Problem
+
+        separate = read_all(self.held_out, Problem) if self.held_out else []
+        if self.problems == "lab":
+            held_out = separate or generate_problems(_LAB_HELD_OUT, seed=_LAB_SEED)
+            return generate_problems(_LAB_PROBLEMS, seed=self.rl.seed, exclude=held_out), held_out
+        problems = read_all(self.problems, Problem)
+        if separate:
+            known = {problem.id for problem in separate}
+            training = [problem for problem in problems if problem.id not in known]
+            if overlap := len(problems) - len(training):
+                typer.echo(f"{overlap} problems are held out and not trained on", err=True)
+            return training, separate
+        held_out = [problem for problem in problems if is_held_out(problem.id, self.validation)]
+        if not held_out or len(held_out) == len(problems):
+            raise RunError(
+                f"--validation {self.validation:g} of {len(problems)} problems leaves one side empty"
+            )
+        known = {problem.id for problem in held_out}
+        return [problem for problem in problems if problem.id not in known], held_out
+
+    def _server(self) -> Server | None:
+        """The server that writes the rollouts, if there is one."""
+        from surefoot.policies.openai import OpenAIPolicy
+        from surefoot.rl.server_weights import ServerWeights
+        from surefoot.rl.task import Server
+
+        if self.base_url is None or self.server_model is None:
+            return None
+        policy = OpenAIPolicy(
+            model=self.server_model,
+            base_url=self.base_url,
+            mode="chat" if self.prompt.chat else "completions",
+            dialect="vllm",
+            concurrency=self.concurrency,
+            timeout_s=self.timeout,
+        )
+        publisher = ServerWeights(model=self.server_model, base_url=self.base_url)
+        return Server(policy=policy, publisher=publisher)
 
 
-def _say_finished(out: Path, result: dict[str, Any], updates: int) -> None:
+def _report_finished(out: Path, result: dict[str, Any], updates: int) -> None:
     """Raises ``RunError`` if more updates are wanted than there were: the checkpoint is gone."""
     from surefoot.errors import RunError
 
@@ -81,8 +246,8 @@ def _say_finished(out: Path, result: dict[str, Any], updates: int) -> None:
     typer.echo(f"{out} is finished already", err=True)
 
 
-def _say(out: Path, log: RLLog) -> None:
-    """What came of it, on standard error."""
+def _report(out: Path, log: RLLog) -> None:
+    """The findings, on standard error."""
     from surefoot.rl.report import findings
 
     for sentence in findings(log):

@@ -35,7 +35,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from inspect import Parameter, Signature, cleandoc
 from itertools import pairwise
@@ -79,7 +79,8 @@ class Group:
     title: str | None = None
     """Of the help panel; the field's name unless given."""
     names: Mapping[str, str] | None = None
-    """Option by field, dotted below nested settings, where it is not the field's own name."""
+    """Options by field, dotted below nested settings, where they are not the field's own name: ``--n``, or
+    ``--n -n`` with a short one."""
     omit: tuple[str, ...] = ()
     """Fields without an option, with all below them; ``--config`` and ``--set`` still reach them."""
     transient: tuple[str, ...] = ()
@@ -219,13 +220,13 @@ def build(
     """
     tree: dict[str, Any] = {}
     for key, value in (read_table(file) if file else {}).items():
-        _put(tree, _place(command, key), value, said=f"--config {file}: {key}")
+        _put(tree, _place(command, key, table=isinstance(value, dict)), value, said=f"--config {file}: {key}")
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not (name and equals):
             raise RunError(f"--set {assignment}: write NAME=VALUE")
         first, *rest = name.strip().split(".")
-        _put(tree, (*_place(command, first), *rest), _value(text), said=f"--set {name}")
+        _put(tree, (*_place(command, first, table=bool(rest)), *rest), _value(text), said=f"--set {name}")
     for path, given in flags.items():
         _put(tree, path, given, said=path[-1])
     try:
@@ -239,13 +240,19 @@ def explained(error: ValidationError, command: type[BaseModel]) -> Exception:
     options = options_of(command)
     first = error.errors(include_url=False)[0]
     place = tuple(part for part in first["loc"] if isinstance(part, str))
-    option = next((option for option in options if option.path == place[: len(option.path)]), None)
+    of_tag = first["type"] == "union_tag_invalid"
+    option = next(
+        (one for one in options if (one.path[:-1] if of_tag else one.path) == place[: len(one.path)]), None
+    )
     name = option.name if option else ".".join(place)
     if first["type"] == "missing":
         return typer.BadParameter(f"{name} is required", param_hint=name)
     if first["type"] == "literal_error":
         expected = first["ctx"]["expected"].replace("'", "")
         return RunError(f"{name} is {first['input']!r}; choose {expected}")
+    if of_tag:
+        expected = first["ctx"]["expected_tags"].replace("'", "")
+        return RunError(f"{name} is {first['ctx']['tag']!r}; choose {expected}")
     known = {option.path[-1]: option.name for option in reversed(options) if option.names}
     known |= {name.lstrip("-").replace("-", "_"): name for name in known.values()}
     message = re.sub(
@@ -342,7 +349,7 @@ def _fields(kind: Any) -> Iterator[_Field]:
 def _field(kind: type, name: str, annotation: Any, infos: tuple[FieldInfo, ...], default: Any) -> _Field:
     core, optional, metadata = _core(annotation)
     infos = (*infos, *(one for one in metadata if isinstance(one, FieldInfo)))
-    every = (*metadata, *(bound for info in infos for bound in info.metadata))
+    every = (*infos, *metadata, *(bound for info in infos for bound in info.metadata))
     described = next((info.description for info in infos if info.description), None)
     return _Field(name, core, optional, every, default, described or _described(kind, name))
 
@@ -403,25 +410,34 @@ def _options(
         value = field.default if default is None else getattr(default, field.name)
         below = ".".join(here[1:])
         if field.nested:
-            inner = (
-                next((one for one in field.metadata if isinstance(one, Group)), None) if not path else group
-            )
+            own = next((one for one in field.metadata if isinstance(one, Group)), None)
+            inner = group if path else own
             title = field.name.replace("_", " ").capitalize()
             inner = inner or Group()
-            inner = inner if inner.title else Group(**{**vars(inner), "title": title})
+            if path:
+                inner = replace(inner, title=f"{group.title}: {title.lower()}")
+            elif not inner.title:
+                inner = replace(inner, title=title)
             start = value if _is_settings(type(value)) else None
             before = f"{prefix or ''}{field.name}-" if field.optional else prefix
-            yield from _options(field.kind, start, here, inner, prefix=before)
+            first, *others = _options(field.kind, start, here, inner, prefix=before)
+            if field.optional and start is None:  # the option that asks for it says what it is
+                text = f"{field.description} {first.description}"
+                first = replace(first, default=None, description=" ".join(text.split()))
+            yield from (first, *others)
             continue
         flag = next((one for one in reversed(field.metadata) if isinstance(one, Flag)), Flag())
         if "*" in group.transient or below in group.transient:
-            flag = Flag(**{**vars(flag), "transient": True})
+            flag = replace(flag, transient=True)
         kind_of, repeated = _item(field.kind)
+        infos = (one for one in field.metadata if isinstance(one, FieldInfo))
+        tag = next((one.discriminator for one in infos if isinstance(one.discriminator, str)), None)
+        if tag:  # one of several classes: the option names it
+            here, kind_of, value = (*here, tag), str, getattr(value, tag, value)
+        omitted = any(below == one or below.startswith(f"{one}.") for one in group.omit)
         yield Option(
             path=here,
-            names=()
-            if path and any(f"{below}.".startswith(f"{name}.") for name in group.omit)
-            else _names((prefix or "") + field.name, below, flag, group, kind_of),
+            names=() if omitted else _names((prefix or "") + field.name, below, flag, group, kind_of),
             kind=str if flag.comma else kind_of,
             repeated=repeated and not flag.comma,
             default=None if prefix and value is REQUIRED else value,
@@ -437,7 +453,9 @@ def _names(field: str, below: str, flag: Flag, group: Group, kind: Any) -> tuple
         return ()
     if flag.argument:
         return (flag.metavar or field.upper(),)
-    long = (group.names or {}).get(below) or flag.name or f"--{field.replace('_', '-')}"
+    if below in (group.names or {}):
+        return tuple((group.names or {})[below].split())
+    long = flag.name or f"--{field.replace('_', '-')}"
     return (long, flag.short) if flag.short else (long,)
 
 
@@ -462,19 +480,23 @@ def _bounds(metadata: Sequence[Any]) -> str:
     )
 
 
-def _place(command: type[BaseModel], key: str) -> tuple[str, ...]:
-    """Where a name of ``--config`` or ``--set`` is: a field, an option's name, or a field of a group."""
+def _place(command: type[BaseModel], key: str, *, table: bool) -> tuple[str, ...]:
+    """Where a name of ``--config`` or ``--set`` is: a field, an option's name, or (first, if what it names is
+    a table) a field of a group."""
     key = key.replace("-", "_")
     if key in command.model_fields:
         return (key,)
     options = options_of(command)
-    for option in options:
-        if option.names and option.names[0].lstrip("-").replace("-", "_") == key:
-            return option.path
-    for option in options:
-        if key in option.path:
-            return option.path[: option.path.index(key) + 1]
-    raise RunError(f"there is no setting {key!r}; choose {', '.join(command.model_fields)}")
+    fields = [option.path[: option.path.index(key) + 1] for option in options if key in option.path]
+    names = [option.path for option in options if option.names and _key(option.names[0]) == key]
+    places = [*fields, *names] if table else [*names, *fields]
+    if not places:
+        raise RunError(f"there is no setting {key!r}; choose {', '.join(command.model_fields)}")
+    return places[0]
+
+
+def _key(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
 
 
 def _put(tree: dict[str, Any], path: Sequence[str], value: Any, *, said: str) -> None:
@@ -501,7 +523,7 @@ def _value(text: str) -> Any:
 
 
 def _filled(kind: Any, default: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` with the values of the instance ``default`` where it has none, in nested settings too."""
+    """``given``, and what the instance ``default`` has other than its class, in nested settings too."""
     known = {field.name: field for field in _fields(kind)}
     if unknown := [name for name in given if name not in known]:
         raise RunError(f"there is no setting {unknown[0]!r}; choose {', '.join(known)}")
@@ -515,6 +537,6 @@ def _filled(kind: Any, default: Any, given: Mapping[str, Any]) -> dict[str, Any]
             result[name] = given[name]
         elif field.nested and value is REQUIRED:
             result[name] = _filled(field.kind, None, {})
-        elif default is not None:
+        elif default is not None and value != field.default:
             result[name] = value
     return result

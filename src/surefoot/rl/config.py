@@ -11,6 +11,7 @@ from surefoot.rl.advantage import Advantage, Group, LeaveOneOut
 from surefoot.rl.credit import Credit, Outcome
 from surefoot.rl.guards import Guards
 from surefoot.rl.learner_config import CriticConfig, OnlinePRMConfig
+from surefoot.rl.presets import method_settings
 
 Mean = Literal["token", "sequence", "constant"]
 
@@ -157,6 +158,23 @@ class RLConfig(BaseModel):
         description="Trackers that also receive the curves, as accelerate names them: tensorboard, wandb, "
         "trackio ...",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _methods(cls, settings: Any) -> Any:
+        """A published method as ``credit.rule``, weights that mix a rule with the outcome, a KL of 0."""
+        if not isinstance(settings, dict):
+            return settings
+        settings = dict(settings)
+        credit = settings.get("credit")
+        if isinstance(credit, dict):
+            settings = method_settings(credit) | {k: v for k, v in settings.items() if k != "credit"}
+        objective = settings.get("objective")
+        if isinstance(objective, dict) and isinstance(objective.get("kl"), dict):
+            coefficient = objective["kl"].get("coefficient")
+            if coefficient is not None and float(coefficient) == 0:
+                settings["objective"] = {**objective, "kl": None}
+        return settings
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from surefoot.rl.advantage import Advantage, Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.credit import Credit, Effective, Implicit, MinForm, Mixed, Outcome, Summed
@@ -38,3 +40,24 @@ PRESETS: dict[str, Preset] = {
     "pav": Preset(credit=Effective(), advantage=Reinforce(), source="PAV, arXiv 2410.08146"),
 }
 """Methods by the name that the command line accepts."""
+
+
+def method_settings(credit: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a configuration whose ``credit`` names a rule or a published method.
+
+    ``process`` and ``outcome`` beside another rule than ``mixed`` mix it with the outcome by these weights.
+    """
+    credit = dict(credit)
+    settings: dict[str, Any] = {}
+    if preset := PRESETS.get(credit.get("rule", "")):
+        del credit["rule"]
+        credit = preset.credit.model_dump() | credit
+        settings = {"advantage": preset.advantage}
+        if preset.accuracy_band:
+            settings["accuracy_band"] = preset.accuracy_band
+    weights = {name: credit.pop(name) for name in ("process", "outcome") if name in credit}
+    if weights and credit.get("rule") == "mixed":
+        credit |= weights
+    elif weights:
+        credit = {"rule": "mixed", "of": credit, **weights}
+    return {"credit": credit, **settings}

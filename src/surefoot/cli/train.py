@@ -1,0 +1,539 @@
+"""``surefoot train``: reward models of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import typer
+from pydantic import Field, model_validator
+
+from surefoot.cli import options as o
+from surefoot.cli.settings import Command, Group, add
+from surefoot.labels import Neutral
+from surefoot.policies.prompts import PromptFormat
+from surefoot.scores import Aggregator
+from surefoot.training.config import (
+    ImplicitConfig,
+    OutcomeTargets,
+    StepTargets,
+    TrainingConfig,
+    VerifierConfig,
+)
+
+if TYPE_CHECKING:
+    from surefoot.models.card import CheckpointCard
+    from surefoot.models.kinds.classifier import RewardModel
+    from surefoot.protocols import LabelledTrace
+    from surefoot.records import LabelKind, StepLabel
+    from surefoot.training.critiques import TraceCritiques
+    from surefoot.training.examples import Example, TrainingItem
+
+app = typer.Typer(help="Train reward models.", no_args_is_help=True)
+
+TRAINING = Group(title="Training", names={"lora.rank": "--lora", "lora.targets": "--lora-target"})
+
+Progress = Callable[[int, int, float], None]
+"""Called with updates done, updates in all, and the loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    """Items ready for the loop, and what of the files was left out."""
+
+    items: Sequence[TrainingItem]
+    dropped: Mapping[str, int]
+    first: Mapping[str, str]
+    """First record of each reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """What is reported of a training."""
+
+    losses: Sequence[float]
+    tokens: int
+    dropped: Mapping[str, int]
+    remarks: Sequence[str] = field(default_factory=tuple)
+
+
+class TrainCommand(Command):
+    """What all kinds have: data, a directory for the checkpoint, a model to start from."""
+
+    problems: o.Problems
+    out: o.OutDirectory = Field(description="Directory for the checkpoint.")
+    base: str = Field(
+        default="lab",
+        description="Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub name.",
+    )
+    device: o.Device = "cpu"
+
+    def train(
+        self, kind: str, work: Callable[[Progress], TrainingResult], items: str, **inputs: str | None
+    ) -> None:
+        """Do ``work`` in the run directory ``out``, unless it is done there, and report the result.
+
+        ``items`` is the hash of the training data, which may have come through a pipe. Raises ``RunError`` if
+        ``out`` holds a run with other settings or inputs.
+        """
+        from surefoot.cli._pieces import file_inputs
+        from surefoot.cli._shared import one_writer, stages
+
+        settings = {**self.resolved(), "items": items}
+        files = file_inputs(problems=self.problems, **inputs)
+        with one_writer(self.out, f"train {kind}", settings, files) as run, stages() as progress:
+            if (self.out / "done" / "train.json").exists():
+                typer.echo(f"{self.out} is finished already", err=True)
+                return
+            result = work(lambda done, total, _loss: progress(f"train {kind}", done, total))
+            if run is None:
+                return
+            dropped = dict(result.dropped)
+            run.finish("train", {"updates": len(result.losses), "tokens": result.tokens, "dropped": dropped})
+        tail = result.losses[-50:]
+        mean = f"mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
+        typer.echo(
+            f"{self.out}: {', '.join([f'{len(result.losses)} updates', mean, *result.remarks])}", err=True
+        )
+
+
+class ClassifierCommand(TrainCommand):
+    """A trunk with a head that is read at the steps: PRMs and ORMs."""
+
+    prompt: PromptFormat = PromptFormat()
+    max_length: int = Field(
+        default=2048, ge=8, description="Tokens of a trace; later steps are left out and counted."
+    )
+    marker: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Text inserted after each step, at which its score is read, e.g. `<extra_0>`.",
+    )
+    validation: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.9,
+        description="Share of the problems to hold out; the weights that do best on them are saved.",
+    )
+
+    def card(self, training: TrainingConfig, **facts: Any) -> CheckpointCard:
+        """The card of the checkpoint to train."""
+        from surefoot.models.card import CheckpointCard
+        from surefoot.models.encoding import Encoding
+
+        encoding = Encoding(
+            template=self.prompt.template,
+            chat=self.prompt.chat,
+            system=self.prompt.system,
+            max_length=self.max_length,
+            marker=self.marker,
+        )
+        return CheckpointCard(encoding=encoding, base=self.base, frozen_trunk=training.freeze_trunk, **facts)
+
+    def split(self, items: list[LabelledTrace]) -> tuple[list[LabelledTrace], list[LabelledTrace]]:
+        """Training items, and those of the held-out problems, which are chosen by their ids alone.
+
+        Raises ``RunError`` if problems are to be held out and none, or every one, is.
+        """
+        from surefoot.cli._shared import is_held_out
+        from surefoot.errors import RunError
+
+        held_out = [item for item in items if is_held_out(item.problem.id, self.validation)]
+        training = [item for item in items if not is_held_out(item.problem.id, self.validation)]
+        if self.validation and not (training and held_out):
+            problems = len({item.problem.id for item in items})
+            raise RunError(
+                f"--validation {self.validation:g} of {problems} problems leaves nothing on one side"
+            )
+        return training, held_out
+
+    def fit(
+        self,
+        card: CheckpointCard,
+        training: TrainingConfig,
+        data: Callable[[RewardModel], TrainingData],
+        held_out: list[LabelledTrace],
+        targets: StepTargets | OutcomeTargets,
+    ) -> Callable[[Progress], TrainingResult]:
+        """What trains the model of ``card``."""
+
+        def work(progress: Progress) -> TrainingResult:
+            from surefoot.models.kinds.classifier import RewardModel
+            from surefoot.training.classifier import train
+            from surefoot.training.examples import build_examples
+
+            model = RewardModel.initialise(o.lab_trunk(self.base), card).to(self.device)
+            found = data(model)
+            validation: Sequence[Example] = []
+            if held_out:
+                encoding = model.card.encoding
+                validation = build_examples(model.tokenizer, encoding, held_out, targets).examples
+            report_dropped(found.dropped, found.first)
+            log = train(model, found.items, training, self.out, validation=validation, progress=progress)
+            remarks = []
+            if log.best:
+                remarks.append(f"held-out step AUC {log.best.auc:.4f} after update {log.best.update}")
+            if log.stopped:
+                remarks.append(log.stopped)
+            return TrainingResult(
+                losses=log.losses, tokens=log.tokens, dropped=found.dropped, remarks=remarks
+            )
+
+        return work
+
+
+class TrainPRM(ClassifierCommand):
+    """Train a process reward model: one score per step.
+
+    The labels say what it learns: correctness, values, or advantages (a score s then means 2 s - 1). If the
+    command is stopped, the same command resumes from the last checkpoint. On several processes: `accelerate
+    launch -m surefoot train prm ...`
+
+    Example: `surefoot train prm --problems p.jsonl --traces t.jsonl --labels l.jsonl --out prm`
+    """
+
+    traces: o.Traces | None = None
+    labels: o.Labels | None = None
+    pairs: Annotated[str | None, o.INPUT] = Field(
+        default=None, description="File of step pairs, for `--loss pairwise`."
+    )
+    neutral: Neutral = Field(
+        default="good",
+        description="What a label of 0 becomes: good, bad or no target (`drop`). With `--loss classes`: "
+        "whether the score counts the chance of neutral.",
+    )
+    hard: bool = Field(default=False, description="Train on 1[value > 0] instead of the value.")
+    up_to_first_error: bool = Field(default=False, description="No loss after the first bad step.")
+    linear: bool = Field(
+        default=False, description="With `--loss mse`: the output is the score, without a sigmoid."
+    )
+    aggregation: Aggregator = Field(
+        default="min", description="How step scores become one number, unless the user of the model says."
+    )
+    segment: o.Segment = Field(
+        default="line", description="How the prefixes of pairs are cut into steps, if there is a marker."
+    )
+    training: Annotated[TrainingConfig, TRAINING] = TrainingConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        loss = self.training.loss
+        if self.linear and loss == "classes":
+            raise ValueError("'linear' is a head with one output; 'loss' classes has three")
+        if loss == "classes" and self.neutral == "drop":
+            raise ValueError("'neutral' is 'drop'; with 'loss' classes choose good or bad")
+        if (loss == "pairwise") != (self.pairs is not None):
+            raise ValueError("'loss' pairwise and 'pairs' go together: one needs the other")
+        if (self.traces is None) != (self.labels is None) or (self.pairs is None and self.traces is None):
+            raise ValueError("give 'traces' and 'labels' (or 'pairs', with those two for 'validation' alone)")
+        return self
+
+    def run(self) -> None:
+        """Train on labels or pairs."""
+        from surefoot.cli._shared import checked_options, labelled, read_all
+        from surefoot.records import Problem, StepLabel, Trace, content_id
+        from surefoot.training.examples import check_kinds
+
+        classes = self.training.loss == "classes"
+        labels = read_all(self.labels, StepLabel) if self.labels else []
+        kinds = {label.kind for label in labels}
+        targets = StepTargets(
+            neutral="class" if classes else self.neutral,
+            hard=self.hard,
+            up_to_first_error=self.up_to_first_error,
+        )
+        with checked_options():
+            check_kinds(kinds, targets)
+        card = self.card(
+            self.training,
+            kind="prm",
+            aggregation=self.aggregation,
+            score_means=_meaning(kinds),
+            label_source=_sources(labels) or "pairs",
+            head="classes" if classes else "linear" if self.linear else "logit",
+            neutral=self.neutral if classes else "good",
+        )
+        items = (
+            labelled(read_all(self.problems, Problem), read_all(self.traces, Trace), labels)
+            if self.traces
+            else []
+        )
+        training, held_out = self.split(items)
+        data = self._pairs(self.pairs, held_out) if self.pairs else _of_traces(training, targets)
+        self.train(
+            "prm",
+            self.fit(card, self.training, data, held_out, targets),
+            content_id(*items),
+            traces=self.traces,
+            labels=self.labels,
+            pairs=self.pairs,
+        )
+
+    def _pairs(self, path: str, held_out: list[LabelledTrace]) -> Callable[[RewardModel], TrainingData]:
+        """What builds the data from a file of pairs, without those of held-out problems."""
+
+        def build(model: RewardModel) -> TrainingData:
+            from surefoot.cli._shared import read_all
+            from surefoot.records import Problem, StepPair
+            from surefoot.segment import segmenter
+            from surefoot.training.examples import build_pairs
+
+            excluded = {item.problem.id for item in held_out}
+            data = build_pairs(
+                model.tokenizer,
+                model.card.encoding,
+                read_all(self.problems, Problem),
+                [pair for pair in read_all(path, StepPair) if pair.problem_id not in excluded],
+                segmenter=segmenter(self.segment),
+                hard=self.hard,
+            )
+            return TrainingData(items=data.examples, dropped=data.dropped, first=data.first)
+
+        return build
+
+
+class TrainORM(ClassifierCommand):
+    """Train an outcome reward model on whether the traces' final answers are correct.
+
+    If the command is stopped, the same command resumes from the last checkpoint.
+
+    Example: `surefoot train orm --problems problems.jsonl --traces traces.jsonl --out orm`
+    """
+
+    traces: o.Traces
+    targets: Annotated[OutcomeTargets, Group(omit=("kind",))] = OutcomeTargets()
+    training: Annotated[TrainingConfig, Group(**{**vars(TRAINING), "omit": ("loss", "balance")})] = (
+        TrainingConfig()
+    )
+
+    def run(self) -> None:
+        """Train on outcomes."""
+        from surefoot.cli._shared import labelled, read_all
+        from surefoot.records import Problem, Trace, content_id
+
+        card = self.card(
+            self.training, kind="orm", aggregation="last", score_means="outcome", label_source="outcome"
+        )
+        items = labelled(read_all(self.problems, Problem), read_all(self.traces, Trace), [])
+        training, held_out = self.split(items)
+        data = _of_traces(training, self.targets)
+        work = self.fit(card, self.training, data, held_out, self.targets)
+        self.train("orm", work, content_id(*items), traces=self.traces)
+
+
+class TrainImplicit(TrainCommand):
+    """Train an implicit process reward model: a language model whose log-ratios reward each step.
+
+    It needs outcomes and no step labels (Yuan et al., arXiv 2412.01981). For a 7B model the paper's learning
+    rate is 5e-7. If the command is stopped, the same command resumes from the last checkpoint; the
+    reference's log-probabilities are cached until training is done.
+
+    Example: `surefoot train implicit --problems problems.jsonl --traces traces.jsonl --out iprm`
+    """
+
+    traces: o.Traces
+    prompt: PromptFormat = PromptFormat()
+    max_length: int = Field(
+        default=2048, ge=8, description="Tokens of a trace; later steps are left out and counted."
+    )
+    reference: str = Field(
+        default="base",
+        description="Model that rewards are measured against: `base`, `none` (uniform), a directory or a hub "
+        "name.",
+    )
+    beta: float = Field(default=0.05, gt=0, description="Reward per nat of log-ratio.")
+    read: Literal["step", "prefix"] = Field(
+        default="step", description="Score a step by its own reward, or by that of everything so far."
+    )
+    copy_reference: bool = Field(
+        default=True, description="Copy the reference into the checkpoint instead of noting its name."
+    )
+    training: Annotated[ImplicitConfig, TRAINING] = ImplicitConfig()
+
+    def run(self) -> None:
+        """Train on outcomes."""
+        from surefoot.cli._shared import pair, read_all
+        from surefoot.models.encoding import Encoding
+        from surefoot.records import Problem, Trace, content_id
+
+        encoding = Encoding(
+            template=self.prompt.template,
+            chat=self.prompt.chat,
+            system=self.prompt.system,
+            max_length=self.max_length,
+        )
+        items = pair(read_all(self.problems, Problem), read_all(self.traces, Trace))
+
+        def work(progress: Progress) -> TrainingResult:
+            import shutil
+
+            from surefoot.models.kinds.implicit import ImplicitPRM
+            from surefoot.models.engine.causal import CACHE
+            from surefoot.training.implicit import build_outcome_examples, train_implicit
+
+            prm = ImplicitPRM.initialise(
+                o.lab_trunk(self.base),
+                reference={"none": None, "base": "base"}.get(self.reference, o.lab_trunk(self.reference)),
+                beta=self.beta,
+                read=self.read,
+                encoding=encoding,
+                cache=self.out,
+            ).to(self.device)
+            prm.card = prm.card.model_copy(update={"base": self.base})
+            data = build_outcome_examples(prm, items)
+            report_dropped(data.dropped, data.first)
+            log = train_implicit(
+                prm,
+                data.examples,
+                self.training,
+                self.out,
+                with_reference=self.copy_reference,
+                progress=progress,
+            )
+            shutil.rmtree(self.out / CACHE, ignore_errors=True)
+            return TrainingResult(losses=log.losses, tokens=log.tokens, dropped=data.dropped)
+
+        self.train("implicit", work, content_id(*items), traces=self.traces)
+
+
+class TrainVerifier(TrainCommand):
+    """Train a generative verifier: a language model that criticises each step, then says yes or no.
+
+    It learns from the critiques whose verdicts can be read and all agree with the labels (ThinkPRM, arXiv
+    2504.16828); the others are counted by reason. If the command is stopped, the same command resumes from
+    the last checkpoint.
+
+    Example: `surefoot train verifier --problems p.jsonl --traces t.jsonl --labels l.jsonl
+    --critiques c.jsonl --base Qwen/Qwen2.5-1.5B-Instruct --out verifier`
+    """
+
+    base: str = Field(description="Language model to start from: a checkpoint directory or a hub name.")
+    traces: o.Traces
+    labels: Annotated[str, o.INPUT] = Field(
+        description="File of correctness labels, with which verdicts have to agree."
+    )
+    critiques: Annotated[str, o.INPUT] = Field(description="File of critiques (`surefoot label critiques`).")
+    format: o.VerifierFormatFile = None
+    max_tokens: int = Field(
+        default=4096, ge=1, description="Longest critique; longer ones are left out and counted."
+    )
+    neutral: Neutral = Field(
+        default="good",
+        description="What a label of 0 is: good, bad, or a reason to leave the trace out (`drop`).",
+    )
+    balance: bool = Field(
+        default=True, description="Use as many critiques of correct as of wrong solutions, instead of all."
+    )
+    training: Annotated[VerifierConfig, TRAINING] = VerifierConfig()
+
+    def run(self) -> None:
+        """Train on the critiques that agree with the labels."""
+        from surefoot.cli._shared import labelled, read_all
+        from surefoot.errors import TrainingError
+        from surefoot.records import Problem, StepLabel, Trace, content_id
+        from surefoot.training.critiques import TraceCritiques
+
+        form = o.verifier_format(self.format)
+        gold = [label for label in read_all(self.labels, StepLabel) if label.kind == "correctness"]
+        if not gold:
+            raise TrainingError(
+                f"{self.labels}: no label of kind 'correctness', which verdicts have to agree with"
+            )
+        items = labelled(read_all(self.problems, Problem), read_all(self.traces, Trace), gold)
+        texts = _critiques_of(items, read_all(self.critiques, TraceCritiques))
+
+        def work(progress: Progress) -> TrainingResult:
+            from surefoot.models.engine.causal import load_causal
+            from surefoot.training.critiques import build_critique_examples
+            from surefoot.training.sft import train_verifier
+
+            model, tokenizer = load_causal(o.lab_trunk(self.base), dtype="float32", trust_remote_code=False)
+            data = build_critique_examples(
+                tokenizer,
+                items,
+                texts,
+                form,
+                max_tokens=self.max_tokens,
+                neutral=self.neutral,
+                balance=self.balance,
+                seed=self.training.seed,
+            )
+            report_dropped(data.dropped)
+            log = train_verifier(
+                model.to(self.device),
+                tokenizer,
+                data.examples,
+                form,
+                self.training,
+                self.out,
+                base=self.base,
+                label_source=_sources(gold),
+                progress=progress,
+            )
+            used = f"{len(data.examples)} of {data.critiques} critiques"
+            return TrainingResult(losses=log.losses, tokens=log.tokens, dropped=data.dropped, remarks=[used])
+
+        self.train(
+            "verifier",
+            work,
+            content_id(texts, form.model_dump(), *items),
+            traces=self.traces,
+            labels=self.labels,
+            critiques=self.critiques,
+        )
+
+
+def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None = None) -> None:
+    """Count on standard error what is not trained on, with the first record of each reason if known."""
+    for reason, count in dropped.items():
+        where = f", first in {first[reason]}" if first else ""
+        typer.echo(f"left out: {count} {reason}{where}", err=True)
+
+
+def _of_traces(
+    items: list[LabelledTrace], targets: StepTargets | OutcomeTargets
+) -> Callable[[RewardModel], TrainingData]:
+    """What builds the data of a model from labelled traces."""
+
+    def build(model: RewardModel) -> TrainingData:
+        from surefoot.training.examples import build_examples
+
+        data = build_examples(model.tokenizer, model.card.encoding, items, targets)
+        return TrainingData(items=data.examples, dropped=data.dropped, first=data.first)
+
+    return build
+
+
+def _meaning(kinds: set[LabelKind]) -> LabelKind:
+    """What the scores mean; mixed labels, which is reported, count as correctness."""
+    if len(kinds) > 1:
+        typer.echo(f"labels of several kinds are mixed: {', '.join(sorted(kinds))}", err=True)
+        return "correctness"
+    return next(iter(kinds), "value")
+
+
+def _sources(labels: list[StepLabel]) -> str:
+    return ", ".join(sorted({label.source for label in labels}))
+
+
+def _critiques_of(items: list[LabelledTrace], critiques: list[TraceCritiques]) -> list[list[str]]:
+    """The critiques of each item; those of unknown traces, and traces without any, are counted."""
+    of_trace: dict[str, list[str]] = {item.trace.id: [] for item in items}
+    strays = 0
+    for record in critiques:
+        if record.trace_id in of_trace:
+            of_trace[record.trace_id] += record.texts
+        else:
+            strays += len(record.texts)
+    if strays:
+        typer.echo(f"{strays} critiques skipped: their 'trace_id' is in no usable trace", err=True)
+    if bare := sum(not texts for texts in of_trace.values()):
+        typer.echo(f"{bare} traces have no critique", err=True)
+    return [of_trace[item.trace.id] for item in items]
+
+
+add(app, "prm", TrainPRM)
+add(app, "orm", TrainORM)
+add(app, "implicit", TrainImplicit)
+add(app, "verifier", TrainVerifier)
