@@ -26,8 +26,8 @@ from surefoot.scores import Aggregator
 
 if TYPE_CHECKING:
     from surefoot.answers import Grader
-    from surefoot.models.scorer import CheckpointScorer
     from surefoot.models.kinds.verifier_format import VerifierFormat
+    from surefoot.models.scorer import CheckpointScorer
     from surefoot.protocols import Labeller, Policy, StepScorer
 
 M = TypeVar("M", bound=BaseModel)
@@ -209,13 +209,14 @@ class PRMSettings(Settings):
         """The reward model. Raises ``CheckpointError``."""
         from surefoot.models.loading import load_prm
 
-        return load_prm(self.names[0], family=self.family, calibrated=self.calibrated, device=device)
+        names = one_or_all(self.names)
+        return load_prm(names, family=self.family, calibrated=self.calibrated, device=device)
 
     def files(self) -> dict[str, Path]:
         """What identifies it, for a run's manifest."""
         from surefoot.models.loading import identifying_files
 
-        return identifying_files(self.names[0])
+        return identifying_files(one_or_all(self.names))
 
 
 class JudgeSettings(Settings):
@@ -273,6 +274,11 @@ def open_verifiers(names: Sequence[str]) -> Iterator[Labeller]:
             if isinstance(one, AbstractContextManager):
                 stack.enter_context(one)
         yield VerifierLabeller(verifiers=tuple(opened))
+
+
+def one_or_all(names: Sequence[str]) -> str | Sequence[str]:
+    """One name alone, several as they are: an ensemble has more than one."""
+    return names[0] if len(names) == 1 else names
 
 
 def lab_policy(name: str) -> str | Path:

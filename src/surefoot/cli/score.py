@@ -30,8 +30,9 @@ class Score(Command):
     Example: `surefoot score -m prm --problems problems.jsonl --traces traces.jsonl --out scores.jsonl`
     """
 
-    model: Annotated[str, Flag(short="-m")] = Field(
-        description="Checkpoint directory, hub name or URL of a reward model."
+    models: Annotated[tuple[str, ...], Flag(name="--model", short="-m")] = Field(
+        min_length=1,
+        description="Checkpoint directory, hub name or URL of a reward model; several are an ensemble.",
     )
     problem: str | None = Field(default=None, description="One problem's text.")
     solution: str = Field(default="-", description="One solution's text; `-` reads standard input.")
@@ -65,7 +66,7 @@ class Score(Command):
         from surefoot.models.loading import load_prm
 
         scorer = load_prm(
-            self.model,
+            o.one_or_all(self.models),
             device=self.device,
             family=self.family,
             reference=self.reference,
@@ -127,7 +128,9 @@ class Score(Command):
             unscored += sum(None in record.scores for record in records)
             return records
 
-        inputs = file_inputs(problems=self.problems, traces=self.traces) | identifying_files(self.model)
+        inputs = file_inputs(problems=self.problems, traces=self.traces) | identifying_files(
+            o.one_or_all(self.models)
+        )
         written = in_pieces(
             self.out,
             StepScores,

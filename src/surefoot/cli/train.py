@@ -368,8 +368,8 @@ class TrainImplicit(TrainCommand):
         def work(progress: Progress) -> TrainingResult:
             import shutil
 
-            from surefoot.models.kinds.implicit import ImplicitPRM
             from surefoot.models.engine.causal import CACHE
+            from surefoot.models.kinds.implicit import ImplicitPRM
             from surefoot.training.implicit import build_outcome_examples, train_implicit
 
             prm = ImplicitPRM.initialise(

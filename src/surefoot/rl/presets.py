@@ -55,7 +55,7 @@ def method_settings(credit: Mapping[str, Any]) -> dict[str, Any]:
         settings = {"advantage": preset.advantage}
         if preset.accuracy_band:
             settings["accuracy_band"] = preset.accuracy_band
-    weights = {name: credit.pop(name) for name in ("process", "outcome") if name in credit}
+    weights: dict[str, Any] = {name: credit.pop(name) for name in ("process", "outcome") if name in credit}
     if weights and credit.get("rule") == "mixed":
         credit |= weights
     elif weights:
