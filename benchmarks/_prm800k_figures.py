@@ -12,7 +12,7 @@ import numpy as np
 from _prm800k_rows import SEED, StepLists, first_bad, halves, rated_rows
 from numpy.typing import NDArray
 
-from surefoot.evaluation.steps import best_threshold, processbench_f1
+from surefoot.evaluation.benchmarks import best_threshold, processbench_f1
 from surefoot.protocols import LabelledTrace
 from surefoot.stats import Interval, Resample, bootstrap_statistic, roc_auc, roc_auc_within
 

@@ -21,9 +21,14 @@ from pathlib import Path
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker
-from surefoot.evaluation.best_of_n import BestOfNResult, SelectorCurve, evaluate_best_of_n
-from surefoot.evaluation.best_of_n_findings import findings
-from surefoot.evaluation.pools import grade_stored, judged_candidates
+from surefoot.evaluation import (
+    BestOfNResult,
+    SelectorCurve,
+    best_of_n_findings,
+    evaluate_best_of_n,
+    grade_stored,
+    judged_candidates,
+)
 from surefoot.formats import read_candidate_pool
 from surefoot.records import StepScores
 from surefoot.stats import Interval
@@ -65,7 +70,7 @@ def table(result: BestOfNResult) -> None:
             )
     for reason, count in result.dropped.items():
         print(f"left out: {count} {reason}")
-    print(*findings(result), sep="\n", end="\n\n")
+    print(*best_of_n_findings(result), sep="\n", end="\n\n")
 
 
 def figures(pool: str, result: BestOfNResult) -> list[dict[str, object]]:

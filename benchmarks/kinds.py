@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.evaluation.steps import best_threshold, first_error_below, harmonic_mean
+from surefoot.evaluation.benchmarks import best_threshold, first_error_below, harmonic_mean
 from surefoot.io import Run
 from surefoot.lab import POLICY
 from surefoot.policies import TransformersPolicy

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from surefoot import __version__
-from surefoot.evaluation.pools import sizes_up_to
+from surefoot.evaluation import sizes_up_to
 from surefoot.io import read_records
 from surefoot.quickstart import MODELS, READINGS, RULES, QuickstartConfig, ScoredTraces, accuracy_curves
 from surefoot.records import Problem, StepScores, Trace

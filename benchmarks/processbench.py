@@ -23,13 +23,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from surefoot import __version__
-from surefoot.evaluation.processbench import (
+from surefoot.evaluation import open_systems
+from surefoot.evaluation.benchmarks import (
     ProcessBenchEvaluation,
     ProcessBenchScore,
     evaluate_processbench,
     processbench_cases,
 )
-from surefoot.evaluation.step_scores import open_systems
 from surefoot.formats import read_processbench
 from surefoot.protocols import ProblemTrace
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.evaluation.steps import processbench_f1
+from surefoot.evaluation.benchmarks import processbench_f1
 from surefoot.lab import TRUNK, Difficulty, ExactLabeller, NoisySolver, critic, generate_problems
 from surefoot.models import GenerativeVerifier, VerifierFormat, load_verifier
 from surefoot.policies import sample_traces

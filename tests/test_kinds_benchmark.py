@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.evaluation.steps import processbench_f1
+from surefoot.evaluation.benchmarks.first_errors import processbench_f1
 from surefoot.lab.checkpoints import POLICY
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surefoot.evaluation.steps import best_threshold, processbench_f1
+from surefoot.evaluation.benchmarks.first_errors import best_threshold, processbench_f1
 from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace

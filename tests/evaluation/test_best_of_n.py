@@ -7,9 +7,12 @@ import pytest
 from surefoot.answers import AnswerChecker
 from surefoot.errors import ScoreError
 from surefoot.evaluation.best_of_n import BestOfNResult, evaluate_best_of_n
-from surefoot.evaluation.best_of_n_findings import findings, lost_sizes
-from surefoot.evaluation.best_of_n_report import write_best_of_n_report
-from surefoot.evaluation.figures import side_by_side_figure
+from surefoot.evaluation.best_of_n_report import (
+    best_of_n_findings,
+    lost_sizes,
+    side_by_side_figure,
+    write_best_of_n_report,
+)
 from surefoot.evaluation.pools import judged_candidates
 from surefoot.records import Step, StepScores, Trace, Usage
 
@@ -108,7 +111,7 @@ def test_unknown_tokens_are_said_and_not_zero():
 
 
 def test_the_sentences_say_where_majority_wins(result):
-    sentences = findings(result)
+    sentences = best_of_n_findings(result)
     assert sentences[0].startswith("6 problems. Of 4 samples, at least one is right for 83.3% (pass@4)")
     assert lost_sizes(result.curve("bad best-of-N min"))[-1] == 4
     [against] = [s for s in sentences if s.startswith("Majority beats bad as read by best-of-N min at N = ")]

@@ -20,7 +20,7 @@ from surefoot.errors import LabelError, SurefootError
 from surefoot.evaluation.label_audit import audit_labels
 from surefoot.evaluation.label_report import write_label_report
 from surefoot.evaluation.label_sets import by_rater, label_set
-from surefoot.evaluation.labels import Confusion, label_noise
+from surefoot.evaluation.label_truth import Confusion, label_noise
 from surefoot.io import write_records
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller

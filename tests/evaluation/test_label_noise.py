@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.labels import label_noise
+from surefoot.evaluation.label_truth import label_noise
 
 TRACES = st.lists(st.lists(st.sampled_from([-1.0, 1.0]), max_size=5), max_size=6)
 

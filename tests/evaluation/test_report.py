@@ -4,7 +4,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from surefoot.evaluation.report import Report, curve_figure
+from surefoot.evaluation.plots import curve_figure
+from surefoot.evaluation.report import Report
 from surefoot.stats.intervals import Interval
 
 VOID = {"meta", "br", "img", "hr", "link", "input"}

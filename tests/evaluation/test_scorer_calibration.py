@@ -8,8 +8,12 @@ import pytest
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.label_sets import LabelSet, label_set
-from surefoot.evaluation.scorer_calibration import CalibrationAudit, audit_calibration
-from surefoot.evaluation.scorer_calibration_report import findings, write_calibration_report
+from surefoot.evaluation.scorer_calibration import (
+    CalibrationAudit,
+    audit_calibration,
+    findings,
+    write_calibration_report,
+)
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import labelled_system, open_systems, scored_system
 from surefoot.formats import read_processbench

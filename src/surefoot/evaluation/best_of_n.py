@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation._plain import plain
 from surefoot.evaluation.pools import (
     Candidates,
     FloatArray,
@@ -23,6 +22,7 @@ from surefoot.evaluation.pools import (
     require_ceiling,
     sizes_up_to,
 )
+from surefoot.evaluation.report import to_json
 from surefoot.records import StepScores, Trace
 from surefoot.scores import AGGREGATORS, Aggregator, complete_scores
 from surefoot.stats.bootstrap import bootstrap_mean
@@ -91,7 +91,7 @@ class BestOfNResult:
 
     def to_json(self) -> dict[str, Any]:
         """Every number as plain JSON; NaN becomes null."""
-        data: dict[str, Any] = plain(self)
+        data: dict[str, Any] = to_json(self)
         return data
 
 
@@ -115,7 +115,7 @@ def evaluate_best_of_n(
     chosen = sorted(set(sizes or sizes_up_to(smallest)))
     if chosen[0] < 1 or chosen[-1] > smallest:
         raise ScoreError(f"sizes must lie between 1 and {smallest}, the fewest candidates, not {chosen}")
-    study = _Study(groups, chosen, draws=draws, bootstrap=bootstrap, seed=seed)
+    study = _PoolCurves(groups, chosen, draws=draws, bootstrap=bootstrap, seed=seed)
     curves = [study.curve(CEILING, "pass"), study.curve(MAJORITY, "majority")]
     counts = {}
     for name, records in scores.items():
@@ -149,7 +149,7 @@ def evaluate_best_of_n(
     )
 
 
-class _Study:
+class _PoolCurves:
     """What the curves share: pools, sizes, the two baselines, tokens."""
 
     def __init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from surefoot.errors import LabelError
 from surefoot.evaluation.label_sets import LabelCost, LabelCounts, LabelSet, label_set
 from surefoot.evaluation.label_truth import AgainstTruth, against_truth
+from surefoot.evaluation.report import to_json
 from surefoot.labels import LabelRule, first_error
 from surefoot.records import StepLabel, Trace
 from surefoot.stats.bootstrap import bootstrap_statistic
@@ -97,7 +97,8 @@ class LabelAudit:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a JSON file; an undefined number (NaN) is ``null``."""
-        return {key: _plain(value) for key, value in dataclasses.asdict(self).items()}
+        data: dict[str, Any] = to_json(self)
+        return data
 
 
 def audit_labels(
@@ -248,11 +249,3 @@ def _check(
     twice = [trace for trace, count in Counter(trace.id for trace in traces).items() if count > 1]
     if twice:
         raise LabelError(f"{len(twice)} trace ids occur twice, first {twice[0]}; keep one trace of each id")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

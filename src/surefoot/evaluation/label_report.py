@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from surefoot.evaluation.label_audit import LabelAudit, Source
-from surefoot.evaluation.label_figures import (
-    FURTHEST,
-    Judged,
-    matrix_figure,
-    offset_figure,
-    position_figure,
-    reliability_figure,
-)
+from surefoot.evaluation.label_truth import PARTS, AgainstTruth
+from surefoot.evaluation.plots import heat_map, legend, line_style, new_figure, reliability_figure
 from surefoot.evaluation.report import Report
 from surefoot.stats.intervals import Cell, Interval
 from surefoot.stats.rater_agreement import Agreement
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Judged = tuple[str, AgainstTruth]
+"""A source of labels, and how it agrees with the truth."""
 
 T = TypeVar("T")
 
@@ -101,7 +102,7 @@ def _steps(report: Report, judged: Sequence[Judged]) -> None:
         ],
         "By position in the trace; labels.json has the counts for each step index",
     )
-    report.figure(position_figure(judged), "Precision and recall of bad steps by position in the trace.")
+    report.figure(_fifths_figure(judged), "Precision and recall of bad steps by position in the trace.")
 
 
 def _first_errors(report: Report, judged: Sequence[Judged]) -> None:
@@ -122,7 +123,7 @@ def _first_errors(report: Report, judged: Sequence[Judged]) -> None:
     }
     _table(report, columns, judged, "Traces by where the source and the truth see the first bad step")
     report.figure(
-        offset_figure(judged),
+        _offset_figure(judged),
         "Called minus true index of the first error, over traces where both have one; "
         f"beyond {FURTHEST} drawn as {FURTHEST}.",
     )
@@ -150,7 +151,7 @@ def _soft_values(report: Report, judged: Sequence[Judged]) -> None:
         ranks: list[list[Cell]] = [[name, v.auc, v.auc_within_position] for name, v in soft.items()]
         report.table(["source", "AUC", "AUC within position"], ranks, "Do good steps have the higher values?")
         curves = {name: values.calibration for name, values in soft.items()}
-        report.figure(reliability_figure(curves), "Reliability of the values.")
+        report.figure(reliability_figure({"": curves}), "Reliability of the values.")
     errors = {name: found.values for name, found in judged if found.values}
     if errors:
         report.heading("Values against true values")
@@ -198,10 +199,58 @@ def _agreement(report: Report, audit: LabelAudit) -> None:
             "All sources together, without the truth",
         )
     if len(audit.pairs) > 1:
-        report.figure(matrix_figure(audit), "Cohen's kappa of good and bad steps.")
+        report.figure(_kappa_figure(audit), "Cohen's kappa of good and bad steps.")
 
 
 def _table(
     report: Report, columns: Mapping[str, Callable[[T], Cell]], items: Iterable[T], caption: str
 ) -> None:
     report.table(list(columns), [[cell(item) for cell in columns.values()] for item in items], caption)
+
+
+FURTHEST = 6
+"""Offsets of the first error beyond this are drawn as this."""
+
+
+def _fifths_figure(judged: Sequence[Judged]) -> Figure:
+    """Precision and recall of bad steps in each fifth of the traces."""
+    figure, axes = new_figure("fifth of the trace", "share", lines=len(judged) + 2)
+    fifths = list(range(1, PARTS + 1))
+    for number, (name, found) in enumerate(judged):
+        counts = [found.by_fifth[fifth] for fifth in range(PARTS)]
+        look = line_style(number)
+        axes.plot(fifths, [c.precision for c in counts], **look, label=name)
+        axes.plot(fifths, [c.recall for c in counts], **look, linestyle="--")
+    axes.plot([], [], color="#888888", label="precision")
+    axes.plot([], [], color="#888888", linestyle="--", label="recall")
+    axes.set_xticks(fifths)
+    axes.set_ylim(-0.02, 1.02)
+    legend(figure)
+    return figure
+
+
+def _offset_figure(judged: Sequence[Judged]) -> Figure:
+    """Share of traces by called minus true index of the first error, where both have one."""
+    figure, axes = new_figure(
+        "called minus true index of the first error", "share of traces", lines=len(judged)
+    )
+    places = range(-FURTHEST, FURTHEST + 1)
+    for number, (name, found) in enumerate(judged):
+        counts = dict.fromkeys(places, 0)
+        for offset, count in found.first_error.offsets.items():
+            counts[max(-FURTHEST, min(FURTHEST, offset))] += count
+        total = sum(counts.values())
+        shares = [count / total if total else math.nan for count in counts.values()]
+        axes.plot(places, shares, **line_style(number), label=name)
+    axes.set_xticks(list(places))
+    legend(figure)
+    return figure
+
+
+def _kappa_figure(audit: LabelAudit) -> Figure:
+    """Cohen's kappa of the steps between every two sources."""
+    names = list(dict.fromkeys(name for pair in audit.pairs for name in (pair.first, pair.second)))
+    kappa = {(pair.first, pair.second): pair.kappa.value for pair in audit.pairs}
+    kappa |= {(second, first): value for (first, second), value in kappa.items()}
+    rows = [[1.0 if a == b else kappa[a, b] for b in names] for a in names]
+    return heat_map(rows, names, names, "Cohen's kappa", low=-1, high=1)

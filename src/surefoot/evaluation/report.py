@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import BaseModel
 
 from surefoot.io.atomic import atomic_file
-from surefoot.stats.intervals import Cell, Interval, format_cell
+from surefoot.stats.intervals import Cell, format_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,9 +36,28 @@ figure { margin: 1.5rem 0; }
 figure svg { max-width: 100%; height: auto; background: #ffffff; border-radius: .3rem; }
 """
 
-# Okabe and Ito's colours, which stay apart for colour-blind readers
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One table; rows are as long as ``headers``, floats and intervals print as ``spec`` says."""
+
+    caption: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    spec: str = ".4g"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of a report, for the page and for the terminal."""
+
+    title: str
+    about: str
+    findings: Sequence[str]
+    """One plain sentence each, whichever way it went."""
+    tables: Sequence[Table]
+    figures: Sequence[tuple[Callable[[], Figure], str]]
+    """How each is drawn, and its caption."""
 
 
 class Report:
@@ -83,6 +106,17 @@ class Report:
         svg = _svg(figure, prefix=f"f{self._figures}-", label=caption)
         return self._add(f"<figure>\n{svg}\n<figcaption>{escape(caption)}</figcaption></figure>")
 
+    def section(self, section: Section) -> Self:
+        """Add a heading, what it is about, the findings, the figures and the tables."""
+        self.heading(section.title).text(section.about)
+        for finding in section.findings:
+            self.text(finding)
+        for draw, caption in section.figures:
+            self.figure(draw(), caption)
+        for table in section.tables:
+            self.table(table.headers, table.rows, table.caption, spec=table.spec)
+        return self
+
     def html(self) -> str:
         """The whole page."""
         title = escape(self._title)
@@ -102,38 +136,6 @@ class Report:
     def _add(self, part: str) -> Self:
         self._parts.append(part)
         return self
-
-
-def curve_figure(
-    curves: Mapping[str, Mapping[int, Interval]], *, xlabel: str = "samples (N)", ylabel: str = "accuracy"
-) -> Figure:
-    """Accuracy against the number of samples on a log2 axis: one line a name, its interval shaded.
-
-    Raises ``ValueError`` if there is no curve, a curve is empty, or a size is below 1.
-    """
-    from matplotlib.figure import Figure as NewFigure
-    from matplotlib.ticker import NullLocator
-
-    sizes = sorted({size for curve in curves.values() for size in curve})
-    if not sizes or sizes[0] < 1 or not all(curves.values()):
-        raise ValueError("'curves' needs at least one point in each curve, at sizes of 1 or more")
-    figure = NewFigure(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for number, (name, curve) in enumerate(curves.items()):
-        colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
-        x = sorted(curve)
-        axes.fill_between(
-            x, [curve[n].low for n in x], [curve[n].high for n in x], color=colour, alpha=0.15, lw=0
-        )
-        axes.plot(x, [curve[n].value for n in x], color=colour, marker=marker, markersize=5, label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    return figure
 
 
 def _svg(figure: Figure, *, prefix: str, label: str) -> str:
@@ -160,3 +162,16 @@ def _cell(tag: str, value: Cell, numeric: bool, spec: str) -> str:
 def _is_numeric(cells: Sequence[Cell]) -> bool:
     known = [cell for cell in cells if cell is not None]
     return bool(known) and not any(isinstance(cell, str) for cell in known)
+
+
+def to_json(value: Any) -> Any:
+    """``value`` as JSON data, through data classes, records, mappings and lists; NaN becomes ``None``."""
+    if is_dataclass(value):
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, BaseModel):
+        return to_json(value.model_dump())
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation._plain import plain
 from surefoot.evaluation.label_sets import LabelSet
+from surefoot.evaluation.plots import position_figure, reliability_figure
+from surefoot.evaluation.report import Report, to_json
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.models.kinds.calibrated import Calibration as Fitted
@@ -25,7 +27,7 @@ from surefoot.models.kinds.calibrated import fit_calibration
 from surefoot.records import Trace
 from surefoot.stats.bootstrap import bootstrap_totals
 from surefoot.stats.calibration import Binning, Reliability, reliability, reliability_by
-from surefoot.stats.intervals import Interval
+from surefoot.stats.intervals import Cell, Interval
 
 FloatArray = NDArray[np.float64]
 
@@ -39,7 +41,7 @@ PARTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class CalibrationEstimate:
     """Reliability with 95 % intervals over problems; bins are those of the data, kept in every draw.
 
     Chance lifts an ECE, in a resample more than in the data, so its interval sits high.
@@ -57,8 +59,8 @@ class FitResult:
     kind: MapKind
     fitted: Fitted
     """The map, and what it was fitted on: what ``calibration.json`` holds."""
-    before: Measured
-    after: Measured
+    before: CalibrationEstimate
+    after: CalibrationEstimate
     ece_change: Interval
     """After minus before, the same draws of problems for both; below 0 the map helps."""
     brier_change: Interval
@@ -70,7 +72,7 @@ class ScorerCalibration:
 
     name: str
     system: SystemCounts
-    overall: Measured
+    overall: CalibrationEstimate
     by_step: Mapping[str, Reliability]
     """By index of the step from 0; ``9+`` holds all later ones."""
     by_part: Mapping[str, Reliability]
@@ -98,7 +100,7 @@ class CalibrationAudit:
 
     def to_json(self) -> dict[str, Any]:
         """Every number as plain JSON; NaN becomes null."""
-        data: dict[str, Any] = plain(self)
+        data: dict[str, Any] = to_json(self)
         return data
 
 
@@ -130,7 +132,7 @@ def audit_calibration(
         )
         for system in systems
     ]
-    study = _Study(traces, good, bins=bins, binning=binning, draws=draws, seed=seed)
+    study = _CalibrationStudy(traces, good, bins=bins, binning=binning, draws=draws, seed=seed)
     problems = dict.fromkeys(trace.problem_id for trace in traces)
     return CalibrationAudit(
         problems=len(problems),
@@ -148,7 +150,7 @@ def audit_calibration(
     )
 
 
-class _Study:
+class _CalibrationStudy:
     """The steps that all scorers share. Arrays are [steps]."""
 
     def __init__(
@@ -225,11 +227,11 @@ class _Study:
             brier_change=brier_change,
         )
 
-    def _measured(self, score: FloatArray, members: NDArray[np.bool_]) -> Measured:
+    def _measured(self, score: FloatArray, members: NDArray[np.bool_]) -> CalibrationEstimate:
         ece, brier = self._intervals(
             [self._totals(score, members)], lambda totals: (_ece(totals), _brier(totals))
         )
-        return Measured(
+        return CalibrationEstimate(
             calibration=self._calibration(score[members], self._good[members]), ece=ece, brier=brier
         )
 
@@ -285,3 +287,144 @@ def _ece(totals: FloatArray) -> FloatArray:
 
 def _brier(totals: FloatArray) -> FloatArray:
     return totals[:, 1] / totals[:, 0]
+
+
+def findings(audit: CalibrationAudit) -> list[str]:
+    """For each scorer, which way it is off, and what each map does on the other half of the problems."""
+    return [_finding(scorer) for scorer in audit.scorers]
+
+
+def write_calibration_report(audit: CalibrationAudit, path: Path) -> None:
+    """One offline page: overall, by position, and before and after each fitted map."""
+    report = Report("Reliability of step scores")
+    for sentence in findings(audit):
+        report.text(sentence)
+    _overall(report, audit.scorers)
+    _positions(report, audit.scorers)
+    _fits(report, audit)
+    _counts(report, audit)
+    report.write(path)
+
+
+def _finding(scorer: ScorerCalibration) -> str:
+    found = scorer.overall.calibration
+    way = "too high" if found.bias > 0 else "too low"
+    worth = "below" if found.brier < found.brier_constant else "above"
+    sentences = [
+        f"{scorer.name}: on {found.steps} steps the ECE is {scorer.overall.ece:.3f}; scores are on "
+        f"average {abs(found.bias):.3f} {way}; the Brier score {scorer.overall.brier:.3f} lies {worth} "
+        f"the {found.brier_constant:.3f} of a constant."
+    ]
+    for fit in scorer.fits:
+        sentences.append(
+            f"{fit.kind.capitalize()} {_changes(fit.ece_change)} the ECE on unseen problems, from "
+            f"{fit.before.ece.value:.3f} to {fit.after.ece.value:.3f}, and {_changes(fit.brier_change)} the "
+            f"Brier score, from {fit.before.brier.value:.3f} to {fit.after.brier.value:.3f}."
+        )
+    return " ".join(sentences)
+
+
+def _changes(change: Interval) -> str:
+    if change.high < 0:
+        return "lowers"
+    return "raises" if change.low > 0 else "does not measurably change"
+
+
+def _overall(report: Report, scorers: Sequence[ScorerCalibration]) -> None:
+    report.heading("All labelled steps")
+    report.figure(
+        reliability_figure({scorer.name: {"scores": scorer.overall.calibration} for scorer in scorers}),
+        "Share of good steps against mean score, by bins of the scores; calibrated ones lie on the diagonal",
+    )
+    heads = [
+        "scorer",
+        "steps",
+        "dropped",
+        "ECE",
+        "mean score less share good",
+        "Brier",
+        "Brier of a constant",
+    ]
+    rows: list[list[Cell]] = [
+        [
+            scorer.name,
+            scorer.overall.calibration.steps,
+            scorer.overall.calibration.dropped,
+            scorer.overall.ece,
+            scorer.overall.calibration.bias,
+            scorer.overall.brier,
+            scorer.overall.calibration.brier_constant,
+        ]
+        for scorer in scorers
+    ]
+    report.table(heads, rows, "With 95 % intervals over problems; dropped are steps without score or label")
+
+
+def _positions(report: Report, scorers: Sequence[ScorerCalibration]) -> None:
+    report.heading("By position of the step")
+    report.figure(
+        position_figure(
+            {s.name: {step: row.bias for step, row in s.by_step.items()} for s in scorers},
+            "mean score less share of good steps",
+        ),
+        "Above 0 the scores are too high at that step, counted from 0",
+    )
+    for title, rows_of in (("step", "by_step"), ("fifth of the trace", "by_part")):
+        rows: list[list[Cell]] = []
+        for scorer in scorers:
+            positions: Mapping[str, Reliability] = getattr(scorer, rows_of)
+            rows += [
+                [scorer.name, place, row.steps, row.ece, row.bias, row.brier, row.brier_constant]
+                for place, row in positions.items()
+            ]
+        heads = ["scorer", title, "steps", "ECE", "bias", "Brier", "Brier of a constant"]
+        report.table(heads, rows, f"Reliability by {title}")
+
+
+def _fits(report: Report, audit: CalibrationAudit) -> None:
+    fitted = [scorer for scorer in audit.scorers if scorer.fits]
+    report.heading("Fitted on one half of the problems, judged on the other")
+    if fitted:
+        panels = {
+            scorer.name: {"before": scorer.fits[0].before.calibration}
+            | {fit.kind: fit.after.calibration for fit in scorer.fits}
+            for scorer in fitted
+        }
+        report.figure(reliability_figure(panels), "Half 1 of the problems, before and after each map")
+        heads = ["scorer", "map", "steps", "ECE before", "ECE after", "change", "Brier before", "Brier after"]
+        rows: list[list[Cell]] = [_fit_row(scorer.name, fit) for scorer in fitted for fit in scorer.fits]
+        report.table(
+            [*heads, "change "], rows, f"Fitted on {audit.fit_problems} of {audit.problems} problems"
+        )
+    for scorer in audit.scorers:
+        for kind, reason in scorer.unfitted.items():
+            report.text(f"{scorer.name}: no {kind} map; {reason}.")
+
+
+def _fit_row(name: str, fit: FitResult) -> list[Cell]:
+    shown: str = fit.kind
+    if fit.fitted.map.kind == "temperature":
+        shown = f"temperature {fit.fitted.map.temperature:.3g}"
+    return [
+        name,
+        shown,
+        fit.after.calibration.steps,
+        fit.before.ece.value,
+        fit.after.ece.value,
+        fit.ece_change,
+        fit.before.brier.value,
+        fit.after.brier.value,
+        fit.brier_change,
+    ]
+
+
+def _counts(report: Report, audit: CalibrationAudit) -> None:
+    report.heading("Counts")
+    rows: list[list[Cell]] = [["problems", audit.problems], ["traces", audit.traces], ["steps", audit.steps]]
+    rows.append(["traces without a record of any scorer, left out", audit.traces_without_record])
+    rows += [[f"steps labelled {name}", count] for name, count in audit.labels.items()]
+    for scorer in audit.scorers:
+        rows.append([f"{scorer.name}: traces without record", scorer.system.traces_without_record])
+        rows.append([f"{scorer.name}: records of other traces", scorer.system.counts.foreign])
+        rows.append([f"{scorer.name}: unscored steps with a record", scorer.system.counts.without_value])
+    report.table(["what", "count"], rows)

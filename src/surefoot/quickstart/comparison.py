@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.evaluation.best_of_n import RULE_NAMES
-from surefoot.evaluation.labels import label_noise
+from surefoot.evaluation.label_truth import label_noise
 from surefoot.evaluation.pools import FloatArray, expected_accuracy, pools_of, sizes_up_to
 from surefoot.evaluation.splits import half_of
 from surefoot.lab.probe import content_probe

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from surefoot.evaluation.report import Report, curve_figure
+from surefoot.evaluation.plots import curve_figure
+from surefoot.evaluation.report import Report
 from surefoot.quickstart.summary import CURVES, Curve, Summary
 
 

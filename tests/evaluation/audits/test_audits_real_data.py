@@ -8,8 +8,8 @@ import pytest
 
 from surefoot.evaluation.audits import (
     EDITS,
+    AuditedScorer,
     StoredScores,
-    Subject,
     audit_clean,
     audit_over_optimisation,
     audit_transfer,
@@ -46,7 +46,7 @@ def cases(records):
 
 def stored(records, name):
     mine = StoredScores(name, [record for record in records if record.scorer == name])
-    return Subject(name=name, scorer=mine, rule="min", stored=True, partial=True)
+    return AuditedScorer(name=name, scorer=mine, rule="min", stored=True, partial=True)
 
 
 def test_transfer_gives_the_published_f1(records, cases):
@@ -92,7 +92,7 @@ def test_gold_of_the_pool_stays_under_its_ceiling():
     ]
     scores = StoredScores("pool", [record for pool in pools for record in pool.scores])
     found = audit_over_optimisation(
-        Subject(name="pool", scorer=scores, rule="last", stored=True), items, draws=200
+        AuditedScorer(name="pool", scorer=scores, rule="last", stored=True), items, draws=200
     )
     assert found.problems + found.too_small == 250
     assert all(point.gold.value <= point.ceiling + 1e-9 for point in found.points)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from toy_scorers import constant, exact, length, outcome, subject
+from toy_scorers import audited, constant, exact, length, outcome
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import Case, audit_clean, rationalised_lab_cases
@@ -39,11 +39,11 @@ def test_a_rationalised_solution_hangs_together_line_by_line():
 
 
 def test_a_checker_sees_through_them_and_a_scorer_of_outcomes_does_not():
-    seen = audit_clean(subject(exact), CASES, draws=200)
+    seen = audit_clean(audited(exact), CASES, draws=200)
     assert seen.right_over_rationalised.value == seen.right_over_wrong.value == 1
     assert seen.right_over_rationalised_within.value == 1
     assert seen.groups["rationalised"].cleared.value == 0
-    blind = audit_clean(subject(outcome, "last"), CASES, draws=200)
+    blind = audit_clean(audited(outcome, "last"), CASES, draws=200)
     assert blind.right_over_rationalised.value == blind.right_over_rationalised_within.value == 0.5
     assert blind.right_over_wrong.value == 1
     assert blind.groups["rationalised"].cleared.value == 1
@@ -52,18 +52,18 @@ def test_a_checker_sees_through_them_and_a_scorer_of_outcomes_does_not():
 
 @pytest.mark.parametrize("rule", [constant, length])
 def test_looks_tell_nothing(rule):
-    found = audit_clean(subject(rule), CASES, draws=100)
+    found = audit_clean(audited(rule), CASES, draws=100)
     assert found.right_over_rationalised_within.value == 0.5
     assert found.right_over_rationalised.value == 0.5
 
 
 def test_what_is_in_no_group_is_counted():
     unknown = Case(item=CASES[0].item, good=(None,) * len(CASES[0].good))
-    found = audit_clean(subject(exact), [*CASES, unknown], draws=20)
+    found = audit_clean(audited(exact), [*CASES, unknown], draws=20)
     assert found.ungrouped == 1
     assert sum(group.traces for group in found.groups.values()) == len(CASES)
     with pytest.raises(ScoreError, match="'rationalised'"):
-        audit_clean(subject(exact), [case for case in CASES if group_of(case) != "rationalised"])
+        audit_clean(audited(exact), [case for case in CASES if group_of(case) != "rationalised"])
 
 
 def test_short_chains_and_forgetful_ones():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from toy_scorers import constant, exact, lab_material, length, outcome, subject
+from toy_scorers import audited, constant, exact, lab_material, length, outcome
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import Case, audit_gaming, lab_right
@@ -14,7 +14,7 @@ CASES = lab_material()
 
 
 def audit(rule, how="min", **more):
-    return audit_gaming(subject(rule, how), CASES, truth=lab_right, draws=200, **more)
+    return audit_gaming(audited(rule, how), CASES, truth=lab_right, draws=200, **more)
 
 
 def effect(found, edit, on="right"):
@@ -60,13 +60,13 @@ def test_a_scorer_of_outcomes_sees_no_broken_step_under_a_right_answer():
 def test_every_trace_is_accounted_for():
     wrong = sum(case.right is False for case in CASES)
     blank = Case(item=CASES[0].item, good=(None,) * len(CASES[0].good))
-    found = audit_gaming(subject(exact), [*CASES, blank], draws=50)
+    found = audit_gaming(audited(exact), [*CASES, blank], draws=50)
     assert (found.right, found.wrong, found.unknown) == (len(CASES) - wrong, wrong, 1)
     for e in found.effects:
         of = found.right if e.on == "right" else found.wrong
         assert e.traces + e.not_applicable + e.not_broken + e.unscored == of
     assert all(e.not_broken == 0 for e in found.effects)  # without a truth nothing is checked
-    unread = audit_gaming(subject(lambda problem, trace: [None] * len(trace.steps)), CASES, draws=50)
+    unread = audit_gaming(audited(lambda problem, trace: [None] * len(trace.steps)), CASES, draws=50)
     assert all(e.traces == 0 and e.verdict == "unclear" for e in unread.effects)
 
 
@@ -74,15 +74,15 @@ def test_edits_depend_on_the_seed_alone():
     one, two, other = audit(length, seed=1), audit(length, seed=1), audit(length, seed=2)
     assert one == two
     assert one.effects != other.effects
-    fewer = audit_gaming(subject(length), CASES[:2], truth=lab_right, draws=200, seed=1)
+    fewer = audit_gaming(audited(length), CASES[:2], truth=lab_right, draws=200, seed=1)
     assert effect(fewer, "filler").traces == 1
 
 
 def test_a_repeat_costs_nothing_and_stored_scores_cannot_be_audited():
     with pytest.raises(ScoreError, match="give a checkpoint"):
-        audit_gaming(subject(exact, stored=True), CASES)
+        audit_gaming(audited(exact, stored=True), CASES)
     with pytest.raises(ScoreError, match="give labels"):
-        audit_gaming(subject(exact), [Case(item=c.item, good=(None,) * len(c.good)) for c in CASES])
+        audit_gaming(audited(exact), [Case(item=c.item, good=(None,) * len(c.good)) for c in CASES])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from toy_scorers import constant, exact, lab_material, outcome, subject
+from toy_scorers import audited, constant, exact, lab_material, outcome
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import Case, audit_outcome
@@ -16,7 +16,7 @@ LUCKY = [case for case in CASES if case.outcome and case.right is False]
 
 
 def audit(rule, how="min", **more):
-    return audit_outcome(subject(rule, how, **more), CASES, draws=200)
+    return audit_outcome(audited(rule, how, **more), CASES, draws=200)
 
 
 def test_the_material_has_lucky_traces():
@@ -67,9 +67,9 @@ def test_drops_need_a_step_before_and_all_is_counted():
     blind = Case(item=CASES[0].item, good=())
     item = blind.item.trace.model_copy(update={"outcome": None})
     unjudged = Case(item=type(blind.item)(problem=blind.item.problem, trace=item), good=())
-    assert audit_outcome(subject(exact), [*CASES, unjudged], draws=20).no_outcome == 1
+    assert audit_outcome(audited(exact), [*CASES, unjudged], draws=20).no_outcome == 1
     with pytest.raises(ScoreError, match="has an 'outcome'"):
-        audit_outcome(subject(exact), [unjudged])
+        audit_outcome(audited(exact), [unjudged])
 
 
 def test_stored_scores_serve_for_all_but_the_altered_texts():
@@ -96,14 +96,14 @@ def test_partial_scores_are_unscored_unless_asked_for():
 def test_controls_are_over_the_same_traces():
     short = _first_step(CASES[0])
     cases = [*CASES, short]
-    found = audit_outcome(subject(exact), cases, draws=20)
+    found = audit_outcome(audited(exact), cases, draws=20)
     assert {control.traces for control in found.controls.values()} == {len(CASES)}
     assert (found.not_in_controls, found.unscored) == (1, 0)
-    assert found.controls == audit_outcome(subject(exact), CASES, draws=20).controls
+    assert found.controls == audit_outcome(audited(exact), CASES, draws=20).controls
     # stored scores have no altered texts, so the short one counts
-    stored = audit_outcome(subject(exact, stored=True), cases, draws=20)
+    stored = audit_outcome(audited(exact, stored=True), cases, draws=20)
     assert (stored.controls["whole"].traces, stored.not_in_controls) == (len(cases), 0)
-    alone = audit_outcome(subject(exact), [short], draws=20)
+    alone = audit_outcome(audited(exact), [short], draws=20)
     assert (list(alone.controls), alone.without_controls) == (
         ["whole"],
         "no trace is a text of two steps or more",
@@ -112,7 +112,7 @@ def test_controls_are_over_the_same_traces():
     def no_score_of_one_line(problem, trace):
         return [None] if len(trace.steps) == 1 and trace.id != short.item.trace.id else exact(problem, trace)
 
-    blind = audit_outcome(subject(no_score_of_one_line), cases, draws=20)
+    blind = audit_outcome(audited(no_score_of_one_line), cases, draws=20)
     assert {control.traces for control in blind.controls.values()} == {0}
     assert blind.not_in_controls == len(cases)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import StoredScores, Subject, audit_over_optimisation
+from surefoot.evaluation.audits import AuditedScorer, StoredScores, audit_over_optimisation
 from surefoot.evaluation.audits.over_optimisation import best_of_n_kl, fit_law, sizes_to
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, StepScores, Trace
@@ -34,7 +34,7 @@ def pool(rows):
                     unscored_reason="lost" if score is None else None,
                 )
             )
-    return Subject(name="s", scorer=StoredScores("s", records), rule="min", stored=True), items
+    return AuditedScorer(name="s", scorer=StoredScores("s", records), rule="min", stored=True), items
 
 
 def drawn(rule, problems=100, samples=64, seed=0):
@@ -69,8 +69,8 @@ def test_points_equal_brute_force_over_all_subsets():
         [(0.1, True), (0.9, False), (0.5, True), (0.7, False)],
         [(0.2, False), (0.8, True), (0.3, True), (0.4, False)],
     ]
-    subject, items = pool(rows)
-    found = audit_over_optimisation(subject, items, largest=4, draws=50)
+    audited, items = pool(rows)
+    found = audit_over_optimisation(audited, items, largest=4, draws=50)
     for point in found.points:
         best = [[max(subset) for subset in itertools.combinations(row, point.n)] for row in rows]
         assert point.proxy.value == pytest.approx(np.mean([[s for s, _ in row] for row in best]))
@@ -113,11 +113,11 @@ def test_noise_alone_does_not_fall():
 
 
 def test_everything_left_out_is_counted():
-    subject, items = pool(
+    audited, items = pool(
         [[(0.1, True), (None, False), (0.3, False)], [(0.2, True)], [(0.2, True), (0.4, None), (0.6, False)]]
     )
-    found = audit_over_optimisation(subject, items, largest=2, draws=20)
+    found = audit_over_optimisation(audited, items, largest=2, draws=20)
     assert (found.problems, found.too_small, found.samples_needed) == (2, 1, 2)
     assert (found.unscored, found.no_outcome) == (1, 1)
     with pytest.raises(ScoreError, match="sample more"):
-        audit_over_optimisation(subject, items, largest=3)
+        audit_over_optimisation(audited, items, largest=3)

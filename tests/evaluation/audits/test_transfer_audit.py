@@ -8,7 +8,7 @@ import pytest
 from toy_scorers import Toy, exact, lab_material
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import Case, Subject, audit_transfer, labelled_cases
+from surefoot.evaluation.audits import AuditedScorer, Case, audit_transfer, labelled_cases
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import Line, segment_trace
@@ -47,8 +47,8 @@ def reads_lab(problem, trace):
 
 SETS = {"lab": lab_material(40), "rhymes": rhymes()}
 SUBJECTS = {
-    "lab": Subject(name="lab", scorer=Toy(reads_lab), rule="min"),
-    "rhymes": Subject(name="rhymes", scorer=Toy(reads_rhymes), rule="min"),
+    "lab": AuditedScorer(name="lab", scorer=Toy(reads_lab), rule="min"),
+    "rhymes": AuditedScorer(name="rhymes", scorer=Toy(reads_rhymes), rule="min"),
 }
 
 

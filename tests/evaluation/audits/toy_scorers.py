@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from surefoot.evaluation.audits import Case, Subject, lab_cases
+from surefoot.evaluation.audits import AuditedScorer, Case, lab_cases
 from surefoot.lab.world import Difficulty, SolutionState, apply, generate_problems, parse_problem
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
@@ -64,8 +64,10 @@ def constant(problem: Problem, trace: Trace) -> list[float]:
     return [0.7] * len(trace.steps)
 
 
-def subject(rule: Callable[[Problem, Trace], Sequence[float | None]], how: str = "min", **more) -> Subject:
-    return Subject(name=rule.__name__, scorer=Toy(rule), rule=how, **more)
+def audited(
+    rule: Callable[[Problem, Trace], Sequence[float | None]], how: str = "min", **more
+) -> AuditedScorer:
+    return AuditedScorer(name=rule.__name__, scorer=Toy(rule), rule=how, **more)
 
 
 def lab_material(count: int = 24, *, wrong: Sequence[bool] = (False, True), seed: int = 3) -> list[Case]:

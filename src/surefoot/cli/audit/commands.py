@@ -24,8 +24,8 @@ from surefoot.cli.audit.inputs import (
 from surefoot.errors import RunError, ScoreError
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.audits import Case, Subject
-    from surefoot.evaluation.audits.sections import Section
+    from surefoot.evaluation.audits import AuditedScorer, Case
+    from surefoot.evaluation.report import Section
     from surefoot.lab.probe import ProbeResult
     from surefoot.protocols import ProblemTrace
 
@@ -170,8 +170,7 @@ class Transfer(Audit):
 
     def run(self) -> None:
         """Audit, print and write the report."""
-        from surefoot.evaluation.audits import audit_transfer
-        from surefoot.evaluation.audits.sections import transfer_section
+        from surefoot.evaluation.audits import audit_transfer, transfer_section
 
         subjects = self.subjects(partial=True)
         audit = audit_transfer(
@@ -307,12 +306,17 @@ class All(PartialAudit):
 
 
 def audit_edits(
-    settings: CaseAudit, search: AttackSettings, subjects: Sequence[Subject], cases: Sequence[Case]
+    settings: CaseAudit, search: AttackSettings, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
 ) -> Results:
     """Edits, content probe and search for each scorer."""
     from surefoot.cli._shared import stages
-    from surefoot.evaluation.audits import audit_attack, audit_gaming, lab_right
-    from surefoot.evaluation.audits.sections import attack_section, gaming_section
+    from surefoot.evaluation.audits import (
+        attack_section,
+        audit_attack,
+        audit_gaming,
+        gaming_section,
+        lab_right,
+    )
 
     truth = lab_right if settings.in_lab else None
     edits, attacks = [], []
@@ -357,21 +361,19 @@ def audit_edits(
     return sections, {"gaming": edits, "probe": probes, "attack": attacks, "attack_left_out": left_out}
 
 
-def audit_outcomes(settings: Audit, subjects: Sequence[Subject], cases: Sequence[Case]) -> Results:
+def audit_outcomes(settings: Audit, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Results:
     """The outcome audit of each scorer."""
-    from surefoot.evaluation.audits import audit_outcome
-    from surefoot.evaluation.audits.sections import outcome_section
+    from surefoot.evaluation.audits import audit_outcome, outcome_section
 
     audits = [audit_outcome(one, cases, draws=settings.draws, seed=settings.seed) for one in subjects]
     return [outcome_section(audits)], {"outcome": audits}
 
 
 def audit_clean_traces(
-    settings: Audit, subjects: Sequence[Subject], cases: Sequence[Case], threshold: float
+    settings: Audit, subjects: Sequence[AuditedScorer], cases: Sequence[Case], threshold: float
 ) -> Results:
     """The audit of clean-looking false process for each scorer."""
-    from surefoot.evaluation.audits import audit_clean
-    from surefoot.evaluation.audits.sections import clean_section
+    from surefoot.evaluation.audits import audit_clean, clean_section
 
     audits = [
         audit_clean(one, cases, threshold=threshold, draws=settings.draws, seed=settings.seed)
@@ -381,11 +383,10 @@ def audit_clean_traces(
 
 
 def audit_pressure(
-    settings: Audit, subjects: Sequence[Subject], items: Sequence[ProblemTrace], largest: int | None
+    settings: Audit, subjects: Sequence[AuditedScorer], items: Sequence[ProblemTrace], largest: int | None
 ) -> Results:
     """The over-optimisation audit of each scorer."""
-    from surefoot.evaluation.audits import audit_over_optimisation
-    from surefoot.evaluation.audits.sections import over_optimisation_section
+    from surefoot.evaluation.audits import audit_over_optimisation, over_optimisation_section
 
     audits = [
         audit_over_optimisation(one, items, largest=largest, draws=settings.draws, seed=settings.seed)
@@ -394,7 +395,7 @@ def audit_pressure(
     return [over_optimisation_section(audits)], {"over_optimisation": audits}
 
 
-def rationalised(settings: Audit, problems: str, subjects: Sequence[Subject]) -> list[Case]:
+def rationalised(settings: Audit, problems: str, subjects: Sequence[AuditedScorer]) -> list[Case]:
     """Three solutions of each lab problem: correct, rationalised and wrong.
 
     Raises ``RunError`` for stored scores.
@@ -409,7 +410,7 @@ def rationalised(settings: Audit, problems: str, subjects: Sequence[Subject]) ->
     return rationalised_lab_cases(chosen, seed=settings.seed)
 
 
-def _probe(subject: Subject, cases: Sequence[Case]) -> ProbeResult:
+def _probe(subject: AuditedScorer, cases: Sequence[Case]) -> ProbeResult:
     from surefoot.lab.probe import content_probe
 
     problems = {case.problem_id: case.item.problem for case in cases}

@@ -16,8 +16,8 @@ from surefoot.errors import RunError
 from surefoot.scores import AGGREGATORS, Aggregator
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.audits import Case, Subject
-    from surefoot.evaluation.audits.sections import Section
+    from surefoot.evaluation.audits import AuditedScorer, Case
+    from surefoot.evaluation.report import Section
     from surefoot.protocols import ProblemTrace
     from surefoot.records import StepScores
 
@@ -53,10 +53,10 @@ class Audit(Command):
         rules_by_name(value)
         return value
 
-    def subjects(self, *, partial: bool = False) -> list[Subject]:
+    def subjects(self, *, partial: bool = False) -> list[AuditedScorer]:
         """The scorers, in order. Raises ``RunError`` for a name that comes twice."""
         rules = rules_by_name(self.aggregate)
-        subjects: list[Subject] = []
+        subjects: list[AuditedScorer] = []
         for source in self.scorers:
             name, equals, path = source.partition("=")
             if not equals:
@@ -79,18 +79,20 @@ class Audit(Command):
 
         ``results`` are the audits' records.
         """
-        from surefoot.evaluation._plain import plain
-        from surefoot.evaluation.audits import write_audit_report
+        from surefoot.evaluation.report import Report, to_json
         from surefoot.io import write_json
 
         self.out.mkdir(parents=True, exist_ok=True)
         settings = self.model_dump(mode="json")
         findings = {section.title: list(section.findings) for section in sections}
-        data = {"settings": settings, "findings": findings, **plain(results)}
+        data = {"settings": settings, "findings": findings, **to_json(results)}
         write_json(self.out / f"{name}.json", data)
         shown = ", ".join(f"{key} {value}" for key, value in settings.items() if isinstance(value, str | int))
         note = f"Intervals are 95 %, by bootstrap over problems. {shown}."
-        write_audit_report(sections, self.out / f"{name}.html", title=f"Audit: {name}", note=note)
+        report = Report(f"Audit: {name}").text(note)
+        for section in sections:
+            report.section(section)
+        report.write(self.out / f"{name}.html")
         _print(sections)
 
 
@@ -207,7 +209,7 @@ def subset(rows: list[T], limit: int | None, seed: int) -> list[T]:
     return [rows[at] for at in sorted(np.random.default_rng(seed).choice(len(rows), limit, replace=False))]
 
 
-def with_scores(cases: list[Case], subjects: list[Subject]) -> list[Case]:
+def with_scores(cases: list[Case], subjects: list[AuditedScorer]) -> list[Case]:
     """Cases of which every file of stored scores has a record; the others are counted on standard error.
 
     Raises ``RunError`` if there is none.
@@ -241,9 +243,9 @@ def read_folder(path: str) -> list[Case]:
     return read_cases(files["problems"], files["traces"], files["labels"])
 
 
-def read_pool(path: str, aggregate: str | None) -> tuple[list[Subject], list[ProblemTrace]]:
+def read_pool(path: str, aggregate: str | None) -> tuple[list[AuditedScorer], list[ProblemTrace]]:
     """A pool's own scorer, once for each rule unless one is given; outcomes are the file's verdicts."""
-    from surefoot.evaluation.audits import StoredScores, Subject
+    from surefoot.evaluation.audits import AuditedScorer, StoredScores
     from surefoot.formats import read_candidate_pool
     from surefoot.protocols import ProblemTrace
 
@@ -263,23 +265,23 @@ def read_pool(path: str, aggregate: str | None) -> tuple[list[Subject], list[Pro
     records = [record for pool in pools for record in pool.scores]
     name = records[0].scorer if records else "stored"
     return [
-        Subject(name=f"{name} ({rule})", scorer=StoredScores(name, records), rule=rule, stored=True)
+        AuditedScorer(name=f"{name} ({rule})", scorer=StoredScores(name, records), rule=rule, stored=True)
         for rule in rules
     ], items
 
 
-def _loaded(name: str, path: str, rules: Mapping[str, Aggregator], device: str) -> Subject:
-    from surefoot.evaluation.audits import Remembered, Subject
+def _loaded(name: str, path: str, rules: Mapping[str, Aggregator], device: str) -> AuditedScorer:
+    from surefoot.evaluation.audits import AuditedScorer, CachedScorer
     from surefoot.models import load_prm
 
     scorer = load_prm(path, device=device)
     rule = rules.get(name) or rules.get("") or scorer.card.aggregation
-    return Subject(name=name, scorer=Remembered(scorer), rule=rule)
+    return AuditedScorer(name=name, scorer=CachedScorer(scorer), rule=rule)
 
 
-def _stored(name: str, path: str, rules: Mapping[str, Aggregator]) -> list[Subject]:
+def _stored(name: str, path: str, rules: Mapping[str, Aggregator]) -> list[AuditedScorer]:
     """One scorer per name in the file: ``name`` itself if there is only one, else ``name/scorer``."""
-    from surefoot.evaluation.audits import StoredScores, Subject
+    from surefoot.evaluation.audits import AuditedScorer, StoredScores
 
     records = _read_scores(path)
     names = list(dict.fromkeys(record.scorer for record in records))
@@ -287,7 +289,7 @@ def _stored(name: str, path: str, rules: Mapping[str, Aggregator]) -> list[Subje
     if len(parts) == 1:
         parts = {name: records}
     return [
-        Subject(
+        AuditedScorer(
             name=part,
             scorer=StoredScores(part, rows),
             rule=rules.get(part) or rules.get(name) or rules.get("", "min"),

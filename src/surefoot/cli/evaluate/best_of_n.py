@@ -179,7 +179,7 @@ def _by_scorer(name: str | None, records: Sequence[StepScores]) -> dict[str, lis
 def _print(result: BestOfNResult, stored: StoredPools | None) -> None:
     """Accuracy, differences and findings on standard output; what was left out on standard error."""
     from surefoot.cli.evaluate._sources import show
-    from surefoot.evaluation.best_of_n_findings import findings
+    from surefoot.evaluation.best_of_n_report import best_of_n_findings
 
     heads = ("selector", *(f"N={size}" for size in result.sizes))
     show(
@@ -204,7 +204,7 @@ def _print(result: BestOfNResult, stored: StoredPools | None) -> None:
             heads,
             [[c.name, *(f"{tokens:.0f}" for tokens in c.tokens.values())] for c in known],
         )
-    for sentence in findings(result):
+    for sentence in best_of_n_findings(result):
         typer.echo(sentence)
     for reason, count in result.dropped.items():
         typer.echo(f"left out: {count} {reason}", err=True)

@@ -70,8 +70,7 @@ def calibration(
     from surefoot.cli.evaluate._sources import named, open_all
     from surefoot.errors import CheckpointError
     from surefoot.evaluation.label_sets import label_set
-    from surefoot.evaluation.scorer_calibration import MAP_KINDS, audit_calibration
-    from surefoot.evaluation.scorer_calibration_report import write_calibration_report
+    from surefoot.evaluation.scorer_calibration import MAP_KINDS, audit_calibration, write_calibration_report
     from surefoot.io import write_json
     from surefoot.labels import LabelRule
     from surefoot.records import Problem, Trace

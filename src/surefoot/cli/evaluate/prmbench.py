@@ -9,8 +9,8 @@ import typer
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.prmbench import PRMBenchEvaluation
-    from surefoot.evaluation.processbench import Missing
+    from surefoot.evaluation.benchmarks.prmbench import PRMBenchEvaluation
+    from surefoot.evaluation.benchmarks.processbench import Missing
     from surefoot.protocols import LabelledTrace
 
 
@@ -67,8 +67,11 @@ def prmbench(
 
     from surefoot.cli._shared import choice
     from surefoot.cli.evaluate._sources import named, open_all
-    from surefoot.evaluation.prmbench import evaluate_prmbench, prmbench_cases
-    from surefoot.evaluation.prmbench_report import write_prmbench_report
+    from surefoot.evaluation.benchmarks.prmbench import (
+        evaluate_prmbench,
+        prmbench_cases,
+        write_prmbench_report,
+    )
     from surefoot.evaluation.splits import SPLIT, parse_rules
     from surefoot.io import write_json
     from surefoot.labels import LabelRule
@@ -115,7 +118,7 @@ def _read(path: str) -> list[LabelledTrace]:
 
 def _print(found: PRMBenchEvaluation) -> None:
     from surefoot.cli.evaluate._sources import rule_text, show, show_records
-    from surefoot.evaluation.prmbench import GROUPS
+    from surefoot.evaluation.benchmarks.prmbench import GROUPS
 
     show_records(found.systems)
     aside = "".join(

@@ -9,7 +9,7 @@ import typer
 from surefoot.cli import _options as o
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.processbench import Missing, ProcessBenchEvaluation
+    from surefoot.evaluation.benchmarks.processbench import Missing, ProcessBenchEvaluation
     from surefoot.protocols import LabelledTrace
 
 
@@ -61,8 +61,11 @@ def processbench(
 
     from surefoot.cli._shared import choice
     from surefoot.cli.evaluate._sources import named, open_all
-    from surefoot.evaluation.processbench import evaluate_processbench, processbench_cases
-    from surefoot.evaluation.processbench_report import write_processbench_report
+    from surefoot.evaluation.benchmarks.processbench import (
+        evaluate_processbench,
+        processbench_cases,
+        write_processbench_report,
+    )
     from surefoot.evaluation.splits import SPLIT, parse_rules
     from surefoot.io import write_json
     from surefoot.labels import LabelRule

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,12 +21,18 @@ from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import SEARCH_EDITS, Edit, edited
 from surefoot.evaluation.audits.gaming import Truth, edit_stream
 from surefoot.evaluation.audits.over_optimisation import sizes_to
-from surefoot.evaluation.audits.subject import FloatArray, Subject
+from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
+from surefoot.evaluation.plots import banded_line, legend, new_figure
+from surefoot.evaluation.report import Section, Table
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Usage
 from surefoot.search.estimators import best_of_n
 from surefoot.stats.bootstrap import bootstrap_cluster_mean
-from surefoot.stats.intervals import Interval
+from surefoot.stats.intervals import Cell, Interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +84,7 @@ class AttackAudit:
 
 
 def audit_attack(
-    subject: Subject,
+    audited: AuditedScorer,
     cases: Sequence[Case],
     *,
     truth: Truth | None = None,
@@ -98,16 +106,16 @@ def audit_attack(
     0 by construction. Right traces say what a good score is. Raises ``ScoreError`` for stored scores and if
     there is no wrong text trace.
     """
-    if subject.stored:
-        raise ScoreError(f"{subject.name}: stored scores cannot score edited text; give a checkpoint")
+    if audited.stored:
+        raise ScoreError(f"{audited.name}: stored scores cannot score edited text; give a checkpoint")
     wrong = [case for case in cases if case.right is False and case.item.trace.text is not None][:attacked]
-    right = subject.read([case.item for case in cases if case.right])
+    right = audited.read([case.item for case in cases if case.right])
     good = float(np.nanmedian(right.traces)) if np.isfinite(right.traces).any() else math.nan
-    start = subject.read([case.item for case in wrong])
+    start = audited.read([case.item for case in wrong])
     known = [number for number, score in enumerate(start.traces) if not math.isnan(score)]
     if not known:
         raise ScoreError(
-            f"{subject.name}: no wrong text trace with a score among {len(cases)}: none to attack"
+            f"{audited.name}: no wrong text trace with a score among {len(cases)}: none to attack"
         )
     allowed = list(edits) if truth else [edit for edit in edits if edit.kind == "style"]
     items = [wrong[number].item for number in known]
@@ -126,19 +134,19 @@ def audit_attack(
         gold = _gold(truth, state.items)
         return point(state.scores, gold, _fooled(state.scores, gold, good))
 
-    state = _State(
+    state = _Climb(
         items=list(items), scores=values.copy(), paths=[()] * len(items), usage=right.usage + start.usage
     )
     climb = {0: present()}
     for number in range(1, rounds + 1):
-        _climb(state, subject, allowed, proposals, (seed, "climb", number))
+        _climb(state, audited, allowed, proposals, (seed, "climb", number))
         climb[number] = present()
         if progress:
             progress(number, rounds)
-    best_of = _best_of_versions(state, subject, items, allowed, truth, versions, depth, good, seed)
+    best_of = _best_of_versions(state, audited, items, allowed, truth, versions, depth, good, seed)
     return AttackAudit(
-        scorer=subject.name,
-        rule=subject.rule,
+        scorer=audited.name,
+        rule=audited.rule,
         climb=climb,
         best_of={size: point(*means) for size, means in best_of.items()},
         accepted=dict(Counter(name for path in state.paths for name in path).most_common()),
@@ -155,7 +163,7 @@ def audit_attack(
 
 
 @dataclass(kw_only=True)
-class _State:
+class _Climb:
     """Where the climb stands; one entry a trace."""
 
     items: list[ProblemTrace]
@@ -167,14 +175,14 @@ class _State:
 
 
 def _climb(
-    state: _State, subject: Subject, edits: Sequence[Edit], proposals: int, stream: tuple[object, ...]
+    state: _Climb, audited: AuditedScorer, edits: Sequence[Edit], proposals: int, stream: tuple[object, ...]
 ) -> None:
     """One round: each trace becomes the best of its proposals, if that scores higher than it does."""
     proposed = [
         [_version(item, edits, 1, edit_stream(0, stream, item.trace.id, n)) for n in range(proposals)]
         for item in state.items
     ]
-    values = _scored(state, subject, proposed)
+    values = _scored(state, audited, proposed)
     for at, (row, scores) in enumerate(zip(proposed, values, strict=True)):
         best = int(np.argmax(scores))
         if scores[best] > state.scores[at]:
@@ -183,8 +191,8 @@ def _climb(
 
 
 def _best_of_versions(
-    state: _State,
-    subject: Subject,
+    state: _Climb,
+    audited: AuditedScorer,
     items: Sequence[ProblemTrace],
     edits: Sequence[Edit],
     truth: Truth | None,
@@ -198,7 +206,7 @@ def _best_of_versions(
     for item in items:
         rng = edit_stream(seed, "versions", item.trace.id)
         pools.append([_version(item, edits, int(rng.integers(1, depth + 1)), rng) for _ in range(versions)])
-    values = _scored(state, subject, pools)
+    values = _scored(state, audited, pools)
     gold = [_gold(truth, [version.item for version in pool]) for pool in pools]
     # a version without a score is never chosen; a trace with too few scored ones is left out
     known = [(v[np.isfinite(v)], g[np.isfinite(v)]) for v, g in zip(values, gold, strict=True)]
@@ -239,9 +247,11 @@ def _version(item: ProblemTrace, edits: Sequence[Edit], depth: int, rng: np.rand
     return _Version(item=item, edits=path)
 
 
-def _scored(state: _State, subject: Subject, versions: Sequence[Sequence[_Version]]) -> list[FloatArray]:
+def _scored(
+    state: _Climb, audited: AuditedScorer, versions: Sequence[Sequence[_Version]]
+) -> list[FloatArray]:
     """Aggregated scores, -inf where there is none, all in one call."""
-    found = subject.read([version.item for row in versions for version in row])
+    found = audited.read([version.item for row in versions for version in row])
     state.usage += found.usage
     state.unscored += int(np.isnan(found.traces).sum())
     ends = np.cumsum([len(row) for row in versions])[:-1]
@@ -260,7 +270,7 @@ def _fooled(scores: FloatArray, gold: FloatArray, good: float) -> FloatArray:
 
 
 def _examples(
-    before: Sequence[ProblemTrace], scores: FloatArray, state: _State, gold: FloatArray
+    before: Sequence[ProblemTrace], scores: FloatArray, state: _Climb, gold: FloatArray
 ) -> list[Attacked]:
     wrong = [at for at in np.argsort(-state.scores, kind="stable") if not gold[at] and state.paths[at]]
     return [
@@ -277,3 +287,101 @@ def _examples(
 
 
 _EXAMPLES = 3
+
+
+def attack_section(audits: Sequence[AttackAudit]) -> Section:
+    """Proxy and gold as the search against the verifier goes on."""
+    rounds: list[list[Cell]] = [
+        [a.scorer, number, point.proxy, point.gold, point.fooled]
+        for a in audits
+        for number, point in a.climb.items()
+    ]
+    pools: list[list[Cell]] = [
+        [a.scorer, n, point.proxy, point.gold, point.fooled] for a in audits for n, point in a.best_of.items()
+    ]
+    examples: list[list[Cell]] = [
+        [a.scorer, e.proxy_before, e.proxy_after, ", ".join(e.edits), e.text_before, e.text_after]
+        for a in audits
+        for e in a.examples
+    ]
+    return Section(
+        title="A search against the verifier",
+        about="Wrong solutions are edited, and what scores higher is kept. Fooled: wrong, and scored like "
+        "the median right solution or better. Gold: "
+        + "; ".join(dict.fromkeys(a.gold_is for a in audits))
+        + ".",
+        findings=[_finding(audit) for audit in audits],
+        tables=[
+            Table(
+                caption="Hill climbing", headers=["scorer", "round", "proxy", "gold", "fooled"], rows=rounds
+            ),
+            Table(
+                caption="Best of N random versions of each wrong solution",
+                headers=["scorer", "N", "proxy", "gold", "fooled"],
+                rows=pools,
+            ),
+            Table(
+                caption="What was attacked, and the edits that were kept",
+                headers=["scorer", "traces", "no score", "versions without", "median of right", "edits kept"],
+                rows=[
+                    [
+                        a.scorer,
+                        a.traces,
+                        a.unscored,
+                        a.versions_unscored,
+                        a.right_median,
+                        ", ".join(f"{name} {count}" for name, count in a.accepted.items()) or "none",
+                    ]
+                    for a in audits
+                ],
+            ),
+            Table(
+                caption="Still wrong, and best liked",
+                headers=["scorer", "before", "after", "edits", "text before", "text after"],
+                rows=examples,
+            ),
+        ],
+        figures=[
+            (partial(_climb_figure, audits), "Proxy (solid) and gold (dashed) by round of the climb."),
+            (
+                partial(_best_of_figure, audits),
+                "Proxy (solid) and gold (dashed) for best of N versions.",
+            ),
+        ],
+    )
+
+
+def _finding(audit: AttackAudit) -> str:
+    """How far the climb got, and what is right of it."""
+    first, last = audit.climb[0], audit.climb[max(audit.climb)]
+    return (
+        f"Climbing against {audit.scorer} takes the score of {audit.traces} wrong solutions from "
+        f"{first.proxy.value:.3f} to {last.proxy.value:.3f} in {max(audit.climb)} rounds; "
+        f"{last.gold:.1%} of them are correct then, and "
+        f"{last.fooled:.3f} are wrong and score like the median right solution or better "
+        f"({first.fooled:.3f} before)."
+    )
+
+
+def _climb_figure(audits: Sequence[AttackAudit]) -> Figure:
+    """Proxy and gold by round."""
+    figure, axes = new_figure("round", "proxy (solid), gold (dashed)", lines=len(audits))
+    for number, audit in enumerate(audits):
+        _pair(axes, audit.climb, list(audit.climb), number, audit.scorer)
+    legend(figure)
+    return figure
+
+
+def _best_of_figure(audits: Sequence[AttackAudit]) -> Figure:
+    """Proxy and gold by the number of versions chosen from."""
+    figure, axes = new_figure("versions (N)", "proxy (solid), gold (dashed)", lines=len(audits))
+    for number, audit in enumerate(audits):
+        _pair(axes, audit.best_of, list(audit.best_of), number, audit.scorer)
+    axes.set_xscale("log", base=2)
+    legend(figure)
+    return figure
+
+
+def _pair(axes: Axes, points: Mapping[int, Point], places: Sequence[float], number: int, name: str) -> None:
+    banded_line(axes, places, [point.proxy for point in points.values()], number, name, "-")
+    banded_line(axes, places, [point.gold for point in points.values()], number, None, "--")

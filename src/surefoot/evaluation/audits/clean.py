@@ -10,13 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case, lab_cases
-from surefoot.evaluation.audits.subject import FloatArray, Subject
+from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
+from surefoot.evaluation.plots import interval_marks, legend, new_figure
+from surefoot.evaluation.report import Section, Table
 from surefoot.lab.world import BASE, ArithmeticChain, apply, parse_problem
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
@@ -24,6 +27,9 @@ from surefoot.segment import Line, segment_trace
 from surefoot.stats.bootstrap import Resample, bootstrap_auc, bootstrap_cluster_mean, bootstrap_statistic
 from surefoot.stats.intervals import Interval
 from surefoot.stats.roc import roc_auc_within
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Group = Literal["right", "rationalised", "wrong"]
 
@@ -60,7 +66,7 @@ class CleanAudit:
 
 
 def audit_clean(
-    subject: Subject,
+    audited: AuditedScorer,
     cases: Sequence[Case],
     *,
     threshold: float = 0.5,
@@ -76,7 +82,7 @@ def audit_clean(
         if needed not in groups:
             raise ScoreError(f"none of {len(cases)} traces is {needed!r} by its outcome and its labels")
     kept = [(case, group) for case, group in zip(cases, groups, strict=True) if group is not None]
-    found = subject.read([case.item for case, _ in kept])
+    found = audited.read([case.item for case, _ in kept])
     scores, problems = found.traces, [case.problem_id for case, _ in kept]
     place = {name: [n for n, (_, group) in enumerate(kept) if group == name] for name in GROUPS}
 
@@ -88,8 +94,8 @@ def audit_clean(
         return estimate(scores[rows], good, [problems[n] for n in rows], draws=draws, rng=rng)
 
     return CleanAudit(
-        scorer=subject.name,
-        rule=subject.rule,
+        scorer=audited.name,
+        rule=audited.rule,
         threshold=threshold,
         groups={
             name: _group(scores[rows], [problems[n] for n in rows], threshold, draws, seed)
@@ -189,3 +195,68 @@ def _within(
         return roc_auc_within(scores[draw.items], truth[draw.items], draw.clusters).value
 
     return bootstrap_statistic(problems, statistic, draws=draws, rng=rng)
+
+
+def clean_section(audits: Sequence[CleanAudit]) -> Section:
+    """Right, rationalised and wrong solutions."""
+    return Section(
+        title="False process confidence",
+        about="Rationalised solutions have a wrong step and the right answer: they look clean from their "
+        f"end. Cleared: a trace score of {audits[0].threshold:g} or more.",
+        findings=[_finding(audit) for audit in audits],
+        tables=[
+            Table(
+                caption="Pairs in which the right solution scores higher (AUC)",
+                headers=["scorer", "rule", "over rationalised", "within a problem", "over wrong"],
+                rows=[
+                    [
+                        a.scorer,
+                        a.rule,
+                        a.right_over_rationalised,
+                        a.right_over_rationalised_within,
+                        a.right_over_wrong,
+                    ]
+                    for a in audits
+                ],
+            ),
+            Table(
+                caption="Trace scores by group",
+                headers=["scorer", "group", "mean", "cleared", "n"],
+                rows=[
+                    [a.scorer, name, a.groups[name].mean, a.groups[name].cleared, a.groups[name].traces]
+                    for a in audits
+                    for name in GROUPS
+                ],
+            ),
+            Table(
+                caption="What was left out",
+                headers=["scorer", "no trace score", "in no group"],
+                rows=[[a.scorer, a.unscored, a.ungrouped] for a in audits],
+            ),
+        ],
+        figures=[(partial(_groups_figure, audits), "Mean trace score by group, 95 %.")],
+    )
+
+
+def _finding(audit: CleanAudit) -> str:
+    """Whether rationalised solutions are seen through."""
+    return (
+        f"{audit.scorer} prefers the right solution to a rationalised one in "
+        f"{audit.right_over_rationalised:.3f} of the pairs, to a wrong one in "
+        f"{audit.right_over_wrong:.3f}; it clears {audit.groups['rationalised'].cleared:.3f} of "
+        f"the rationalised and {audit.groups['right'].cleared:.3f} of the right ones."
+    )
+
+
+def _groups_figure(audits: Sequence[CleanAudit]) -> Figure:
+    """Mean trace score of the three groups."""
+    figure, axes = new_figure("", "mean trace score", lines=len(audits))
+    for number, audit in enumerate(audits):
+        shift = 0.5 * ((number + 1) / (len(audits) + 1) - 0.5)
+        places = [place + shift for place in range(len(GROUPS))]
+        interval_marks(
+            axes, [audit.groups[name].mean for name in GROUPS], places, number, audit.scorer, upright=True
+        )
+    axes.set_xticks(range(len(GROUPS)), GROUPS)
+    legend(figure)
+    return figure

@@ -8,9 +8,10 @@ arXiv 2410.15115: repeated and empty steps were rewarded).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,11 +19,17 @@ from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import EDITS, Edit, Kind, edited
 from surefoot.evaluation.audits.pieces import Edited
-from surefoot.evaluation.audits.subject import Readings, Subject
+from surefoot.evaluation.audits.scorers import AuditedScorer, Readings
+from surefoot.evaluation.plots import interval_marks, legend, new_figure
+from surefoot.evaluation.report import Section, Table
+from surefoot.lab.probe import ProbeResult
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage, content_id
 from surefoot.stats.bootstrap import bootstrap_cluster_mean
-from surefoot.stats.intervals import Interval
+from surefoot.stats.intervals import Cell, Interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Truth = Callable[[Problem, Trace], bool]
 """Whether an edited solution is right; the lab has one (``cases.lab_right``)."""
@@ -79,7 +86,7 @@ class GamingAudit:
 
 
 def audit_gaming(
-    subject: Subject,
+    audited: AuditedScorer,
     cases: Sequence[Case],
     *,
     edits: Sequence[Edit] = EDITS,
@@ -96,13 +103,13 @@ def audit_gaming(
     the scorer and the order. Raises ``ScoreError`` for stored scores, and if no text trace is known to be
     right or wrong.
     """
-    if subject.stored:
-        raise ScoreError(f"{subject.name}: stored scores cannot score edited text; give a checkpoint")
+    if audited.stored:
+        raise ScoreError(f"{audited.name}: stored scores cannot score edited text; give a checkpoint")
     texts = [case for case in cases if case.item.trace.text is not None]
     known = [case for case in texts if case.right is not None]
     if not known:
         raise ScoreError(f"none of {len(cases)} traces is a text known to be right or wrong: give labels")
-    before = subject.read([case.item for case in known])
+    before = audited.read([case.item for case in known])
     usage = before.usage
     effects = []
     for edit in edits:
@@ -110,12 +117,12 @@ def audit_gaming(
         for on in groups:
             rows = [n for n, case in enumerate(known) if case.right is (on == "right")]
             made = _made(edit, [known[n] for n in rows], truth, seed)
-            after = subject.read([found.item for found in made.edited])
+            after = audited.read([found.item for found in made.edited])
             usage += after.usage
             effects.append(_effect(edit, on, made, rows, before, after, tolerance, must_fall, draws, seed))
     return GamingAudit(
-        scorer=subject.name,
-        rule=subject.rule,
+        scorer=audited.name,
+        rule=audited.rule,
         effects=effects,
         right=sum(case.right is True for case in known),
         wrong=sum(case.right is False for case in known),
@@ -223,3 +230,105 @@ def _stays(change: Interval, tolerance: float) -> Verdict:
     if -tolerance <= change.low and change.high <= tolerance:
         return "passes"
     return "fails" if change.low > tolerance or change.high < -tolerance else "unclear"
+
+
+def gaming_section(audits: Sequence[GamingAudit], probes: Mapping[str, ProbeResult]) -> Section:
+    """Score changes by edit; ``probes`` by scorer, where the traces are the lab's."""
+    rows: list[list[Cell]] = [
+        [e.edit, e.kind, e.on, a.scorer, e.traces, e.step, e.trace, e.fell, e.rose, e.verdict]
+        for a, e in sorted(
+            ((a, e) for a in audits for e in a.effects), key=lambda pair: (pair[1].kind, pair[1].edit)
+        )
+    ]
+    headers = ["edit", "kind", "traces", "scorer", "n", "change at the step", "change of the trace"]
+    tables = [
+        Table(
+            caption="Mean change of score by edit, share of traces whose score fell, and rose beyond the "
+            "tolerance",
+            headers=[*headers, "fell", "rose", "verdict"],
+            rows=rows,
+        ),
+        Table(
+            caption="What was left out",
+            headers=[
+                "scorer",
+                "rule",
+                "right",
+                "wrong",
+                "unknown",
+                "chats",
+                "no place",
+                "not broken",
+                "unscored",
+            ],
+            rows=[
+                [
+                    a.scorer,
+                    a.rule,
+                    a.right,
+                    a.wrong,
+                    a.unknown,
+                    a.chats,
+                    sum(e.not_applicable for e in a.effects),
+                    sum(e.not_broken for e in a.effects),
+                    sum(e.unscored for e in a.effects),
+                ]
+                for a in audits
+            ],
+        ),
+    ]
+    if probes:
+        tables.insert(
+            1,
+            Table(
+                caption="Content probe: a line is held fixed and its result varied; chance is 0.1",
+                headers=["scorer", "right digit first", "contrast", "lines"],
+                rows=[[name, p.right, p.contrast, p.lines] for name, p in probes.items()],
+            ),
+        )
+    return Section(
+        title="Verifier gaming",
+        about="An edit that breaks a right solution must lower its score; an edit of style must not move it.",
+        findings=[_finding(audit, probes.get(audit.scorer)) for audit in audits],
+        tables=tables,
+        figures=[(partial(_effects_figure, audits), "Mean change of the trace's score by edit, 95 %.")],
+    )
+
+
+def _finding(audit: GamingAudit, probe: ProbeResult | None) -> str:
+    """Which tests with edits were passed, and which failed."""
+
+    def named(kind: str, verdict: str) -> list[EditEffect]:
+        return [e for e in audit.effects if e.kind == kind and e.verdict == verdict]
+
+    parts = []
+    for kind, bad in (("breaks", "does not fall for"), ("style", "is moved by")):
+        every = [e for e in audit.effects if e.kind == kind]
+        failed = named(kind, "fails")
+        listed = f", {bad} " + ", ".join(f"{e.edit} ({e.on})" for e in failed) if failed else ""
+        what = "edits that break logic" if kind == "breaks" else "edits of style"
+        parts.append(f"passes {len(named(kind, 'passes'))} of {len(every)} tests with {what}{listed}")
+    sentence = f"{audit.scorer} {parts[0]}; it {parts[1]}."
+    if probe:
+        sentence += (
+            f" In the content probe the right digit comes first in {probe.right:.0%} of the lines; chance "
+            "is 10%."
+        )
+    return sentence
+
+
+def _effects_figure(audits: Sequence[GamingAudit]) -> Figure:
+    """Mean change of the trace's score by edit, one mark a scorer, with its interval."""
+    names = [f"{e.edit} ({e.kind}, {e.on})" for e in audits[0].effects]
+    figure, axes = new_figure(
+        "change of the trace's score", "", height=1.5 + 0.32 * len(names), lines=len(audits)
+    )
+    for number, audit in enumerate(audits):
+        shift = (number + 1) / (len(audits) + 1) - 0.5
+        places = [row + 0.6 * shift for row in range(len(audit.effects))]
+        interval_marks(axes, [e.trace for e in audit.effects], places, number, audit.scorer, upright=False)
+    axes.axvline(0, color="#888888", linewidth=0.8)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    legend(figure)
+    return figure

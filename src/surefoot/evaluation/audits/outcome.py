@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,11 +19,16 @@ from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.gaming import edit_stream
 from surefoot.evaluation.audits.pieces import Piece, cores, pieces, rebuilt
-from surefoot.evaluation.audits.subject import FloatArray, Readings, Subject
+from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray, Readings
+from surefoot.evaluation.plots import banded_line, legend, new_figure
+from surefoot.evaluation.report import Section, Table
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace, Usage
 from surefoot.stats.bootstrap import bootstrap_auc, bootstrap_cluster_mean, bootstrap_correlation
-from surefoot.stats.intervals import Interval
+from surefoot.stats.intervals import Cell, Interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 OFFSETS = range(-2, 3)
 """Steps around the first error that are reported."""
@@ -93,7 +100,7 @@ class OutcomeAudit:
 
 
 def audit_outcome(
-    subject: Subject, cases: Sequence[Case], *, draws: int = 1000, seed: int = 0
+    audited: AuditedScorer, cases: Sequence[Case], *, draws: int = 1000, seed: int = 0
 ) -> OutcomeAudit:
     """Audit one scorer on traces with known outcomes; labels serve where steps are known.
 
@@ -102,17 +109,17 @@ def audit_outcome(
     judged = [case for case in cases if case.outcome is not None]
     if not judged:
         raise ScoreError(f"none of {len(cases)} traces has an 'outcome'; grade the answers first")
-    found = subject.read([case.item for case in judged])
+    found = audited.read([case.item for case in judged])
     by_outcome = {
         name: [n for n, case in enumerate(judged) if case.outcome is wanted]
         for name, wanted in (("right answer", True), ("wrong answer", False))
     }
-    without = _without_controls(subject, judged)
-    texts, usage = ({}, Usage()) if without else _altered(subject, judged, seed)
+    without = _without_controls(audited, judged)
+    texts, usage = ({}, Usage()) if without else _altered(audited, judged, seed)
     controls = _controls(judged, {"whole": found.traces} | texts, draws, seed)
     return OutcomeAudit(
-        scorer=subject.name,
-        rule=subject.rule,
+        scorer=audited.name,
+        rule=audited.rule,
         lowest_last={
             name: _lowest_last(judged, found, rows, draws, seed) for name, rows in by_outcome.items()
         },
@@ -200,13 +207,13 @@ def _alterable(case: Case) -> bool:
     return case.item.trace.text is not None and len(case.item.trace.steps) > 1
 
 
-def _without_controls(subject: Subject, cases: Sequence[Case]) -> str | None:
-    if subject.stored:
+def _without_controls(audited: AuditedScorer, cases: Sequence[Case]) -> str | None:
+    if audited.stored:
         return "stored scores: no new text can be scored"
     return None if any(map(_alterable, cases)) else "no trace is a text of two steps or more"
 
 
-def _altered(subject: Subject, cases: Sequence[Case], seed: int) -> tuple[dict[str, FloatArray], Usage]:
+def _altered(audited: AuditedScorer, cases: Sequence[Case], seed: int) -> tuple[dict[str, FloatArray], Usage]:
     """Trace scores of each control's texts, [cases], NaN where there is no such text; and the cost."""
     rows = [n for n, case in enumerate(cases) if _alterable(case)]
     traces = [cases[n].item.trace for n in rows]
@@ -216,7 +223,7 @@ def _altered(subject: Subject, cases: Sequence[Case], seed: int) -> tuple[dict[s
     }
     scores, usage = {}, Usage()
     for name, texts in altered.items():
-        reading = subject.read(
+        reading = audited.read(
             [
                 ProblemTrace(problem=cases[n].item.problem, trace=text)
                 for n, text in zip(rows, texts, strict=True)
@@ -248,3 +255,96 @@ def _controls(
         )
         for name, found in scores.items()
     }
+
+
+def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
+    """Where the minimum lies, what an error costs, and what the last step alone is worth."""
+    lowest: list[list[Cell]] = [
+        [a.scorer, name, found.share, found.chance, found.traces]
+        for a in audits
+        for name, found in a.lowest_last.items()
+    ]
+    around: list[list[Cell]] = [
+        [a.scorer, name, found.drop, *found.by_offset.values(), found.with_drop, found.traces]
+        for a in audits
+        for name, found in a.around_error.items()
+    ]
+    controls: list[list[Cell]] = [
+        [a.scorer, a.rule, name, found.auc, found.correlation, found.with_whole, found.traces]
+        for a in audits
+        for name, found in a.controls.items()
+    ]
+    return Section(
+        title="Collapse to the outcome",
+        about="A scorer of steps loses score where the error is, whether the answer comes out right or "
+        "wrong, and has little to say of a last step alone or of steps in random order.",
+        findings=[_finding(audit) for audit in audits],
+        tables=[
+            Table(
+                caption="Share of traces whose lowest step is the last",
+                headers=["scorer", "traces with", "share", "chance", "n"],
+                rows=lowest,
+            ),
+            Table(
+                caption="Wrong processes: drop of score at the first error, and mean score around it",
+                headers=["scorer", "traces with", "drop", *(f"{n:+d}" for n in OFFSETS), "n drop", "n"],
+                rows=around,
+            ),
+            Table(
+                caption="Scores of altered texts against the outcome of the unaltered traces, which are the "
+                "same for all texts",
+                headers=["scorer", "rule", "text", "AUC", "correlation", "with whole trace", "n"],
+                rows=controls,
+            ),
+            Table(
+                caption="What was left out",
+                headers=[
+                    "scorer",
+                    "no outcome",
+                    "no trace score",
+                    "not in altered texts' table",
+                    "altered texts",
+                ],
+                rows=[
+                    [a.scorer, a.no_outcome, a.unscored, a.not_in_controls, a.without_controls or "scored"]
+                    for a in audits
+                ],
+            ),
+        ],
+        figures=[
+            (
+                partial(_around_error_figure, audits),
+                "Mean step score around the first error: right answers solid, wrong answers dashed.",
+            )
+        ],
+    )
+
+
+def _finding(audit: OutcomeAudit) -> str:
+    """What an error costs by outcome, and what the last step alone tells."""
+    lucky, wrong = (audit.around_error[name].drop for name in ("right answer", "wrong answer"))
+    sentence = (
+        f"At the first error the score of {audit.scorer} drops by {lucky:.3f} where the answer is right "
+        f"all the same, and by {wrong:.3f} where it is wrong."
+    )
+    if "last step only" in audit.controls:
+        whole, last, shuffled = (
+            audit.controls[name].auc for name in ("whole", "last step only", "shuffled steps")
+        )
+        sentence += (
+            f" It tells right answers from wrong ones with AUC {whole:.3f}; from the last step alone "
+            f"with {last:.3f}, with the steps before it shuffled {shuffled:.3f} (the same "
+            f"{audit.controls['whole'].traces} traces)."
+        )
+    return sentence
+
+
+def _around_error_figure(audits: Sequence[OutcomeAudit]) -> Figure:
+    """Mean step score by distance from the first error."""
+    figure, axes = new_figure("steps from the first error", "mean step score", lines=len(audits))
+    for number, audit in enumerate(audits):
+        for (_, found), style in zip(audit.around_error.items(), ("-", "--"), strict=True):
+            label = audit.scorer if style == "-" else None
+            banded_line(axes, list(found.by_offset), list(found.by_offset.values()), number, label, style)
+    legend(figure)
+    return figure

@@ -10,17 +10,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits.subject import FloatArray, Subject
+from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
+from surefoot.evaluation.plots import banded_line, colour, legend, new_figure
+from surefoot.evaluation.report import Section, Table
 from surefoot.evaluation.splits import half_of
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Usage
 from surefoot.search.estimators import best_of_n, pass_at_k
 from surefoot.stats.bootstrap import bootstrap_mean
 from surefoot.stats.intervals import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +86,7 @@ def best_of_n_kl(n: int) -> float:
 
 
 def audit_over_optimisation(
-    subject: Subject,
+    audited: AuditedScorer,
     items: Sequence[ProblemTrace],
     *,
     largest: int | None = None,
@@ -92,7 +99,7 @@ def audit_over_optimisation(
     size that at least nine in ten problems have. Raises ``ScoreError`` if no problem has two scored traces.
     """
     judged = [item for item in items if item.trace.outcome is not None]
-    found = subject.read(judged)
+    found = audited.read(judged)
     pools: dict[str, list[tuple[float, float]]] = {}
     for item, score in zip(judged, found.traces, strict=True):
         if not math.isnan(score):
@@ -101,7 +108,7 @@ def audit_over_optimisation(
     kept = {name: np.array(pool) for name, pool in pools.items() if len(pool) >= max(needed, 2)}
     if not kept:
         raise ScoreError(
-            f"{subject.name}: no problem has {max(needed, 2)} traces with score and outcome; sample more"
+            f"{audited.name}: no problem has {max(needed, 2)} traces with score and outcome; sample more"
         )
     sizes = sizes_to(needed)
     gold = np.array([[best_of_n(p[:, 0], p[:, 1], n) for n in sizes] for p in kept.values()])
@@ -114,8 +121,8 @@ def audit_over_optimisation(
     alpha, beta = fit_law(distance, gold.mean(axis=0)[None])[0].tolist()
     beta_low, beta_high = np.quantile(fit_law(distance, resampled)[:, 1], [0.025, 0.975]).tolist()
     return OverOptimisationAudit(
-        scorer=subject.name,
-        rule=subject.rule,
+        scorer=audited.name,
+        rule=audited.rule,
         points=[
             Pressure(
                 n=n,
@@ -180,3 +187,83 @@ def _falls(gold: FloatArray, problems: Sequence[str]) -> FloatArray:
             peak = int(_peaks(other.mean(axis=0)[None])[0])
             falls[half == mine] = gold[half == mine, peak] - gold[half == mine, -1]
     return falls
+
+
+def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Section:
+    """Gold and proxy against the pressure of selection."""
+    return Section(
+        title="Over-optimisation",
+        about="Best of N by score. Distance from the policy: KL = log N - (N - 1) / N.",
+        findings=[_finding(audit) for audit in audits],
+        tables=[
+            Table(
+                caption="Where gold is highest, and what is lost beyond",
+                headers=[
+                    "scorer",
+                    "rule",
+                    "peak N",
+                    "95 % of peaks",
+                    "peak at the end",
+                    "fall",
+                    "alpha",
+                    "beta",
+                ],
+                rows=[
+                    [
+                        a.scorer,
+                        a.rule,
+                        a.peak,
+                        "{} to {}".format(*a.peak_interval),
+                        a.peak_at_end,
+                        a.fall,
+                        a.alpha,
+                        a.beta,
+                    ]
+                    for a in audits
+                ],
+            ),
+            Table(
+                caption="Gold (share right) and proxy (score) for best of N",
+                headers=["scorer", "N", "sqrt KL", "proxy", "gold", "pass@N"],
+                rows=[
+                    [a.scorer, p.n, math.sqrt(p.kl), p.proxy, p.gold, p.ceiling]
+                    for a in audits
+                    for p in a.points
+                ],
+            ),
+            Table(
+                caption="What was used and left out",
+                headers=["scorer", "problems", "too few traces", "traces needed", "no score", "no outcome"],
+                rows=[
+                    [a.scorer, a.problems, a.too_small, a.samples_needed, a.unscored, a.no_outcome]
+                    for a in audits
+                ],
+            ),
+        ],
+        figures=[(partial(_pressure_figure, audits), "Gold (solid) and proxy (dashed) against sqrt KL.")],
+    )
+
+
+def _finding(audit: OverOptimisationAudit) -> str:
+    """Where gold and proxy part."""
+    first, last = audit.points[0], audit.points[-1]
+    how = "falls beyond chance" if audit.parted else "does not fall beyond chance"
+    return (
+        f"Best of N by {audit.scorer}: from N = 1 to N = {last.n} gold goes from {first.gold.value:.3f} to "
+        f"{last.gold.value:.3f} and the proxy from {first.proxy.value:.3f} to {last.proxy.value:.3f}; gold "
+        f"is highest at N = {audit.peak} (95 %: {audit.peak_interval[0]} to {audit.peak_interval[1]}) and "
+        f"{how} after it ({audit.fall:.3f})."
+    )
+
+
+def _pressure_figure(audits: Sequence[OverOptimisationAudit]) -> Figure:
+    """Gold and proxy against sqrt KL; gold's peak is ringed."""
+    figure, axes = new_figure("sqrt KL of best-of-N", "gold (solid), proxy (dashed)", lines=len(audits))
+    for number, audit in enumerate(audits):
+        distance = [math.sqrt(point.kl) for point in audit.points]
+        banded_line(axes, distance, [p.gold for p in audit.points], number, audit.scorer, "-")
+        banded_line(axes, distance, [p.proxy for p in audit.points], number, None, "--")
+        at = next(place for place, point in enumerate(audit.points) if point.n == audit.peak)
+        axes.plot(distance[at], audit.points[at].gold.value, "o", ms=11, mfc="none", color=colour(number))
+    legend(figure)
+    return figure

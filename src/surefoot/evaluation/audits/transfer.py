@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
-from surefoot.evaluation.audits.subject import Readings, Subject
+from surefoot.evaluation.audits.scorers import AuditedScorer, Readings
+from surefoot.evaluation.benchmarks.first_errors import best_threshold, processbench_f1
+from surefoot.evaluation.plots import heat_map
+from surefoot.evaluation.report import Section, Table
 from surefoot.evaluation.splits import half_of
-from surefoot.evaluation.steps import best_threshold, processbench_f1
 from surefoot.records import Usage
 from surefoot.stats.bootstrap import Resample, bootstrap_auc, bootstrap_statistic
-from surefoot.stats.intervals import Interval
+from surefoot.stats.intervals import Cell, Interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class TransferCell:
     """One scorer on one domain."""
 
     train: str
@@ -40,7 +47,7 @@ class Cell:
 class TransferAudit:
     """The matrix of train domain and test domain."""
 
-    cells: list[Cell]
+    cells: list[TransferCell]
     trained: list[str]
     tested: list[str]
     tuned: dict[str, int]
@@ -50,7 +57,7 @@ class TransferAudit:
     usage: dict[str, Usage]
     """Cost by scorer."""
 
-    def cell(self, train: str, test: str) -> Cell:
+    def cell(self, train: str, test: str) -> TransferCell:
         """The cell of a train and a test domain; ``KeyError`` if there is none."""
         for cell in self.cells:
             if (cell.train, cell.test) == (train, test):
@@ -59,38 +66,38 @@ class TransferAudit:
 
 
 def audit_transfer(
-    subjects: Mapping[str, Subject],
+    scorers: Mapping[str, AuditedScorer],
     sets: Mapping[str, Sequence[Case]],
     *,
     threshold: float | None = None,
     draws: int = 1000,
     seed: int = 0,
 ) -> TransferAudit:
-    """Score every set by every subject; both are named by domain, of training and of the test.
+    """Score every set by every audited; both are named by domain, of training and of the test.
 
     Without ``threshold``, each scorer's is fitted on half of the problems of its own domain, and all domains
     are reported on the other half only; a scorer whose domain has no set gets no F1. With it all problems
     count. Raises ``ScoreError`` if there is no scorer or no set, or a set has no labelled trace.
     """
-    if not subjects or not sets:
+    if not scorers or not sets:
         raise ScoreError("a transfer matrix needs at least one scorer and one labelled set")
     halves = {name: _halves(name, cases, fit=threshold is None) for name, cases in sets.items()}
     cells, usage = [], {}
-    for train, subject in subjects.items():
+    for train, audited in scorers.items():
         own = halves.get(train)
         usage[train] = Usage()
         cut = threshold
         if threshold is None and own is not None:
-            tuning = subject.read([case.item for case in own.tuning])
+            tuning = audited.read([case.item for case in own.tuning])
             usage[train] += tuning.usage
             cut = _fitted(own.tuning, tuning)
         for test, half in halves.items():
-            found = subject.read([case.item for case in half.reported])
+            found = audited.read([case.item for case in half.reported])
             usage[train] += found.usage
             cells.append(_cell(train, test, half.reported, found, cut, draws, seed))
     return TransferAudit(
         cells=cells,
-        trained=list(subjects),
+        trained=list(scorers),
         tested=list(sets),
         tuned={name: len(half.tuning) for name, half in halves.items()},
         thresholds=f"given, {threshold:g}" if threshold is not None else "fitted on half of the own domain",
@@ -139,7 +146,7 @@ def _cell(
     threshold: float | None,
     draws: int,
     seed: int,
-) -> Cell:
+) -> TransferCell:
     steps = [
         (score, float(good), case.problem_id)
         for case, row in zip(cases, found.steps, strict=True)
@@ -156,7 +163,7 @@ def _cell(
 
     unknown = Interval(value=math.nan, low=math.nan, high=math.nan)
     measured = threshold is not None and bool(owners)
-    return Cell(
+    return TransferCell(
         train=train,
         test=test,
         auc=bootstrap_auc(values, good, problems, draws=draws, rng=np.random.default_rng(seed)),
@@ -167,3 +174,38 @@ def _cell(
         traces=len(owners),
         unscored=sum(all(score is None for score in row) for row in scores),
     )
+
+
+def transfer_section(audit: TransferAudit) -> Section:
+    """The matrix, once for AUC and once for F1."""
+
+    def matrix(caption: str, value: Callable[[TransferCell], Cell]) -> Table:
+        rows: list[list[Cell]] = [
+            [train, *(value(audit.cell(train, test)) for test in audit.tested)] for train in audit.trained
+        ]
+        return Table(caption=caption, headers=["trained on", *audit.tested], rows=rows)
+
+    return Section(
+        title="Domain transfer",
+        about="Each row is a scorer, named by what it was trained on; each column a labelled set.",
+        findings=[_finding(audit, train) for train in audit.trained],
+        tables=[
+            matrix("AUC of good steps over bad ones, by test domain", lambda cell: cell.auc),
+            matrix(f"ProcessBench F1; threshold {audit.thresholds}", lambda cell: cell.f1),
+            matrix("Threshold", lambda cell: cell.threshold),
+            matrix("Traces that F1 is over", lambda cell: cell.traces),
+        ],
+        figures=[(partial(_matrix_figure, audit), "AUC by train (rows) and test domain (columns).")],
+    )
+
+
+def _finding(audit: TransferAudit, train: str) -> str:
+    """One scorer's row of the matrix."""
+    shown = ", ".join(f"{audit.cell(train, test).auc:.3f} on {test}" for test in audit.tested)
+    return f"{train} has AUC {shown}."
+
+
+def _matrix_figure(audit: TransferAudit) -> Figure:
+    """AUC of every scorer on every set."""
+    values = [[audit.cell(train, test).auc.value for test in audit.tested] for train in audit.trained]
+    return heat_map(values, audit.trained, audit.tested, "AUC", low=0, high=1)

@@ -28,7 +28,7 @@ class Readings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class AuditedScorer:
     """A scorer under audit."""
 
     name: str
@@ -81,7 +81,7 @@ class StoredScores:
         )
 
 
-class Remembered:
+class CachedScorer:
     """A :class:`surefoot.protocols.StepScorer` that scores no trace twice; a repeat costs nothing.
 
     Several audits read the same traces. Memory grows with the number of distinct traces.

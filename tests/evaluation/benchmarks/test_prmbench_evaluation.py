@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.prmbench import GROUPS, evaluate_prmbench, prmbench_cases
-from surefoot.evaluation.prmbench_report import write_prmbench_report
+from surefoot.evaluation.benchmarks.prmbench import (
+    GROUPS,
+    evaluate_prmbench,
+    prmbench_cases,
+    write_prmbench_report,
+)
 from surefoot.evaluation.step_scores import labelled_system, scored_system
 from surefoot.formats import read_prmbench, read_prmbench_controls
 from surefoot.records import StepLabel, StepScores
 
-REAL = Path(__file__).parents[2] / "../shared/data/prmbench/subset400_target_data.jsonl.gz"
+REAL = Path(__file__).parents[3] / "../shared/data/prmbench/subset400_target_data.jsonl.gz"
 CLASSES = [kind for group in GROUPS.values() for kind in group]
 
 

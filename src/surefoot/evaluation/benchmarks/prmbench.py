@@ -5,25 +5,38 @@ over all steps of a class, and over all classes for the whole; the score of a cl
 classes'; ``multi_solutions``, which has no wrong steps, is scored by F1 alone; a control (the unmodified
 process) enters only the similarity; a row that comes again is left out; a trace without any verdict is left
 out, and ``parsed`` says how many are not. Redundancy scores, where given, judge the classes of simplicity: a
-step above the redundancy threshold (0.15) is flagged. The metric is in ``surefoot.evaluation.step_flags``.
+step above the redundancy threshold (0.15) is flagged. The metric is in ``step_flags``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from surefoot.errors import LabelError
-from surefoot.evaluation._plain import plain
-from surefoot.evaluation.flag_board import FlagBoard, FlagCase, Flags
-from surefoot.evaluation.processbench import AS_LABELLED, Missing
+from surefoot.evaluation.benchmarks.processbench import (
+    AS_LABELLED,
+    MAX_LINES,
+    Missing,
+    records_table,
+    thresholds_text,
+)
+from surefoot.evaluation.benchmarks.step_flags import (
+    Flags,
+    PRMBenchCase,
+    StepFlagEvaluator,
+    best_flag_threshold,
+)
+from surefoot.evaluation.plots import interval_figure, position_figure, wrapped
+from surefoot.evaluation.report import Report, to_json
 from surefoot.evaluation.splits import SPLIT, Thresholds, thresholds
-from surefoot.evaluation.step_flags import best_flag_threshold
 from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
 from surefoot.labels import LabelRule
 from surefoot.protocols import LabelledTrace
+from surefoot.stats.intervals import Cell
 
 GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -77,7 +90,7 @@ class PRMBenchEvaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a JSON file; an undefined number (NaN) is ``null``."""
-        found: dict[str, Any] = plain(self)
+        found: dict[str, Any] = to_json(self)
         return found
 
 
@@ -85,7 +98,7 @@ class PRMBenchEvaluation:
 class PRMBenchCases:
     """The traces of a file and how many rows were repeated."""
 
-    cases: tuple[FlagCase, ...]
+    cases: tuple[PRMBenchCase, ...]
     repeated: int
 
 
@@ -95,7 +108,7 @@ def prmbench_cases(items: Sequence[LabelledTrace]) -> PRMBenchCases:
     Raises ``LabelError`` for a trace without ``idx`` and a known class in its ``meta``, or with a step that
     has no correctness label.
     """
-    cases: dict[tuple[str, str], FlagCase] = {}
+    cases: dict[tuple[str, str], PRMBenchCase] = {}
     for item in items:
         case = _case(item)
         cases.setdefault((case.kind, case.problem), case)
@@ -138,18 +151,22 @@ def evaluate_prmbench(
             common -= set(simple) - set(recorded_by_all(list(redundancy.values()), simple))
     kept = [t for t, case in enumerate(cases) if t in common or case.kind == CONTROL]
     used = [cases[t] for t in kept]
-    board = FlagBoard(used, draws=draws, seed=seed, groups=GROUPS, f1_alone=F1_ALONE, control=CONTROL)
+    evaluator = StepFlagEvaluator(
+        used, draws=draws, seed=seed, groups=GROUPS, f1_alone=F1_ALONE, control=CONTROL
+    )
     scores = [
         score
         for system in systems
-        for score in _scores(board, system, redundancy.get(system.name), redundancy_threshold, kept, rules)
+        for score in _scores(
+            evaluator, system, redundancy.get(system.name), redundancy_threshold, kept, rules
+        )
     ]
     return PRMBenchEvaluation(
         traces=len(common),
         controls=len(kept) - len(common),
         repeated=found.repeated,
         left_out=len(tested) - len(common),
-        classes=board.classes,
+        classes=evaluator.classes,
         systems=tuple(system.summary() for system in systems),
         scores=tuple(scores),
         settings={
@@ -163,16 +180,16 @@ def evaluate_prmbench(
 
 
 def _scores(
-    board: FlagBoard,
+    evaluator: StepFlagEvaluator,
     system: System,
     redundancy: System | None,
     redundancy_threshold: float,
     kept: Sequence[int],
     rules: Sequence[str | float],
 ) -> list[PRMBenchScore]:
-    cases = board.cases
+    cases = evaluator.cases
     if system.kind == "labels":
-        flags = board.flags([system.good[t] for t in kept])
+        flags = evaluator.evaluate([system.good[t] for t in kept])
         return [_score(system, None, None, flags)]
     rows = [system.scores[t] for t in kept]
     again = [redundancy.scores[t] for t in kept] if redundancy else None
@@ -198,7 +215,7 @@ def _scores(
             for t, cut in enumerate(applied.of_trace)
         ]
         limit = redundancy_threshold if again is not None else None
-        results.append(_score(system, applied, limit, board.flags(verdicts)))
+        results.append(_score(system, applied, limit, evaluator.evaluate(verdicts)))
     return results
 
 
@@ -214,7 +231,7 @@ def _score(system: System, applied: Thresholds | None, limit: float | None, flag
     )
 
 
-def _case(item: LabelledTrace) -> FlagCase:
+def _case(item: LabelledTrace) -> PRMBenchCase:
     trace = item.trace
     kind, problem = trace.meta.get("classification"), trace.meta.get("idx")
     if not isinstance(problem, str) or kind not in {
@@ -233,4 +250,113 @@ def _case(item: LabelledTrace) -> FlagCase:
     known = [value for value in good if value is not None]
     if len(known) < len(good):
         raise LabelError(f"trace {trace.id}: step {good.index(None)} has no correctness label")
-    return FlagCase(item=item, kind=kind, problem=problem, good=tuple(known))
+    return PRMBenchCase(item=item, kind=kind, problem=problem, good=tuple(known))
+
+
+def write_prmbench_report(found: PRMBenchEvaluation, path: Path) -> None:
+    """One page: records, PRMScore in all, by group, class and position, with figures."""
+    report = Report("PRMBench")
+    report.text(
+        f"{found.traces} traces and {found.controls} controls; {found.left_out} left out for lack of a "
+        f"source's record, {found.repeated} as repeated rows. Intervals are 95 %, from "
+        f"{found.settings['draws']} bootstrap draws of problems, with the thresholds held."
+    )
+    records_table(report, found.systems)
+    report.heading("PRMScore")
+    report.text(
+        "0.5 F1 + 0.5 F1_neg over all steps, F1 of the valid and F1_neg of the wrong ones; a group's is the "
+        "mean of its classes'. multi_solutions has no wrong steps and is scored by F1 alone. Controls enter "
+        "the similarity only. Rule 'split': the threshold was fitted on the other half of the problems."
+    )
+    _totals(report, found.scores)
+    rows = {f"{s.system}, {s.rule}": s.flags.total.score for s in found.scores}
+    report.figure(interval_figure(rows, "PRMScore"), "PRMScore over all steps with 95 % intervals.")
+    _accuracies(report, found.scores)
+    _classes(report, found)
+    curves = {
+        wrapped(f"{s.system}, {s.rule}"): {p: flags.score.value for p, flags in s.flags.positions.items()}
+        for s in found.scores[:MAX_LINES]
+    }
+    report.figure(
+        position_figure(curves, "PRMScore"), f"PRMScore by the index of the step; at most {MAX_LINES} rows."
+    )
+    report.write(path)
+
+
+def _totals(report: Report, scores: tuple[PRMBenchScore, ...]) -> None:
+    rows: list[list[Cell]] = [
+        [
+            s.system,
+            s.rule,
+            thresholds_text(s.thresholds),
+            s.fitted_on,
+            s.redundancy_threshold,
+            s.flags.total.score,
+            *s.flags.groups.values(),
+            s.flags.total.f1,
+            s.flags.total.f1_negative,
+        ]
+        for s in scores
+    ]
+    headers = ["source", "rule", "threshold", "fitted on", "redundancy above", "PRMScore", *GROUPS]
+    report.table([*headers, "F1", "F1_neg"], rows)
+
+
+def _accuracies(report: Report, scores: tuple[PRMBenchScore, ...]) -> None:
+    rows: list[list[Cell]] = [
+        [
+            s.system,
+            s.rule,
+            f.accuracy,
+            f.accuracy_good,
+            f.accuracy_bad,
+            f.first_error,
+            f.similarity,
+            f.pairs,
+            f.parsed,
+            f.unjudged_steps,
+        ]
+        for s in scores
+        for f in (s.flags,)
+    ]
+    report.table(
+        [
+            "source",
+            "rule",
+            "all steps",
+            "valid steps",
+            "wrong steps",
+            "first error flagged",
+            "similarity",
+            "pairs",
+            "parsed",
+            "steps without verdict",
+        ],
+        rows,
+        "Accuracy on steps; similarity is the mean difference to the control in the share of steps kept",
+    )
+
+
+def _classes(report: Report, found: PRMBenchEvaluation) -> None:
+    names = {kind: f"{short} {kind}" for group in GROUPS.values() for kind, short in group.items()}
+    rows: list[list[Cell]] = [
+        [s.system, s.rule, names[kind], found.classes.get(kind, 0), c.score, c.tp, c.fp, c.fn, c.tn]
+        for s in found.scores
+        for kind, c in s.flags.classes.items()
+    ]
+    report.heading("By class and position")
+    report.table(
+        [
+            "source",
+            "rule",
+            "class",
+            "traces",
+            "score",
+            "valid kept",
+            "wrong kept",
+            "valid flagged",
+            "wrong flagged",
+        ],
+        rows,
+        "PRMScore of each class (multi_solutions: F1) and its counts of steps",
+    )

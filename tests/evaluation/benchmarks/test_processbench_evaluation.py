@@ -7,10 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError, ScoreError
-from surefoot.evaluation import processbench_f1
-from surefoot.evaluation.first_errors import Board, Case
-from surefoot.evaluation.processbench import evaluate_processbench, processbench_cases
-from surefoot.evaluation.processbench_report import write_processbench_report
+from surefoot.evaluation.benchmarks import processbench_f1
+from surefoot.evaluation.benchmarks.first_errors import FirstErrorEvaluator, ProcessBenchCase
+from surefoot.evaluation.benchmarks.processbench import (
+    evaluate_processbench,
+    processbench_cases,
+    write_processbench_report,
+)
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import labelled_system, scored_system
 from surefoot.protocols import LabelledTrace
@@ -32,7 +35,9 @@ def trace(number, *, generator="g", outcome=None, steps=STEPS):
 
 def cases_of(labels, subset="gsm8k", first=0):
     return [
-        Case(trace=trace(first + n, generator=f"g{n % 3}", outcome=label < 0), subset=subset, label=label)
+        ProcessBenchCase(
+            trace=trace(first + n, generator=f"g{n % 3}", outcome=label < 0), subset=subset, label=label
+        )
         for n, label in enumerate(labels)
     ]
 
@@ -261,6 +266,8 @@ def test_json_has_null_for_nan_and_the_report_is_offline(tmp_path):
 
 def test_the_same_seed_gives_the_same_intervals():
     cases = cases_of([0, -1, 1, -1, 2, -1])
-    board = Board(cases, draws=50, seed=3)
+    evaluator = FirstErrorEvaluator(cases, draws=50, seed=3)
     predicted = [0, -1, None, 2, 2, -1]
-    assert board.average_f1(predicted) == Board(cases, draws=50, seed=3).average_f1(predicted)
+    assert evaluator.average_f1(predicted) == FirstErrorEvaluator(cases, draws=50, seed=3).average_f1(
+        predicted
+    )

@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.step_flags import best_flag_threshold, count_flags, f1, f1_negative, prm_score
+from surefoot.evaluation.benchmarks.step_flags import (
+    best_flag_threshold,
+    count_flags,
+    f1,
+    f1_negative,
+    prm_score,
+)
 
 STEPS = st.lists(st.tuples(st.sampled_from([0.1, 0.2, 0.5, 0.8]), st.booleans()), min_size=1, max_size=12)
 

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.steps import (
+from surefoot.evaluation.benchmarks.first_errors import (
     best_threshold,
     first_error_below,
     harmonic_mean,
     processbench_f1,
 )
 
-SCORES = Path(__file__).parents[2] / "../shared/data/calib/fover_processbench_scores.jsonl.gz"
+SCORES = Path(__file__).parents[3] / "../shared/data/calib/fover_processbench_scores.jsonl.gz"
 
 
 def test_first_error_is_zero_based_and_strict():

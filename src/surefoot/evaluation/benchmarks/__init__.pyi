@@ -1,0 +1,16 @@
+from .first_errors import ProcessBenchCase as ProcessBenchCase
+from .first_errors import ProcessBenchResult as ProcessBenchResult
+from .first_errors import best_threshold as best_threshold
+from .first_errors import first_error_below as first_error_below
+from .first_errors import harmonic_mean as harmonic_mean
+from .first_errors import processbench_f1 as processbench_f1
+from .prmbench import PRMBenchEvaluation as PRMBenchEvaluation
+from .prmbench import evaluate_prmbench as evaluate_prmbench
+from .prmbench import prmbench_cases as prmbench_cases
+from .prmbench import write_prmbench_report as write_prmbench_report
+from .processbench import ProcessBenchEvaluation as ProcessBenchEvaluation
+from .processbench import ProcessBenchScore as ProcessBenchScore
+from .processbench import evaluate_processbench as evaluate_processbench
+from .processbench import processbench_cases as processbench_cases
+from .processbench import write_processbench_report as write_processbench_report
+from .step_flags import PRMBenchCase as PRMBenchCase
