@@ -410,7 +410,7 @@ def long_solution(steps, error):
 
 @pytest.mark.parametrize("steps", [1, 2, 8, 16, 17, 40, 64, 100])
 def test_long_solutions_are_searched_in_sixteen_pieces(steps):
-    for error in range(1, steps + 1, 1 if steps < 20 else 7):
+    for error in range(1, steps + 1, 1 if steps < 20 else 13):
         policy = oracle_with([long_solution(steps, error), "Answer: 3"])
         search = labeller(policy, settings=TreeSettings(rollouts=2))
         tree = grow(search)

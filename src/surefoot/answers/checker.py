@@ -204,11 +204,11 @@ def load_comparison() -> Callable[[dict[str, str]], bool]:
     def read(text: str) -> list[Any]:
         # No time limits of its own anywhere below: they rest on SIGALRM, and the parent holds the clock.
         latex = text if "$" in text else f"${text}$"
-        found: list[Any] = parse(latex, extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
-        if all(isinstance(item, str) for item in found):
+        trees: list[Any] = parse(latex, extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
+        if all(isinstance(item, str) for item in trees):
             # "2**10" is no LaTeX. This reader takes digits and arithmetic operators alone.
-            found = parse(text, extraction_config=[ExprExtractionConfig()], parsing_timeout=None) or found
-        return found
+            trees = parse(text, extraction_config=[ExprExtractionConfig()], parsing_timeout=None) or trees
+        return trees
 
     def compare(pair: dict[str, str]) -> bool:
         gold, target = read(pair["reference"]), read(pair["answer"])

@@ -45,7 +45,7 @@ def extract_answer(
 
 def _boxed(text: str) -> str | None:
     """One pass with a stack: searching the closing brace of each box anew would be quadratic."""
-    found: list[tuple[int, str]] = []
+    boxes: list[tuple[int, str]] = []
     opened: list[tuple[bool, int]] = []
     for match in _BRACES.finditer(text):
         mark = match.group()
@@ -53,14 +53,14 @@ def _boxed(text: str) -> str | None:
             if opened:
                 is_box, start = opened.pop()
                 if is_box:
-                    found.append((start, text[start : match.start()]))
+                    boxes.append((start, text[start : match.start()]))
         elif match["open"] or mark == "{":
             opened.append((match["open"] is not None, match.end()))
         elif mark.startswith(("\\boxed", "\\fbox")):
             bare = _BARE_BOXED.match(text, match.end())
             if bare:
-                found.append((match.end(), bare[1].rstrip(".")))
-    filled = [(start, content.strip()) for start, content in found if content.strip()]
+                boxes.append((match.end(), bare[1].rstrip(".")))
+    filled = [(start, content.strip()) for start, content in boxes if content.strip()]
     return max(filled)[1] if filled else None
 
 

@@ -36,7 +36,7 @@ class _MistakeRow(Row):
 
 
 def read_bigbench_mistake(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
-    """Chains with one label a step: +1 before the mistake, −1 there, unknown after it; all +1 without one.
+    """Chains with one label per step: +1 before the mistake, −1 there, unknown after it; all +1 without one.
 
     ``problem.answer`` is the target, ``trace.answer`` the chain's answer, ``outcome`` whether the two are
     equal, white space aside. A right answer may follow a mistake, and a wrong one an unmarked chain. The

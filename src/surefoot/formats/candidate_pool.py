@@ -64,7 +64,7 @@ class _OutcomePool(Row):
 
 
 def read_candidate_pool(path: Path | str, *, report: ReadReport | None = None) -> Iterator[CandidatePool]:
-    """One pool a row, either form.
+    """One pool per row, either form.
 
     A text with step scores is cut at blank lines; it is left out, and counted, if it then has not as many
     steps as scores. A whole response is one step, and its logit becomes a score by the logistic function,

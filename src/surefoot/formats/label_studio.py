@@ -1,4 +1,4 @@
-"""Label Studio's JSON: one task a trace, one paragraph a step, people's labels and models' predictions.
+"""Label Studio's JSON: one task per trace, one paragraph per step, people's labels and models' predictions.
 
 The format is that of Label Studio's import and of its ``JSON`` export (labelstud.io/guide/task_format); the
 labelling interface that goes with it is ``LABELLING_CONFIG``.
@@ -106,7 +106,7 @@ def read_label_studio(path: Path | str, *, report: ReadReport | None = None) -> 
 
 
 def write_label_studio(items: Iterable[LabelledTrace], path: Path | str) -> WriteReport:
-    """Write tasks to import: labels of people as annotations, one a rater, all others as predictions.
+    """Write tasks to import: labels of people as annotations, one per rater, all others as predictions.
 
     Atomic; ``.json`` gives an array, which is what Label Studio imports. ``completed_by`` is left out, since
     it must name an account of the server that imports. Nothing is dropped but labels of steps that the trace
@@ -233,15 +233,15 @@ def _label(
         if label.step == step and unchanged:
             return label
     note = meta.get("text")
-    said = "\n".join(str(line) for line in note) if isinstance(note, list) and ours is None else None
+    comment = "\n".join(str(line) for line in note) if isinstance(note, list) and ours is None else None
     return StepLabel(
         trace_id=trace.id,
         step=step,
         kind=kind,
         value=value,
-        reason=(said or "marked as unknown") if value is None else None,
+        reason=(comment or "marked as unknown") if value is None else None,
         source=attribution.source if ours is None else "human",
-        evidence=Evidence(rater=attribution.rater, message=said or None),
+        evidence=Evidence(rater=attribution.rater, message=comment or None),
         created=attribution.created,
     )
 
@@ -318,7 +318,7 @@ def _results(group: Sequence[tuple[int, StepLabel]], trace: Trace) -> list[dict[
             "text": text,
         }
         identity = content_id("label-studio", trace.id, number)[:10]
-        said = label.evidence.message or label.reason
+        comment = label.evidence.message or label.reason
         results.append(
             {
                 "id": identity,
@@ -327,7 +327,7 @@ def _results(group: Sequence[tuple[int, StepLabel]], trace: Trace) -> list[dict[
                 "type": "paragraphlabels",
                 "value": {**place, "paragraphlabels": [_name_of(label)]},
                 "meta": {
-                    **({"text": [said]} if said else {}),
+                    **({"text": [comment]} if comment else {}),
                     OURS: label.model_dump(mode="json", exclude={"trace_id"}),
                 },
             }

@@ -47,7 +47,7 @@ class _SearchTreeRow(Row):
 def read_math_aps(
     path: Path | str, *, report: ReadReport | None = None, separator: str = "\n\n"
 ) -> Iterator[LabelledTrace]:
-    """One trace a leaf of each question's tree, with labels of kind ``value``: chance of the right answer.
+    """One trace per leaf of each question's tree, with labels of kind ``value``: chance of the right answer.
 
     In the flat form a state follows the longest other state that it begins with, if white space comes next.
     A state that several leaves share is a step of all their traces but labelled in the first alone, so that
@@ -71,7 +71,7 @@ def read_math_aps(
 
 
 def write_math_aps(items: Iterable[LabelledTrace], path: Path | str) -> WriteReport:
-    """Write value labels in the flat form: one row a question, one entry a label. Atomic.
+    """Write value labels in the flat form: one row per question, one entry per label. Atomic.
 
     Traces of one problem come into one row (those that ``read_math_aps`` read, into the row that they came
     from), so all are held in memory. A label without a value is a null. White space at the end of a state is
@@ -96,11 +96,11 @@ def write_math_aps(items: Iterable[LabelledTrace], path: Path | str) -> WriteRep
         rows.setdefault(key, _Written(item.problem, item.trace.meta if own else {})).add(
             item, prefixes, report
         )
-    kept = [row for row in rows.values() if row.entries]
+    filled = [row for row in rows.values() if row.entries]
     for row in rows.values():
         row.count_lost(report)
-    report.written = len(kept)
-    write_rows(path, (row.as_row() for row in kept))
+    report.written = len(filled)
+    write_rows(path, (row.as_row() for row in filled))
     return report
 
 

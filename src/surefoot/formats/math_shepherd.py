@@ -45,7 +45,7 @@ class _MathShepherdRow(Row):
 
 
 def read_math_shepherd(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
-    """Traces with one label a tagged step, of kind ``value``: 1 for ``+``, 0 for ``-``.
+    """Traces with one label per tagged step, of kind ``value``: 1 for ``+``, 0 for ``-``.
 
     A sign is the hard estimate of a Monte Carlo value: 1 says that some of the completions from there reached
     the answer, not that the step is valid. ``Step i:`` is part of the text, as the policy wrote it. A line

@@ -1,4 +1,4 @@
-"""PRM800K as published (Lightman et al., arXiv 2305.20050): one record a labelling session.
+"""PRM800K as published (Lightman et al., arXiv 2305.20050): one record per labelling session.
 
 Each step offers completions, of which one (or the labeller's own) was chosen and continued.
 """
@@ -139,13 +139,13 @@ def read_prm800k(
 
 
 def write_prm800k(items: Iterable[LabelledTrace], path: Path | str) -> WriteReport:
-    """Write one record a labelling session, as published. Atomic.
+    """Write one record per labelling session, as published. Atomic.
 
     Traces of one record, as ``read_prm800k`` gives them, become that record again, with the ratings that the
     traces have now; a completion whose trace is not among ``items`` is left out. All traces are held in
-    memory. A trace from elsewhere, or one whose record's first trace is missing, is a record of its own with
-    one completion a step, rated null where it has no label; its ``finish_reason`` is its own if PRM800K knows
-    it, else ``found_error`` where the last step is −1, else null.
+    memory. A trace from another source, or one whose record's first trace is missing, becomes a separate
+    record with one completion per step, rated null where it has no label; its ``finish_reason`` stays if
+    PRM800K knows it, else it is ``found_error`` where the last step is −1, else null.
 
     Neutral stays 0 and unknown is null. Dropped and counted: chat traces, traces without a correctness label,
     labels of other kinds, and all but the first label of a step.
@@ -170,7 +170,7 @@ class Rated:
     step: int
     rating: float | None
     row: Mapping[str, Any]
-    """Fields of the source row, kept in ``trace.meta["rows"]``, one object a label."""
+    """Fields of the source row, kept in ``trace.meta["rows"]``, one object per label."""
 
 
 def labelled_trace(
@@ -342,12 +342,12 @@ def _frame(record: _SessionRow) -> dict[str, Any]:
     """The record without the texts and ratings, which are in the traces; a rating's place stays as null."""
     frame = record.model_dump(exclude_unset=True)
     del frame["question"]["problem"]
-    for step, given in zip(frame["label"]["steps"], record.label.steps, strict=True):
+    for step, source in zip(frame["label"]["steps"], record.label.steps, strict=True):
         for completion in [*(step.get("completions") or []), step.get("human_completion")]:
             if completion is not None:
                 del completion["text"]
                 completion.update({"rating": None} if "rating" in completion else {})
-        if given.human_completion is not None and not given.human_completion.order:
+        if source.human_completion is not None and not source.human_completion.order:
             step["human_completion"] = ""
     return frame
 
@@ -380,14 +380,14 @@ def _is_whole(item: LabelledTrace) -> bool:
 
 def _filled(frame: Any, items: Sequence[LabelledTrace], report: WriteReport) -> dict[str, Any]:
     """``frame`` with problem, texts and ratings."""
-    given: dict[tuple[int, int], _CompletionText] = {}
+    texts: dict[tuple[int, int], _CompletionText] = {}
     for item in items:
         parts, ratings = step_parts(item.trace), _ratings(item, report)
         for step, number in item.trace.meta[PLACES_KEY]:
-            given[step, number] = _CompletionText(text=parts[step], rating=ratings.get(step))
+            texts[step, number] = _CompletionText(text=parts[step], rating=ratings.get(step))
     frame["question"]["problem"] = items[0].problem.text
     for index, step in enumerate(frame["label"]["steps"]):
-        _fill_step(step, {number: made for (at, number), made in given.items() if at == index})
+        _fill_step(step, {number: made for (at, number), made in texts.items() if at == index})
     return dict(_ordered(frame))
 
 
@@ -401,34 +401,34 @@ def _ordered(part: Any) -> Any:
     }
 
 
-def _fill_step(step: dict[str, Any], given: dict[int, _CompletionText]) -> None:
+def _fill_step(step: dict[str, Any], texts: dict[int, _CompletionText]) -> None:
     offered = step.get("completions") or []
     human = step.get("human_completion")
     if human is not None:
-        mine = given.get(len(offered))
-        step["human_completion"] = None if mine is None else mine.text if human == "" else _put(human, mine)
-    kept = [number for number in range(len(offered)) if number in given]
+        text = texts.get(len(offered))
+        step["human_completion"] = None if text is None else text.text if human == "" else _put(human, text)
+    present = [number for number in range(len(offered)) if number in texts]
     if offered:
-        step["completions"] = [_put(offered[number], given[number]) for number in kept]
+        step["completions"] = [_put(offered[number], texts[number]) for number in present]
     if step.get("chosen_completion") is not None:
-        step["chosen_completion"] = kept.index(step["chosen_completion"])
+        step["chosen_completion"] = present.index(step["chosen_completion"])
 
 
-def _put(completion: dict[str, Any], given: _CompletionText) -> dict[str, Any]:
-    rated = "rating" in completion or given.rating is not None
-    return {**completion, "text": given.text, **({"rating": given.rating} if rated else {})}
+def _put(completion: dict[str, Any], text: _CompletionText) -> dict[str, Any]:
+    rated = "rating" in completion or text.rating is not None
+    return {**completion, "text": text.text, **({"rating": text.rating} if rated else {})}
 
 
 def _ratings(item: LabelledTrace, report: WriteReport) -> dict[int, int | None]:
-    found: dict[int, int | None] = {}
+    ratings: dict[int, int | None] = {}
     for label in item.labels:
         if label.kind != "correctness":
             report.dropped[f"labels: kind '{label.kind}'"] += 1
-        elif label.step in found:
+        elif label.step in ratings:
             report.dropped["labels: another one of the same step"] += 1
         else:
-            found[label.step] = None if label.value is None else int(label.value)
-    return found
+            ratings[label.step] = None if label.value is None else int(label.value)
+    return ratings
 
 
 def _alone(item: LabelledTrace, report: WriteReport) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def read_prm800k_steps(
 
 
 def write_prm800k_steps(items: Iterable[LabelledTrace], path: Path | str) -> WriteReport:
-    """Write one row a correctness label; a label without a value becomes a null rating. Atomic.
+    """Write one row per correctness label; a label without a value becomes a null rating. Atomic.
 
     Labels of other kinds and chat traces have no row and are counted. Flags come from ``meta["rows"]`` where
     a PRM800K reader left them; else every step but an alternative's last is preferred. Rows that came from a
@@ -147,21 +147,21 @@ def _main_end(groups: list[_Group]) -> _Group:
 
 def _claim(end: _Group, tree: dict[_Prefix, dict[str, _Group]], claimed: set[_Prefix]) -> list[_Group]:
     """Groups along the path to ``end`` that no earlier main trace has labelled; they are marked as taken."""
-    found: list[_Group] = []
+    groups: list[_Group] = []
     for length in range(1, len(end.path) + 1):
         path = end.path[:length]
         group = tree.get(path[:-1], {}).get(path[-1])
         if group is not None and path not in claimed:
             claimed.add(path)
-            found.append(group)
-    return found
+            groups.append(group)
+    return groups
 
 
 def _trace(
     problem: Problem, end: _Group, labelled: list[_Group], branch: str, moment: datetime, separator: str
 ) -> LabelledTrace:
     rated = [
-        Rated(step=len(group.prefix), rating=row.rating, row=_kept(number, row))
+        Rated(step=len(group.prefix), rating=row.rating, row=_note(number, row))
         for group in labelled
         for number, row in group.rows
     ]
@@ -179,7 +179,7 @@ def _trace(
     )
 
 
-def _kept(number: int, row: _StepRow) -> dict[str, Any]:
+def _note(number: int, row: _StepRow) -> dict[str, Any]:
     flags = {"is_human_response", "is_preferred_response", "is_solution"}
     return {
         "row": number,
@@ -197,10 +197,10 @@ def _rows(items: Iterable[LabelledTrace], report: WriteReport) -> Iterator[tuple
             report.dropped["traces: chat trace"] += 1
             continue
         parts = step_parts(item.trace)
-        kept = item.trace.meta.get("rows")
-        if not isinstance(kept, list) or len(kept) != len(item.labels):
-            kept = [{}] * len(item.labels)
-        for label, flags in zip(item.labels, kept, strict=True):
+        notes = item.trace.meta.get("rows")
+        if not isinstance(notes, list) or len(notes) != len(item.labels):
+            notes = [{}] * len(item.labels)
+        for label, note in zip(item.labels, notes, strict=True):
             if label.kind != "correctness":
                 report.dropped[f"labels: kind '{label.kind}'"] += 1
                 continue
@@ -209,20 +209,20 @@ def _rows(items: Iterable[LabelledTrace], report: WriteReport) -> Iterator[tuple
                 "instruction": item.problem.text,
                 "responses": parts[: label.step],
                 "next_response": parts[label.step],
-                **_flags(item, label.step == len(parts) - 1, flags),
+                **_flags(item, label.step == len(parts) - 1, note),
                 "rating": None if label.value is None else int(label.value),
-                **({_REASON: flags[_REASON]} if _REASON in flags else {}),
+                **({_REASON: note[_REASON]} if _REASON in note else {}),
             }
-            yield flags.get("row", float("inf")), in_form(_NAME, row, flags)
+            yield note.get("row", float("inf")), in_form(_NAME, row, note)
 
 
-def _flags(item: LabelledTrace, last: bool, kept: dict[str, Any]) -> dict[str, Any]:
+def _flags(item: LabelledTrace, last: bool, note: dict[str, Any]) -> dict[str, Any]:
     """The row's other fields, as read, else as far as the trace tells them."""
     alternative = item.trace.meta.get("branch") == "alternative"
-    answer = kept.get("answer") if "row" in kept else (item.trace.answer if last else None)
+    answer = note.get("answer") if "row" in note else (item.trace.answer if last else None)
     return {
         "answer": answer,
-        "is_human_response": kept.get("is_human_response", False),
-        "is_solution": kept.get("is_solution", last and answer is not None and not alternative),
-        "is_preferred_response": kept.get("is_preferred_response", not (alternative and last)),
+        "is_human_response": note.get("is_human_response", False),
+        "is_solution": note.get("is_solution", last and answer is not None and not alternative),
+        "is_preferred_response": note.get("is_preferred_response", not (alternative and last)),
     }

@@ -50,7 +50,7 @@ class _ProcessBenchRow(Row):
 
 
 def read_processbench(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
-    """Solutions with one label a step: +1 before the first error, −1 there, unknown after it.
+    """Solutions with one label per step: +1 before the first error, −1 there, unknown after it.
 
     ``trace.id`` and ``meta["id"]`` are the record's id (an id that comes again gets a number after it),
     ``trace.policy`` the generator, ``outcome`` whether the final answer is right (which it may be despite an

@@ -58,7 +58,7 @@ def write_stepwise(
     """Write the first unbroken run of signed steps of each trace. Atomic.
 
     The format needs a label for every completion. Unsigned steps before the run (the shared prefix of an
-    alternative) go to the end of the prompt, one a line; steps after it are dropped and counted by reason,
+    alternative) go to the end of the prompt, one per line; steps after it are dropped and counted by reason,
     and so are chat traces and traces without any sign. ``neutral`` says what a 0 becomes; value labels are
     good above ``threshold``, and have no sign where it is ``None``.
     """

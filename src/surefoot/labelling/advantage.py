@@ -48,7 +48,7 @@ def start_values(traces: Iterable[Trace]) -> dict[str, float]:
     for trace in traces:
         if trace.outcome is not None:
             outcomes[trace.problem_id].append(trace.outcome)
-    return {problem: sum(found) / len(found) for problem, found in outcomes.items()}
+    return {problem: sum(of_problem) / len(of_problem) for problem, of_problem in outcomes.items()}
 
 
 def advantage_labels(
@@ -81,7 +81,7 @@ def pit_seeds(items: Sequence[LabelledTrace], *, start: Mapping[str, float], hig
 
     Everything else is counted: traces that are not known to be wrong, have no pit, or were never ``high``.
     """
-    kept, dropped = [], Counter[str]()
+    seeds, dropped = [], Counter[str]()
     for item in items:
         pit = first_pit(item.labels)
         if item.trace.outcome is not False:
@@ -92,8 +92,8 @@ def pit_seeds(items: Sequence[LabelledTrace], *, start: Mapping[str, float], hig
             dropped[f"traces without a value of {high:g} before the pit"] += 1
         else:
             labels = tuple(label if label.step <= pit else _blanked(label) for label in item.labels)
-            kept.append(LabelledTrace(problem=item.problem, trace=item.trace, labels=labels))
-    return PitSeeds(items=kept, dropped=dropped)
+            seeds.append(LabelledTrace(problem=item.problem, trace=item.trace, labels=labels))
+    return PitSeeds(items=seeds, dropped=dropped)
 
 
 def _labels(item: LabelledTrace, start: float | None, best_of: int) -> list[StepLabel]:
@@ -103,35 +103,35 @@ def _labels(item: LabelledTrace, start: float | None, best_of: int) -> list[Step
     before, why = start, "no value of the problem itself ('start')"
     labels = []
     for step in range(len(item.trace.steps)):
-        found = values.get(step)
-        after = None if found is None else found.value
+        label_after = values.get(step)
+        after = None if label_after is None else label_after.value
         reason = None
-        if found is None or after is None:
-            reason = f"no value after the step: {found.reason if found else 'no label'}"
+        if label_after is None or after is None:
+            reason = f"no value after the step: {label_after.reason if label_after else 'no label'}"
         elif before is None:
             reason = why
         advantage = None
         if reason is None and after is not None and before is not None:
             advantage = best_of_k(after, best_of) - best_of_k(before, best_of)
-        labels.append(_label(item.trace, step, found, before, advantage, reason, best_of))
+        labels.append(_label(item.trace, step, label_after, before, advantage, reason, best_of))
         before, why = after, "no value before the step"
     return labels
 
 
 def _values(item: LabelledTrace) -> dict[int, StepLabel]:
     """The value label of each step that has one."""
-    found: dict[int, StepLabel] = {}
+    by_step: dict[int, StepLabel] = {}
     for label in item.labels:
         if label.kind != "value":
             continue
-        if label.step in found:
+        if label.step in by_step:
             raise LabelError(
                 f"step {label.step} of trace {label.trace_id} has two value labels "
-                f"({found[label.step].source}, {label.source}); give the labels of one prover"
+                f"({by_step[label.step].source}, {label.source}); give the labels of one prover"
             )
         _require_share(label)
-        found[label.step] = label
-    return found
+        by_step[label.step] = label
+    return by_step
 
 
 def _require_share(label: StepLabel) -> None:

@@ -36,7 +36,7 @@ _SHOWN = 6
 
 @dataclass(frozen=True, kw_only=True)
 class ConsensusReport:
-    """What came of combining. A trace is kept if at least one of its steps has a consensus."""
+    """The result of combining. A trace is kept if at least one of its steps has a consensus."""
 
     rule: str
     sources: tuple[str, ...]
@@ -55,7 +55,7 @@ class ConsensusReport:
         return asdict(self) | {"sources": list(self.sources)}
 
     def summary(self) -> str:
-        """A few lines for a person: what was kept, and the most frequent reasons with their counts."""
+        """A few lines for a person: what remains, and the most frequent reasons with their counts."""
         lines = [
             f"{self.rule} of {', '.join(self.sources)}: {self.kept_traces} of {self.traces} traces kept; "
             f"of {self.steps} steps {self.good_steps} good, {self.bad_steps} bad, "
@@ -136,12 +136,12 @@ class ConsensusLabeller:
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
         """One list per item, one label per step. Raises what the labellers and ``combine_labels`` raise."""
         # One after the other: each fills its own server or processor, and what is asked stays reproducible.
-        found = {name: await labeller.label(items) for name, labeller in self.labellers.items()}
+        by_source = {name: await labeller.label(items) for name, labeller in self.labellers.items()}
         combined = combine_labels(
-            items, found, rule=self.rule, good_above=self.good_above, neutral=self.neutral
+            items, by_source, rule=self.rule, good_above=self.good_above, neutral=self.neutral
         ).labels
         return [
-            [_with_cost(label, [rows[at] for rows in found.values()]) for label in labels]
+            [_with_cost(label, [rows[at] for rows in by_source.values()]) for label in labels]
             for at, labels in enumerate(combined)
         ]
 
@@ -214,7 +214,7 @@ def _check_rows(name: str, rows: Sequence[Sequence[StepLabel]], items: Sequence[
 
 
 Signs = Mapping[str, Sequence[BinaryLabel]]
-"""By the name of the source, sorted: one sign a step of one trace."""
+"""By the name of the source, sorted: one sign per step of one trace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +230,7 @@ class Decision:
     voting: int = 0
     """Sources that say anything."""
     message: str = ""
-    """Who said what."""
+    """Each source and its vote."""
 
 
 class ConsensusRule(Protocol):
@@ -341,13 +341,13 @@ def _difference(signs: Signs, errors: Mapping[str, int | None]) -> str:
     }
     if hidden:
         return f"first error unknown to {', '.join(f'{source} ({why})' for source, why in hidden.items())}"
-    found = {source: error for source, error in errors.items() if error not in (None, NO_ERROR)}
-    if found and len(found) < len(errors):
-        none = ", ".join(source for source in errors if source not in found)
-        return f"an error for {', '.join(found)}, none for {none}"
-    if len(set(found.values())) > 1:
-        first = min(error for error in found.values() if error is not None)
-        earliest = [source for source, error in found.items() if error == first]
+    erring = {source: error for source, error in errors.items() if error not in (None, NO_ERROR)}
+    if erring and len(erring) < len(errors):
+        none = ", ".join(source for source in errors if source not in erring)
+        return f"an error for {', '.join(erring)}, none for {none}"
+    if len(set(erring.values())) > 1:
+        first = min(error for error in erring.values() if error is not None)
+        earliest = [source for source, error in erring.items() if error == first]
         return f"first errors differ, earliest for {', '.join(earliest)}"
     return ""
 

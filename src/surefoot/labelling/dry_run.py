@@ -25,7 +25,7 @@ CHARACTERS_PER_TOKEN = 3.5
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Expected cost of labelling; ``traces`` of them were played through, the numbers are for all."""
+    """Expected cost of labelling; ``traces`` of them were simulated, the numbers are for all."""
 
     labels: int
     usage: Usage
@@ -39,7 +39,7 @@ class Prediction:
         return (
             f"about {usage.tokens:,} tokens ({usage.prompt_tokens:,} read, "
             f"{usage.completion_tokens:,} written) in {usage.calls:,} requests for {self.labels:,} labels "
-            f"of the traces given, {self.pass_rate:.0%} of them right; played through on {self.traces} traces"
+            f"of these traces, {self.pass_rate:.0%} of them correct; simulated on {self.traces} traces"
         )
 
 
@@ -52,12 +52,12 @@ def predict(
     at_most: int = 500,
     seed: int = 0,
 ) -> Prediction:
-    """Play ``build(policy, grader)`` through on made-up completions of at most ``at_most`` traces.
+    """Run ``build(policy, grader)`` on simulated completions of at most ``at_most`` traces.
 
-    Assumptions: a step is wrong with the same chance everywhere, such that solutions of T steps are right as
-    often as the problem's traces are (shrunk towards the rate of all); a solution with an error is right with
-    chance ``luck`` all the same; the rest of a solution takes the tokens that the trace took for it. No two
-    made-up steps are equal, so what is saved by rollouts that pass through known prefixes is not foreseen.
+    Assumptions: every step is wrong with the same probability, such that solutions of T steps are correct as
+    often as the problem's traces are (shrunk towards the overall rate); a solution with an error reaches the
+    answer with probability ``luck``; the rest of a solution takes as many tokens as in the trace. No two
+    simulated steps are equal, so savings from rollouts that pass through known prefixes are not predicted.
 
     Needs traces with ``outcome``. Raises ``LabelError`` if none has one. Runs its own event loop.
     """
@@ -70,9 +70,9 @@ def predict(
             "no trace has an 'outcome', so the chance of success is unknown; sample with answers, or run a "
             "part with --token-budget"
         )
-    sample = _some(judged, at_most)
-    policy = _MadeUp(sample, prompt, luck, seed)
-    played = [
+    sample = _subset(judged, at_most)
+    policy = _SimulatedPolicy(sample, prompt, luck, seed)
+    simulated = [
         ProblemTrace(
             problem=item.problem.model_copy(update={"answer": _RIGHT}),
             trace=item.trace.model_copy(update={"policy": policy.name if item.trace.policy else None}),
@@ -81,7 +81,7 @@ def predict(
     ]
     with AnswerChecker("exact") as checker:
         labeller = build(policy, Grader(checker=checker, styles=("phrase",)))
-        rows = asyncio.run(labeller.label(played))
+        rows = asyncio.run(labeller.label(simulated))
     labels = [label for row in rows for label in row if label.value is not None]
     usage = sum((label.evidence.usage for row in rows for label in row), Usage())
     scaled = partial(_scaled, factor=len(judged) / len(sample))
@@ -97,7 +97,7 @@ def _scaled(count: int, *, factor: float) -> int:
     return round(count * factor)
 
 
-def _some(items: Sequence[ProblemTrace], at_most: int) -> list[ProblemTrace]:
+def _subset(items: Sequence[ProblemTrace], at_most: int) -> list[ProblemTrace]:
     """Whole problems, evenly spread, until there are ``at_most`` traces: prefixes are shared within one."""
     by_problem: dict[str, list[ProblemTrace]] = {}
     for item in items:
@@ -123,8 +123,8 @@ class _Profile:
     ends: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-class _MadeUp:
-    """A :class:`surefoot.protocols.Policy`. The steps it makes up say whether they are slips."""
+class _SimulatedPolicy:
+    """A :class:`surefoot.protocols.Policy`. Its steps say whether they are slips."""
 
     name = "made-up"
 

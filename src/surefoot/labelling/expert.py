@@ -75,7 +75,7 @@ class ExpertLabeller:
         on_path = [path for path in paths if path.trace.id != trace.id]
         ended = "" if on_path else "no expert trace of this problem"
         labels: list[StepLabel] = []
-        at = 0  # steps taken with the experts
+        at = 0  # steps matched with the experts
         for step in range(len(trace.steps)):
             key = None if ended else self.match.key(trace, step)
             if key is None:

@@ -160,7 +160,7 @@ class _Votes:
         if firsts:
             return _up_to_first_error(firsts, steps)
         verdicts = [vote.verdicts for vote in self.votes if isinstance(vote, StepVerdicts)]
-        return [_step([said[step] for said in verdicts]) for step in range(steps)]
+        return [_step([reply[step] for reply in verdicts]) for step in range(steps)]
 
 
 def _step(votes: list[StepVerdict]) -> _Outcome:
@@ -181,13 +181,13 @@ def _up_to_first_error(votes: list[FirstErrorReply], steps: int) -> list[_Outcom
         return [_Outcome(value=None, votes=most, reason=f"votes tied: {', '.join(names)}")] * steps
     (index,) = leading
     critique = next(vote.critique for vote in votes if vote.first_error == index)
-    told = steps - 1 if index == -1 else index
+    shown_at = steps - 1 if index == -1 else index
     return [
         _Outcome(
             value=value,
             votes=most,
             reason=AFTER_FIRST_ERROR if value is None else None,
-            critique=critique if step == told else None,
+            critique=critique if step == shown_at else None,
         )
         for step, value in enumerate(up_to_first_error(index, steps))
     ]
@@ -197,7 +197,7 @@ def _leaders(votes: list[V]) -> tuple[list[V], int]:
     """Those with the most votes, and how many votes that is."""
     counts = Counter(votes)
     most = max(counts.values())
-    return [said for said, count in counts.items() if count == most], most
+    return [value for value, count in counts.items() if count == most], most
 
 
 def _as_verifier(usage: Usage) -> Usage:
@@ -282,17 +282,17 @@ def read_reply(text: str, *, mode: JudgeMode, steps: int, boxed: bool) -> Vote:
     """
     answer = _after_reasoning(text)
     form = StepVerdicts if mode == "per-step" else FirstErrorReply
-    found = next((vote for part in _candidates(text, answer, form) if (vote := _parsed(part, form))), None)
-    if found is None and boxed and mode == "first-error":
-        found = _boxed(answer)
-    if found is None:
+    reply = next((vote for part in _candidates(text, answer, form) if (vote := _parsed(part, form))), None)
+    if reply is None and boxed and mode == "first-error":
+        reply = _boxed(answer)
+    if reply is None:
         if not answer:
             raise ReplyError("empty reply")
         if _REFUSAL.match(answer):
             raise ReplyError("refused")
         raise ReplyError("no box with a step number" if boxed else "not the JSON that was asked for")
-    _check(found, steps)
-    return found
+    _check(reply, steps)
+    return reply
 
 
 def _after_reasoning(text: str) -> str:
@@ -337,8 +337,8 @@ def _boxed(answer: str) -> FirstErrorReply | None:
 
 
 def _check(vote: Vote, steps: int) -> None:
-    said = [vote] if isinstance(vote, FirstErrorReply) else vote.verdicts
-    if any(_REFUSAL.match(part.critique) for part in said):
+    critics = [vote] if isinstance(vote, FirstErrorReply) else vote.verdicts
+    if any(_REFUSAL.match(part.critique) for part in critics):
         raise ReplyError("refused")
     if isinstance(vote, FirstErrorReply):
         if not -1 <= vote.first_error < steps:

@@ -68,14 +68,14 @@ class MonteCarloLabeller:
         rollouts = RolloutSampler(
             policy=self.policy, grader=self.grader, prompt=self.prompt, sampling=self.sampling, seed=self.seed
         )
-        lines = [
-            _Line(item, outcome, rollouts, self)
+        progress = [
+            _TraceProgress(item, outcome, rollouts, self)
             for item, outcome in zip(items, self._outcomes(items), strict=True)
         ]
-        while wanted := [tally for line in lines for tally in line.wanted()]:
-            await rollouts.settle(wanted, self.rule)
-        paid: set[int] = set()
-        return [line.labels(paid) for line in lines]
+        while pending := [tally for trace in progress for tally in trace.next_prefixes()]:
+            await rollouts.settle(pending, self.rule)
+        charged: set[int] = set()
+        return [trace.labels(charged) for trace in progress]
 
     def _outcomes(self, items: Sequence[ProblemTrace]) -> list[bool | None]:
         """Outcome of each trace; those that nobody judged are graded here."""
@@ -92,8 +92,8 @@ class MonteCarloLabeller:
         return self.own_outcome == "always" or (self.own_outcome == "same-policy" and same)
 
 
-class _Line:
-    """One trace on the way to its labels. A *place* is a number of steps: the prefix that they make."""
+class _TraceProgress:
+    """The prefixes of one trace and what is known of them. A *place* is the number of a prefix's steps."""
 
     def __init__(
         self, item: ProblemTrace, outcome: bool | None, rollouts: RolloutSampler, labeller: MonteCarloLabeller
@@ -110,12 +110,12 @@ class _Line:
             for tally in self.tallies.values():
                 tally.borrow(outcome, labeller.rule.borrowed)
 
-    def wanted(self) -> list[PrefixRollouts]:
+    def next_prefixes(self) -> list[PrefixRollouts]:
         """Prefixes to roll out next; none when the trace's labels are as known as they will be."""
         return [self.tallies[place] for place in _next(self.labeller.order, self._known(), self.open)]
 
-    def labels(self, paid: set[int]) -> list[StepLabel]:
-        """Labels in the order of the steps; ``paid`` holds the tallies whose cost is on a label already."""
+    def labels(self, charged: set[int]) -> list[StepLabel]:
+        """Labels in the order of the steps; ``charged`` holds the tallies whose cost a label has already."""
         known = self._known()
         last_good, first_bad = _bounds(known)
         labels = []
@@ -124,8 +124,8 @@ class _Line:
                 labels.append(self._ending(place))
                 continue
             tally = self.tallies[place]
-            usage = Usage() if id(tally) in paid else tally.usage
-            paid.add(id(tally))
+            usage = Usage() if id(tally) in charged else tally.usage
+            charged.add(id(tally))
             if place in known:
                 labels.append(self._from_tally(place, tally, usage))
             else:
@@ -156,12 +156,12 @@ class _Line:
     def _from_tally(self, place: int, tally: PrefixRollouts, usage: Usage) -> StepLabel:
         rule = self.labeller.rule
         reason = tally.unknown(rule)
-        lent = tally.borrowed_trials
+        borrowed = tally.borrowed_trials
         return self._label(
             place,
             rule.value(tally.successes, tally.trials) if reason is None else None,
             reason=reason,
-            message=f"{lent} of the trials were drawn elsewhere and pass through here" if lent else None,
+            message=f"{borrowed} of the trials were sampled from another prefix" if borrowed else None,
             successes=tally.successes,
             trials=tally.trials,
             usage=usage,
@@ -213,11 +213,11 @@ def _next(order: Order, known: Mapping[int, bool | None], last: int) -> list[int
 
 
 def probe(known: Mapping[int, bool | None], last: int) -> int | None:
-    """Next place of the binary search for the first error; ``None`` = it is found, or that place failed.
+    """Next place of the binary search for the first error; ``None`` = found, or that place failed.
 
     The prefix of ``low`` steps is good (0: the problem itself) and that of ``high`` is bad, which at first
     is known of a whole trace by its wrong answer; of a trace that was cut off, or whose answer cannot be
-    compared, it has to be found out. From there each probe halves what lies between (OmegaPRM, arXiv
+    compared, it has to be tested. From there each probe halves what lies between (OmegaPRM, arXiv
     2406.06592, section 3.2).
     """
     low, high = _bounds(known)
@@ -248,10 +248,10 @@ class PrefixRollouts:
     prefix: str
     rollouts: list[GradedCompletion] = field(default_factory=list)
     start: int = 0
-    """Number of the first sample to draw: those before it are at hand already, as traces."""
+    """Number of the first sample to draw: those before it exist already, as traces."""
     borrowed_successes: int = 0
     borrowed_trials: int = 0
-    """Solutions drawn elsewhere that pass through this prefix and count as its rollouts."""
+    """Solutions sampled from other prefixes that pass through this one and count as its rollouts."""
     usage: Usage = field(default_factory=Usage)
     error: str | None = None
     """What went wrong when rollouts were last asked for; such a prefix is not asked for again."""
@@ -277,7 +277,7 @@ class PrefixRollouts:
         return None if self.trials else "no rollout's answer could be compared"
 
     def borrow(self, outcome: bool | None, borrowed: Borrowed) -> None:
-        """Count a solution drawn elsewhere, if the rule lets it count."""
+        """Count a solution sampled from another prefix, if the rule allows it."""
         if outcome is None or borrowed == "none" or (borrowed == "right" and not outcome):
             return
         self.borrowed_trials += 1
@@ -290,7 +290,7 @@ class PrefixRollouts:
         return rule.more(self.successes, self.trials, self.drawn)
 
     def unknown(self, rule: StoppingRule) -> str | None:
-        """Why ``rule`` cannot decide, or ``None`` if it can in spite of a failure."""
+        """Why ``rule`` cannot decide, or ``None`` if it can despite a failure."""
         decided = self.trials and not rule.more(self.successes, self.trials, self.drawn)
         return None if decided else self.failure
 
@@ -314,9 +314,9 @@ class RolloutSampler:
         return of_problem[prefix]
 
     async def settle(self, tallies: Iterable[PrefixRollouts], rule: StoppingRule) -> None:
-        """Draw until ``rule`` is content with each of ``tallies``, all of them at the same time.
+        """Sample until ``rule`` is satisfied for each of ``tallies``, all of them at the same time.
 
-        The samples of a prefix are numbered on from batch to batch, so what is drawn does not depend on
+        Sample numbers of a prefix continue from batch to batch, so the samples do not depend on
         where a rule stops: equal seeds give the same first n rollouts under every rule. A rollout that
         passes through another prefix is lent to it, as far as ``rule`` lets it count.
         """

@@ -31,7 +31,7 @@ from surefoot.tree import Node
 
 @dataclass(frozen=True, kw_only=True)
 class OmegaPRMLabeller:
-    """Tree search; a :class:`surefoot.protocols.Labeller` for given traces, which seed their problem's tree.
+    """Tree search; a :class:`surefoot.protocols.Labeller` for traces, which seed their problem's tree.
 
     ``estimate="soft"`` labels a step with the share of right rollouts from its prefix, for probed prefixes
     alone. ``hard`` labels it 1 if any right solution passes through its prefix, 0 if it is the first from
@@ -80,7 +80,7 @@ class OmegaPRMLabeller:
     async def grow(
         self, problems: Sequence[Problem], seeds: Mapping[str, Sequence[Trace]] | None = None
     ) -> list[ProblemTree]:
-        """One tree a problem. ``seeds`` holds solutions by problem id; rollouts make up for missing ones.
+        """One tree per problem. ``seeds`` holds solutions by problem id; rollouts make up for missing ones.
 
         All problems are searched side by side, so that each request to the policy is a large one.
         """
@@ -110,7 +110,7 @@ class OmegaPRMLabeller:
 
         A solution without a label of its own is left out. The labels' evidence adds up to the tree's cost.
         """
-        unpaid, done, found = tree.usage, {tree.tree.root}, []
+        cost, done, labelled = tree.usage, {tree.tree.root}, []
         for number, (end, outcome) in enumerate(tree.solutions.items()):
             nodes = end.path()
             if not nodes:  # a solution without text
@@ -125,15 +125,15 @@ class OmegaPRMLabeller:
                 if node in done or self._value(node)[0] is None:
                     continue
                 done.add(node)
-                labels.append(self._label(trace, step, node, tree, unpaid))
-                unpaid = Usage()
+                labels.append(self._label(trace, step, node, tree, cost))
+                cost = Usage()
             if labels:
-                found.append(LabelledTrace(problem=tree.problem, trace=trace, labels=tuple(labels)))
-        return found
+                labelled.append(LabelledTrace(problem=tree.problem, trace=trace, labels=tuple(labels)))
+        return labelled
 
     def pairs(self, tree: ProblemTree) -> list[StepPair]:
         """Rival steps after one prefix whose values are known and differ, the better one first."""
-        found = []
+        rivals = []
         for node in tree.tree:
             known = [
                 (child, value)
@@ -144,7 +144,7 @@ class OmegaPRMLabeller:
                 for other, second in known[place + 1 :]:
                     if first != second:
                         better, worse = sorted(((first, one.text), (second, other.text)), reverse=True)
-                        found.append(
+                        rivals.append(
                             StepPair(
                                 problem_id=tree.problem.id,
                                 prefix=node.prefix,
@@ -155,7 +155,7 @@ class OmegaPRMLabeller:
                                 source=f"omegaprm-{self.estimate}",
                             )
                         )
-        return found
+        return rivals
 
     def _value(self, node: Node[PrefixState]) -> tuple[float | None, str | None]:
         """Label of the step that leads to ``node``, or why it has none."""

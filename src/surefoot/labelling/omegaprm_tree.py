@@ -62,9 +62,9 @@ class TreeSearch:
     estimate: Estimate
 
     def run(self, seeds: Sequence[Trace]) -> Generator[PrefixRollouts, None, None]:
-        """Yields each tally that needs rollouts; goes on when they are there (algorithm 1 of the paper).
+        """Yields each tally that needs rollouts; resumes when they are there (algorithm 1 of the paper).
 
-        ``seeds`` are solutions that are there already.
+        ``seeds`` are existing solutions.
         """
         tree, rollouts = self.tree, self.rollouts
         root = tree.tree.root
@@ -103,7 +103,7 @@ class TreeSearch:
                 self._absorb(node)
 
     def _select(self) -> WrongSolution:
-        """Takes the candidate with the highest Q + U out of the pool, for good."""
+        """Removes the candidate with the highest Q + U from the pool."""
         tree = self.tree
         total = len(tree.selected)
 
@@ -163,7 +163,7 @@ class TreeSearch:
             node.data.solutions += 1
             node.data.right += outcome
         value = at.data.value
-        # one found again would be searched again, to the same end; one that adds no step has no first error
+        # A repeated solution would be searched to the same end; one that adds no step has no first error.
         if new and end is not at and not outcome and value is not None and 0 < value < 1:
             tree.pool.append(WrongSolution(state=at, nodes=tuple(path[at.depth :]), tokens=tokens))
         return end
@@ -225,9 +225,9 @@ class ProblemTree:
     problem: Problem
     tree: StepTree[PrefixState] = field(default_factory=lambda: StepTree(PrefixState))
     solutions: dict[Node[PrefixState], bool | None] = field(default_factory=dict)
-    """Where each solution ends, and its outcome, in the order found."""
+    """Where each solution ends, and its outcome, in order of appearance."""
     seeds: dict[Node[PrefixState], Trace] = field(default_factory=dict)
-    """The given traces among them."""
+    """The seed traces among them."""
     selected: list[WrongSolution] = field(default_factory=list)
     pool: list[WrongSolution] = field(default_factory=list)
     reason: str | None = None

@@ -57,7 +57,7 @@ def priorities(
     values: dict[int, float] = {}
     left_out: dict[str, int] = {}
     for candidate in candidates:
-        found, reason = [], _NOT_SCORED
+        urgencies, reason = [], _NOT_SCORED
         for outcome, by_scorer in zip(candidate.outcomes, candidate.scores, strict=True):
             whole = _whole(by_scorer, None if rule == "disagreement" else scorer)
             if not whole:
@@ -65,9 +65,9 @@ def priorities(
             if rule == "disagreement" and len(whole) < 2:
                 reason = "fewer than two scorers"
                 continue
-            found.append(_RULES[rule](outcome, whole))
-        if found:
-            values[candidate.item_id] = max(found)
+            urgencies.append(_RULES[rule](outcome, whole))
+        if urgencies:
+            values[candidate.item_id] = max(urgencies)
         else:
             left_out[reason] = left_out.get(reason, 0) + 1
     return Priorities(values=values, left_out=left_out)

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from surefoot.errors import LabelError
 
 Borrowed = Literal["none", "right", "all"]
-"""Which solutions drawn elsewhere count as rollouts of a prefix that they pass through.
+"""Which solutions sampled from another prefix count as rollouts of one that they pass through.
 
 A sample that went through a prefix is, from there on, a sample of what follows that prefix. Such are the
 traces themselves and the rollouts from earlier prefixes.
@@ -67,7 +67,7 @@ class SoftEstimate:
 class HardEstimate:
     """1 if any of ``rollouts`` reaches the answer, else 0 (Math-Shepherd, arXiv 2312.08935, eq. 3).
 
-    Drawing ends at the first success, which decides the label; a right solution drawn elsewhere that passes
+    Drawing ends at the first success, which decides the label; a correct solution from elsewhere that passes
     through the prefix, as the trace's own, is such a success. Rollouts come in batches of ``first``,
     ``first``, 2 ``first``, 4 ``first`` …: a small ``first`` wastes fewer rollouts, a large one reads the
     prefix fewer times.

@@ -203,7 +203,7 @@ def segment_trace(trace: Trace, segmenter: Segmenter | None) -> Trace:
 
 
 def join_steps(parts: Sequence[str], separator: str, final_separator: str = "") -> tuple[str, list[Span]]:
-    """Text made of the given steps, and their spans: one a part, tiling the text, empty parts included.
+    """Text made of the given steps, and their spans: one per part, tiling the text, empty parts included.
 
     A separator belongs to the step before it; ``final_separator`` follows the last step.
     """

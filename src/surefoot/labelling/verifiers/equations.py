@@ -57,10 +57,10 @@ class Equation:
 
 def find_equations(text: str) -> list[Equation]:
     """All equations in ``text``, in order; of a chain ``a = b = c`` each link is one."""
-    found: list[Equation] = []
+    equations: list[Equation] = []
     for match in _ANNOTATION.finditer(text):
-        found += _equations(match[1])
-    return found + _equations(_ANNOTATION.sub(lambda m: " " * len(m.group()), text))
+        equations += _equations(match[1])
+    return equations + _equations(_ANNOTATION.sub(lambda m: " " * len(m.group()), text))
 
 
 _ANNOTATION = re.compile(r"<<([^<>\n]*)>>")
@@ -79,13 +79,13 @@ def _equations(text: str) -> list[Equation]:
 
 def _join_rows(tokens: list[Token]) -> list[Token]:
     r"""Leave out a line break before ``=``: the chain goes on in the next row."""
-    kept = []
+    joined = []
     for index, token in enumerate(tokens):
         following = next((t for t in tokens[index + 1 : index + 3] if t.kind != "break"), None)
         if token.kind == "break" and following is not None and following.kind == "eq":
             continue
-        kept.append(token)
-    return kept
+        joined.append(token)
+    return joined
 
 
 def _open_brackets(tokens: list[Token]) -> list[Token]:

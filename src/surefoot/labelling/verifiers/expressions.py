@@ -82,8 +82,8 @@ def bounds(node: Expression, reading: Notation) -> tuple[Fraction, Fraction]:
     corners: list[list[Fraction]] = [[]]
     for low, high in parts:
         corners = [[*corner, end] for corner in corners for end in (low, high)]
-    found = [_OPERATIONS[node.kind](corner, reading) for corner in corners]
-    return min(found), max(found)
+    results = [_OPERATIONS[node.kind](corner, reading) for corner in corners]
+    return min(results), max(results)
 
 
 def half_unit(places: int) -> Fraction:
@@ -101,8 +101,8 @@ def numbers(node: Expression) -> Iterator[Expression]:
 
 def symbols(node: Expression) -> set[str]:
     """Names of all letters in a tree, ``pi`` included."""
-    found = {node.name} if node.kind == "s" else set()
-    return found.union(*(symbols(part) for part in node.parts))
+    names = {node.name} if node.kind == "s" else set()
+    return names.union(*(symbols(part) for part in node.parts))
 
 
 def as_json(node: Expression) -> list[Any]:

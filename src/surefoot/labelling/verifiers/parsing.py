@@ -105,21 +105,21 @@ def _raw(text: str) -> Iterator[Token]:
     inside = False
     last_number = -1
     for match in _TOKEN.finditer(text):
-        kind, found, start, end = match.lastgroup or "other", match.group(), match.start(), match.end()
+        kind, raw, start, end = match.lastgroup or "other", match.group(), match.start(), match.end()
         if match["text"] is not None:
             kind = "text"
-        name = found
+        name = raw
         match kind:
             case "skip":
                 continue
             case "delim":
-                if found.startswith("$") and not dollars:
+                if raw.startswith("$") and not dollars:
                     continue  # currency
-                inside = found in ("\\(", "\\[") or (found.startswith("$") and not inside)
+                inside = raw in ("\\(", "\\[") or (raw.startswith("$") and not inside)
             case "rows":
                 kind = "break"
             case "num":
-                name = re.sub(r"[,{}\\!]", "", found)
+                name = re.sub(r"[,{}\\!]", "", raw)
                 if len(name) > MAX_DIGITS or start == last_number:
                     kind = "opaque"  # 1.2.3
                 last_number = end
@@ -127,41 +127,41 @@ def _raw(text: str) -> Iterator[Token]:
                 name = match["words"].strip()
                 kind = "opaque" if len(name) < 2 else "word"  # \mathbf{v} is a vector
             case "percent" | "sup" | "fact":
-                kind, name = "post", "%" if kind == "percent" else _SUPERSCRIPTS.get(found, found)
+                kind, name = "post", "%" if kind == "percent" else _SUPERSCRIPTS.get(raw, raw)
             case "degree":
                 kind, name = "unit", "degree"
             case "command":
-                kind, name = _command(found[1:])
+                kind, name = _command(raw[1:])
             case "dots" | "other":
                 kind = "opaque"
             case "bold":
                 continue
             case "op":
-                name = "^" if found == "**" else found
+                name = "^" if raw == "**" else raw
             case "frac":
-                name = _FRACTIONS[found]
+                name = _FRACTIONS[raw]
             case "sub":
                 kind = "sym" if inside or not latex else "word"
             case "word":
-                if inside and found.isascii():
-                    for place, letter in enumerate(found):
+                if inside and raw.isascii():
+                    for place, letter in enumerate(raw):
                         if letter.isalpha():
                             yield Token("sym", letter, start + place, start + place + 1, True)
                         else:
                             yield Token("opaque", letter, start + place, start + place + 1, True)
                     continue
-                if found == "π":
+                if raw == "π":
                     kind, name = "sym", "pi"
-                elif len(found) == 1 and not found.isascii():
+                elif len(raw) == 1 and not raw.isascii():
                     kind = "opaque"
-                elif len(found) == 1 and not latex:
+                elif len(raw) == 1 and not latex:
                     kind = "letter"
-                elif start == last_number and found in ("st", "nd", "rd", "th"):
+                elif start == last_number and raw in ("st", "nd", "rd", "th"):
                     kind = "opaque"  # "1st - 5"
             case "punct":
                 tight = start == last_number and text[end : end + 1].isdigit()
-                kind = "opaque" if tight and found in ",:." else "bound"
-                if found == "." and text[max(0, start - 4) : start].rstrip().endswith(("+", "-", "*", "/")):
+                kind = "opaque" if tight and raw in ",:." else "bound"
+                if raw == "." and text[max(0, start - 4) : start].rstrip().endswith(("+", "-", "*", "/")):
                     kind = "opaque"  # "3 + . 84"
         yield Token(kind, name, start, end, inside)
 
