@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import signal
@@ -45,14 +46,14 @@ def serving(*words):
 
 
 def test_settings_that_make_no_sense_are_refused_by_name(tmp_path):
-    path = tmp_path / "monitor.json"
-    path.write_text('{"reference": 1}')
+    path = tmp_path / "serve.toml"
+    path.write_text("[monitor]\nreference = 1\n")
     here = ("serve", "--port", 0, "--database", tmp_path / "store.db")
-    assert "monitor.json: reference" in refused(*here, "--monitor", path)
+    assert "monitor.reference" in refused(*here, "--config", path)
     assert "--extract" in refused(*here, "--extract", "foo")
     assert "--candidates" in refused(*here, "--candidates", "some")
     assert "needs a reward model" in refused(*here, "--strategy", "best-of-4")
-    assert "abstain_below" in refused(*here, "--abstain-below", 0.5)
+    assert "abstain" in refused(*here, "--abstain-below", 0.5)
 
 
 @pytest.mark.slow
@@ -87,7 +88,7 @@ def test_a_kill_under_load_loses_no_answer_and_no_label(tmp_path):
                     f"{url}/v1/chat/completions",
                     json.dumps({"model": "plain", "seed": seed, **QUESTION}).encode(),
                 )
-            except OSError:
+            except (OSError, http.client.HTTPException):  # the kill cuts connections anywhere
                 return
             assert status == 200
             answers.append((answer["id"], answer["choices"][0]["message"]["content"]))

@@ -43,7 +43,7 @@ def _segmenter(name: str) -> str:
     return name
 
 
-def _split(value: Any) -> Any:
+def split_commas(value: Any) -> Any:
     return tuple(value.split(",")) if isinstance(value, str) else value
 
 
@@ -163,7 +163,7 @@ class PolicySettings(Settings):
 class GradingSettings(Settings):
     """Where the final answer is, and when two answers are equal."""
 
-    extract: Annotated[tuple[AnswerStyle, ...], BeforeValidator(_split), Flag(comma=True)] = Field(
+    extract: Annotated[tuple[AnswerStyle, ...], BeforeValidator(split_commas), Flag(comma=True)] = Field(
         default=("boxed", "hash", "phrase", "last_number"),
         description="Where the final answer is; the first of these styles that finds one counts.",
     )

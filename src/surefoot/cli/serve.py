@@ -1,150 +1,276 @@
-"""``surefoot serve``: the gateway and the pages over one database."""
+"""``surefoot serve``: the gateway and the pages over one database, and who may use them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from pydantic import BeforeValidator, Field
 
-from surefoot.cli._groups import grouped
-from surefoot.cli._serve_options import Bounds, Listening, Verifying, Writing
-from surefoot.cli.serve_accounts import keys_app, prune, users_app
+from surefoot.answers import AnswerStyle
+from surefoot.cli import options as o
+from surefoot.cli.settings import Command, Flag, Group, add, callback
+from surefoot.gateway.settings import GatewaySettings, MonitorSettings, ServerSettings, is_loopback
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-    from surefoot.annotation.database import Database
-    from surefoot.gateway import GatewaySettings, Monitor, MonitorSettings
-    from surefoot.gateway.settings import Limits, ServerSettings
-    from surefoot.models.scorer import CheckpointScorer
+    from surefoot.annotation import Database
+    from surefoot.gateway import Monitor
+    from surefoot.models import CheckpointScorer
     from surefoot.protocols import Policy
 
-app = typer.Typer(help="Serve the gateway and the pages.", invoke_without_command=True)
-app.add_typer(keys_app, name="keys")
-app.add_typer(users_app, name="users")
-app.command("prune")(prune)
+Role = Literal["admin", "annotator", "viewer", "client"]
+DatabaseName = Annotated[
+    str,
+    Field(
+        description="SQLite file or URL (`postgresql://user@host/name`) of accounts, keys, labels, answers."
+    ),
+]
+DEFAULT_DATABASE = "surefoot.db"
+
+_SERVER = Group(
+    names={
+        "limits.max_body_bytes": "--max-body",
+        "limits.timeout_s": "--request-timeout",
+        "limits.grace_s": "--grace",
+        "limits.rate_per_minute": "--rate",
+    },
+    omit=("limits.max_json_depth", "limits.keep_alive_s"),
+)
+_GATEWAY = Group(names={"offered": "--offer"}, omit=("extract", "overlap", "gather_s"))
+_MONITOR = Group(omit=tuple(MonitorSettings.model_fields))
 
 
-def serve(
-    context: typer.Context, listening: Listening, writing: Writing, verifying: Verifying, bounds: Bounds
-) -> None:
+class VerifierSettings(o.Settings):
+    """The reward model."""
+
+    names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(
+        default=(),
+        description="Checkpoint directory, hub name or URL of a reward model; several are an ensemble.",
+    )
+    family: o.Family = None
+    calibrated: o.Calibrated = False
+
+    def open(self, device: str) -> CheckpointScorer | None:
+        """The reward model, if there is one. Raises ``CheckpointError``."""
+        if not self.names:
+            return None
+        from surefoot.models import load_prm
+
+        return load_prm(self.names, family=self.family, calibrated=self.calibrated, device=device)
+
+
+class Serve(Command):
     """Serve an OpenAI-compatible gateway that verifies as it generates, and the pages for labels and traces.
 
-    The pages are at the address itself; make an account first with `surefoot serve users add`, and keys for
-    programs with `surefoot serve keys add`.
+    The pages are at the address itself; create an account first with `surefoot serve users add`, and keys for
+    programs with `surefoot serve keys add`. The windows and alarms of the monitor are set in the table
+    `monitor` of a `--config` file.
 
     Example: `surefoot serve --prm prm --strategy best-of-16`
 
     Example: `surefoot serve --host 0.0.0.0 --policy my-model --base-url http://gpu:8001/v1 --dialect vllm
     --chat --prm Qwen/Qwen2.5-Math-PRM-7B --database postgresql://surefoot@db/surefoot`
     """
-    if context.invoked_subcommand is not None:
-        return
-    from surefoot.annotation.database import open_database
-    from surefoot.cli._shared import checked_options, open_policy, settings_file
-    from surefoot.gateway import Gateway, MonitorSettings
-    from surefoot.gateway.app import create_app, make_server
-    from surefoot.gateway.settings import is_loopback
 
-    with checked_options():
-        limits = bounds.limits()
-        server = _server_settings(listening, limits)
-        settings = _gateway_settings(writing, verifying)
-        watched = MonitorSettings()
-        if verifying.monitor is not None:
-            watched = settings_file("--monitor", verifying.monitor, MonitorSettings)
-    policy = open_policy(
-        writing.policy,
-        base_url=writing.base_url,
-        dialect=writing.dialect,
-        chat=writing.chat,
-        concurrency=writing.concurrency,
-        batch_size=writing.batch_size,
-        device=writing.device,
-        timeout=writing.timeout,
+    server: Annotated[ServerSettings, _SERVER] = ServerSettings()
+    database: DatabaseName = DEFAULT_DATABASE
+    pages: bool = Field(default=True, description="Serve the pages too, at the address itself.")
+    secure_cookies: bool = Field(
+        default=False, description="Send cookies over HTTPS only: behind a proxy that speaks it."
     )
-    scorer = None
-    if verifying.prm is not None:
-        from surefoot.models.loading import load_prm
+    runs: Path | None = Field(
+        default=None, description="Directory whose runs and saved trees the pages show."
+    )
+    record: bool = Field(
+        default=True, description="Store every answer with all its candidates in the database."
+    )
+    policy: o.PolicySettings = o.PolicySettings(concurrency=64)
+    device: o.Device = "cpu"
+    reward_model: VerifierSettings = VerifierSettings()
+    gateway: Annotated[GatewaySettings, _GATEWAY] = GatewaySettings()
+    extract: Annotated[tuple[AnswerStyle, ...], BeforeValidator(o.split_commas), Flag(comma=True)] = Field(
+        default=("boxed", "hash", "phrase", "last_number"),
+        description="Where the final answer is; the first of these styles that finds one counts.",
+    )
+    monitor: Annotated[MonitorSettings, _MONITOR] = MonitorSettings()
 
-        scorer = load_prm(
-            verifying.prm, family=verifying.family, calibrated=verifying.calibrated, device=writing.device
+    def run(self) -> None:
+        """Serve until a signal comes."""
+        from surefoot.annotation import PageSettings, create_pages_app, open_database
+        from surefoot.gateway import Gateway, create_app, make_server
+
+        settings = self.gateway.model_copy(
+            update={
+                "separator": o.unescaped(self.gateway.separator),
+                "extract": self.extract,
+                "overlap": self.policy.base_url is not None,
+            }
         )
-    with open_database(listening.database) as db:
-        if server.needs_key and not any(key.revoked is None for key in db.keys.list()):
-            typer.echo("there is no API key yet; make one with 'surefoot serve keys add NAME'", err=True)
-        if listening.pages and not listening.secure_cookies and not is_loopback(server.host):
+        policy = self.policy.open(chat=settings.chat, device=self.device)
+        scorer = self.reward_model.open(self.device)
+        with open_database(self.database) as db:
+            self._warn(db)
+            gateway = Gateway(
+                policy,
+                scorer,
+                settings=settings,
+                limits=self.server.limits,
+                log=db.gateway if self.record else None,
+                monitor=self._monitor(db, policy, scorer),
+            )
+            pages = None
+            if self.pages:  # over plain HTTP, as on loopback, a browser would not return a secure cookie
+                pages = create_pages_app(db, PageSettings(secure=self.secure_cookies, runs=self.runs))
+            app = create_app(self.server, gateway=gateway, pages=pages, keys=db.keys)
+            make_server(app, self.server, log_level="info").run()
+
+    def _monitor(self, db: Database, policy: Policy, scorer: CheckpointScorer | None) -> Monitor:
+        from surefoot.gateway import Monitor, resume_monitor
+
+        if scorer is None:
+            return Monitor(self.monitor)
+        return resume_monitor(self.monitor, db.gateway, policy=policy.name, scorer=scorer.name)
+
+    def _warn(self, db: Database) -> None:
+        if self.server.needs_key and not any(key.revoked is None for key in db.keys.list()):
+            typer.echo("there is no API key yet; create one with 'surefoot serve keys add NAME'", err=True)
+        if self.pages and not self.secure_cookies and not is_loopback(self.server.host):
             typer.echo(
                 "warning: passwords and cookies of the pages travel in the clear; put a proxy that speaks "
                 "HTTPS in front and give --secure-cookies, or serve --no-pages",
                 err=True,
             )
-        gateway = Gateway(
-            policy,
-            scorer,
-            settings=settings,
-            limits=limits,
-            log=db.gateway if listening.record else None,
-            monitor=_monitor(watched, db, policy, scorer),
-        )
-        pages = _pages(listening, db) if listening.pages else None
-        make_server(
-            create_app(server, gateway=gateway, pages=pages, keys=db.keys), server, log_level="info"
-        ).run()
 
 
-def _pages(listening: Listening, db: Database) -> FastAPI:
-    from surefoot.annotation import PageSettings, create_pages_app
+class AddKey(Command):
+    """Create an API key, print it once, and store its hash.
 
-    # over plain HTTP, as on loopback, a browser would not send a secure cookie back
-    return create_pages_app(db, PageSettings(secure=listening.secure_cookies, runs=listening.runs))
+    Example: `surefoot serve keys add alice --rate 60`
+    """
 
-
-def _monitor(
-    settings: MonitorSettings, db: Database, policy: Policy, scorer: CheckpointScorer | None
-) -> Monitor:
-    from surefoot.gateway import Monitor, resume_monitor
-
-    if scorer is None:
-        return Monitor(settings)
-    return resume_monitor(settings, db.gateway, policy=policy.name, scorer=scorer.name)
-
-
-def _server_settings(listening: Listening, limits: Limits) -> ServerSettings:
-    from surefoot.gateway.settings import ServerSettings
-
-    return ServerSettings(
-        host=listening.host,
-        port=listening.port,
-        require_key=listening.require_key,
-        open_health=listening.open_health,
-        limits=limits,
+    name: Annotated[str, Flag(argument=True)] = Field(description="Who gets it.")
+    database: DatabaseName = DEFAULT_DATABASE
+    role: Role = Field(
+        default="client",
+        description="`client`: the gateway; `viewer`: reads the pages; `annotator`: labels; `admin`: all.",
     )
-
-
-def _gateway_settings(writing: Writing, verifying: Verifying) -> GatewaySettings:
-    from surefoot.gateway import GatewaySettings
-    from surefoot.gateway.settings import OFFERED
-
-    return GatewaySettings(
-        strategy=verifying.strategy,
-        chat=writing.chat,
-        template=writing.template,
-        temperature=writing.temperature,
-        top_p=writing.top_p,
-        separator=writing.separator.replace(r"\n", "\n").replace(r"\t", "\t"),
-        step_tokens=writing.step_tokens,
-        max_steps=writing.max_steps,
-        threshold=verifying.threshold,
-        retries=verifying.retries,
-        abstain_below=verifying.abstain_below,
-        extract=cast("Any", tuple(writing.extract.split(","))),
-        overlap=writing.base_url is not None,
-        ignore_tools=writing.ignore_tools,
-        refusal_as_text=verifying.refusal_as_text,
-        candidates=cast("Any", verifying.candidates),
-        offered=tuple(verifying.offer) if verifying.offer else OFFERED,
+    rate: int | None = Field(
+        default=None, ge=1, description="Requests per minute; the server's limit if not given."
     )
+    user: str | None = Field(
+        default=None, description="Account whose labels are made with it; it has no more rights."
+    )
+    project: int | None = Field(default=None, ge=1, description="Number of the only project that it opens.")
+
+    def run(self) -> None:
+        """Create and print it."""
+        from surefoot.annotation import open_database
+
+        with open_database(self.database) as db:
+            user_id = db.users.by_name(self.user).id if self.user is not None else None
+            key, _ = db.keys.create(
+                self.name, self.role, user_id=user_id, project_id=self.project, rate_limit=self.rate
+            )
+        typer.echo(key)
+        typer.echo("only the hash of the key is stored: this is the one time it is shown", err=True)
 
 
-app.callback()(grouped(serve))
+class ListKeys(Command):
+    """List keys: number, role, requests per minute, project, created, last used, revoked, and whose.
+
+    Example: `surefoot serve keys list`
+    """
+
+    database: DatabaseName = DEFAULT_DATABASE
+
+    def run(self) -> None:
+        """Print a line per key."""
+        from surefoot.annotation import open_database
+
+        with open_database(self.database) as db:
+            for key in db.keys.list():
+                moments = (key.created, key.last_used, key.revoked)
+                cells = (
+                    key.id,
+                    key.role,
+                    key.rate_limit or "-",
+                    key.project_id or "-",
+                    *("-" if one is None else one.isoformat(timespec="minutes") for one in moments),
+                    key.name,
+                )
+                typer.echo("\t".join(map(str, cells)))
+
+
+class RevokeKey(Command):
+    """Revoke a key for good; a running server refuses it from the next request on.
+
+    Example: `surefoot serve keys revoke 3`
+    """
+
+    number: Annotated[int, Flag(argument=True)] = Field(description="Number of the key, as listed.")
+    database: DatabaseName = DEFAULT_DATABASE
+
+    def run(self) -> None:
+        """Revoke it."""
+        from surefoot.annotation import open_database
+
+        with open_database(self.database) as db:
+            db.keys.revoke(self.number)
+
+
+class AddUser(Command):
+    """Create an account, and print its password once.
+
+    Example: `surefoot serve users add ada --role admin`
+    """
+
+    name: Annotated[str, Flag(argument=True)] = Field(description="Name to sign in with.")
+    database: DatabaseName = DEFAULT_DATABASE
+    role: tuple[Role, ...] = Field(default=("annotator",), description="What the account may do.")
+
+    def run(self) -> None:
+        """Create it and print the password."""
+        from surefoot.annotation import open_database
+
+        password = secrets.token_urlsafe(15)
+        with open_database(self.database) as db:
+            db.users.create(self.name, password=password, roles=self.role)
+        typer.echo(password)
+        typer.echo(f"{self.name}: {', '.join(self.role)}; the password is shown only this once", err=True)
+
+
+class Prune(Command):
+    """Delete old answers of the gateway, with all their candidates; the hourly figures stay.
+
+    Example: `surefoot serve prune --older-than 90`
+    """
+
+    older_than: float = Field(ge=0, description="Days; what the gateway answered before then is deleted.")
+    database: DatabaseName = DEFAULT_DATABASE
+
+    def run(self) -> None:
+        """Delete in pieces, so that the server is never blocked for long."""
+        from datetime import UTC, datetime, timedelta
+
+        from surefoot.annotation import open_database
+
+        before, deleted = datetime.now(UTC) - timedelta(days=self.older_than), 0
+        with open_database(self.database) as db:
+            while count := db.gateway.prune(before):
+                deleted += count
+        typer.echo(f"{deleted} requests deleted", err=True)
+
+
+app = typer.Typer(invoke_without_command=True)
+keys_app = typer.Typer(help="API keys of the server.", no_args_is_help=True)
+users_app = typer.Typer(help="Accounts of the pages.", no_args_is_help=True)
+app.callback()(callback(Serve))
+app.add_typer(keys_app, name="keys")
+app.add_typer(users_app, name="users")
+add(keys_app, "add", AddKey)
+add(keys_app, "list", ListKeys)
+add(keys_app, "revoke", RevokeKey)
+add(users_app, "add", AddUser)
+add(app, "prune", Prune)
