@@ -83,7 +83,7 @@ def test_noise_is_filtered_and_accounted_for(tokenizer, items) -> None:
     assert len(data.examples) == 12  # the lab's critic writes one right critique of each trace
     assert data.dropped["unreadable: a verdict is missing"] > 20
     assert data.dropped["verdict is wrong"] > 20
-    assert data.dropped["right in the end, a step verdict differs"] > 10
+    assert data.dropped["correct in the end, a step verdict differs"] > 10
     assert data.dropped["repeated"] > 100
 
 
@@ -93,7 +93,7 @@ def test_a_right_end_with_a_wrong_middle_is_rejected(tokenizer, items) -> None:
     # an error is found, but at another step than the labels say
     at = 0 if first else 1
     texts = [critic.CORRECT * at + critic.INCORRECT]
-    with pytest.raises(TrainingError, match="1 right in the end, a step verdict differs"):
+    with pytest.raises(TrainingError, match="1 correct in the end, a step verdict differs"):
         build(tokenizer, [wrong], [texts], FORM, balance=False)
 
 
@@ -122,7 +122,7 @@ def test_balance_takes_from_the_larger_side(tokenizer, items) -> None:
     again = build(tokenizer, some, texts_of(some), FORM, seed=1)
     assert sum(right(example) for example in data.examples) == 2
     assert len(data.examples) == 4
-    assert data.dropped == {"balance: right solutions": 4}
+    assert data.dropped == {"balance: correct solutions": 4}
     assert data == again
 
 

@@ -153,7 +153,7 @@ def test_a_loss_that_is_not_finite_names_its_traces(prm, lab_items, tmp_path):
     examples = build_outcome_examples(prm, lab_items).examples
     with torch.no_grad():
         prm.policy.get_output_embeddings().weight[5] = math.nan
-    with pytest.raises(TrainingError, match="at update 0; traces of this batch: "):
+    with pytest.raises(TrainingError, match="at update 0, traces of this batch: "):
         train_implicit(prm, examples, SHORT, tmp_path)
 
 
