@@ -9,14 +9,22 @@ first seed's PRM, like all that is decided there; how hard a problem is, each PR
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from surefoot.scores import Aggregator
-from surefoot.search import BestOfNSearch, Probe, Search, SearchResult, Trial, fit_optimal
-from surefoot.search.optimal import Fit
+from surefoot.search import (
+    BestOfNSearch,
+    OptimalFit,
+    Probe,
+    Search,
+    SearchMethod,
+    SearchResult,
+    Trial,
+    fit_optimal,
+)
 
 PROBE = Probe(n=4)
 BINS = 3
@@ -45,7 +53,7 @@ class Trials:
 
 
 def gather(
-    bench: Bench, methods: Callable[[int], Mapping[str, Search]], sizes: Sequence[int], how: Aggregator
+    bench: Bench, methods: Callable[[int], Mapping[str, SearchMethod]], sizes: Sequence[int], how: Aggregator
 ) -> Trials:
     """Run what is not there yet; ``how`` aggregates step scores."""
     tried = []
@@ -53,7 +61,7 @@ def gather(
         for name, method in ((name, methods(size)[name]) for name in PLANNED):
             # the reference size is there already, under the name that the choice of aggregations gave it
             stored = f"{name}-{how}" + ("" if size == max(sizes) else f"-{size}")
-            named = replace(method, name=f"{name}-{size}")  # type: ignore[type-var]  # a dataclass
+            named = method.model_copy(update={"name": f"{name}-{size}"})
             tried.append(Trial(search=named, results=bench.search(stored, method, how, seed=0)))
     costs = {}
     for n in sorted({*VOTES, *BUDGETS, PROBE.n}):
@@ -65,7 +73,7 @@ def gather(
     return Trials(tried=tried, costs=costs)
 
 
-def fit_plans(trials: Trials, difficulties: Sequence[float | None]) -> dict[int, Fit]:
+def fit_plans(trials: Trials, difficulties: Sequence[float | None]) -> dict[int, OptimalFit]:
     """N → the plan that costs, with its probe, at most what best-of-N does on these problems.
 
     An N whose cost leaves no room for any search after the probe has no plan.
@@ -78,7 +86,7 @@ def fit_plans(trials: Trials, difficulties: Sequence[float | None]) -> dict[int,
     return plans
 
 
-def described(plans: Mapping[int, Fit]) -> dict[int, dict[str, Any]]:
+def described(plans: Mapping[int, OptimalFit]) -> dict[int, dict[str, Any]]:
     """For the JSON file: edges, and the search of each bin with its showing on the development problems."""
     return {
         n: {

@@ -92,7 +92,7 @@ class Ours:
             self.policy.model, self.policy.tokenizer, name=self.policy.name, remember=REMEMBER
         )
         scorer = IncrementalScorer(self.model, name="prm", max_tokens=REMEMBER)
-        beam = BeamSearch(width=DRAWS // EXPAND, expand=EXPAND, set_aside=True, rule="best_of_n")
+        beam = BeamSearch(width=DRAWS // EXPAND, expand=EXPAND, retire_finished=True, rule="best_of_n")
         with AnswerChecker("exact") as checker:
             grader = Grader(checker=checker, styles=STYLES)
             start = self.clock()

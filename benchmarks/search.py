@@ -54,6 +54,7 @@ from surefoot.search import (
     SELECTORS,
     BeamSearch,
     BestOfNSearch,
+    OptimalFit,
     ParticleFilter,
     Probe,
     Rebase,
@@ -64,7 +65,6 @@ from surefoot.search import (
     predict_difficulties,
     run_search,
 )
-from surefoot.search.optimal import Fit
 from surefoot.stats import bootstrap_seeds
 
 Array = NDArray[np.float64]
@@ -103,7 +103,7 @@ def tree_methods(size: int) -> dict[str, Search]:
     expand = 2 if size < 8 else 4
     return {
         "beam": BeamSearch(width=size // expand, expand=expand),
-        "beam_aside": BeamSearch(width=size // expand, expand=expand, set_aside=True),
+        "beam_aside": BeamSearch(width=size // expand, expand=expand, retire_finished=True),
         "lookahead": BeamSearch(width=size // expand, expand=expand, lookahead=1),
         "dvts": DVTS(n=size, expand=expand),
         "rebase": Rebase(n=size),
@@ -210,7 +210,7 @@ def measure(
     seed: int,
     ways: dict[str, Aggregator],
     sizes: Sequence[int],
-    plans: dict[int, Fit],
+    plans: dict[int, OptimalFit],
     planned: Aggregator,
 ) -> dict[str, dict[int, tuple[Array, Array]]]:
     """Outcomes and tokens of every method and size for one seed; ``plans`` aggregate by ``planned``."""
@@ -397,7 +397,7 @@ def main() -> None:
     made = generate_problems(count + development, seed=20_261)
     seeds: list[dict[str, dict[int, tuple[Array, Array]]]] = []
     ways: dict[str, Aggregator] = {}
-    plans: list[dict[int, Fit]] = []
+    plans: list[dict[int, OptimalFit]] = []
     trials: Trials | None = None
     for seed in range(options.seeds):
         run = options.runs / f"seed-{seed}"

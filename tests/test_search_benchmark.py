@@ -11,7 +11,7 @@ import pytest
 
 from surefoot.records import Trace, Usage
 from surefoot.search import BestOfNSearch, SearchResult, StepResampling
-from surefoot.search.result import SearchCounts
+from surefoot.search.method import SearchCounts
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 

@@ -217,10 +217,9 @@ def test_a_server_that_is_gone_ends_the_search_and_keeps_nothing_wrong(files, tm
         ("beam", ["--trees=r.jsonl", "--out=r.jsonl"], "--trees and --out are both r.jsonl"),
         ("beam", ["--out=r.txt"], "--out r.txt: unknown ending"),
         ("beam", ["--aggregate=worst"], "--aggregate is 'worst'; choose from min, product, last, mean"),
-        ("beam", ["--rule=best"], "'rule' is 'best'; choose from"),
         ("dvts", ["--n=5"], "'n' must be a multiple of 'expand', not 5 and 4"),
-        ("rebase", ["--rounding=down"], "'down'"),
-        ("particle", ["--resampling=none"], "'resampling' is 'none'"),
+        ("rebase", ["--rounding=down"], "'ceil' or 'round'"),
+        ("particle", ["--resampling=none"], "'multinomial' or 'systematic'"),
         ("beam", ["--prm=nowhere"], "nowhere"),
         ("beam", ["--calibrated"], "calibration.json"),
         ("beam", ["--separator="], "'separator' is empty"),
@@ -370,8 +369,8 @@ def test_a_plan_is_fitted_and_followed(search, files, lab_base, tmp_path):
 
 def test_words_make_a_search():
     assert search_of("beam") == BeamSearch(name="beam")
-    assert search_of("beam:width=8,shun_repeats=false") == BeamSearch(
-        width=8, shun_repeats=False, name="beam:width=8,shun_repeats=false"
+    assert search_of("beam:width=8,penalize_repeats=false") == BeamSearch(
+        width=8, penalize_repeats=False, name="beam:width=8,penalize_repeats=false"
     )
     assert search_of("rebase:temperature=0.5,rounding=round") == Rebase(
         temperature=0.5, rounding="round", name="rebase:temperature=0.5,rounding=round"
@@ -386,7 +385,7 @@ def test_words_make_a_search():
         ("optimal", "there is no search 'optimal'"),
         ("beam:depth=3", "beam has no setting 'depth'; choose from width, expand"),
         ("beam:width=much", "width"),
-        ("beam:width=0", "'width' and 'expand' must be 1 or more"),
+        ("beam:width=0", "width: Input should be greater than or equal to 1"),
         ("beam:name=x", "no setting 'name'"),
     ],
 )

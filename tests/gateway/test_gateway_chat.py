@@ -380,7 +380,7 @@ def call_of(call):
     ("body", "status", "said"),
     [
         (asked(model="gpt-9"), 404, "there is no model 'gpt-9'"),
-        (asked(model="best-of-0"), 400, "must be 1 or more"),
+        (asked(model="best-of-0"), 400, "greater than or equal to 1"),
         (asked(model="best-of-999"), 400, "at most 128"),
         (asked(model="scripted", n=99), 400, "at most 16"),
         (asked(model="scripted", n=0), 400, "n:"),

@@ -52,5 +52,5 @@ def test_another_spelling_is_no_strategy(name: str) -> None:
 
 def test_numbers_that_make_no_strategy_are_named() -> None:
     for name in ("best-of-0", "beam-0x4"):
-        with pytest.raises(ApiError, match="must be"):
+        with pytest.raises(ApiError, match="greater than or equal to 1"):
             made(name)

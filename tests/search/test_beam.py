@@ -162,7 +162,7 @@ def test_a_beam_that_repeats_itself_goes_on():
     rounds = {}
     for shun in (True, False):
         policy = Watched(ScriptedPolicy(restating))
-        search = BeamSearch(width=1, expand=4, shun_repeats=shun)
+        search = BeamSearch(width=1, expand=4, penalize_repeats=shun)
         [result] = searched(search, [QUESTION], policy, HashScorer(likes_repeats), aggregation="last")
         rounds[shun] = len(policy.rounds)
         assert len(result.candidates) == 1
@@ -206,7 +206,9 @@ def test_set_aside_goes_on_with_what_has_not_ended():
 
     policy = ScriptedPolicy(random_solver(depth=4))
     [usual] = searched(BeamSearch(width=2, expand=3), [QUESTION], policy, HashScorer(rule))
-    [aside] = searched(BeamSearch(width=2, expand=3, set_aside=True), [QUESTION], policy, HashScorer(rule))
+    [aside] = searched(
+        BeamSearch(width=2, expand=3, retire_finished=True), [QUESTION], policy, HashScorer(rule)
+    )
     assert all("answer" in candidate.text for candidate in aside.candidates)
     assert {c.text for c in usual.candidates if "answer" in c.text} <= {c.text for c in aside.candidates}
     assert len(aside.candidates) > len(usual.candidates)
@@ -226,12 +228,12 @@ def test_set_aside_draws_as_many_steps_each_round_however_few_beams_there_are():
 
     # one kind of step, so that all draws are one beam
     policy = Counted()
-    searched(BeamSearch(width=2, expand=3, set_aside=True), [QUESTION], policy, HashScorer())
+    searched(BeamSearch(width=2, expand=3, retire_finished=True), [QUESTION], policy, HashScorer())
     assert policy.drawn == [[6]] * len(policy.drawn)
     policy = Counted()
     searched(BeamSearch(width=2, expand=3), [QUESTION], policy, HashScorer())
     assert policy.drawn == [[6], *[[3]] * (len(policy.drawn) - 1)]
-    assert [BeamSearch(width=4, expand=4, set_aside=True)._draws(beams) for beams in (1, 3, 4)] == [
+    assert [BeamSearch(width=4, expand=4, retire_finished=True)._draws(beams) for beams in (1, 3, 4)] == [
         [16],
         [6, 5, 5],
         [4, 4, 4, 4],

@@ -118,7 +118,7 @@ def test_self_consistency_asks_for_no_scores():
     policy = ScriptedPolicy(solver(0, 0.5))
     [result] = searched(BestOfNSearch(n=6, rule="majority"), [QUESTION], policy, scorer)
     assert scorer.rounds == []
-    assert {record.unscored_reason for record in result.scores} == {"not asked for"}
+    assert {record.unscored_reason for record in result.scores} == {"not requested"}
     assert result.usage.verifier_tokens == 0
 
 
@@ -135,5 +135,5 @@ def test_one_batch_is_the_policy_s_own_samples():
 
 @pytest.mark.parametrize("wrong", [{"n": 0}, {"batch": 0}])
 def test_impossible_numbers_are_refused(wrong):
-    with pytest.raises(ValueError, match="'n' and 'batch' must be 1 or more"):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
         BestOfNSearch(**wrong)

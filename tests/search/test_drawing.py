@@ -21,8 +21,7 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import Problem, StepScores
 from surefoot.search.beam import BeamSearch
 from surefoot.search.drawing import draw_svg, draw_text, shorten
-from surefoot.search.method import run_search
-from surefoot.search.result import SearchResult
+from surefoot.search.method import SearchResult, run_search
 from surefoot.search.saved_tree import SavedNode, SavedTree, save_tree
 from surefoot.search.space import Space
 
@@ -86,13 +85,13 @@ def test_a_tree_says_what_the_space_knows(beams):
                 text, place = tree.nodes[place].text + text, tree.nodes[place].parent
             assert text == prefix.prefix
             assert (node.seen, node.tokens, node.finish) == (
-                prefix.data.seen,
+                prefix.data.count,
                 prefix.data.tokens,
                 prefix.data.finish,
             )
             value = space.value(prefix)
             assert node.value == (value if value > -float("inf") else None)
-            assert node.ahead == (prefix.parent is not None and prefix.parent.data.ahead is prefix)
+            assert node.ahead == (prefix.parent is not None and prefix.parent.data.greedy_child is prefix)
         assert any(node.ahead for node in tree.nodes)
 
 

@@ -16,7 +16,7 @@ from toy_search import (
 )
 
 from surefoot.search import MCTS, Space
-from surefoot.search.mcts import Branch, back_up, choose
+from surefoot.search.mcts import MCTSNode, back_up, choose
 
 [QUESTION] = problems(1)
 
@@ -28,7 +28,7 @@ def branches(root):
 
 
 def child(prior, seed, visits=0, total=0.0):
-    return Branch(prefix=None, prior=prior, seed=seed, visits=visits, total=total)
+    return MCTSNode(prefix=None, prior=prior, seed=seed, visits=visits, total=total)
 
 
 def grown(search, policy, scorer, **settings):
@@ -70,7 +70,7 @@ def test_a_constant_value_is_every_ancestor_s_mean(paths, rollout, score):
 
 def test_of_equal_unvisited_children_the_likeliest_is_chosen():
     for visits in (0, 1, 50):
-        parent = Branch(prefix=None, prior=1.0, seed=0.0, visits=visits)
+        parent = MCTSNode(prefix=None, prior=1.0, seed=0.0, visits=visits)
         parent.children = [child(0.2, 0.5), child(0.5, 0.5), child(0.3, 0.5)]
         assert choose(parent) is parent.children[1]
         parent.children = [child(0.5, 0.5), child(0.5, 0.5)]
@@ -78,7 +78,7 @@ def test_of_equal_unvisited_children_the_likeliest_is_chosen():
 
 
 def test_the_formula_in_figures():
-    parent = Branch(prefix=None, prior=1.0, seed=0.0, visits=9)
+    parent = MCTSNode(prefix=None, prior=1.0, seed=0.0, visits=9)
     a, b = child(0.25, 0.0, visits=2, total=1.6), child(0.75, 0.1)
     parent.children = [a, b]
     weight = math.log((9 + 19652 + 1) / 19652) + 1.25
@@ -167,5 +167,5 @@ def test_what_has_no_score_is_taken_for_as_good_as_its_parent():
 
 @pytest.mark.parametrize("wrong", [{"paths": 0}, {"expand": 0}])
 def test_impossible_numbers_are_refused(wrong):
-    with pytest.raises(ValueError, match="'paths' and 'expand'"):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
         MCTS(**wrong)

@@ -15,7 +15,7 @@ from surefoot.search import (
     fit_optimal,
     predict_difficulties,
 )
-from surefoot.search.result import SearchCounts
+from surefoot.search.method import SearchCounts
 
 A, B = BestOfNSearch(n=4, name="a"), BeamSearch(name="b")
 

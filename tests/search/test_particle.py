@@ -177,9 +177,9 @@ def test_a_reference_longer_than_max_steps_is_kept():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"n": 0}, "'n'"),
+        ({"n": 0}, r"\bn\b"),
         ({"sweeps": 0}, "sweeps"),
-        ({"resampling": "residual"}, "multinomial, systematic"),
+        ({"resampling": "residual"}, "'multinomial' or 'systematic'"),
         ({"sweeps": 2, "resampling": "systematic"}, "multinomial"),
         ({"sweeps": 2, "n": 1}, "'n' above 1"),
     ],

@@ -93,7 +93,11 @@ def test_with_rounding_a_prefix_is_always_continued():
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [({"n": 0}, "'n'"), ({"temperature": 0.0}, "temperature"), ({"rounding": "floor"}, "ceil, round")],
+    [
+        ({"n": 0}, r"\bn\b"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"rounding": "floor"}, "'ceil' or 'round'"),
+    ],
 )
 def test_impossible_numbers_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):

@@ -18,7 +18,7 @@ from surefoot.errors import ScoreError
 from surefoot.protocols import Sampling
 from surefoot.records import StepScores
 from surefoot.search import BeamSearch, BestOfNSearch, Steps
-from surefoot.search.space import repeats
+from surefoot.search.space import is_repetition
 
 
 def texts(rows):
@@ -49,8 +49,8 @@ def test_equal_steps_are_one_node_and_counted():
     drawn, counts, nodes = in_space(work, ScriptedPolicy(full_tree(2, 2)))
     assert [node.text for node in drawn] == ["step 0 is 0\n", "step 0 is 1\n"] * 3
     assert len(set(drawn)) == nodes == 2
-    assert [node.data.seen for node in dict.fromkeys(drawn)] == [3, 3]
-    assert (counts.drawn, counts.merged) == (6, 4)
+    assert [node.data.count for node in dict.fromkeys(drawn)] == [3, 3]
+    assert (counts["drawn"], counts["merged"]) == (6, 4)
 
 
 def test_finished_prefixes_give_themselves_and_cost_nothing():
@@ -82,7 +82,7 @@ def test_an_end_after_a_full_step_is_a_leaf_of_its_own():
         await space.score([step, end])
         assert space.value(end) == space.value(step)
         assert space.trace(end).finish_reason == "stop"
-        return space.counts.merged
+        return space.counts["merged"]
 
     scorer = HashScorer()
     assert in_space(work, ScriptedPolicy(answer), scorer) == 0
@@ -98,7 +98,7 @@ def test_what_is_written_in_one_piece_ends_as_what_is_written_by_steps():
         node = space.root
         while node.data.finish is None:
             [[node]] = await space.extend([node], 1)
-        return whole, node, space.counts.merged, space.counts.drawn
+        return whole, node, space.counts["merged"], space.counts["drawn"]
 
     whole, node, merged, drawn = in_space(work, ScriptedPolicy(answer))
     assert whole is node
@@ -112,7 +112,7 @@ def test_long_steps_are_cut_and_are_the_last():
 
     async def work(space):
         [[node]] = await space.extend([space.root], 1)
-        return node, space.counts.capped
+        return node, space.counts["capped"]
 
     node, capped = in_space(work, ScriptedPolicy(lambda r, s: "a b c d e f\n"), steps=steps)
     assert (node.text.strip(), node.data.finish, node.data.tokens, capped) == ("a b c", "length", 3, 1)
@@ -163,12 +163,12 @@ def test_roll_goes_on_greedily_once_and_leaves_the_samples_alone():
 
     async def work(space):
         [children] = await space.extend([space.root], 3)
-        ends = await space.roll(children, 2)
-        again = await space.roll(children, 2)
+        ends = await space.extend_greedily(children, 2)
+        again = await space.extend_greedily(children, 2)
         assert again == ends
         assert [end.depth for end in ends] == [3, 3, 3]
-        assert await space.roll(children, 0) == children
-        [end] = await space.roll(children[:1], 99)
+        assert await space.extend_greedily(children, 0) == children
+        [end] = await space.extend_greedily(children[:1], 99)
         assert end.data.finish == "stop"
         return texts(await space.extend(children[:1], 2))
 
@@ -201,7 +201,7 @@ def test_a_missing_score_has_no_value_and_is_counted():
         [nodes] = await space.extend([space.root], 2)
         values = await space.score(nodes)
         record = space.record(nodes[1], space.trace(nodes[1]))
-        return values, space.counts.unscored, record.unscored_reason
+        return values, space.counts["unscored"], record.unscored_reason
 
     assert in_space(work, ScriptedPolicy(full_tree(2, 2)), scorer) == ([0.5, -math.inf], 1, "no number")
 
@@ -225,7 +225,7 @@ def test_scores_that_do_not_fit_are_an_error(fault):
 def test_what_is_written_again():
     async def work(space):
         names = ["one\n", "two\n", "\n", "\n", " one \n"]
-        return [repeats(node) for node in space.tree.insert(names)]
+        return [is_repetition(node) for node in space.tree.insert(names)]
 
     assert in_space(work, ScriptedPolicy(random_solver())) == [False, False, False, True, True]
 

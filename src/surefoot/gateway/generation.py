@@ -18,8 +18,9 @@ from surefoot.gateway.strategies import StreamMode
 from surefoot.gateway.upstream import MAX_CHARACTERS, TakesExtraBody, UpstreamPolicy
 from surefoot.protocols import STOP_UNKNOWN, Completion, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Message, StepScores, Trace, Usage, content_id
-from surefoot.search.result import FIRST, SearchCounts, SearchResult, conclude
+from surefoot.search.method import SearchCounts, SearchResult, conclude
 from surefoot.search.saved_tree import save_tree
+from surefoot.search.selection import FIRST
 from surefoot.search.space import Prefix, Space
 
 

@@ -21,7 +21,7 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Message, Problem, ToolCall, Usage
 from surefoot.scores import Aggregator
-from surefoot.search.result import SearchResult
+from surefoot.search.method import SearchResult
 from surefoot.search.saved_tree import SavedTree
 from surefoot.search.space import Steps
 

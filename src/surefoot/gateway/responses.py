@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from surefoot.gateway.plan import GeneratedChoice, Generation
 from surefoot.gateway.settings import Candidates
 from surefoot.records import Usage
-from surefoot.search.result import SearchCounts, SearchResult
+from surefoot.search.method import SearchCounts, SearchResult
 
 
 class ResponseModel(BaseModel):

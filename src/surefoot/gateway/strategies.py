@@ -7,17 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from surefoot.gateway.errors import ApiError
-from surefoot.search import (
-    DVTS,
-    MCTS,
-    BeamSearch,
-    BestOfNSearch,
-    ParticleFilter,
-    Rebase,
-    Search,
-    StepResampling,
-)
+from pydantic import ValidationError
+
+from surefoot.gateway.errors import ApiError, invalid
+from surefoot.search.beam import BeamSearch
+from surefoot.search.best_of_n_search import BestOfNSearch
+from surefoot.search.dvts import DVTS
+from surefoot.search.mcts import MCTS
+from surefoot.search.method import Search
+from surefoot.search.particle import ParticleFilter
+from surefoot.search.rebase import Rebase
+from surefoot.search.resample import StepResampling
+from surefoot.search.selection import Rule
 
 StreamMode = Literal["end", "chain", "common"]
 """When a stream sends text. end: when everything is done; chain: there is one solution, and the prefix of a
@@ -70,8 +71,9 @@ def strategy_of(name: str, *, threshold: float, retries: int) -> Strategy | None
         if match:
             try:
                 return make(name, *(int(number) for number in match.groups()))
-            except ValueError as error:
-                raise ApiError(400, f"strategy {name!r}: {error}", param="strategy") from error
+            except ValidationError as error:
+                problem = invalid(error.errors()).message
+                raise ApiError(400, f"strategy {name!r}: {problem}", param="strategy") from error
     return None
 
 
@@ -80,7 +82,7 @@ def unknown_strategy(name: str) -> ApiError:
     return ApiError(400, f"there is no strategy {name[:100]!r}; choose from {_FORMS}", param="strategy")
 
 
-def _sampled(name: str, n: int, rule: str) -> Strategy:
+def _sampled(name: str, n: int, rule: Rule) -> Strategy:
     search = BestOfNSearch(n=n, rule=rule, name=name)
     return Strategy(name=name, search=search, draws=n, needs_scorer=rule != "majority")
 

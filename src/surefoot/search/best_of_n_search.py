@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from surefoot.search.result import require_rule
+from pydantic import Field
+
+from surefoot.search.method import SearchMethod
 from surefoot.search.space import Prefix, Space
 
 
-@dataclass(frozen=True, kw_only=True)
-class BestOfNSearch:
+class BestOfNSearch(SearchMethod):
     """Draw ``n`` whole solutions and choose by ``rule``.
 
     "best_of_n": the best-scored (Cobbe et al. 2021, arXiv 2110.14168); "weighted_vote": the answer with the
@@ -20,37 +20,33 @@ class BestOfNSearch:
 
     With ``batch``, solutions are drawn that many at a time, until no answer can overtake the one that leads
     (:func:`settled`): the answer chosen is then the one that all ``n`` would choose. For the rules that use
-    scores, that holds for scores in [0, 1]. A request that fails is not made up for.
-
-    Raises ``ValueError`` for numbers that make no search.
+    scores, that holds for scores in [0, 1]. A request that fails is not repeated.
     """
 
-    n: int = 16
-    batch: int | None = None
-    rule: str = "weighted_vote"
-    name: str = "best_of_n"
-
-    def __post_init__(self) -> None:
-        if self.n < 1 or (self.batch is not None and self.batch < 1):
-            raise ValueError(f"'n' and 'batch' must be 1 or more, not {self.n} and {self.batch}")
-        require_rule(self.rule)
+    n: int = Field(default=16, ge=1, description="Solutions per problem.")
+    batch: int | None = Field(
+        default=None,
+        ge=1,
+        description="Draw this many at a time, until no further solution can change the answer.",
+    )
+    name: str = Field(default="best_of_n", description="Name in records and reports.")
 
     async def explore(self, space: Space) -> list[Prefix]:
         """The solutions in the order drawn."""
-        found: list[Prefix] = []
+        solutions: list[Prefix] = []
         left = self.n
         while left:
             now = min(self.batch or left, left)
             [drawn] = await space.extend([space.root], now, to_end=True)
-            found += drawn
+            solutions += drawn
             left -= now
             if self.rule != "majority":
                 await space.score(drawn)
-            if left and found and self.batch:
-                values = [space.value(prefix) for prefix in found]
-                if settled(await space.answers(found), values, left, self.rule):
+            if left and solutions and self.batch:
+                values = [space.value(prefix) for prefix in solutions]
+                if settled(await space.answers(solutions), values, left, self.rule):
                     break
-        return found
+        return solutions
 
 
 def settled(answers: Sequence[str | None], values: Sequence[float], left: int, rule: str) -> bool:
@@ -78,11 +74,11 @@ def settled(answers: Sequence[str | None], values: Sequence[float], left: int, r
         leader = max(totals, key=totals.__getitem__)
         rival = max((total for answer, total in totals.items() if answer != leader), default=0.0)
         # clear of the tolerance within which a vote counts as tied
-        return totals[leader] > (rival + left) * (1 + _CLEAR)
+        return totals[leader] > (rival + left) * (1 + _MARGIN)
     return False
 
 
-_CLEAR = 1e-8
+_MARGIN = 1e-8
 
 
 def _majority_settled(answers: Sequence[str | None], left: int) -> bool:
@@ -92,9 +88,9 @@ def _majority_settled(answers: Sequence[str | None], left: int) -> bool:
             votes[answer] = votes.get(answer, 0) + 1
     if not votes:
         return False
-    leader = max(votes, key=votes.__getitem__)  # the first seen of equals
-    seen = list(votes)
-    before = seen[: seen.index(leader)]
+    leader = max(votes, key=votes.__getitem__)  # the first of equals
+    order = list(votes)
+    earlier = order[: order.index(leader)]
     return votes[leader] >= left and all(
-        votes[answer] + left < votes[leader] + (answer not in before) for answer in seen if answer != leader
+        votes[answer] + left < votes[leader] + (answer not in earlier) for answer in order if answer != leader
     )

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from surefoot.search.result import require_rule
+from pydantic import Field
+
+from surefoot.search.method import SearchMethod
 from surefoot.search.space import Prefix, Space
 
 C_BASE = 19652
@@ -15,18 +17,18 @@ C_INIT = 1.25
 
 
 @dataclass(eq=False, kw_only=True)
-class Branch:
-    """What a tree search knows of a prefix."""
+class MCTSNode:
+    """A prefix with the statistics of the search."""
 
     prefix: Prefix
     prior: float
     """Share of the draws from its parent that led here: the policy's chance of this step, as sampled."""
     seed: float
     """Value before the first visit: the score of the prefix, or its parent's if it has none."""
-    children: list[Branch] = field(default_factory=list)
+    children: list[MCTSNode] = field(default_factory=list)
     visits: int = 0
     ended: int = 0
-    """Visits that went no further than this."""
+    """Visits that ended here."""
     total: float = 0.0
     """Sum of the values that were backed up through here."""
 
@@ -36,46 +38,41 @@ class Branch:
         return self.total / self.visits if self.visits else self.seed
 
 
-@dataclass(frozen=True, kw_only=True)
-class MCTS:
-    """``paths`` descents through a tree, each of which adds what it meets at its end to all that led there.
+class MCTS(SearchMethod):
+    """``paths`` descents through a tree, each of which adds the value of its end to all nodes on its path.
 
     OpenR (Wang et al. 2024, arXiv 2410.09671): a descent goes from the root to a finished solution. At a
-    prefix that was not met before, ``expand`` next steps are drawn and scored, and their values are the
-    scores until they are visited. It goes on to the child with the highest
+    new prefix, ``expand`` next steps are drawn and scored, and their values are the
+    scores until they are visited. It continues with the child with the highest
 
         value + prior · (ln((N + 19652 + 1) / 19652) + 1.25) · √N / (1 + n)
 
     with N visits of the parent and n of the child (equal ones: the higher prior, then the first drawn). The
     score of the solution is backed up to the root. The prior is the policy's probability in OpenR; here it is
-    the share of the draws, since a policy need not tell its probabilities.
+    the share of the draws, since a policy need not report its probabilities.
 
-    With ``rollout`` a descent ends at the first child of a prefix that was not met before, writes the rest in
+    With ``rollout`` a descent ends at the first child of a new prefix, writes the rest in
     one piece, and backs up the score of that. Reaching a solution again costs nothing, and is a further vote
-    for it. Raises ``ValueError`` for numbers that make no search.
+    for it.
     """
 
-    paths: int = 16
-    expand: int = 4
-    rollout: bool = False
-    rule: str = "weighted_vote"
-    name: str = "mcts"
-
-    def __post_init__(self) -> None:
-        if self.paths < 1 or self.expand < 1:
-            raise ValueError(f"'paths' and 'expand' must be 1 or more, not {self.paths} and {self.expand}")
-        require_rule(self.rule)
+    paths: int = Field(default=16, ge=1, description="Descents through the tree.")
+    expand: int = Field(default=4, ge=1, description="Next steps drawn at a new prefix.")
+    rollout: bool = Field(
+        default=False, description="End a descent at the first new prefix, and write the rest in one piece."
+    )
+    name: str = Field(default="mcts", description="Name in records and reports.")
 
     async def explore(self, space: Space) -> list[Prefix]:
         """The solution of each descent; one that the policy left unfinished only if there is no other."""
-        found, _ = await self.grow(space)
-        finished = [prefix for prefix in found if prefix.data.finish is not None]
-        return finished or [prefix for prefix in found if prefix is not space.root]
+        ends, _ = await self.grow(space)
+        finished = [prefix for prefix in ends if prefix.data.finish is not None]
+        return finished or [prefix for prefix in ends if prefix is not space.root]
 
-    async def grow(self, space: Space) -> tuple[list[Prefix], Branch]:
-        """Where each descent came to, and the root with the statistics of the whole tree."""
-        root = Branch(prefix=space.root, prior=1.0, seed=0.0)
-        found = []
+    async def grow(self, space: Space) -> tuple[list[Prefix], MCTSNode]:
+        """The end of each descent, and the root with the statistics of the whole tree."""
+        root = MCTSNode(prefix=space.root, prior=1.0, seed=0.0)
+        ends = []
         for _ in range(self.paths):
             path, fresh = await self._descend(space, root)
             end = path[-1].prefix
@@ -86,10 +83,10 @@ class MCTS:
             else:
                 value = path[-1].value
             back_up(path, value if value > -math.inf else path[-1].seed)
-            found.append(end)
-        return found, root
+            ends.append(end)
+        return ends, root
 
-    async def _descend(self, space: Space, root: Branch) -> tuple[list[Branch], bool]:
+    async def _descend(self, space: Space, root: MCTSNode) -> tuple[list[MCTSNode], bool]:
         """Branches from the root to where a descent ends, and whether the last one is new."""
         path = [root]
         while path[-1].prefix.data.finish is None:
@@ -103,27 +100,29 @@ class MCTS:
                 return path, True
         return path, False
 
-    async def _expand(self, space: Space, branch: Branch) -> list[Branch]:
+    async def _expand(self, space: Space, branch: MCTSNode) -> list[MCTSNode]:
         [drawn] = await space.extend([branch.prefix], self.expand)
         shares = Counter(drawn)
         values = await space.score(list(shares))
         return [
-            Branch(prefix=prefix, prior=times / len(drawn), seed=value if value > -math.inf else branch.seed)
+            MCTSNode(
+                prefix=prefix, prior=times / len(drawn), seed=value if value > -math.inf else branch.seed
+            )
             for (prefix, times), value in zip(shares.items(), values, strict=True)
         ]
 
 
-def choose(parent: Branch) -> Branch:
+def choose(parent: MCTSNode) -> MCTSNode:
     """The child to visit next; see :class:`MCTS` for the formula."""
     weight = (math.log((parent.visits + C_BASE + 1) / C_BASE) + C_INIT) * math.sqrt(parent.visits)
 
-    def key(child: Branch) -> tuple[float, float]:
+    def key(child: MCTSNode) -> tuple[float, float]:
         return child.value + child.prior * weight / (1 + child.visits), child.prior
 
     return max(parent.children, key=key)
 
 
-def back_up(path: Sequence[Branch], value: float) -> None:
+def back_up(path: Sequence[MCTSNode], value: float) -> None:
     """Add a visit that ended with ``value`` to all branches of its path."""
     for branch in path:
         branch.visits += 1

@@ -1,4 +1,4 @@
-"""The one protocol of all searches, and running one on many problems."""
+"""The protocol of all searches, their common settings, what they return, and running one on many problems."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from surefoot.answers import AnswerChecker, Grader
+from pydantic import BaseModel, ConfigDict, Field
+
+from surefoot.answers import AnswerChecker, Grader, group_equal
 from surefoot.batching import Batcher
-from surefoot.protocols import Policy, StepScorer
-from surefoot.records import Problem
+from surefoot.protocols import Candidate, Policy, StepScorer
+from surefoot.records import Problem, Record, StepScores, Trace, Usage
 from surefoot.scores import Aggregator
-from surefoot.search.result import SearchResult, conclude
+from surefoot.search.selection import FIRST, SELECTORS, Rule
 from surefoot.search.space import Prefix, Space, Steps
 
 
 @runtime_checkable
 class Search(Protocol):
-    """A way to explore a problem's step tree.
-
-    Settings are fields of a frozen dataclass, refused when made if they make no sense.
-    """
+    """A way to explore a problem's step tree. :class:`SearchMethod` is the base of those in this package."""
 
     @property
     def name(self) -> str:
@@ -28,14 +27,80 @@ class Search(Protocol):
 
     @property
     def rule(self) -> str:
-        """How one of the solutions found is chosen; see :data:`surefoot.search.result.RULES`."""
+        """How one of the solutions is chosen; see :data:`surefoot.search.selection.Rule`."""
 
     async def explore(self, space: Space) -> Sequence[Prefix]:
-        """The solutions found: nodes of ``space``, finished where the policy finished them.
+        """The solutions: nodes of ``space``, finished where the policy finished them.
 
-        A node that was found twice is there twice. Nodes that are scored have been scored by
-        ``space.score``. A failed request only makes a list shorter.
+        A node that was reached twice is there twice. Nodes with a score have been scored by ``space.score``.
+        A failed request only makes a list shorter.
         """
+
+
+class SearchMethod(BaseModel):
+    """Base of the methods: frozen settings. Raises ``ValueError`` for values that make no search."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rule: Rule = Field(default="weighted_vote", description="How the solution that is returned is chosen.")
+    name: str = Field(default="", description="Name in records and reports.")
+
+    async def explore(self, space: Space) -> Sequence[Prefix]:
+        """As :meth:`Search.explore`."""
+        raise NotImplementedError
+
+
+class SearchCounts(BaseModel):
+    """Events of a search."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nodes: int = 0
+    """Distinct prefixes in the tree, without the root."""
+    drawn: int = 0
+    """Steps drawn."""
+    merged: int = 0
+    """Of these, steps that were there already, after the same prefix."""
+    capped: int = 0
+    """Steps cut at ``step_tokens``, and ends cut at ``max_tokens``."""
+    unscored: int = 0
+    """Prefixes that the scorer gave no number."""
+    failed: int = 0
+    """Requests that the policy did not answer."""
+
+
+class SearchResult(Record):
+    """One problem searched."""
+
+    problem_id: str
+    method: str
+    seed: int
+    candidates: tuple[Trace, ...]
+    """Solutions in the order in which the search returned them; equal ones once."""
+    scores: tuple[StepScores, ...]
+    """Step scores of each; empty without a scorer."""
+    values: tuple[float | None, ...]
+    """Aggregated score of each candidate; ``None`` = not scored."""
+    weights: tuple[int, ...]
+    """How often each candidate was drawn; a vote counts it as often."""
+    rule: str
+    """How the candidate was chosen, see :data:`surefoot.search.selection.Rule`."""
+    chosen: int | None
+    """Index of the chosen candidate; ``None`` = there is no solution."""
+    usage: Usage
+    counts: SearchCounts
+    error: str | None = None
+    """What went wrong, if anything did."""
+
+    @property
+    def answer(self) -> str | None:
+        """Final answer of the chosen candidate."""
+        return None if self.chosen is None else self.candidates[self.chosen].answer
+
+    @property
+    def outcome(self) -> bool | None:
+        """Whether the chosen answer is correct: ``None`` if that is unknown, false without a solution."""
+        return False if self.chosen is None else self.candidates[self.chosen].outcome
 
 
 async def run_search(
@@ -56,26 +121,80 @@ async def run_search(
 
     ``aggregation`` makes a prefix's step scores one number; ``None`` is the rule that the scorer's checkpoint
     names, or else ``min``. ``grader`` extracts and compares answers (default: the mathematical one).
-    ``overlap`` is for policies behind a server, see :class:`surefoot.batching.Batcher`. ``watch`` is given
-    the space and the result of each problem as soon as its search is over, to save its tree, say, or to write
-    down how far a run has come.
+    ``overlap`` is for policies behind a server, see :class:`surefoot.batching.Batcher`. ``watch`` gets
+    the space and the result of each problem as soon as its search is over, for example to save its tree or to
+    report progress.
 
-    Raises what policy or scorer raise; a request that fails by itself is noted in its problem's result.
+    Raises what policy or scorer raise; a request that fails alone is noted in its problem's result.
     """
     steps = steps or Steps()
     how = aggregation or getattr(getattr(scorer, "card", None), "aggregation", None) or "min"
     batcher = Batcher(policy, scorer, overlap=overlap)
 
-    async def one(problem: Problem, judge: Grader) -> SearchResult:
-        space = Space(problem, batcher, steps=steps, aggregation=how, grader=judge, seed=seed)
+    async def search_one(problem: Problem, grader: Grader) -> SearchResult:
+        space = Space(problem, batcher, steps=steps, aggregation=how, grader=grader, seed=seed)
         leaves = await search.explore(space)
         result = await asyncio.to_thread(conclude, space, search.name, leaves, search.rule)
         if watch:
             watch(space, result)
         return result
 
+    async def search_all(grader: Grader) -> list[SearchResult]:
+        return await batcher.run(
+            [search_one(problem, grader) for problem in problems], concurrency=concurrency
+        )
+
     if grader is not None:
-        return await batcher.run([one(problem, grader) for problem in problems], concurrency=concurrency)
+        return await search_all(grader)
     with AnswerChecker("math") as checker:
-        judge = Grader(checker=checker)
-        return await batcher.run([one(problem, judge) for problem in problems], concurrency=concurrency)
+        return await search_all(Grader(checker=checker))
+
+
+def conclude(space: Space, method: str, leaves: Sequence[Prefix], rule: str) -> SearchResult:
+    """Grade the solutions that a search ended with, and choose among them by ``rule``.
+
+    ``leaves`` may contain a node several times; a node without text is no solution.
+    """
+    weights: dict[str, int] = {}
+    nodes: dict[str, Prefix] = {}
+    for leaf in leaves:
+        if leaf.prefix.strip():
+            weights[leaf.prefix] = weights.get(leaf.prefix, 0) + 1
+            if leaf.prefix not in nodes or nodes[leaf.prefix].data.finish is None:
+                nodes[leaf.prefix] = leaf
+    grades = space.grader.grade(list(nodes), [space.problem.answer] * len(nodes))
+    traces = [
+        space.trace(node).model_copy(update={"answer": grade.answer, "outcome": grade.outcome})
+        for node, grade in zip(nodes.values(), grades, strict=True)
+    ]
+    values = [space.value(node) for node in nodes.values()]
+    known_values = [None if value == -float("inf") else value for value in values]
+    answers = group_equal([grade.answer for grade in grades], space.grader.checker)
+    return SearchResult(
+        problem_id=space.problem.id,
+        method=method,
+        seed=space.seed,
+        candidates=tuple(traces),
+        scores=tuple(space.record(node, trace) for node, trace in zip(nodes.values(), traces, strict=True))
+        if space.has_scorer
+        else (),
+        values=tuple(known_values),
+        weights=tuple(weights.values()),
+        rule=rule,
+        chosen=_choose(rule, answers, known_values, list(weights.values())),
+        usage=space.usage,
+        counts=SearchCounts(nodes=sum(bool(node.text) for node in space.tree), **space.counts),
+        error="; ".join(space.errors) or None,
+    )
+
+
+def _choose(
+    rule: str, answers: Sequence[str | None], values: Sequence[float | None], weights: Sequence[int]
+) -> int | None:
+    if not answers:
+        return None
+    if rule == FIRST:
+        return 0
+    places = [place for place, weight in enumerate(weights) for _ in range(weight)]
+    candidates = [Candidate(answer=answers[k], score=values[k]) for k in places]
+    return places[SELECTORS[rule].select(candidates)]

@@ -7,39 +7,46 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, Self
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.protocols import Policy, StepScorer
 from surefoot.records import Problem
-from surefoot.search.method import Search, run_search
-from surefoot.search.result import SearchResult, require_rule
+from surefoot.search.beam import BeamSearch
+from surefoot.search.best_of_n_search import BestOfNSearch
+from surefoot.search.dvts import DVTS
+from surefoot.search.mcts import MCTS
+from surefoot.search.method import Search, SearchMethod, SearchResult, run_search
+from surefoot.search.particle import ParticleFilter
+from surefoot.search.rebase import Rebase
+from surefoot.search.resample import StepResampling
+from surefoot.search.selection import Rule
 from surefoot.search.space import Prefix, Space
 
 Measure = Literal["score", "agreement"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Probe:
-    """Predicts how hard a problem is from ``n`` whole solutions; the right answer is never looked at.
+class Probe(BaseModel):
+    """Predicts how hard a problem is from ``n`` whole solutions, without its answer.
 
     Difficulty is 1 minus the mean score of the solutions ("score", the predicted difficulty of Snell et al.
     2024, arXiv 2408.03314, section 3.2), or 1 minus the share of the most frequent answer ("agreement", which
     needs no scorer; a solution without an answer agrees with none).
     """
 
-    n: int = 4
-    measure: Measure = "score"
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ValueError(f"'n' must be 1 or more, not {self.n}")
-        if self.measure not in ("score", "agreement"):
-            raise ValueError(f"'measure' is {self.measure!r}; choose from score, agreement")
+    n: int = Field(default=4, ge=1, description="Whole solutions drawn to predict difficulty.")
+    measure: Measure = Field(
+        default="score",
+        description="Difficulty is 1 minus the mean score, or 1 minus the share of the most frequent answer.",
+    )
 
     async def draw(self, space: Space) -> tuple[list[Prefix], float | None]:
-        """The solutions drawn, and the difficulty; ``None`` = there was nothing to tell it from."""
+        """The solutions drawn, and the difficulty; ``None`` = it cannot be predicted."""
         [drawn] = await space.extend([space.root], self.n, to_end=True)
         if not drawn:
             return drawn, None
@@ -51,32 +58,33 @@ class Probe:
         return drawn, 1 - most / len(answers)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComputeOptimal:
+class ComputeOptimal(SearchMethod):
     """Probe a problem, then search it as problems of its difficulty are best searched.
 
     Snell et al. 2024 (arXiv 2408.03314), section 3: for each bin of difficulty, the method that did best at
     equal compute on a development set (:func:`fit_optimal`). Bin k, from the easiest, holds what is above
     ``edges[k - 1]`` and at most ``edges[k]``. The probe's tokens are counted, and its solutions are
-    candidates too. A problem whose difficulty cannot be told is searched like the hardest.
+    candidates too. A problem of unknown difficulty is searched like the hardest.
 
     Raises ``ValueError`` unless there is one search more than there are edges, in rising order.
     """
 
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
     edges: tuple[float, ...]
     searches: tuple[Search, ...]
-    probe: Probe = field(default_factory=Probe)
-    rule: str = "weighted_vote"
-    name: str = "optimal"
+    probe: Probe = Probe()
+    name: str = Field(default="optimal", description="Name in records and reports.")
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if len(self.searches) != len(self.edges) + 1:
             raise ValueError(
                 f"{len(self.edges)} 'edges' make {len(self.edges) + 1} bins, not {len(self.searches)}"
             )
         if list(self.edges) != sorted(self.edges):
             raise ValueError(f"'edges' must rise, not {self.edges}")
-        require_rule(self.rule)
+        return self
 
     def choose(self, difficulty: float | None) -> Search:
         """The search for a problem of this predicted difficulty."""
@@ -85,10 +93,10 @@ class ComputeOptimal:
     async def explore(self, space: Space) -> list[Prefix]:
         """The probe's solutions, then those of the search chosen."""
         drawn, difficulty = await self.probe.draw(space)
-        found = [*drawn, *await self.choose(difficulty).explore(space)]
+        solutions = [*drawn, *await self.choose(difficulty).explore(space)]
         if self.rule != "majority":
-            await space.score(found)
-        return found
+            await space.score(solutions)
+        return solutions
 
 
 async def predict_difficulties(
@@ -99,20 +107,20 @@ async def predict_difficulties(
     **settings: Any,
 ) -> list[float | None]:
     """Predicted difficulty of each problem; ``settings`` are those of :func:`run_search`."""
-    recorder = _Recorder(probe=probe)
-    await run_search(recorder, problems, policy, scorer, **settings)
-    return [recorder.found[problem.id] for problem in problems]
+    probing = _Probing(probe=probe)
+    await run_search(probing, problems, policy, scorer, **settings)
+    return [probing.difficulties[problem.id] for problem in problems]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Recorder:
+class _Probing:
     probe: Probe
-    found: dict[str, float | None] = field(default_factory=dict)
+    difficulties: dict[str, float | None] = field(default_factory=dict)
     rule: str = "majority"
     name: str = "probe"
 
     async def explore(self, space: Space) -> list[Prefix]:
-        drawn, self.found[space.problem.id] = await self.probe.draw(space)
+        drawn, self.difficulties[space.problem.id] = await self.probe.draw(space)
         return drawn
 
 
@@ -125,25 +133,25 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Showing:
-    """How a search did on the problems of one bin."""
+class BinResult:
+    """Result of a search on the problems of one bin."""
 
     accuracy: float
     tokens: float
-    """Mean of all tokens a problem, policy and verifier."""
+    """Mean tokens per problem, of policy and verifier."""
     problems: int
     """Problems whose outcome is known; the others are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class OptimalFit:
     """A fitted choice, and what it rests on."""
 
     search: ComputeOptimal
-    bins: tuple[Mapping[str, Showing], ...]
-    """For each bin, from the easiest, the showing of every trial by name."""
+    bins: tuple[Mapping[str, BinResult], ...]
+    """For each bin, from the easiest, the result of every trial by name."""
     unknown: int
-    """Development problems left out, because their difficulty could not be told."""
+    """Development problems left out, because their difficulty is unknown."""
 
 
 def fit_optimal(
@@ -154,17 +162,17 @@ def fit_optimal(
     bins: int = 5,
     slack: float = 0.1,
     probe: Probe | None = None,
-    rule: str = "weighted_vote",
-) -> Fit:
+    rule: Rule = "weighted_vote",
+) -> OptimalFit:
     """The best search for each of ``bins`` bins of predicted difficulty, among those within ``tokens``.
 
-    ``difficulties`` are those of :func:`predict_difficulties`, one a problem, predicted by ``probe``; the
+    ``difficulties`` are those of :func:`predict_difficulties`, one per problem, predicted by ``probe``; the
     bins hold equally many problems (5 quantiles in Snell et al.), and fewer bins are made where difficulties
-    are tied. A search takes part in a bin if its mean tokens a problem there are at most ``tokens`` ×
+    are tied. A search takes part in a bin if its mean tokens per problem there are at most ``tokens`` ×
     (1 + ``slack``); equal accuracy goes to fewer tokens, then to the first.
 
-    The table is as good as the development set is large: a bin of 20 problems tells 10 points apart badly.
-    Use other problems than those that are reported. Raises ``ValueError`` for trials that do not match, or a
+    The table is as good as the development set is large: a bin of 20 problems can hardly resolve 10 points.
+    Use other problems than those in the report. Raises ``ValueError`` for trials that do not match, or a
     bin in which no search is within ``tokens`` or no outcome is known.
     """
     names = [trial.search.name for trial in trials]
@@ -181,12 +189,12 @@ def fit_optimal(
     rows, chosen = [], []
     for number in range(len(edges) + 1):
         members = [k for k, value in known if bisect_left(edges, value) == number]
-        row = {trial.search.name: _showing([trial.results[k] for k in members]) for trial in trials}
+        row = {trial.search.name: _bin_result([trial.results[k] for k in members]) for trial in trials}
         best = _best(row, tokens * (1 + slack), number)
         chosen.append(trials[names.index(best)].search)
         rows.append(row)
     search = ComputeOptimal(edges=edges, searches=tuple(chosen), probe=probe or Probe(), rule=rule)
-    return Fit(search=search, bins=tuple(rows), unknown=len(difficulties) - len(known))
+    return OptimalFit(search=search, bins=tuple(rows), unknown=len(difficulties) - len(known))
 
 
 def _edges(values: Sequence[float], bins: int) -> tuple[float, ...]:
@@ -197,20 +205,35 @@ def _edges(values: Sequence[float], bins: int) -> tuple[float, ...]:
     return tuple(cut for cut in dict.fromkeys(cuts) if cut < ordered[-1])
 
 
-def _showing(results: Sequence[SearchResult]) -> Showing:
+def _bin_result(results: Sequence[SearchResult]) -> BinResult:
     outcomes = [result.outcome for result in results if result.outcome is not None]
-    return Showing(
+    return BinResult(
         accuracy=sum(outcomes) / len(outcomes) if outcomes else math.nan,
         tokens=sum(result.usage.tokens for result in results) / len(results),
         problems=len(outcomes),
     )
 
 
-def _best(row: Mapping[str, Showing], tokens: float, number: int) -> str:
-    within = {name: showing for name, showing in row.items() if showing.tokens <= tokens and showing.problems}
+def _best(row: Mapping[str, BinResult], tokens: float, number: int) -> str:
+    within = {name: result for name, result in row.items() if result.tokens <= tokens and result.problems}
     if not within:
-        cost = ", ".join(f"{name} {showing.tokens:.0f}" for name, showing in row.items())
+        cost = ", ".join(f"{name} {result.tokens:.0f}" for name, result in row.items())
         raise ValueError(
-            f"bin {number}: no search with known outcomes is within {tokens:.0f} tokens a problem ({cost})"
+            f"bin {number}: no search with known outcomes is within {tokens:.0f} tokens per problem ({cost})"
         )
     return min(within, key=lambda name: (-within[name].accuracy, within[name].tokens))
+
+
+SEARCHES: Mapping[str, type[SearchMethod]] = MappingProxyType(
+    {
+        "best_of_n": BestOfNSearch,
+        "beam": BeamSearch,
+        "dvts": DVTS,
+        "rebase": Rebase,
+        "particle": ParticleFilter,
+        "mcts": MCTS,
+        "resample": StepResampling,
+        "optimal": ComputeOptimal,
+    }
+)
+"""Searches by the name of the command line and the reports; all but the last work with their defaults."""

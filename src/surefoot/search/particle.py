@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from surefoot.errors import ScoreError
-from surefoot.search.result import FIRST, require_rule
+from surefoot.search.method import SearchMethod
+from surefoot.search.selection import FIRST, Rule
 from surefoot.search.space import Prefix, Space
 
 Resampling = Literal["multinomial", "systematic"]
@@ -22,57 +23,53 @@ MARGIN = 1e-6
 """Scores nearer than this to 0 or 1 count as this near: no particle's weight is infinite."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParticleFilter:
+class ParticleFilter(SearchMethod):
     """``n`` solutions grow side by side; after each step they are drawn anew, in proportion to s / (1 - s).
 
     Puri et al. 2025 (arXiv 2502.01618), algorithm 1: extend each particle by a step, weigh it by the score s
     of its prefix (log-weight = logit s), draw ``n`` particles with replacement, until all have stopped.
-    A stopped particle keeps its last weight and goes on taking part. Unlike beam search it stays random, and
-    does not rest everything on a scorer that may be wrong.
+    A stopped particle keeps its last weight and still takes part. Unlike beam search it stays random, and
+    relies less on a scorer that may be wrong.
 
     ``sweeps`` above 1 is particle Gibbs: each further sweep keeps one finished particle of the sweep before,
     drawn by weight, as its reference, which is never resampled away; the particles of all sweeps are
     candidates. ``rule`` "best_of_n" takes the best particle; "first" draws one of the last sweep by weight.
 
-    Scores must lie in [0, 1] (else ``ScoreError``); a prefix without one has the weight 0. Raises
-    ``ValueError`` for numbers that make no search.
+    Scores must lie in [0, 1] (else ``ScoreError``); a prefix without one has the weight 0.
     """
 
-    n: int = 16
-    resampling: Resampling = "multinomial"
-    sweeps: int = 1
-    rule: str = "best_of_n"
-    name: str = "particle"
+    n: int = Field(default=16, ge=1, description="Particles.")
+    resampling: Resampling = Field(default="multinomial", description="How particles are drawn anew.")
+    sweeps: int = Field(default=1, ge=1, description="More than one = particle Gibbs.")
+    rule: Rule = Field(
+        default="best_of_n",
+        description="How the solution that is returned is chosen; first = a particle drawn by weight.",
+    )
+    name: str = Field(default="particle", description="Name in records and reports.")
 
-    def __post_init__(self) -> None:
-        if self.n < 1 or self.sweeps < 1:
-            raise ValueError(f"'n' and 'sweeps' must be 1 or more, not {self.n} and {self.sweeps}")
-        if self.resampling not in get_args(Resampling):
-            raise ValueError(
-                f"'resampling' is {self.resampling!r}; choose from {', '.join(get_args(Resampling))}"
-            )
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.sweeps > 1 and (self.n == 1 or self.resampling != "multinomial"):
             raise ValueError("more than one of 'sweeps' needs 'n' above 1 and 'resampling' multinomial")
-        require_rule(self.rule)
+        return self
 
     async def explore(self, space: Space) -> list[Prefix]:
         """The particles of each sweep, ``n`` of them where the policy answered."""
         generator = space.generator
-        found: list[Prefix] = []
+        solutions: list[Prefix] = []
         reference: Prefix | None = None
         for _ in range(self.sweeps):
             particles = await self._sweep(space, reference, generator)
-            found += particles
+            solutions += particles
             ended = [particle for particle in particles if particle.data.finish is not None]
             if not ended:
                 break
             weights = [log_weight(value) for value in await space.score(ended)]
             reference = ended[resample(weights, 1, generator)[0]]
         if self.rule == FIRST and reference is not None:
-            found.remove(reference)
-            found.insert(0, reference)
-        return found
+            solutions.remove(reference)
+            solutions.insert(0, reference)
+        return solutions
 
     async def _sweep(
         self, space: Space, reference: Prefix | None, generator: np.random.Generator
@@ -81,21 +78,21 @@ class ParticleFilter:
         depth = 0
         while True:
             depth += 1
-            kept = [_reached(reference, depth, space.steps.max_steps)] if reference else []
-            moving = Counter(particles[len(kept) :])
+            fixed = [_reached(reference, depth, space.steps.max_steps)] if reference else []
+            moving = Counter(particles[len(fixed) :])
             drawn = await space.extend(list(moving), list(moving.values()))
             moved = [child for children in drawn for child in children]
             if not moved:  # the policy no longer answers
                 break
-            particles = kept + moved
+            particles = fixed + moved
             if all(particle.data.finish is not None for particle in particles):
                 break
             if len(set(particles)) == 1:  # nothing to choose between
                 particles = particles[:1] * self.n
             else:
                 weights = [log_weight(value) for value in await space.score(particles)]
-                chosen = resample(weights, self.n - len(kept), generator, self.resampling)
-                particles = kept + [particles[k] for k in chosen]
+                chosen = resample(weights, self.n - len(fixed), generator, self.resampling)
+                particles = fixed + [particles[k] for k in chosen]
         return [particle for particle in particles if particle is not space.root]
 
 
@@ -133,9 +130,9 @@ def resample(
         points = (generator.random() + np.arange(count)) / count
     else:
         points = generator.random(count)
-    # the last bound may miss 1 by rounding; "right", so that a particle of weight 0 is not met at its bound
-    found = np.searchsorted(bounds, points * bounds[-1], side="right")
-    return [int(k) for k in np.minimum(found, len(log_weights) - 1)]
+    # the last bound may miss 1 by rounding; "right", so that a particle of weight 0 is not drawn at its bound
+    indices = np.searchsorted(bounds, points * bounds[-1], side="right")
+    return [int(k) for k in np.minimum(indices, len(log_weights) - 1)]
 
 
 def _reached(reference: Prefix, depth: int, max_steps: int) -> Prefix:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from pydantic import Field
 
-from surefoot.search.result import require_rule
+from surefoot.search.method import SearchMethod
 from surefoot.search.space import Prefix, Space
 
 Rounding = Literal["ceil", "round"]
@@ -17,8 +17,7 @@ Rounding = Literal["ceil", "round"]
 (the authors' code); round: each share rounded by itself (the paper's formula), whose sum may miss it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rebase:
+class Rebase(SearchMethod):
     """Each round shares a budget of ``n`` draws among the open prefixes, by the softmax of their values.
 
     Wu et al. 2024 (arXiv 2408.00724), section 3.2: prefix j with value R_j is continued
@@ -28,43 +27,39 @@ class Rebase:
     temperature 1.0, and at most 25 steps; the last three are settings of
     :class:`surefoot.search.space.Steps`.
 
-    A prefix that was drawn twice is scored once and takes part twice. Raises ``ValueError`` for numbers that
-    make no search.
+    A prefix that was drawn twice is scored once and takes part twice.
     """
 
-    n: int = 16
-    temperature: float = 0.2
-    rounding: Rounding = "ceil"
-    rule: str = "weighted_vote"
-    name: str = "rebase"
-
-    def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ValueError(f"'n' must be 1 or more, not {self.n}")
-        _require(self.temperature, self.rounding)
-        require_rule(self.rule)
+    n: int = Field(default=16, ge=1, description="Draws per round, shared among the open prefixes.")
+    temperature: float = Field(
+        default=0.2, gt=0, description="T_b of the softmax of values: high shares evenly, near 0 greedily."
+    )
+    rounding: Rounding = Field(
+        default="ceil", description="How shares become whole draws; ceil keeps their sum, round may not."
+    )
+    name: str = Field(default="rebase", description="Name in records and reports.")
 
     async def explore(self, space: Space) -> list[Prefix]:
         """Finished solutions in the order in which they ended."""
-        found: list[Prefix] = []
+        solutions: list[Prefix] = []
         [prefixes] = await space.extend([space.root], self.n)
         while prefixes:
             done = [prefix for prefix in prefixes if prefix.data.finish is not None]
             open_ = [prefix for prefix in prefixes if prefix.data.finish is None]
-            found += done
-            left = self.n - len(found)
+            solutions += done
+            left = self.n - len(solutions)
             if left < 1 or not open_:
                 break
-            alone = len(set(open_)) == 1  # a share needs no score where all are the same
+            alone = len(set(open_)) == 1  # shares need no scores if all are the same
             values = [0.0] * len(open_) if alone else await space.score(open_)
             widths = share(values, left, temperature=self.temperature, rounding=self.rounding)
             drawn = await space.extend(open_, widths)
             prefixes = [child for children in drawn for child in children]
             if not prefixes:  # the policy no longer answers
-                found += open_
+                solutions += open_
         if self.rule != "majority":
-            await space.score(found)
-        return found
+            await space.score(solutions)
+        return solutions
 
 
 def share(
@@ -73,8 +68,8 @@ def share(
     """How many of ``budget`` draws each prefix gets, given its value (minus infinity = not scored).
 
     With "ceil" the widths sum to ``budget``. With "round" they may not; the best prefix then gets one draw at
-    least. What is not scored gets nothing unless nothing is scored, and then all get alike. Ties go to what
-    comes first. Raises ``ValueError`` for no values, or a temperature that is not positive.
+    least. A prefix without a score gets nothing, unless none has one, and then all get the same. Ties go to
+    the first. Raises ``ValueError`` for no values, or a temperature that is not positive.
     """
     _require(temperature, rounding)
     if not values:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from surefoot.search.result import require_rule
+from pydantic import Field
+
+from surefoot.search.method import SearchMethod
 from surefoot.search.space import Prefix, Space
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepResampling:
+class StepResampling(SearchMethod):
     """``n`` solutions, whose steps are drawn again while their score is below ``threshold``.
 
     A step is accepted if its own score r satisfies r ≥ ``threshold``, as reward-guided speculative decoding
@@ -19,50 +19,41 @@ class StepResampling:
     (``None`` = no such bound). After that the best of the rejected is taken. If every step has the chance a
     of being accepted, a step costs (1 - (1 - a)^(retries + 1)) / a draws on average.
 
-    A step that the scorer gives no number is accepted, since nothing speaks against it. It costs little on
-    easy problems, where the first draw is good. Raises ``ValueError`` for numbers that make no search.
+    A step that the scorer gives no number is accepted, since there is no evidence against it. It costs
+    little on easy problems, where the first draw is good.
     """
 
-    n: int = 1
-    threshold: float = 0.7
-    retries: int = 3
-    budget: int | None = None
-    rule: str = "weighted_vote"
-    name: str = "resample"
-
-    def __post_init__(self) -> None:
-        if self.n < 1 or self.retries < 0 or (self.budget or 0) < 0:
-            raise ValueError(
-                f"'n' must be 1 or more, 'retries' and 'budget' 0 or more, not {self.n}, {self.retries} and "
-                f"{self.budget}"
-            )
-        if not math.isfinite(self.threshold):
-            raise ValueError(f"'threshold' must be a number, not {self.threshold}")
-        require_rule(self.rule)
+    n: int = Field(default=1, ge=1, description="Solutions per problem.")
+    threshold: float = Field(
+        default=0.7, allow_inf_nan=False, description="A step is accepted from this score on."
+    )
+    retries: int = Field(default=3, ge=0, description="Further draws of a rejected step, at most.")
+    budget: int | None = Field(default=None, ge=0, description="Further draws per problem, at most.")
+    name: str = Field(default="resample", description="Name in records and reports.")
 
     async def explore(self, space: Space) -> list[Prefix]:
         """The ``n`` solutions, where the policy answered."""
         chains = [space.root] * self.n
-        going = list(range(self.n))
+        active = list(range(self.n))
         left = math.inf if self.budget is None else float(self.budget)
-        while going:
-            drawn = await space.extend([chains[k] for k in going], 1)
-            taken = {k: children[0] for k, children in zip(going, drawn, strict=True) if children}
-            left -= await self._redraw(space, chains, taken, left)
-            for k, prefix in taken.items():
+        while active:
+            drawn = await space.extend([chains[k] for k in active], 1)
+            steps = {k: children[0] for k, children in zip(active, drawn, strict=True) if children}
+            left -= await self._redraw(space, chains, steps, left)
+            for k, prefix in steps.items():
                 chains[k] = prefix
-            going = [k for k, prefix in taken.items() if prefix.data.finish is None]
+            active = [k for k, prefix in steps.items() if prefix.data.finish is None]
         ends = [chain for chain in chains if chain is not space.root]
         if self.rule != "majority":
             await space.score(ends)
         return ends
 
-    async def _redraw(self, space: Space, chains: list[Prefix], taken: dict[int, Prefix], left: float) -> int:
-        """Improve the steps in ``taken``; number of draws that this took."""
+    async def _redraw(self, space: Space, chains: list[Prefix], steps: dict[int, Prefix], left: float) -> int:
+        """Draw rejected steps again, and put better ones into ``steps``; the number of draws."""
         if not self.retries or left < 1:
             return 0
-        await space.score(list(taken.values()))
-        rejected = [k for k, prefix in taken.items() if not self._accepts(space, prefix, first=True)]
+        await space.score(list(steps.values()))
+        rejected = [k for k, prefix in steps.items() if not self._accepts(space, prefix, first=True)]
         spent = 0
         for _ in range(self.retries):
             rejected = rejected[: int(min(left - spent, len(rejected)))]
@@ -72,8 +63,8 @@ class StepResampling:
             drawn = await space.extend([chains[k] for k in rejected], 1)
             await space.score([child for children in drawn for child in children])
             for k, children in zip(rejected, drawn, strict=True):
-                taken[k] = max([taken[k], *children], key=space.step_value)  # the first of equals
-            rejected = [k for k in rejected if not self._accepts(space, taken[k], first=False)]
+                steps[k] = max([steps[k], *children], key=space.step_value)  # the first of equals
+            rejected = [k for k in rejected if not self._accepts(space, steps[k], first=False)]
         return spent
 
     def _accepts(self, space: Space, prefix: Prefix, *, first: bool) -> bool:

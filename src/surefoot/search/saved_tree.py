@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.records import Record, Trace
-from surefoot.search.result import SearchResult
+from surefoot.search.method import SearchResult
 from surefoot.search.space import Prefix, Space
 
 
@@ -31,7 +31,7 @@ class SavedNode(BaseModel):
     value: float | None = Field(default=None, allow_inf_nan=False)
     """Scores of the steps up to here, aggregated; ``None`` = there is none."""
     reason: str | None = None
-    """Why there is no score, where one was asked for."""
+    """Why there is no score, if one was requested."""
     seen: int = Field(default=0, ge=0)
     """Times that this step was drawn; more than one = merged."""
     tokens: int = Field(default=0, ge=0)
@@ -39,7 +39,7 @@ class SavedNode(BaseModel):
     ahead: bool = False
     """Whether it is its parent's greedy next step, written to look ahead."""
     finish: str | None = None
-    """Why the solution ends here; ``None`` = it goes on."""
+    """Why the solution ends here; ``None`` = it continues."""
 
 
 class SavedTree(Record):
@@ -120,9 +120,9 @@ def _node(space: Space, prefix: Prefix, ids: dict[Prefix, int]) -> SavedNode:
         score=_known(space.step_value(prefix)),
         value=_known(space.value(prefix)),
         reason=state.reason if state.scores is not None else None,
-        seen=state.seen,
+        seen=state.count,
         tokens=state.tokens,
-        ahead=prefix.parent is not None and prefix.parent.data.ahead is prefix,
+        ahead=prefix.parent is not None and prefix.parent.data.greedy_child is prefix,
         finish=state.finish,
     )
 
@@ -130,7 +130,7 @@ def _node(space: Space, prefix: Prefix, ids: dict[Prefix, int]) -> SavedNode:
 def _end(space: Space, prefixes: Sequence[Prefix], solution: Trace) -> Prefix:
     """Where the chosen solution ends.
 
-    Its text alone may fit several nodes: one that goes on, its child that says that it does not, and those
+    Its text alone may fit several nodes: one that continues, its child that marks the end, and those
     of the same text cut otherwise.
     """
     return max(

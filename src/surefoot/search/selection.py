@@ -11,9 +11,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final, Literal
 
 from surefoot.errors import ScoreError
 from surefoot.protocols import Candidate, Selector
+
+Rule = Literal["majority", "best_of_n", "weighted_vote", "first"]
+"""How one of a search's solutions is chosen: a selector, or "first", which the search itself put first."""
+
+FIRST: Final = "first"
 
 TIE_TOLERANCE = 1e-9
 """Vote totals closer than this (relative) are tied: the rounding of a sum is no evidence for an answer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -60,12 +60,12 @@ Trees = Annotated[
 Lookahead = Annotated[
     int, typer.Option("--lookahead", min=0, help="Greedy steps to write before a prefix is judged.")
 ]
-ShunRepeats = Annotated[
+PenalizeRepeats = Annotated[
     bool,
-    typer.Option("--shun-repeats/--allow-repeats", help="Put a step that its solution has already last."),
+    typer.Option("--penalize-repeats/--allow-repeats", help="Put a step that its solution has already last."),
 ]
 Rule = Annotated[
-    str,
+    Literal["best_of_n", "weighted_vote", "majority", "first"],
     typer.Option(
         "--rule", help="Who is chosen of the solutions: best_of_n, weighted_vote, majority or first."
     ),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from surefoot.cli._shared import settings_file
 from surefoot.errors import RunError
-from surefoot.search import SEARCHES, ComputeOptimal, Fit, Probe, Search
+from surefoot.search import SEARCHES, ComputeOptimal, OptimalFit, Probe, Search
+from surefoot.search.method import SearchMethod
 from surefoot.search.optimal import Measure
+from surefoot.search.selection import Rule
 
 
 class Cell(BaseModel):
@@ -34,14 +35,14 @@ class Plan(BaseModel):
     """One a bin, from the easiest; written as :func:`search_of` reads them."""
     probe: int = 4
     measure: Measure = "score"
-    rule: str = "weighted_vote"
+    rule: Rule = "weighted_vote"
     bins: tuple[Mapping[str, Cell], ...] = ()
     """What the choice rests on; not needed to search."""
     unknown: int = 0
     """Development problems whose difficulty could not be told."""
 
     @classmethod
-    def of(cls, fit: Fit) -> Plan:
+    def of(cls, fit: OptimalFit) -> Plan:
         """A fitted choice, whose searches are named by their words."""
         return cls(
             edges=fit.search.edges,
@@ -89,12 +90,13 @@ def search_of(words: str) -> Search:
     if kind is None:
         raise RunError(f"{words!r}: there is no search {name!r}; choose from {', '.join(kinds)}")
     settings = dict(part.partition("=")[::2] for part in rest.split(",")) if rest else {}
-    known = [field.name for field in fields(kind) if field.name != "name"]
+    own = [setting for setting in kind.model_fields if setting not in SearchMethod.model_fields]
+    known = [*own, "rule"]
     for setting in settings:
         if setting not in known:
             raise RunError(f"{words!r}: {name} has no setting {setting!r}; choose from {', '.join(known)}")
     try:
-        search: Search = TypeAdapter(kind).validate_python({**settings, "name": words})
+        search: Search = kind.model_validate({**settings, "name": words})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))

@@ -19,8 +19,7 @@ from surefoot.errors import PolicyError
 
 if TYPE_CHECKING:
     from surefoot.records import Problem
-    from surefoot.search.method import Search
-    from surefoot.search.result import SearchResult
+    from surefoot.search.method import Search, SearchResult
     from surefoot.search.saved_tree import SavedTree
     from surefoot.search.space import Space
 
@@ -41,8 +40,7 @@ def search_file(
     from surefoot.cli.search._remember import remembering_policy, remembering_scorer
     from surefoot.models.loading import identifying_files
     from surefoot.records import Problem
-    from surefoot.search.method import run_search
-    from surefoot.search.result import SearchResult
+    from surefoot.search.method import SearchResult, run_search
     from surefoot.search.saved_tree import save_tree
 
     with checked_options():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from surefoot.search.result import SearchResult
+    from surefoot.search.method import SearchResult
 
 
 class Summary:
@@ -42,7 +42,7 @@ class Summary:
     def add_file(self, path: Path) -> None:
         """Count the results of a file."""
         from surefoot.io import read_records
-        from surefoot.search.result import SearchResult
+        from surefoot.search.method import SearchResult
 
         self.add(read_records(path, SearchResult))
 

@@ -17,14 +17,14 @@ def beam(
     width: Annotated[int, typer.Option("--width", min=1, help="Prefixes kept after each round.")] = 4,
     expand: Annotated[int, typer.Option("--expand", min=1, help="Next steps drawn of each.")] = 4,
     lookahead: s.Lookahead = 0,
-    set_aside: Annotated[
+    retire_finished: Annotated[
         bool,
         typer.Option(
-            "--set-aside",
+            "--retire-finished",
             help="Finished solutions leave their places; go on until all have ended.",
         ),
     ] = False,
-    shun_repeats: s.ShunRepeats = False,
+    penalize_repeats: s.PenalizeRepeats = False,
     rule: s.Rule = "weighted_vote",
 ) -> None:
     """Beam search: draw next steps, keep the best prefixes, go on with them (Snell et al. 2024).
@@ -43,8 +43,8 @@ def beam(
             width=width,
             expand=expand,
             lookahead=lookahead,
-            set_aside=set_aside,
-            shun_repeats=shun_repeats,
+            retire_finished=retire_finished,
+            penalize_repeats=penalize_repeats,
             rule=rule,
         )
     search_file("search beam", method, files, writes, scores)

@@ -19,7 +19,7 @@ def dvts(
         int, typer.Option("--expand", min=1, help="Draws a round of each tree; there are n / expand trees.")
     ] = 4,
     lookahead: s.Lookahead = 0,
-    shun_repeats: s.ShunRepeats = False,
+    penalize_repeats: s.PenalizeRepeats = False,
     rule: s.Rule = "weighted_vote",
 ) -> None:
     """DVTS: trees that do not compete, each of which keeps its best step (Beeching et al. 2024).
@@ -31,5 +31,5 @@ def dvts(
     from surefoot.search.dvts import DVTS
 
     with checked_options():
-        method = DVTS(n=n, expand=expand, lookahead=lookahead, shun_repeats=shun_repeats, rule=rule)
+        method = DVTS(n=n, expand=expand, lookahead=lookahead, penalize_repeats=penalize_repeats, rule=rule)
     search_file("search dvts", method, files, writes, scores)
