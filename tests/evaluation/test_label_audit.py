@@ -144,9 +144,9 @@ VALUES = st.sampled_from([-1.0, 0.0, 1.0, None])
     st.sampled_from(["good", "bad", "drop"]),
 )
 def test_the_totals_are_those_of_label_noise(table, neutral):
-    meaning = {"good": 1.0, "bad": -1.0, "drop": None}[neutral]
+    meaning = {1.0: True, 0.0: {"good": True, "bad": False, "drop": None}[neutral], -1.0: False, None: None}
     claim, fact = ([[pair[side] for pair in row] for row in table] for side in (0, 1))
-    read = [[[meaning if v == 0 else v for v in row] for row in rows_] for rows_ in (claim, fact)]
+    read = [[[meaning[v] for v in row] for row in rows_] for rows_ in (claim, fact)]
     audit = audit_labels(
         traces_like(claim),
         {"claim": rows(claim)},

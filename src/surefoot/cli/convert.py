@@ -123,12 +123,11 @@ def _write(
     """Raises ``RecordError`` for neutral labels without ``neutral``, if the format has two signs."""
     from surefoot.errors import RecordError
     from surefoot.formats import SIGN_WRITERS, WRITERS
+    from surefoot.labels import is_neutral
 
     if writer not in SIGN_WRITERS:
         return WRITERS[writer](items, out)
-    neutrals = sum(
-        label.kind == "correctness" and label.value == 0 for item in items for label in item.labels
-    )
+    neutrals = sum(is_neutral(label) for item in items for label in item.labels)
     if neutrals and neutral is None:
         raise RecordError(
             f"{neutrals} labels are neutral (0), which {writer} does not have; say what they become with "

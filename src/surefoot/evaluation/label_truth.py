@@ -18,7 +18,8 @@ from surefoot.stats.calibration import Binning, Reliability, reliability, reliab
 from surefoot.stats.intervals import Interval
 from surefoot.stats.roc import roc_auc, roc_auc_within
 
-LabelLists = Sequence[Sequence[float | None]]
+GoodSteps = Sequence[Sequence[bool | None]]
+"""One list per trace: is the step good; ``None`` = unknown (:mod:`surefoot.labels`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,25 +94,14 @@ class LabelNoise:
     """Traces where it is not: a step before it (or, if no step is bad, any step) has no label."""
 
 
-def label_noise(
-    predicted: LabelLists,
-    truth: LabelLists,
-    *,
-    predicted_good_above: float = 0.0,
-    truth_good_above: float = 0.0,
-) -> LabelNoise:
-    """Compare two sets of labels of the same steps: one list a trace, one value a step.
+def label_noise(predicted: GoodSteps, truth: GoodSteps) -> LabelNoise:
+    """Compare two sets of labels of the same steps.
 
-    A step is good if its value is above the cut, bad otherwise; ``None`` or NaN is unknown. The cut at 0
-    reads -1/+1 and 0/1 as they are meant, and a Monte Carlo value as Math-Shepherd's hard estimate (good if
-    any completion got there). A neutral 0 of PRM800K counts as bad with it; with -0.5 it counts as good.
     Raises ``LabelError`` if the traces or the steps of one trace differ in number.
     """
     _check(predicted, truth)
-    claims = [_good(labels, predicted_good_above) for labels in predicted]
-    facts = [_good(labels, truth_good_above) for labels in truth]
-    counts = sum((confusion(c, f) for c, f in zip(claims, facts, strict=True)), Confusion())
-    pairs = [(first_error(c), first_error(f)) for c, f in zip(claims, facts, strict=True)]
+    counts = sum((confusion(c, f) for c, f in zip(predicted, truth, strict=True)), Confusion())
+    pairs = [(first_error(c), first_error(f)) for c, f in zip(predicted, truth, strict=True)]
     known = [(c, f) for c, f in pairs if c is not None and f is not None]
     return LabelNoise(
         precision_error=counts.precision,
@@ -138,22 +128,18 @@ def confusion(claims: Sequence[bool | None], facts: Sequence[bool | None]) -> Co
     return Confusion(tp=counts[0], fp=counts[1], fn=counts[2], tn=counts[3])
 
 
-def _good(labels: Sequence[float | None], above: float) -> list[bool | None]:
-    return [None if value is None or math.isnan(value) else value > above for value in labels]
-
-
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else math.nan
 
 
-def _check(predicted: LabelLists, truth: LabelLists) -> None:
+def _check(predicted: GoodSteps, truth: GoodSteps) -> None:
     if len(predicted) != len(truth):
         raise LabelError(f"'predicted' has {len(predicted)} traces and 'truth' has {len(truth)}")
     for trace, (claim, fact) in enumerate(zip(predicted, truth, strict=True)):
         if len(claim) != len(fact):
             raise LabelError(
                 f"predicted[{trace}] has {len(claim)} steps and truth[{trace}] has {len(fact)}; "
-                "give one value a step on both sides, None where there is no label"
+                "give one entry per step on both sides, None where there is no label"
             )
 
 
@@ -266,7 +252,7 @@ def against_truth(
     by_step, by_fifth = _by_position(found, truth)
     return AgainstTruth(
         confusion=sum(rows, Confusion()),
-        noise=label_noise(_signs(found), _signs(truth)),
+        noise=label_noise(found.good, truth.good),
         precision=interval(lambda total: total.precision),
         recall=interval(lambda total: total.recall),
         f1=interval(lambda total: total.f1),
@@ -281,10 +267,6 @@ def against_truth(
 def _confusion(counts: Sequence[int]) -> Confusion:
     tp, fp, fn, tn = (int(count) for count in counts)
     return Confusion(tp=tp, fp=fp, fn=fn, tn=tn)
-
-
-def _signs(labels: LabelSet) -> list[list[float | None]]:
-    return [[None if good is None else 2.0 * good - 1 for good in row] for row in labels.good]
 
 
 def _by_position(found: LabelSet, truth: LabelSet) -> tuple[dict[int, Confusion], dict[int, Confusion]]:

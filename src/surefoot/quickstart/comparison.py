@@ -15,6 +15,7 @@ from surefoot.evaluation.pools import FloatArray, expected_accuracy, pools_of, s
 from surefoot.evaluation.splits import half_of
 from surefoot.lab.probe import content_probe
 from surefoot.lab.world import check_steps
+from surefoot.labels import LabelRule
 from surefoot.protocols import StepScorer
 from surefoot.quickstart.summary import (
     PAIRS,
@@ -211,9 +212,10 @@ def policy_quality(traces: Sequence[Trace], truth: Mapping[str, list[bool]]) -> 
 
 def monte_carlo_noise(labels: Mapping[str, list[list[StepLabel]]]) -> dict[str, float]:
     """Hard Monte Carlo labels (value above 0) against the exact state of the prefix."""
-    predicted = [[label.value for label in row] for row in labels["monte_carlo"]]
-    truth = [[label.value for label in row] for row in labels["exact"]]
-    noise = label_noise(predicted, truth, truth_good_above=-0.5)
+    rule = LabelRule(neutral="good")  # a neutral step contains no error
+    predicted = [[rule.good(label) for label in row] for row in labels["monte_carlo"]]
+    truth = [[rule.good(label) for label in row] for row in labels["exact"]]
+    noise = label_noise(predicted, truth)
     return {
         "precision": round(noise.precision_error, 5),
         "recall": round(noise.recall_error, 5),
