@@ -101,12 +101,12 @@ def load_adapter(trunk: PreTrainedModel, directory: Path) -> None:
     from safetensors import SafetensorError
 
     try:
-        found = trunk.load_adapter(str(directory))
+        loaded = trunk.load_adapter(str(directory))
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: the adapter cannot be loaded: {error}") from error
-    if found.missing_keys:
+    if loaded.missing_keys:
         raise CheckpointError(
-            f"{directory}: weights of the adapter are missing: {', '.join(sorted(found.missing_keys)[:5])}"
+            f"{directory}: weights of the adapter are missing: {', '.join(sorted(loaded.missing_keys)[:5])}"
         )
 
 

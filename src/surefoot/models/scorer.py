@@ -138,7 +138,7 @@ class Scorer(CheckpointScorer):
         if not sum(map(len, states)):
             return {number: [] for number in output.states}
         scores = iter(self.model.read(torch.cat(states)).double().tolist())
-        return {number: [next(scores) for _ in found] for number, found in output.states.items()}
+        return {number: [next(scores) for _ in at] for number, at in output.states.items()}
 
     def _record(
         self, trace: Trace, encoded: EncodedTrace, scores: list[float | None], tokens: int

@@ -177,14 +177,14 @@ class VllmPooling:
 
     def _scores(self, trace: EncodedTrace, data: list[list[float]]) -> Scores:
         places = [at for at in trace.positions if at is not None]
-        wanted = self._places(trace, places)
-        if len(data) != len(wanted):
+        positions = self._places(trace, places)
+        if len(data) != len(positions):
             raise WireError(
-                f"{len(data)} rows came for {len(wanted)} "
+                f"{len(data)} rows came for {len(positions)} "
                 f"{'step tags' if self.rows == 'steps' else 'tokens'}; is the server's pooling type "
                 f"{'STEP' if self.rows == 'steps' else 'ALL'}?"
             )
-        row_of = dict(zip(wanted, data, strict=True))
+        row_of = dict(zip(positions, data, strict=True))
         return tuple(None if at is None else _probability(row_of[at], self.column) for at in trace.positions)
 
     def _places(self, trace: EncodedTrace, places: list[int]) -> list[int]:

@@ -109,9 +109,9 @@ class OpenAIPolicy:
 
         Both share their connections, and ``concurrency`` bounds the calls of both together.
         """
-        made = copy(self)
-        made._extra_body = {**self._extra_body, **extra_body}
-        return made
+        policy = copy(self)
+        policy._extra_body = {**self._extra_body, **extra_body}
+        return policy
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:

@@ -100,18 +100,18 @@ class PrefixCache:
     def recall(self, prompts: Sequence[Tokens], config: PreTrainedConfig, device: torch.device) -> Recalled:
         """The longest known beginning of each prompt, short of its last token, whose logits are wanted."""
         cache = DynamicCache(config=config)
-        found: list[tuple[_CachedSequence | None, int]] = []
+        prefixes: list[tuple[_CachedSequence | None, int]] = []
         for ids in prompts:
             nearest, common = self._index.nearest(ids)
             common = min(common, len(ids) - 1)
-            found.append((self._index.use(nearest), common) if common > 0 else (None, 0))
-        lengths = [common for _, common in found]
+            prefixes.append((self._index.use(nearest), common) if common > 0 else (None, 0))
+        lengths = [common for _, common in prefixes]
         width = max(lengths, default=0)
         mask = torch.zeros((len(prompts), width), dtype=torch.long)
         for row, length in enumerate(lengths):
             mask[row, width - length :] = 1
         if width:
-            for layer, (keys, values) in enumerate(self._gather(found, width)):
+            for layer, (keys, values) in enumerate(self._gather(prefixes, width)):
                 cache.update(keys, values, layer)
         return Recalled(cache=cache, mask=mask.to(device), lengths=lengths)
 
@@ -142,39 +142,39 @@ class PrefixCache:
             continued = self._index.add(ids, _CachedSequence(block=block, row=row, columns=columns))
             block.sequences += 1
             if continued is not None:
-                self._let_go(continued)
+                self._release(continued)
         if block.sequences:
             self._held += block.tokens
         while self._held > self.max_tokens and len(self._index):
-            self._let_go(self._index.drop(self._index.oldest()))
+            self._release(self._index.drop(self._index.oldest()))
 
-    def _let_go(self, place: _CachedSequence) -> None:
+    def _release(self, place: _CachedSequence) -> None:
         place.block.sequences -= 1
         if not place.block.sequences:
             self._held -= place.block.tokens
 
-    def _gather(self, found: Sequence[tuple[_CachedSequence | None, int]], width: int) -> list[Pair]:
+    def _gather(self, prefixes: Sequence[tuple[_CachedSequence | None, int]], width: int) -> list[Pair]:
         """Keys and values [prompts, heads, width, D] of each layer; what the mask hides is arbitrary."""
         members: dict[_CachedBatch, list[int]] = {}
-        for number, (place, _) in enumerate(found):
+        for number, (place, _) in enumerate(prefixes):
             if place is not None:
                 members.setdefault(place.block, []).append(number)
         parts = []
         for block, numbers in members.items():
-            rows = torch.tensor([found[number][0].row for number in numbers])  # type: ignore[union-attr]
+            rows = torch.tensor([prefixes[number][0].row for number in numbers])  # type: ignore[union-attr]
             columns = torch.zeros((len(numbers), width), dtype=torch.long)
             for line, number in enumerate(numbers):
-                place, length = found[number]
+                place, length = prefixes[number]
                 columns[line, width - length :] = place.columns[:length]  # type: ignore[union-attr]
             parts.append((block, numbers, rows[:, None], columns))
         first = next(iter(members))
         gathered = []
         for layer, pair in enumerate(first.layers):
-            made = []
+            layer_pair = []
             for which, like in enumerate(pair):
-                out = like.new_zeros((len(found), like.shape[1], width, like.shape[3]))
+                out = like.new_zeros((len(prefixes), like.shape[1], width, like.shape[3]))
                 for block, numbers, rows, columns in parts:
                     out[numbers] = block.layers[layer][which][rows, :, columns].transpose(1, 2)
-                made.append(out)
-            gathered.append((made[0], made[1]))
+                layer_pair.append(out)
+            gathered.append((layer_pair[0], layer_pair[1]))
         return gathered

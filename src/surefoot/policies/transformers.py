@@ -164,9 +164,9 @@ class TransformersPolicy:
                 break
             if len(keep) < 0.75 * len(live):
                 self._remember(live, cache, mask, leaving=set(range(len(live))) - set(keep))
-                kept = torch.tensor(keep, device=device)
-                cache.batch_select_indices(kept)
-                mask, positions, tokens = mask[kept], positions[kept], tokens[kept.cpu()]
+                live_rows = torch.tensor(keep, device=device)
+                cache.batch_select_indices(live_rows)
+                mask, positions, tokens = mask[live_rows], positions[live_rows], tokens[live_rows.cpu()]
                 noise, live = noise[keep], [live[i] for i in keep]
             mask = torch.cat([mask, mask.new_ones((len(live), 1))], dim=1)
             logits = self._forward(tokens[:, None].to(device), mask, positions, cache)
@@ -266,8 +266,8 @@ def draw(logits: torch.Tensor, noise: np.ndarray, rows: Sequence[DecodingRow]) -
         probabilities[index] = _nucleus(probabilities[index], rows[index].request.sampling.top_p)
     cumulated = probabilities.double().cumsum(-1)
     threshold = torch.from_numpy(noise)[:, None] * cumulated[:, -1:]
-    drawn = torch.searchsorted(cumulated, threshold, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
-    return torch.where(greedy, logits.argmax(-1), drawn)
+    tokens = torch.searchsorted(cumulated, threshold, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
+    return torch.where(greedy, logits.argmax(-1), tokens)
 
 
 def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:

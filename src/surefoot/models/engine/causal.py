@@ -78,16 +78,16 @@ def token_statistics(
     device, dtype = head.weight.device, head.weight.dtype
     states, targets = states_nh.to(device, dtype), targets_n.to(device)
 
-    def piece(part_nh: torch.Tensor, wanted_n: torch.Tensor) -> torch.Tensor:
+    def piece(part_nh: torch.Tensor, targets_n: torch.Tensor) -> torch.Tensor:
         logits = head(part_nh).float()
         if temperature != 1:
             logits = logits / temperature
         total = logits.logsumexp(1)
-        found = [logits.gather(1, wanted_n[:, None])[:, 0] - total]
+        statistics = [logits.gather(1, targets_n[:, None])[:, 0] - total]
         if entropy != "none":
             with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
-                found.append(total - ((logits - total[:, None]).exp() * logits).sum(1))
-        return torch.stack(found)
+                statistics.append(total - ((logits - total[:, None]).exp() * logits).sum(1))
+        return torch.stack(statistics)
 
     rows = max(1, limit // head.weight.shape[0])
     pieces = []
@@ -120,14 +120,14 @@ def read_logprobs(
     that each sequence cost: the sum is what went through the trunk.
     """
     positions = [range(start - 1, len(ids) - 1) for ids, start in zip(sequences, first, strict=True)]
-    found: dict[int, torch.Tensor] = {}
+    logprobs: dict[int, torch.Tensor] = {}
     cost = [0] * len(sequences)
     for reading in read_states(policy.base_model, sequences, positions, batch_tokens=batch_tokens):
         for number, states in reading.states.items():
             targets = torch.tensor(sequences[number][first[number] :], dtype=torch.long)
-            found[number] = target_logprobs(policy, states, targets, temperature=temperature).cpu()
+            logprobs[number] = target_logprobs(policy, states, targets, temperature=temperature).cpu()
             cost[number] = reading.new[number]
-    return [found[number] for number in range(len(sequences))], cost
+    return [logprobs[number] for number in range(len(sequences))], cost
 
 
 @torch.no_grad()
@@ -144,10 +144,10 @@ def require_plain_head(policy: PreTrainedModel) -> None:
     policy.eval()
     try:
         expected = policy(input_ids=ids, use_cache=False).logits
-        found = head(policy.base_model(input_ids=ids, use_cache=False).last_hidden_state)
+        computed = head(policy.base_model(input_ids=ids, use_cache=False).last_hidden_state)
     finally:
         policy.train(training)
-    if not torch.allclose(found.float(), expected.float(), atol=1e-3, rtol=1e-3):
+    if not torch.allclose(computed.float(), expected.float(), atol=1e-3, rtol=1e-3):
         raise CheckpointError(
             f"{type(policy).__name__} changes its logits after the output embedding (a cap or a scale), "
             "which implicit rewards do not reckon with; use another architecture"
@@ -185,9 +185,11 @@ class ReferenceModel:
             return uniform, [0] * len(responses)
         keys = [content_key(self.fingerprint, response) for response in responses]
         missing = {key: at for at, key in enumerate(keys) if key not in self._known}
-        wanted = [responses[at] for at in missing.values()]
-        found, spent = read_logprobs(self.model, [ids for ids, _ in wanted], [first for _, first in wanted])
-        new = dict(zip(missing, found, strict=True))
+        unknown = [responses[at] for at in missing.values()]
+        logprobs, spent = read_logprobs(
+            self.model, [ids for ids, _ in unknown], [first for _, first in unknown]
+        )
+        new = dict(zip(missing, logprobs, strict=True))
         if self._shards and new:
             self._known |= new
             self._shards.write(new)

@@ -21,12 +21,12 @@ class TensorShards:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def load(self, wanted: Collection[str] | None = None) -> dict[str, torch.Tensor]:
-        """All that was written, or what is ``wanted`` of it."""
+    def load(self, keys: Collection[str] | None = None) -> dict[str, torch.Tensor]:
+        """All that was written, or what has one of ``keys``."""
         known: dict[str, torch.Tensor] = {}
         for shard in sorted(self.directory.glob("*.safetensors")):
-            found = load_file(shard)
-            known |= {key: found[key] for key in found if wanted is None or key in wanted}
+            tensors = load_file(shard)
+            known |= {key: tensors[key] for key in tensors if keys is None or key in keys}
         return known
 
     def write(self, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -231,17 +231,17 @@ def _visible(group: list[TokenBranch]) -> NDArray[np.bool_]:
     """Which keys (columns: ancestors of the first branch, then all tokens of the group) each token sees."""
     above = group[0].start
     rows = sum(piece.stop - piece.start for piece in group)
-    seen = np.zeros((rows, above + rows), dtype=bool)
+    visible = np.zeros((rows, above + rows), dtype=bool)
     columns = np.arange(above)
     row = 0
     for piece in group:
         new = piece.stop - piece.start
         columns = columns[: piece.start]
-        seen[row : row + new, columns] = True
-        seen[row : row + new, above + row : above + row + new] = np.tri(new, dtype=bool)
+        visible[row : row + new, columns] = True
+        visible[row : row + new, above + row : above + row + new] = np.tri(new, dtype=bool)
         columns = np.concatenate([columns, np.arange(above + row, above + row + new)])
         row += new
-    return seen
+    return visible
 
 
 def _attend(
@@ -254,7 +254,7 @@ def _attend(
     **settings: object,
 ) -> tuple[torch.Tensor, None]:
     """Attention of one layer, in the form transformers' AttentionInterface asks for."""
-    strange = [name for name, given in settings.items() if given is not None and name not in _HARMLESS]
+    strange = [name for name, value in settings.items() if value is not None and name not in _HARMLESS]
     if strange or attention_mask is not None or query.shape[2] != key.shape[2]:
         raise ValueError(f"no tree attention with {', '.join(strange) or 'a mask'}")
     running = _RUNNING.get()
@@ -273,7 +273,7 @@ def _attend(
         grouped = repeats > 1 and (block.mask is None or query.device.type == "cpu")
         if repeats > 1 and not grouped:  # CUDA has no fast kernel for shared heads with a mask
             k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
-        found = scaled_dot_product_attention(
+        attended = scaled_dot_product_attention(
             query[:, :, block.first : block.last],
             k,
             v,
@@ -282,7 +282,7 @@ def _attend(
             scale=scaling,
             enable_gqa=grouped,
         )
-        output[:, block.first : block.last] = found.transpose(1, 2)
+        output[:, block.first : block.last] = attended.transpose(1, 2)
     return output, None
 
 

@@ -72,8 +72,8 @@ class Checkpoint:
 
     def token_id(self, token: str) -> int | None:
         """Id of ``token`` if it is one entry of the vocabulary."""
-        found = self.tokenizer.get_vocab().get(token)
-        return None if found is None else int(found)
+        number = self.tokenizer.get_vocab().get(token)
+        return None if number is None else int(number)
 
     def tensor(self, name: str, rows: Sequence[int] | None = None) -> torch.Tensor:
         """One tensor in float32, or only ``rows`` of it; nothing else is read from the shard."""

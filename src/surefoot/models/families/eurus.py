@@ -150,11 +150,11 @@ class ImplicitScorer(Scorer):
         read = [number for number, at in enumerate(last) if at is not None]
         sequences = [encoded[number].ids[: (last[number] or 0) + 1] for number in read]
         begins = [first[number] for number in read]
-        mine, cost = read_logprobs(self.model.policy, sequences, begins)
-        theirs, more = read_logprobs(self.model.reference, sequences, begins)
+        policy_logprobs, cost = read_logprobs(self.model.policy, sequences, begins)
+        reference_logprobs, more = read_logprobs(self.model.reference, sequences, begins)
         sums = {
             number: self.model.coefficient * (own.double() - other.double()).cumsum(0)
-            for number, own, other in zip(read, mine, theirs, strict=True)
+            for number, own, other in zip(read, policy_logprobs, reference_logprobs, strict=True)
         }
         tokens = dict(zip(read, map(sum, zip(cost, more, strict=True)), strict=True))
         records = []

@@ -168,8 +168,8 @@ def is_causal(checkpoint: Checkpoint, model_type: str) -> bool:
     return plain and checkpoint.config.get("model_type") == model_type
 
 
-def _broken(found: re.Match[str]) -> str:
-    return f"{found[0][0]} {found[0][1:]}"
+def _broken(match: re.Match[str]) -> str:
+    return f"{match[0][0]} {match[0][1:]}"
 
 
 def _width(head: nn.Module) -> int:

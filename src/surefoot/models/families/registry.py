@@ -43,14 +43,14 @@ def find_family(checkpoint: Checkpoint, *, name: str, family: str | None = None)
             raise CheckpointError(f"family={family!r} is not known; choose {family_names(FAMILIES)}")
         return named
     fits = {known.name: known.fit(checkpoint) for known in FAMILIES}
-    shown = [known for known in FAMILIES if fits[known.name] == FamilyMatch.YES]
+    by_files = [known for known in FAMILIES if fits[known.name] == FamilyMatch.YES]
     named = _by_name(checkpoint.directory, name)
-    if named and (named in shown or not shown):
+    if named and (named in by_files or not by_files):
         return named
-    if len(shown) == 1 and not named:
-        return shown[0]
-    if named or shown:
-        both = family_names([*([named] if named else []), *shown])
+    if len(by_files) == 1 and not named:
+        return by_files[0]
+    if named or by_files:
+        both = family_names([*([named] if named else []), *by_files])
         raise CheckpointError(f"{name}: its name and files speak for {both}; say which with family=")
     possible = [known for known in FAMILIES if fits[known.name] == FamilyMatch.POSSIBLE]
     if possible:
@@ -74,9 +74,9 @@ def _by_name(directory: Path, name: str) -> Family | None:
     known = [(repository.lower(), family) for family in FAMILIES for repository in family.repositories]
     exact = {family.name: family for repository, family in known if repository in full}
     loose = {family.name: family for repository, family in known if repository.split("/")[1] in last}
-    for found in (exact, loose):
-        if len(found) == 1:
-            return next(iter(found.values()))
+    for families in (exact, loose):
+        if len(families) == 1:
+            return next(iter(families.values()))
     return None
 
 

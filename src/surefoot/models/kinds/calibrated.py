@@ -169,13 +169,15 @@ class CalibratedScorer:
         return [self._mapped(record) for record in self.scorer.score_traces(items)]
 
     def _mapped(self, record: StepScores) -> StepScores:
-        found = np.array([math.nan if score is None else score for score in record.scores])
-        if ((found < 0) | (found > 1)).any():
+        scores = np.array([math.nan if score is None else score for score in record.scores])
+        if ((scores < 0) | (scores > 1)).any():
             raise ScoreError(f"{record.scorer} gave trace {record.trace_id} a score outside [0, 1]")
-        mapped = self.calibration.map.apply(found).tolist()
-        scores = tuple(None if old is None else new for old, new in zip(record.scores, mapped, strict=True))
+        mapped = self.calibration.map.apply(scores).tolist()
+        calibrated = tuple(
+            None if old is None else new for old, new in zip(record.scores, mapped, strict=True)
+        )
         name = f"{record.scorer}+{self.calibration.map.kind}"
-        return record.model_copy(update={"scores": scores, "scorer": name})
+        return record.model_copy(update={"scores": calibrated, "scorer": name})
 
 
 class CalibratedPRM(CalibratedScorer, CheckpointScorer):

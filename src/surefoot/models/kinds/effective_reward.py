@@ -68,8 +68,8 @@ class EffectiveReward:
         other = self.advantage or self.prover
         proofs = values if other is None else checked_scores(other, items)
         return [
-            self._record(item, mine, theirs, shared=other is None)
-            for item, mine, theirs in zip(items, values, proofs, strict=True)
+            self._record(item, value, proof, shared=other is None)
+            for item, value, proof in zip(items, values, proofs, strict=True)
         ]
 
     def _record(

@@ -80,7 +80,7 @@ class Ensemble(CheckpointScorer):
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Combined scores, one record a trace, in order; usage is that of all members."""
-        return [found.scores for found in self.score_with_spread(items)]
+        return [combined.scores for combined in self.score_with_spread(items)]
 
     def score_with_spread(self, items: Sequence[ProblemTrace]) -> list[SpreadScores]:
         """Combined scores with the members' disagreement at each step.

@@ -145,7 +145,7 @@ class GenerativeVerifier(CheckpointScorer):
         called with or without a running loop. In a loop, ``await verify(items)`` does not block it.
         """
         with ThreadPoolExecutor(1) as thread:
-            found = thread.submit(asyncio.run, self.verify(items)).result()
+            verifications = thread.submit(asyncio.run, self.verify(items)).result()
         return [
             StepScores(
                 trace_id=item.trace.id,
@@ -154,7 +154,7 @@ class GenerativeVerifier(CheckpointScorer):
                 unscored_reason=None if verification.chains else _reason(verification.invalid),
                 usage=verification.usage,
             )
-            for item, verification in zip(items, found, strict=True)
+            for item, verification in zip(items, verifications, strict=True)
         ]
 
     async def verify(self, items: Sequence[ProblemTrace]) -> list[Verification]:
@@ -299,18 +299,18 @@ def load_verifier(
     An adapter's model comes from ``base``, by default from where it was when the adapter was trained. Raises
     ``CheckpointError`` if the directory is no generative checkpoint of this package, or not whole.
     """
-    found = read_verifier(Path(directory), base=base, dtype=dtype, trust_remote_code=trust_remote_code)
-    form, model = found.form, found.model.to(device)
-    policy = TransformersPolicy(model, found.tokenizer, name=Path(directory).name, batch_size=batch_size)
+    checkpoint = read_verifier(Path(directory), base=base, dtype=dtype, trust_remote_code=trust_remote_code)
+    form, model = checkpoint.form, checkpoint.model.to(device)
+    policy = TransformersPolicy(model, checkpoint.tokenizer, name=Path(directory).name, batch_size=batch_size)
     return GenerativeVerifier(
         policy,
-        TransformersYesNo(model, found.tokenizer, question=form.closing, yes=form.yes, no=form.no),
+        TransformersYesNo(model, checkpoint.tokenizer, question=form.closing, yes=form.yes, no=form.no),
         form=form,
         chains=chains,
         rounds=rounds,
         sampling=sampling,
         seed=seed,
-        card=found.card,
+        card=checkpoint.card,
     )
 
 

@@ -258,25 +258,27 @@ class ImplicitPRM(CheckpointScorer):
         encoded = self.encode(items)
         responses = [response_of(trace) for trace in encoded]
         read = [response for response in responses if response is not None]
-        mine, cost = read_logprobs(self.policy, [ids for ids, _ in read], [first for _, first in read])
-        theirs, more = self.reference.logprobs(read)
+        policy_logprobs, cost = read_logprobs(
+            self.policy, [ids for ids, _ in read], [first for _, first in read]
+        )
+        reference_logprobs, more = self.reference.logprobs(read)
         ratios = iter(
             (self.settings.beta * (own.double() - other.double()), a + b)
-            for own, other, a, b in zip(mine, theirs, cost, more, strict=True)
+            for own, other, a, b in zip(policy_logprobs, reference_logprobs, cost, more, strict=True)
         )
-        found = []
+        rewards = []
         for trace, response in zip(encoded, responses, strict=True):
             ratio, tokens = (torch.zeros(0), 0) if response is None else next(ratios)
             first = 0 if response is None else response[1]
-            found.append(ImplicitRewards(steps=per_step(trace, ratio, first), tokens=tokens))
-        return found
+            rewards.append(ImplicitRewards(steps=per_step(trace, ratio, first), tokens=tokens))
+        return rewards
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Scores in [0, 1], one record a trace, in order; see the class for what they mean.
 
         Steps beyond the context get ``None`` and a reason. Raises ``ScoreError`` for a trace without steps.
         """
-        return [self._record(item, found) for item, found in zip(items, self.rewards(items), strict=True)]
+        return [self._record(item, rewards) for item, rewards in zip(items, self.rewards(items), strict=True)]
 
     def _record(self, item: ProblemTrace, rewards: ImplicitRewards) -> StepScores:
         cut_off = sum(reward is None for reward in rewards.steps)

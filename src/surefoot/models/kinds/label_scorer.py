@@ -45,8 +45,8 @@ class LabelScorer:
             scores.append(sum(known) / len(known) if known else None)
         reason = None
         if None in scores:
-            given = [label.reason for label in of_kind if label.value is None and label.reason]
-            reason = given[0] if given else f"the labeller gave no label of kind '{self.kind}'"
+            reasons = [label.reason for label in of_kind if label.value is None and label.reason]
+            reason = reasons[0] if reasons else f"the labeller gave no label of kind '{self.kind}'"
         usage = sum((label.evidence.usage for label in labels), Usage())
         return StepScores(
             trace_id=item.trace.id,

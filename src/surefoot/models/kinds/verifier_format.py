@@ -118,8 +118,8 @@ class VerifierFormat(BaseModel):
                 "segment it first, or use a judge for chat traces"
             )
         texts = [item.trace.step_text(index).strip("\n") for index in range(len(item.trace.steps))]
-        problem, *shown = (break_control_tokens(text, special) for text in (item.problem.text, *texts))
-        steps = (_fill(self.step, number=str(n), text=text) for n, text in enumerate(shown, start=1))
+        problem, *step_texts = (break_control_tokens(text, special) for text in (item.problem.text, *texts))
+        steps = (_fill(self.step, number=str(n), text=text) for n, text in enumerate(step_texts, start=1))
         text = _fill(self.template, problem=problem, solution="\n".join(steps))
         return (Message(role="user", content=text),) if self.chat else text
 
@@ -136,22 +136,22 @@ class VerifierFormat(BaseModel):
         there are more verdicts than steps, or if a box holds something else.
         """
         text = self.body(text)
-        found = list(re.finditer(f"{re.escape(self.incorrect)}|{re.escape(self.correct)}", text))
-        verdicts = [match[0] == self.correct for match in found]
+        matches = list(re.finditer(f"{re.escape(self.incorrect)}|{re.escape(self.correct)}", text))
+        verdicts = [match[0] == self.correct for match in matches]
         if False in verdicts:
             verdicts = verdicts[: verdicts.index(False) + 1]
-        kept = text[: found[len(verdicts) - 1].end()] if verdicts else text
-        other = kept.replace(self.incorrect, "").replace(self.correct, "")
+        critique = text[: matches[len(verdicts) - 1].end()] if verdicts else text
+        other = critique.replace(self.incorrect, "").replace(self.correct, "")
         if r"\boxed" in other:
             raise CritiqueError("a box holds something other than a verdict")
         if len(verdicts) > steps:
             raise CritiqueError("more verdicts than steps")
         if not verdicts or (all(verdicts) and len(verdicts) < steps):
             raise CritiqueError("a verdict is missing")
-        return Critique(text=kept, verdicts=tuple(verdicts))
+        return Critique(text=critique, verdicts=tuple(verdicts))
 
 
 def _fill(template: str, **values: str) -> str:
     """Replace ``{name}`` in one pass, so that braces in a value are left alone."""
     pattern = "|".join(re.escape(f"{{{name}}}") for name in values)
-    return re.sub(pattern, lambda found: values[found[0][1:-1]], template)
+    return re.sub(pattern, lambda match: values[match[0][1:-1]], template)

@@ -234,17 +234,17 @@ def _single_tokens(
     """First tokens of the spellings that are one token after the question."""
     before = tokenizer(question, add_special_tokens=False)["input_ids"]
     unknown = tokenizer.unk_token_id
-    found = set()
+    single = set()
     for spelling in spellings:
         ids = tokenizer(question + spelling, add_special_tokens=False)["input_ids"]
         if len(ids) == len(before) + 1 and ids[:-1] == before and ids[-1] != unknown:
-            found.add(ids[-1])
-    if not found:
+            single.add(ids[-1])
+    if not single:
         raise ScoreError(
             f"none of the spellings of {name} {list(spellings)} is a single token after {question!r}; "
             "give the verifier format spellings that this tokenizer has"
         )
-    return frozenset(found)
+    return frozenset(single)
 
 
 class _Token(BaseModel):
