@@ -48,7 +48,7 @@ def load_pretrained(
         kind = _KINDS.get(auto.__name__, auto.__name__)
         raise CheckpointError(f"{str(path)!r} could not be loaded as a {kind}: {error}") from error
     if complete and (missing := sorted(info["missing_keys"])):
-        # transformers would go on with random numbers in their place
+        # transformers would use random numbers in their place
         raise CheckpointError(f"{path}: weights are missing: {', '.join(missing[:5])}")
     return model, words
 

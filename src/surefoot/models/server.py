@@ -36,14 +36,14 @@ _SHOWN = 300
 class RemoteScorer(CheckpointScorer):
     """A :class:`surefoot.protocols.StepScorer` over HTTP.
 
-    **Check.** When it is made, one small trace is scored and the answer held to the wire's documented shape:
-    one result an item, one score a step, in [0, 1]. With ``reference``, a scorer of the same model in this
-    process, the scores must also be its scores, within ``tolerance``. A server that answers otherwise
-    (another pooling type, raw logits, an older version) is refused before anything is scored by it.
+    **Check.** When it is made, one small trace is scored and the answer checked against the format's
+    documented shape: one result per item, one score per step, in [0, 1]. With ``reference``, a scorer
+    of the same model in this process, the scores must also equal its scores within ``tolerance``. A server
+    that answers otherwise (another pooling type, raw logits, an older version) is refused.
 
-    **Failures.** Connection errors, timeouts and the statuses 408, 409, 429 and 5xx are tried again
+    **Failures.** Connection errors, timeouts and the statuses 408, 409, 429 and 5xx are retried
     ``max_retries`` times with growing waits, or after ``Retry-After``. A batch that the server refuses is
-    sent once more item by item, so that one bad item does not spoil the others. What still fails has no
+    sent again item by item, so that one bad item does not spoil the others. What still fails has no
     scores, with the reason; ``failures`` counts such traces by kind.
 
     At most ``concurrency`` requests of at most ``batch_size`` traces are under way. Use it in a ``with``
@@ -102,7 +102,7 @@ class RemoteScorer(CheckpointScorer):
         except (_CallError, WireError) as error:
             raise ScoreError(f"{self._url} is not the scoring server asked for: {error}") from error
         if None in scores:
-            raise ScoreError(f"{self._url} left steps of a short trace unscored: {scores}")
+            raise ScoreError(f"{self._url} does not score all steps of a short trace: {scores}")
         if reference is None:
             return
         [expected] = reference.score_traces([item])
@@ -234,7 +234,7 @@ def _key(api_key: str | None) -> str:
 
 
 class _CallError(Exception):
-    """No answer was had; the message says why."""
+    """There was no answer; the message says why."""
 
 
 class _RefusedError(_CallError):

@@ -140,9 +140,9 @@ class VllmPooling:
 
     ``rows`` says what the server was started with: ``steps``, pooler config ``{"tok_pooling_type": "STEP",
     "step_tag_id": step_tag_id, ...}``, which answers with one row for each token ``step_tag_id``; or
-    ``tokens`` (pooling type ``ALL``), one row a token, from which the steps' rows are taken here. A row holds
-    the probabilities of the classes (softmax; sigmoid for a single one), of which ``column`` is the score.
-    With ``returned_token_ids: [good, bad]`` it is column 0; for Qwen2.5-Math-PRM, [bad, good], column 1.
+    ``tokens`` (pooling type ``ALL``), one row per token, from which the steps' rows are selected here. A row
+    holds the probabilities of the classes (softmax; sigmoid for a single one), and ``column`` is the score:
+    column 0 with ``returned_token_ids: [good, bad]``, column 1 for Qwen2.5-Math-PRM, [bad, good].
     """
 
     encoder: Encoder

@@ -26,7 +26,7 @@ _NEUTRAL = {
     "frequency_penalty": 0.0,
 }
 """What vLLM otherwise takes from the model's ``generation_config.json``: tokens would then be drawn by rules
-that :class:`Sampling` does not tell of, and not as :class:`TransformersPolicy` draws them."""
+that :class:`Sampling` does not mention, and not as :class:`TransformersPolicy` draws them."""
 
 
 def body_of(request: SampleRequest, *, model: str, mode: Mode, dialect: Dialect) -> dict[str, Any]:
@@ -76,7 +76,7 @@ ERROR_CHARACTERS = 500
 
 @dataclass
 class CallCount:
-    """How many calls to the server were made for an answer, those tried again among them."""
+    """Calls made to the server for one answer, retries included."""
 
     before: int = 0
     now: int = 1
@@ -87,13 +87,13 @@ class CallCount:
         return self.before + self.now
 
     def tried(self, error: APIError) -> None:
-        """A request failed: the client tells its number of tries only in this header."""
+        """Count a failed request: the client gives its number of retries only in this header."""
         self.now = 1 + int(error.request.headers.get("x-stainless-retry-count", 0))
 
 
 @dataclass
 class Connection:
-    """What all calls under way share: the client, the gate that bounds them, and the loop they run in."""
+    """What concurrent calls share: the client, the semaphore that bounds them, and their event loop."""
 
     client: AsyncOpenAI
     gate: asyncio.Semaphore
@@ -102,7 +102,7 @@ class Connection:
 
 
 class Link:
-    """The way to a server, for all policies that ask it: connected while any of them has a call under way."""
+    """A connection to a server, shared by the policies that use it; open while one has a call under way."""
 
     def __init__(
         self, *, base_url: str, api_key: str, concurrency: int, max_retries: int, timeout_s: float
@@ -201,8 +201,8 @@ async def answer_in_pieces(
 ) -> ResponseBody:
     """The answer to ``body``, whose text ``show`` is given as it comes.
 
-    The client tries again, as ever, until an answer begins; one that breaks off before any text of it was
-    shown is asked for anew, within the same number of retries. Raises what the client raises, and
+    The client tries again, as ever, until an answer begins; one that breaks off before any of its text was
+    shown is requested again, within the same number of retries. Raises what the client raises, and
     :class:`ResponseError` or ``ValueError`` for what cannot be read.
     """
     sent = {"stream_options": {"include_usage": True}, **body, "stream": True}
@@ -252,7 +252,7 @@ async def _events(
 
 
 def _passes(error: APIError) -> bool:
-    """Whether it may go well next time: the client's own rule, for errors that are events."""
+    """Whether a retry may succeed: the client's own rule, for errors that arrive as events."""
     if isinstance(error, APIConnectionError):
         return True
     code = error.body.get("code") if isinstance(error.body, Mapping) else None

@@ -156,11 +156,11 @@ class ToolCallDelta(BaseModel):
 
 
 class ToolCallBuilder:
-    """The tool calls of a choice, as far as they have come, in the order in which they began.
+    """The tool calls of a choice, as far as they have arrived, in the order in which they began.
 
     Pieces of a call have the same number; a server that numbers none sends each call whole. Some servers
     give all calls the number 0: a piece with another id then begins the next call. Other servers make a new
-    id for each piece, so that arguments without a name go on with the call before, whatever their id.
+    id for each piece, so that arguments without a name continue the previous call, whatever their id.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class ToolCallBuilder:
         """The latest call of each number."""
 
     def add(self, pieces: Sequence[ToolCallDelta]) -> None:
-        """Take in what is new."""
+        """Add new pieces."""
         for new in pieces:
             call = None if new.index is None else self._latest.get(new.index)
             if call is None or call.ended_by(new):
@@ -187,7 +187,7 @@ class ToolCallBuilder:
 
 @dataclass
 class _PartialToolCall:
-    """A tool call, as far as it has come: its first piece has the name, all have arguments."""
+    """A tool call, as far as it has arrived: its first piece has the name, all have arguments."""
 
     id: str | None = None
     name: str | None = None
@@ -270,7 +270,7 @@ class ResponseBuilder:
 
 @dataclass
 class _ChoiceBuilder:
-    """A choice, as far as it has come."""
+    """A choice, as far as it has arrived."""
 
     mode: Mode
     texts: list[str] = field(default_factory=list)
@@ -282,7 +282,7 @@ class _ChoiceBuilder:
     end: dict[str, Any] | None = None
 
     def add(self, new: _ChoiceDelta) -> str:
-        """Take in what is new; gives the text that it adds."""
+        """Add the new piece; returns the text that it adds."""
         if self.mode == "chat":
             text = new.delta.content if new.delta else None
             self.has_text |= new.delta is not None

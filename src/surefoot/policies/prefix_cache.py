@@ -1,4 +1,4 @@
-"""Keys and values of what a policy has read and written, so that a search reads nothing twice.
+"""A cache of the keys and values of what a policy has read and written, so that a search reads nothing twice.
 
 Step by step, a search asks a policy to continue prefixes that this policy wrote a moment ago. A server
 keeps their keys and values (vLLM's automatic prefix caching; SGLang's RadixAttention, arXiv 2312.07104);
@@ -48,7 +48,7 @@ def _largest(config: PreTrainedConfig, name: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Recalled:
-    """What is known of some prompts: the cache to go on from, padded on the left."""
+    """What is known of some prompts: the cache to continue from, padded on the left."""
 
     cache: DynamicCache
     mask: torch.Tensor
@@ -131,7 +131,7 @@ class PrefixCache:
             layers = [(keys[chosen], values[chosen]) for keys, values in layers]
             mask = mask[chosen]
         block = _CachedBatch(layers=layers)
-        if block.tokens > self.max_tokens:  # it would only drive out what fits
+        if block.tokens > self.max_tokens:  # it would only evict what fits
             return
         marks = mask.cpu()
         for row, sequence in enumerate(sequences):

@@ -170,7 +170,7 @@ class TransformersPolicy:
                 noise, live = noise[keep], [live[i] for i in keep]
             mask = torch.cat([mask, mask.new_ones((len(live), 1))], dim=1)
             logits = self._forward(tokens[:, None].to(device), mask, positions, cache)
-            # a finished row may go on for a while; clamped, it stays inside the table of positions
+            # a finished row may stay for a while; clamped, it does not leave the table of positions
             positions = (positions + 1).clamp(max=self._context - 1)
         self._remember(live, cache, mask, leaving=range(len(live)))
         return list(zip(unique, new, strict=True))
@@ -197,7 +197,7 @@ class TransformersPolicy:
         return logits[:, -1].float().cpu()
 
     def _append(self, rows: list[DecodingRow], tokens: torch.Tensor) -> list[int]:
-        """Give each unfinished row its token; returns the places of those that go on."""
+        """Give each unfinished row its token; returns the places of the unfinished ones."""
         ended = torch.isin(tokens, self._ends).tolist()
         keep = []
         for place, (row, token) in enumerate(zip(rows, tokens.tolist(), strict=True)):

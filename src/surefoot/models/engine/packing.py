@@ -35,7 +35,7 @@ _PASS_TOKENS = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class TrunkOutput:
-    """What one pass through the trunk gave."""
+    """Result of one forward pass through the trunk."""
 
     new: dict[int, int]
     """By number of the sequence: its tokens that went through the trunk; those it shares with a sequence

@@ -1,7 +1,7 @@
-"""What a fixed model says of token sequences, kept on disk: read once, however often it is needed.
+"""Outputs of a fixed model on token sequences, cached on disk: computed once, however often they are needed.
 
 The numbers of a sequence lie under a hash of the model's weights and of all they depend on, so that another
-model, or other tokens, never find them.
+model, or other tokens, never match.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class TensorShards:
 
 
 def content_key(*parts: object) -> str:
-    """Hash of what a tensor depends on; ``parts`` are told apart by their ``repr``."""
+    """Hash of what a tensor depends on; ``parts`` are distinguished by their ``repr``."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """Hash of the names, shapes and a sample of the weights: tells one model from another."""
+    """Hash of the names, shapes and a sample of the weights: distinguishes one model from another."""
     digest = hashlib.blake2b(digest_size=16)
     for name, parameter in model.named_parameters():
         sample = parameter.detach().flatten()[:: max(1, parameter.numel() // 64)].float().cpu().tolist()

@@ -90,7 +90,7 @@ class VerifierFormat(BaseModel):
         if not (self.correct and self.incorrect and self.end):
             raise ValueError("correct, incorrect and end must not be empty")
         if self.correct in self.incorrect or self.incorrect in self.correct:
-            raise ValueError("correct and incorrect must not contain each other: no verdict could be told")
+            raise ValueError("correct and incorrect must not contain each other: verdicts would be ambiguous")
         if not self.yes or not self.no or set(self.yes) & set(self.no):
             raise ValueError("yes and no need one spelling each and none in common")
         return self
