@@ -26,7 +26,7 @@ from surefoot.segment import Line, segment_trace
 from surefoot.training.config import SFTConfig
 
 EASY = Difficulty(min_operations=6, max_operations=6)
-PROBLEMS = generate_problems(8, seed=3, difficulty=EASY)
+PROBLEMS = generate_problems(4, seed=3, difficulty=EASY)
 CHECKED = LabelScorer(ExactLabeller(after_error="wrong"), name="exact")
 
 
@@ -158,10 +158,10 @@ def test_only_solutions_that_pass_are_learned_and_the_rest_is_counted(by_steps) 
         assert all(shown.trace.outcome and shown.end for one in found for shown in one.demonstrations)
         assert all(len(one.traces) == 6 and len(one.demonstrations) <= 2 for one in found)
         row = rows[number]
-        assert row.learned > 3
+        assert row.learned > 1
         assert row.learned == sum(len(one.demonstrations) for one in found)
-        assert row.learned + sum(row.dropped.values()) == row.drawn == 48
-        assert row.samples == row.evaluation.samples == 48 * number
+        assert row.learned + sum(row.dropped.values()) == row.drawn == 24
+        assert row.samples == row.evaluation.samples == 24 * number
     assert rows[0].evaluation.samples == 0
     assert rows[1].evaluation.problems == 5
 

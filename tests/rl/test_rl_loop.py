@@ -237,13 +237,13 @@ def test_passes_do_not_change_the_update(lab_base: Path, task: Task, tmp_path: P
 
 
 def test_no_more_samples_are_decoded_together_than_wanted(lab_base: Path, task: Task, tmp_path: Path) -> None:
-    _, expected = run(lab_base, task, settings(), tmp_path / "all")
+    _, expected = run(lab_base, task, settings(updates=1), tmp_path / "all")
     model, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)
     rows: list[int] = []
     model.register_forward_pre_hook(
         lambda _model, _args, given: rows.append(len(given["input_ids"])), with_kwargs=True
     )
-    train_policy(model, tokenizer, task, settings(batch_size=2), tmp_path / "two")
+    train_policy(model, tokenizer, task, settings(updates=1, batch_size=2), tmp_path / "two")
     assert max(rows) == 2  # a round draws 6, an evaluation 4
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(tensor, expected[name], atol=2e-4, rtol=0)

@@ -62,14 +62,25 @@ def written(path):
     return Page(path.read_text(encoding="utf-8"))
 
 
-def test_the_page_of_a_gamed_run(tmp_path):
+SETTINGS = {"credit": {"rule": "summed"}, "path": "<here>"}
+
+
+@pytest.fixture(scope="module")
+def gamed(tmp_path_factory):
+    """The page of a run with alarms and rollouts."""
+    folder = tmp_path_factory.mktemp("gamed")
+    for update in (1, 2, 3, 4, 5, 6, 7):
+        keep(folder / "samples", update, f"{EVIL * 2}Step {update}\n")
+    write_report(gamed_log(), folder / "report.html", samples=folder / "samples", settings=SETTINGS)
+    return folder / "report.html"
+
+
+def test_the_page_of_a_gamed_run(gamed, tmp_path):
     log = gamed_log()
     assert [alarm.name for alarm in log.alarms] == ["repeated", "overoptimization"]
-    path = tmp_path / "report.html"
-    for again in (path, tmp_path / "again"):
-        write_report(log, again, settings={"credit": {"rule": "summed"}, "path": "<here>"})
-    assert path.read_bytes() == (tmp_path / "again").read_bytes()
-    page = written(path)
+    write_report(log, tmp_path / "again", samples=gamed.parent / "samples", settings=SETTINGS)
+    assert gamed.read_bytes() == (tmp_path / "again").read_bytes()
+    page = written(gamed)
     for alarm in log.alarms:
         assert alarm.message in page.text
     assert "Ended early: alarm 'overoptimization' at update 30" in page.text
@@ -79,12 +90,8 @@ def test_the_page_of_a_gamed_run(tmp_path):
     assert "0.2 [0.15, 0.25]" in page.text  # the last accuracy, with its interval
 
 
-def test_the_text_of_a_model_is_shown_and_not_obeyed(tmp_path):
-    for update in (1, 2, 3, 4, 5, 6, 7):
-        keep(tmp_path / "samples", update, f"{EVIL * 2}Step {update}\n")
-    path = tmp_path / "report.html"
-    write_report(gamed_log(), path, samples=tmp_path / "samples")
-    html = path.read_text()
+def test_the_text_of_a_model_is_shown_and_not_obeyed(gamed):
+    html = gamed.read_text()
     page = Page(html)
     assert "script" not in page.tags
     assert "b" not in page.tags

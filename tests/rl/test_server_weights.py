@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from openai_server import Reply, serve
-from rolled import rolled
+from rollouts import rolled
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.errors import PolicyError

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from made_rollouts import made, of_item
 from pydantic import ValidationError
+from rollouts import made, of_item
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.errors import TrainingError

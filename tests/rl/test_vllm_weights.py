@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rolled import rolled
+from rollouts import rolled
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.errors import PolicyError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from credited import scored
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from scored_rollouts import scored
 
 from surefoot.rl.credit import MinForm, RewardStream
 from surefoot.rl.credit.min_form import min_weights

@@ -6,10 +6,10 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from credited import credited, scored
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from scored_rollouts import credited, scored
 
 from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Reinforce

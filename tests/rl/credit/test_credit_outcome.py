@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from credited import scored
+from scored_rollouts import scored
 
 from surefoot.rl.credit import Outcome
 

@@ -1,4 +1,4 @@
-"""Rollouts for tests of credit and advantages; sums by their definition, token by token."""
+"""Scored rollouts for tests of credit rules and advantage estimators; sums by their definition."""
 
 from __future__ import annotations
 

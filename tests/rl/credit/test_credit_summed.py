@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from credited import scored
+from scored_rollouts import scored
 
 from surefoot.errors import ScoreError
 from surefoot.rl.credit import RewardStream, ScoredRollout, Summed

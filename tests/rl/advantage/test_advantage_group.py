@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from credited import credited, dense, few, groups, later_sum, own_value
 from hypothesis import given
 from hypothesis import strategies as st
+from scored_rollouts import credited, dense, few, groups, later_sum, own_value
 
 from surefoot.rl.advantage import Group
 from surefoot.rl.credit import Outcome, RewardStream, ScoredRollout

@@ -1,12 +1,18 @@
-"""Rollouts written by hand, for what reads their tokens."""
+"""Rollouts written by hand or sampled from any policy."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
-from surefoot.protocols import ProblemTrace
+from transformers import PreTrainedTokenizerFast
+
+from surefoot.answers import AnswerChecker, Grader
+from surefoot.policies.prompts import PromptFormat
+from surefoot.protocols import Policy, ProblemTrace, Sampling
 from surefoot.records import Problem, Step, Trace
-from surefoot.rl.rollouts import Rollout, step_ends, token_starts
+from surefoot.rl.rollouts import Rollout, RolloutBatch, roll_out, step_ends, token_starts
+from surefoot.segment import Line
 
 
 def made(prompt_ids: Sequence[int], ids: Sequence[int], *, outcome: bool | None = None) -> Rollout:
@@ -24,3 +30,23 @@ def of_item(tokenizer, item: ProblemTrace) -> Rollout:
     ids = (*tokenizer(item.trace.text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
     ends = step_ends(token_starts(tokenizer, ids, item.trace.text, before=prompt_ids), item.trace.steps)
     return Rollout(problem=item.problem, trace=item.trace, prompt_ids=prompt_ids, ids=ids, ends=ends)
+
+
+def rolled(
+    policy: Policy, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], *, n: int, max_tokens: int = 48
+) -> RolloutBatch:
+    """``n`` rollouts of each problem text, cut at lines."""
+    with AnswerChecker("exact") as checker:
+        return asyncio.run(
+            roll_out(
+                policy,
+                [Problem(text=text, answer="7") for text in texts],
+                tokenizer,
+                n=n,
+                seed=3,
+                segmenter=Line(),
+                grader=Grader(checker=checker),
+                prompt=PromptFormat(),
+                sampling=Sampling(max_tokens=max_tokens),
+            )
+        )

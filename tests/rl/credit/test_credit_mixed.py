@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from credited import credited, scored
 from pydantic import TypeAdapter, ValidationError
+from scored_rollouts import credited, scored
 
 from surefoot.rl.advantage import ADVANTAGES, Advantage, LeaveOneOut
 from surefoot.rl.credit import (

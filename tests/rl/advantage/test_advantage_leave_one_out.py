@@ -7,9 +7,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from credited import credited, dense, few, groups, later_sum, own_value, rewards
 from hypothesis import given
 from hypothesis import strategies as st
+from scored_rollouts import credited, dense, few, groups, later_sum, own_value, rewards
 
 from surefoot.rl.advantage import LeaveOneOut
 from surefoot.rl.credit import Implicit, Mixed, RewardStream, ScoredRollout

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from credited import later_sum, scored
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from scored_rollouts import later_sum, scored
 
 from surefoot.rl.credit import ClipDelta, RewardStream
 

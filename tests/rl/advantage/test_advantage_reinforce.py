@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from credited import credited, dense, few, groups, later_sum, own_value, rollouts
 from hypothesis import given
 from hypothesis import strategies as st
+from scored_rollouts import credited, dense, few, groups, later_sum, own_value, rollouts
 
 from surefoot.rl.advantage import Reinforce
 from surefoot.rl.credit import RewardStream, ScoredRollout

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from credited import credited, few, groups
 from hypothesis import given
 from hypothesis import strategies as st
+from scored_rollouts import credited, few, groups
 
 from surefoot.errors import TrainingError
 from surefoot.rl.advantage import Gae
