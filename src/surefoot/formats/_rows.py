@@ -39,7 +39,7 @@ SEPARATOR_KEY = "separator"
 """Where ``Trace.meta`` notes what a reader put between steps, so that a writer can take it out again."""
 
 
-class Row(BaseModel):
+class FileRow(BaseModel):
     """Base of the row classes: exact types; fields that surefoot does not use are kept as ``model_extra``."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
@@ -133,7 +133,7 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
             _write(packed, rows, array)
 
 
-def form_note(name: str, row: Row, usual: Sequence[str]) -> dict[str, Any]:
+def form_note(name: str, row: FileRow, usual: Sequence[str]) -> dict[str, Any]:
     """Entry for ``Trace.meta``, empty for a row of the ``usual`` form. ``name`` is the format's.
 
     It holds the names of all fields and the content of those that the reader does not know.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from surefoot.formats._rows import (
     SEPARATOR_KEY,
-    Row,
+    FileRow,
     SampleNumbers,
     correctness_labels,
     first_error_values,
@@ -27,7 +27,7 @@ _NAME = "bigbench-mistake"
 _SEPARATOR = "\n"
 
 
-class _MistakeRow(Row):
+class _MistakeRow(FileRow):
     input: str
     steps: list[str]
     target: str | None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import SEPARATOR_KEY, Row, join_parts, read_rows
+from surefoot.formats._rows import SEPARATOR_KEY, FileRow, join_parts, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.records import Problem, Step, StepScores, Trace
 
@@ -32,11 +32,11 @@ class CandidatePool:
     """Candidates left out, by reason."""
 
 
-class _PoolRow(Row):
+class _PoolRow(FileRow):
     """Either form: its fields are checked once it is known which."""
 
 
-class _Candidate(Row):
+class _Candidate(FileRow):
     text: str
     step_scores: list[float]
     n_steps_split: int | None = None
@@ -45,7 +45,7 @@ class _Candidate(Row):
     search: str | None = None
 
 
-class _StepPool(Row):
+class _StepPool(FileRow):
     problem: str
     answer: str
     candidates: list[_Candidate]
@@ -54,7 +54,7 @@ class _StepPool(Row):
     subject: str | None = None
 
 
-class _OutcomePool(Row):
+class _OutcomePool(FileRow):
     question: str
     gt: str
     response: list[str]

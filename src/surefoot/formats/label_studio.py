@@ -17,7 +17,7 @@ from pydantic import Field
 from surefoot.errors import RecordError
 from surefoot.formats._rows import (
     SEPARATOR_KEY,
-    Row,
+    FileRow,
     SampleNumbers,
     WriteReport,
     join_parts,
@@ -64,7 +64,7 @@ _PROBLEM_FIELDS = ("problem", "question", "prompt")
 _SEPARATOR = "\n"
 
 
-class _Result(Row):
+class _Result(FileRow):
     """One entry of ``result``: a region with labels, or a number or note on one."""
 
     id: str | None = None
@@ -73,7 +73,7 @@ class _Result(Row):
     meta: dict[str, Any] | None = None
 
 
-class _Answers(Row):
+class _Answers(FileRow):
     """An annotation (of a person) or a prediction (of a model)."""
 
     result: list[_Result] = Field(default_factory=list)
@@ -83,7 +83,7 @@ class _Answers(Row):
     model_version: str | None = None
 
 
-class _Task(Row):
+class _Task(FileRow):
     data: dict[str, Any]
     annotations: list[_Answers] | None = None
     predictions: list[_Answers] | None = None

@@ -16,7 +16,15 @@ from typing import Any
 from pydantic import Field
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import Row, SampleNumbers, WriteReport, form_note, in_form, read_rows, write_rows
+from surefoot.formats._rows import (
+    FileRow,
+    SampleNumbers,
+    WriteReport,
+    form_note,
+    in_form,
+    read_rows,
+    write_rows,
+)
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Step, StepLabel, Trace, now
@@ -26,18 +34,18 @@ _FIELDS = ("question", "final_answer", "reasoning_steps", "question_id")
 _LEAD = "\n\n"
 
 
-class _StateRow(Row):
+class _StateRow(FileRow):
     solution_prefix: str
     mc_value: float | None = Field(ge=0, le=1)
 
 
-class _NodeRow(Row):
+class _NodeRow(FileRow):
     text: str
     mc_value: float | None = Field(ge=0, le=1)
     children: list[_NodeRow]
 
 
-class _SearchTreeRow(Row):
+class _SearchTreeRow(FileRow):
     question: str
     final_answer: str | None = None
     reasoning_steps: list[_StateRow] | _NodeRow
@@ -149,11 +157,11 @@ def _listed(question: str, entries: Sequence[_StateRow]) -> Iterator[tuple[str, 
 
 
 def _nested(
-    node: _NodeRow, parent: _State | None, before: str, separator: str, place: list[int]
-) -> Iterator[_State]:
+    node: _NodeRow, parent: _TreeState | None, before: str, separator: str, place: list[int]
+) -> Iterator[_TreeState]:
     """States of a node and all below it; the root is the question itself."""
     text = "" if parent is None else parent.text + before + node.text
-    state = _State(
+    state = _TreeState(
         text=text, parent=parent, estimates=[_Estimate(value=node.mc_value, place={"node": place})]
     )
     yield state
@@ -163,7 +171,7 @@ def _nested(
 
 def _trace(
     problem: Problem,
-    path: Sequence[_State],
+    path: Sequence[_TreeState],
     fresh: set[int],
     meta: dict[str, Any],
     moment: datetime,
@@ -264,11 +272,11 @@ class _Estimate:
 
 
 @dataclass(eq=False, kw_only=True)
-class _State:
+class _TreeState:
     """A beginning of a solution; ``text`` is all of it, from the end of the question on."""
 
     text: str
-    parent: _State | None
+    parent: _TreeState | None
     estimates: list[_Estimate] = field(default_factory=list)
 
     @property
@@ -277,15 +285,15 @@ class _State:
         return not self.text.strip()
 
 
-def _linked(states: Iterable[tuple[str, _Estimate]]) -> list[_State]:
+def _linked(states: Iterable[tuple[str, _Estimate]]) -> list[_TreeState]:
     """States in order of first appearance; equal ones become one with several estimates.
 
     A state's parent is the longest other state that it begins with, if white space comes next: the end of a
     state inside a word or number is no step boundary.
     """
-    by_text: dict[str, _State] = {}
+    by_text: dict[str, _TreeState] = {}
     for text, estimate in states:
-        by_text.setdefault(text, _State(text=text, parent=None)).estimates.append(estimate)
+        by_text.setdefault(text, _TreeState(text=text, parent=None)).estimates.append(estimate)
     stack: list[str] = []  # in sorted order, all beginnings of a text stand before it
     for text in sorted(by_text):
         while stack and not text.startswith(stack[-1]):
@@ -297,7 +305,7 @@ def _linked(states: Iterable[tuple[str, _Estimate]]) -> list[_State]:
     return list(by_text.values())
 
 
-def _leaf_paths(states: Sequence[_State]) -> list[list[_State]]:
+def _leaf_paths(states: Sequence[_TreeState]) -> list[list[_TreeState]]:
     """For each state that none follows, the states from the first step to it, without the bare question."""
     followed = {id(state.parent) for state in states}
     paths = []

@@ -14,7 +14,7 @@ from typing import Any
 from surefoot.errors import RecordError
 from surefoot.formats._rows import (
     SEPARATOR_KEY,
-    Row,
+    FileRow,
     SampleNumbers,
     WriteReport,
     form_note,
@@ -38,7 +38,7 @@ _SPACES_KEY = "spaces"
 _MARKS = {True: "+", False: "-", None: ""}
 
 
-class _MathShepherdRow(Row):
+class _MathShepherdRow(FileRow):
     input: str
     label: str
     task: str | None = None

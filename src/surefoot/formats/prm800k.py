@@ -17,7 +17,7 @@ from pydantic import ModelWrapValidatorHandler, field_validator, model_validator
 from surefoot.errors import RecordError
 from surefoot.formats._rows import (
     SEPARATOR_KEY,
-    Row,
+    FileRow,
     WriteReport,
     join_parts,
     read_rows,
@@ -57,7 +57,7 @@ _ORDER = {
 _REASONS = ("found_error", "solution", "bad_problem", "give_up")
 
 
-class _Completion(Row):
+class _Completion(FileRow):
     text: str
     rating: float | None = None
     flagged: bool | None = None
@@ -81,19 +81,19 @@ class _HumanCompletion(_Completion):
         return row
 
 
-class _SessionStep(Row):
+class _SessionStep(FileRow):
     completions: list[_Completion] | None = None
     human_completion: _HumanCompletion | None = None
     chosen_completion: int | None = None
 
 
-class _SessionLabel(Row):
+class _SessionLabel(FileRow):
     steps: list[_SessionStep]
     total_time: int | float | None = None
     finish_reason: str | None = None
 
 
-class _SessionQuestion(Row):
+class _SessionQuestion(FileRow):
     problem: str
     ground_truth_solution: str | None = None
     ground_truth_answer: str | None = None
@@ -102,7 +102,7 @@ class _SessionQuestion(Row):
     pre_generated_verifier_score: float | None = None
 
 
-class _SessionRow(Row):
+class _SessionRow(FileRow):
     labeler: str
     timestamp: str
     generation: int | None = None

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import field_validator
 
-from surefoot.formats._rows import Row, WriteReport, form_note, in_form, read_rows, step_parts, write_rows
+from surefoot.formats._rows import FileRow, WriteReport, form_note, in_form, read_rows, step_parts, write_rows
 from surefoot.formats.prm800k import RATINGS, Rated, labelled_trace
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
@@ -33,7 +33,7 @@ _REASON = "error_reason"
 _Prefix = tuple[str, ...]
 
 
-class _StepRow(Row):
+class _StepRow(FileRow):
     instruction: str
     responses: list[str]
     next_response: str

@@ -14,7 +14,7 @@ from typing import Any
 from surefoot.errors import RecordError
 from surefoot.formats._rows import (
     SEPARATOR_KEY,
-    Row,
+    FileRow,
     SampleNumbers,
     correctness_labels,
     join_parts,
@@ -31,7 +31,7 @@ _CONTROLLED = "redundency"  # as the data set spells it
 _SEPARATOR = "\n"
 
 
-class _PRMBenchRow(Row):
+class _PRMBenchRow(FileRow):
     modified_question: str
     modified_process: list[str]
     error_steps: list[int]

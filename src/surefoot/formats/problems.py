@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import SEPARATOR_KEY, Row, join_parts, read_rows
+from surefoot.formats._rows import SEPARATOR_KEY, FileRow, join_parts, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
@@ -16,7 +16,7 @@ _MARK = "####"
 _CALCULATOR = re.compile(r"<<[^<>]*>>")
 
 
-class _GSM8KRow(Row):
+class _GSM8KRow(FileRow):
     """GSM8K (Cobbe et al., arXiv 2110.14168): ``answer`` is the worked solution, ``####`` and the number."""
 
     question: str
@@ -62,7 +62,7 @@ def _gsm8k_solution(row: _GSM8KRow) -> ProblemTrace:
     return ProblemTrace(problem=problem, trace=trace)
 
 
-class _MATH500Row(Row):
+class _MATH500Row(FileRow):
     """MATH-500: the 500 test problems of Lightman et al. (arXiv 2305.20050) from MATH (arXiv 2103.03874)."""
 
     problem: str

@@ -10,7 +10,7 @@ from typing import Any
 from surefoot.errors import RecordError
 from surefoot.formats._rows import (
     SEPARATOR_KEY,
-    Row,
+    FileRow,
     SampleNumbers,
     WriteReport,
     correctness_labels,
@@ -40,7 +40,7 @@ _FIELDS = ("id", "generator", "problem", "steps", "final_answer_correct", "label
 _SEPARATOR = "\n\n"
 
 
-class _ProcessBenchRow(Row):
+class _ProcessBenchRow(FileRow):
     id: str
     generator: str
     problem: str
@@ -136,7 +136,7 @@ def _not_writable(trace: Trace, labels: Sequence[BinaryLabel], error: int | None
     return ""
 
 
-class _FoVerRow(Row):
+class _FoVerRow(FileRow):
     id: str
     n_steps: int
     label: int

@@ -11,7 +11,7 @@ from typing import Any
 from surefoot.errors import RecordError
 from surefoot.formats._rows import (
     SEPARATOR_KEY,
-    Row,
+    FileRow,
     SampleNumbers,
     WriteReport,
     correctness_labels,
@@ -31,7 +31,7 @@ _NAME = "stepwise"
 _FIELDS = ("prompt", "completions", "labels")
 
 
-class _StepwiseRow(Row):
+class _StepwiseRow(FileRow):
     prompt: str
     completions: list[str]
     labels: list[bool]

@@ -97,10 +97,10 @@ def combine_labels(
     meaning = LabelRule(neutral=neutral, good_above=good_above)
     decided = []
     for at, item in enumerate(items):
-        signs = {
+        by_source = {
             name: binary_labels(sources[name][at], len(item.trace.steps), meaning) for name in sorted(sources)
         }
-        decided.append(rule.decide(signs))
+        decided.append(rule.decide(by_source))
     labels = [
         [_label(item, step, decision) for step, decision in enumerate(decisions)]
         for item, decisions in zip(items, decided, strict=True)
@@ -213,8 +213,8 @@ def _check_rows(name: str, rows: Sequence[Sequence[StepLabel]], items: Sequence[
                 )
 
 
-Signs = Mapping[str, Sequence[BinaryLabel]]
-"""By the name of the source, sorted: one sign per step of one trace."""
+SourceLabels = Mapping[str, Sequence[BinaryLabel]]
+"""By the name of the source, sorted: one binary label per step of one trace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,12 +234,12 @@ class Decision:
 
 
 class ConsensusRule(Protocol):
-    """How the signs of several sources become one. ``decide`` gives one decision a step of the trace."""
+    """How the labels of several sources become one. ``decide`` gives one decision per step of the trace."""
 
     @property
     def name(self) -> str: ...
 
-    def decide(self, signs: Signs) -> list[Decision]: ...
+    def decide(self, sources: SourceLabels) -> list[Decision]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,17 +247,17 @@ class SameFirstError:
     """Keep a trace only if all sources have the same first error, "none" being equal to "none".
 
     Kept: steps before the first error +1, the error -1, later ones unknown. Dropped: all steps unknown. A
-    source whose signs leave the first error open (an unknown step before it) agrees with nothing.
+    source whose labels leave the first error open (an unknown step before it) agrees with nothing.
     """
 
     name: str = "first-error"
 
-    def decide(self, signs: Signs) -> list[Decision]:
-        errors = {source: _first_error(votes) for source, votes in signs.items()}
-        count = len(next(iter(signs.values())))
+    def decide(self, sources: SourceLabels) -> list[Decision]:
+        errors = {source: _first_error(votes) for source, votes in sources.items()}
+        count = len(next(iter(sources.values())))
         message = "first error: " + ", ".join(f"{source} {_shown(error)}" for source, error in errors.items())
         voting = sum(error is not None for error in errors.values())
-        reason = _difference(signs, errors)
+        reason = _difference(sources, errors)
         error = next(iter(errors.values()))
         if reason or error is None:
             return [Decision(good=None, reason=reason, voting=voting, message=message)] * count
@@ -271,17 +271,17 @@ class SameFirstError:
 
 @dataclass(frozen=True, kw_only=True)
 class Unanimous:
-    """A step has the sign that every source gives it; where one is silent or differs it is unknown."""
+    """A step has the label that every source gives it; where one is silent or differs it is unknown."""
 
     name: str = "unanimous"
 
-    def decide(self, signs: Signs) -> list[Decision]:
-        return [_unanimous(votes) for votes in _votes(signs)]
+    def decide(self, sources: SourceLabels) -> list[Decision]:
+        return [_unanimous(votes) for votes in _votes(sources)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weighted:
-    """A step has the sign with more weight behind it, if it leads by enough.
+    """A step has the label with more weight behind it, if it leads by enough.
 
     With W₊ and W₋ the weights of the sources that call the step good and bad, and W that of all sources, the
     step is labelled if W₊ ≠ W₋ and |W₊ - W₋| / W ≥ ``margin``. A silent source is in W, so it makes agreement
@@ -301,12 +301,12 @@ class Weighted:
         if not 0 <= self.margin <= 1:
             raise LabelError(f"margin is {self.margin}; give a share of the total weight, 0 to 1")
 
-    def decide(self, signs: Signs) -> list[Decision]:
-        if unknown := sorted(self.weights.keys() - signs.keys()):
-            raise LabelError(f"a weight is given for '{unknown[0]}', which is none of {', '.join(signs)}")
+    def decide(self, sources: SourceLabels) -> list[Decision]:
+        if unknown := sorted(self.weights.keys() - sources.keys()):
+            raise LabelError(f"a weight is given for '{unknown[0]}', which is none of {', '.join(sources)}")
         # Fractions of the decimals as written: 0.1 + 0.2 against 0.3 is a tie, in whatever order it is added.
-        weights = {source: Fraction(str(self.weights.get(source, 1.0))) for source in signs}
-        return [self._decide(votes, weights) for votes in _votes(signs)]
+        weights = {source: Fraction(str(self.weights.get(source, 1.0))) for source in sources}
+        return [self._decide(votes, weights) for votes in _votes(sources)]
 
     def _decide(self, votes: Mapping[str, BinaryLabel], weights: Mapping[str, Fraction]) -> Decision:
         good, bad, silent = _sides(votes)
@@ -332,10 +332,10 @@ def _shown(error: int | None) -> str:
     return "unknown" if error is None else "none" if error == NO_ERROR else str(error)
 
 
-def _difference(signs: Signs, errors: Mapping[str, int | None]) -> str:
+def _difference(sources: SourceLabels, errors: Mapping[str, int | None]) -> str:
     """How the first errors differ, without their numbers; empty if they are the same."""
     hidden = {
-        source: next(vote.reason for vote in signs[source] if vote.good is None)
+        source: next(vote.reason for vote in sources[source] if vote.good is None)
         for source, error in errors.items()
         if error is None
     }
@@ -352,16 +352,16 @@ def _difference(signs: Signs, errors: Mapping[str, int | None]) -> str:
     return ""
 
 
-def _votes(signs: Signs) -> list[dict[str, BinaryLabel]]:
-    """By step: the sign of each source."""
-    return [dict(zip(signs, votes, strict=True)) for votes in zip(*signs.values(), strict=True)]
+def _votes(sources: SourceLabels) -> list[dict[str, BinaryLabel]]:
+    """By step: the label of each source."""
+    return [dict(zip(sources, votes, strict=True)) for votes in zip(*sources.values(), strict=True)]
 
 
 def _sides(votes: Mapping[str, BinaryLabel]) -> tuple[list[str], list[str], list[str]]:
     """Sources that say good, bad and nothing."""
-    good = [source for source, sign in votes.items() if sign.good]
-    bad = [source for source, sign in votes.items() if sign.good is False]
-    return good, bad, [source for source, sign in votes.items() if sign.good is None]
+    good = [source for source, label in votes.items() if label.good]
+    bad = [source for source, label in votes.items() if label.good is False]
+    return good, bad, [source for source, label in votes.items() if label.good is None]
 
 
 def _total(sources: Iterable[str], weights: Mapping[str, Fraction]) -> Fraction:
