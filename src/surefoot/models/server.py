@@ -23,7 +23,7 @@ from surefoot.models.kinds.generative import GenerativeVerifier
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.kinds.yes_no import OpenAIYesNo
 from surefoot.models.scorer import CheckpointScorer
-from surefoot.models.wire_formats import GatewayScore, ScoreResponse, Wire, WireError
+from surefoot.models.wire_formats import GatewayScore, Wire, WireError, WireResponse
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
@@ -166,7 +166,7 @@ class RemoteScorer(CheckpointScorer):
     def _ask(self, items: Sequence[ProblemTrace]) -> list[tuple[tuple[float | None, ...], str | None, int]]:
         """Scores, reason and tokens of each item. Raises :class:`_CallError` or :class:`WireError`."""
         call = self.wire.call(items)
-        reply: ScoreResponse = self.wire.read(call, self._post(call.body))
+        reply: WireResponse = self.wire.read(call, self._post(call.body))
         return list(zip(reply.scores, reply.reasons, reply.tokens, strict=True))
 
     def _post(self, body: dict[str, object]) -> str:

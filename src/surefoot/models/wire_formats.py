@@ -33,7 +33,7 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class WireRequest:
     """One request: its JSON body, and how many scores each of its items has."""
 
     body: dict[str, Any]
@@ -42,7 +42,7 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreResponse:
+class WireResponse:
     """Scores of a call's items, each in [0, 1] or ``None`` for a step that was cut off."""
 
     scores: list[Scores]
@@ -58,10 +58,10 @@ class Wire(Protocol):
     @property
     def path(self) -> str: ...
 
-    def call(self, items: Sequence[ProblemTrace]) -> Call:
+    def call(self, items: Sequence[ProblemTrace]) -> WireRequest:
         """Raises ``ScoreError`` for a trace without steps."""
 
-    def read(self, call: Call, answer: str) -> ScoreResponse:
+    def read(self, call: WireRequest, answer: str) -> WireResponse:
         """Raises :class:`WireError`."""
 
 
@@ -105,7 +105,7 @@ class GatewayScore:
     model: str | None = None
     path: str = "/v1/score"
 
-    def call(self, items: Sequence[ProblemTrace]) -> Call:
+    def call(self, items: Sequence[ProblemTrace]) -> WireRequest:
         """The items' texts."""
         rows = [
             {
@@ -115,9 +115,9 @@ class GatewayScore:
             for item in items
         ]
         steps = tuple(len(item.trace.steps) for item in items)
-        return Call(body={"model": self.model, "items": rows}, steps=steps)
+        return WireRequest(body={"model": self.model, "items": rows}, steps=steps)
 
-    def read(self, call: Call, answer: str) -> ScoreResponse:
+    def read(self, call: WireRequest, answer: str) -> WireResponse:
         """Scores as they came. Raises :class:`WireError`."""
         parsed = parse_answer(_GatewayAnswer, answer)
         if len(parsed.results) != len(call.steps):
@@ -131,7 +131,7 @@ class GatewayScore:
             for result in parsed.results
         ]
         tokens = [parsed.usage.verifier_tokens] + [0] * (len(scores) - 1)
-        return ScoreResponse(scores=scores, reasons=reasons, tokens=tokens[: len(scores)])
+        return WireResponse(scores=scores, reasons=reasons, tokens=tokens[: len(scores)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ class VllmPooling:
         if (self.rows == "steps") != (self.step_tag_id is not None):
             raise ValueError("rows='steps' needs step_tag_id, and rows='tokens' has none")
 
-    def call(self, items: Sequence[ProblemTrace]) -> Call:
+    def call(self, items: Sequence[ProblemTrace]) -> WireRequest:
         """All items in one body: a list of prompts as token ids."""
         encoded = tuple(self.encoder.encode(items))
         body = {
@@ -166,9 +166,9 @@ class VllmPooling:
             "encoding_format": "float",
             "use_activation": True,
         }
-        return Call(body=body, encoded=encoded)
+        return WireRequest(body=body, encoded=encoded)
 
-    def read(self, call: Call, answer: str) -> ScoreResponse:
+    def read(self, call: WireRequest, answer: str) -> WireResponse:
         """One score for each read-out position, in order. Raises :class:`WireError`."""
         parsed = parse_answer(_PoolingAnswer, answer)
         rows = _in_order(parsed.data, len(call.encoded))
@@ -210,13 +210,15 @@ class VllmClassify:
     column: int = -1
     path: str = "/classify"
 
-    def call(self, items: Sequence[ProblemTrace]) -> Call:
+    def call(self, items: Sequence[ProblemTrace]) -> WireRequest:
         """All steps of all items in one body."""
         encoded = tuple(self.encoder.encode(items))
         prompts = [list(trace.ids[: at + 1]) for trace in encoded for at in trace.positions if at is not None]
-        return Call(body={"model": self.model, "input": prompts, "use_activation": True}, encoded=encoded)
+        return WireRequest(
+            body={"model": self.model, "input": prompts, "use_activation": True}, encoded=encoded
+        )
 
-    def read(self, call: Call, answer: str) -> ScoreResponse:
+    def read(self, call: WireRequest, answer: str) -> WireResponse:
         """One score for each prompt, in order. Raises :class:`WireError`."""
         parsed = parse_answer(_ClassifyAnswer, answer)
         rows = iter(_in_order(parsed.data, len(call.body["input"])))
@@ -249,10 +251,10 @@ class _ClassifyAnswer(AnswerPart):
 R = TypeVar("R", _PoolingRow, _ClassifyRow)
 
 
-def _reply(call: Call, scores: list[Scores], tokens: list[int]) -> ScoreResponse:
+def _reply(call: WireRequest, scores: list[Scores], tokens: list[int]) -> WireResponse:
     cut = [trace.truncated_steps for trace in call.encoded]
     reasons = [f"{steps} steps lie beyond the model's context" if steps else None for steps in cut]
-    return ScoreResponse(scores=scores, reasons=reasons, tokens=tokens)
+    return WireResponse(scores=scores, reasons=reasons, tokens=tokens)
 
 
 def _in_order(rows: list[R], count: int) -> list[R]:

@@ -47,7 +47,7 @@ class VerificationChain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verification:
+class VerifierOutput:
     """What a verifier says of one trace."""
 
     steps: int
@@ -157,7 +157,7 @@ class GenerativeVerifier(CheckpointScorer):
             for item, verification in zip(items, verifications, strict=True)
         ]
 
-    async def verify(self, items: Sequence[ProblemTrace]) -> list[Verification]:
+    async def verify(self, items: Sequence[ProblemTrace]) -> list[VerifierOutput]:
         """Critiques, verdicts and scores of each item, in order. Raises like :meth:`score_traces`."""
         places: dict[tuple[Prompt, int], list[int]] = {}
         for number, item in enumerate(items):
@@ -166,10 +166,10 @@ class GenerativeVerifier(CheckpointScorer):
         jobs = [Job(prompt, steps, number) for number, (prompt, steps) in enumerate(places)]
         drafts = await self._write(jobs)
         chains = await self._answer(jobs, drafts)
-        results: dict[int, Verification] = {}
+        results: dict[int, VerifierOutput] = {}
         for job, numbers in zip(jobs, places.values(), strict=True):
             self.invalid.update(job.invalid)
-            done = Verification(
+            done = VerifierOutput(
                 steps=job.steps, chains=tuple(chains[job.number]), invalid=job.invalid, usage=job.usage
             )
             results |= {number: replace(done, usage=Usage()) for number in numbers}
