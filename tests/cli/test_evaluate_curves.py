@@ -117,7 +117,7 @@ def test_what_best_of_n_cannot_do_is_one_sentence(files: Path, tmp_path: Path):
     scores, traces = f"s={files / 'scores.jsonl'}", files / "traces.jsonl"
     assert refused(*base, scores) == "give either --traces or --pool"
     assert "give a scorer as NAME=CHECKPOINT" in refused(*base, "--traces", traces)
-    assert "--sizes '0': give numbers of 1 or more" in refused(
+    assert "--sizes: Input should be greater than or equal to 1" in refused(
         *base, scores, "--traces", traces, "--sizes", "0"
     )
     assert "no problem has 9 traces" in refused(*base, scores, "--traces", traces, "--sizes", "9")
@@ -158,7 +158,7 @@ def test_what_calibration_cannot_do_is_one_sentence(files: Path, checkpoint: Pat
     base = ["evaluate", "calibration", *records, "--out", tmp_path]
     scores = f"s={files / 'scores.jsonl'}"
     assert "--store writes one map" in refused(*base, f"m={checkpoint}", "--store")
-    assert "s is none" in refused(*base, scores, "--store", "--fit", "temperature")
+    assert "s is not one" in refused(*base, scores, "--store", "--fit", "temperature")
     assert "--fit is 'platt'; choose temperature, isotonic or none" in refused(
         *base, scores, "--fit", "platt"
     )

@@ -442,7 +442,7 @@ def test_a_file_of_true_labels_and_cuts_by_name(files, lab_items):
 def test_the_command_names_what_is_wrong(files, words, message):
     ended = run(*words, *COMMON)
     assert isinstance(ended.exception, SurefootError)
-    with pytest.raises(LabelError, match=message):
+    with pytest.raises(SurefootError, match=message):
         raise ended.exception
     assert not (files / "audit").exists()
 

@@ -1,14 +1,14 @@
-"""``surefoot evaluate``: measure labels, scorers and searches, one file each."""
+"""``surefoot evaluate``: measure labels, scorers and searches."""
 
 from __future__ import annotations
 
 import typer
 
-from surefoot.cli.evaluate.best_of_n import best_of_n
-from surefoot.cli.evaluate.calibration import calibration
-from surefoot.cli.evaluate.labels import labels
-from surefoot.cli.evaluate.prmbench import prmbench
-from surefoot.cli.evaluate.processbench import processbench
+from surefoot.cli.evaluate.benchmarks import PRMBench, ProcessBench
+from surefoot.cli.evaluate.best_of_n import BestOfN
+from surefoot.cli.evaluate.calibration import Calibration
+from surefoot.cli.evaluate.labels import Labels
+from surefoot.cli.settings import add
 
 app = typer.Typer(help="Measure labels and scorers.", no_args_is_help=True)
 
@@ -18,8 +18,8 @@ def evaluate() -> None:
     """Measure labels and scorers."""
 
 
-app.command("labels")(labels)
-app.command("processbench")(processbench)
-app.command("prmbench")(prmbench)
-app.command("best-of-n")(best_of_n)
-app.command("calibration")(calibration)
+add(app, "labels", Labels)
+add(app, "processbench", ProcessBench)
+add(app, "prmbench", PRMBench)
+add(app, "best-of-n", BestOfN)
+add(app, "calibration", Calibration)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
+from pydantic import BeforeValidator, Field, model_validator
 
-from surefoot.cli import _options as o
+from surefoot.cli import options as o
+from surefoot.cli.evaluate.inputs import Evaluation, named, show
+from surefoot.cli.settings import Flag
 
 if TYPE_CHECKING:
-    from surefoot.answers import AnswerChecker, AnswerStyle
+    from surefoot.answers import AnswerChecker
     from surefoot.evaluation.best_of_n import BestOfNResult
     from surefoot.evaluation.pools import StoredPools
     from surefoot.records import Problem, StepScores, Trace
@@ -19,123 +23,118 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 
 
-def best_of_n(
-    out: Annotated[
-        str, typer.Option("--out", "-o", help="Directory for best_of_n.json, best_of_n.html and scores.")
-    ],
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(help="NAME=CHECKPOINT, or NAME=FILE of step scores; not needed with --pool."),
-    ] = None,
-    traces: Annotated[
-        str | None, typer.Option("--traces", help="File of trace records, with answers and outcomes.")
-    ] = None,
-    problems: Annotated[
-        str | None, typer.Option("--problems", help="File of problem records; needed for a checkpoint.")
-    ] = None,
-    pool: Annotated[
-        str | None,
-        typer.Option(
-            "--pool", help="File of stored candidates with stored scores, in place of --traces; graded here."
-        ),
-    ] = None,
-    sizes: Annotated[
-        str | None,
-        typer.Option(
-            "--sizes", help="Numbers of samples, e.g. 1,2,4,8; by default 1, 2, 4 … as far as half go."
-        ),
-    ] = None,
-    extract: o.Extract = "boxed,hash,phrase,last_number",
-    equality: o.Equality = "math",
-    device: o.Device = "cpu",
-    draws: Annotated[
-        int, typer.Option("--draws", min=1, help="Random subsets for votes, which have no closed form.")
-    ] = 400,
-    bootstrap: Annotated[
-        int, typer.Option("--bootstrap", min=1, help="Bootstrap draws of problems for the intervals.")
-    ] = 10_000,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of subsets and bootstrap.")] = 0,
-) -> None:
+def _numbers(value: Any) -> Any:
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+
+class BestOfN(Evaluation):
     """Choose among N samples: every selector beside pass@N and majority, against N and against tokens.
 
     Best-of-N and the weighted vote by min, product, last and mean, for any number of scorers on the same
     samples, with 95 % intervals over problems and differences from majority paired by problem. Tables are
-    printed; DIR/best_of_n.json has every number and DIR/best_of_n.html the curves. Scores of checkpoints
-    are kept in DIR/scores and used again.
+    printed; DIR/best_of_n.json has every number and DIR/best_of_n.html the curves. Scores of checkpoints are
+    stored in DIR/scores and reused.
 
     Example: `surefoot evaluate best-of-n prm=runs/prm orm=orm.jsonl --problems problems.jsonl --traces
     traces.jsonl --out curves`
 
     Example: `surefoot evaluate best-of-n --pool pool.jsonl.gz --extract boxed --out curves`
     """
-    from dataclasses import replace
 
-    from surefoot.cli._shared import checker, read_all, stages
-    from surefoot.cli.evaluate._sources import named
-    from surefoot.errors import ScoreError
-    from surefoot.evaluation.best_of_n import evaluate_best_of_n
-    from surefoot.evaluation.best_of_n_report import write_best_of_n_report
-    from surefoot.evaluation.pools import judged_candidates
-    from surefoot.io import write_json
-    from surefoot.records import Problem, Trace
-
-    wanted = _numbers(sizes) if sizes else None
-    files = named(sources or [])
-    if (traces is None) == (pool is None):
-        raise ScoreError("give either --traces or --pool")
-    if not files and pool is None:
-        raise ScoreError("give a scorer as NAME=CHECKPOINT or NAME=FILE, or stored scores with --pool")
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    with checker(equality) as comparing, stages() as progress:
-        stored = _stored(pool, comparing, extract, progress) if pool else None
-        samples = stored.traces if stored else read_all(traces or "-", Trace)
-        asked = stored.problems if stored else read_all(problems, Problem) if problems else None
-        scores = _by_scorer(None, stored.scores) if stored else {}
-        scores |= _scores(files, asked, samples, folder, device, progress)
-        total = len({trace.problem_id for trace in samples})
-        candidates = judged_candidates(
-            samples,
-            comparing,
-            least=max(wanted) if wanted else None,
-            progress=lambda done: progress("compare answers", done, total),
+    sources: o.Sources = Field(
+        default=(), description="NAME=CHECKPOINT, or NAME=FILE of step scores; not needed with `--pool`."
+    )
+    traces: o.Traces | None = Field(
+        default=None, description="File of trace records, with answers and outcomes."
+    )
+    problems: o.Problems | None = Field(
+        default=None, description="File of problem records; needed for a checkpoint."
+    )
+    pool: Annotated[str | None, o.INPUT] = Field(
+        default=None,
+        description="File of stored candidates with stored scores, in place of `--traces`; graded here.",
+    )
+    sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_numbers), Flag(comma=True)] = (
+        Field(
+            default=(),
+            description="Numbers of samples, such as 1,2,4,8; by default 1, 2, 4 … as far as half of the "
+            "problems go.",
         )
-        failures = dict(comparing.failures)
-    if stored:
-        candidates = replace(candidates, dropped={**stored.dropped, **candidates.dropped})
-    result = evaluate_best_of_n(candidates, scores, sizes=wanted, draws=draws, bootstrap=bootstrap, seed=seed)
-    inputs = {"sources": files, "traces": traces, "problems": problems, "pool": pool}
-    inputs |= {"extract": extract if pool else None, "equality": equality}
-    verdicts = {"stated": stored.verdicts, "differing": stored.differing} if stored else None
-    data = {"inputs": inputs, "answers_not_compared": failures, "verdicts_of_the_file": verdicts}
-    write_json(folder / "best_of_n.json", {**data, **result.to_json()})
-    write_best_of_n_report(result, folder / "best_of_n.html")
-    _print(result, stored)
+    )
+    grading: o.GradingSettings = o.GradingSettings()
+    device: o.Device = "cpu"
+    draws: o.Draws = Field(default=400, description="Random subsets for votes, which have no closed form.")
+    bootstrap: int = Field(default=10_000, ge=1, description="Bootstrap draws of problems for the intervals.")
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.traces is None) == (self.pool is None):
+            raise ValueError("give either 'traces' or 'pool'")
+        if not self.sources and self.pool is None:
+            raise ValueError("give a scorer as NAME=CHECKPOINT or NAME=FILE, or stored scores with 'pool'")
+        return self
 
-def _numbers(text: str) -> list[int]:
-    from surefoot.errors import ScoreError
+    def run(self) -> None:
+        """Evaluate, print and write the report."""
+        from surefoot.answers import AnswerChecker
+        from surefoot.cli._shared import read_all, stages
+        from surefoot.evaluation.best_of_n import evaluate_best_of_n
+        from surefoot.evaluation.best_of_n_report import write_best_of_n_report
+        from surefoot.evaluation.pools import judged_candidates
+        from surefoot.io import write_json
+        from surefoot.records import Problem, Trace
 
-    try:
-        found = [int(part) for part in text.replace(",", " ").split()]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise ScoreError(f"--sizes {text!r}: give numbers of 1 or more, such as 1,2,4,8")
-    return found
+        files, folder = named(self.sources), self.folder()
+        with AnswerChecker(self.grading.equality) as checker, stages() as progress:
+            stored = self._stored(checker, progress)
+            samples = stored.traces if stored else read_all(self.traces or "-", Trace)
+            read = read_all(self.problems, Problem) if self.problems else None
+            problems = stored.problems if stored else read
+            scores = _by_scorer(None, stored.scores) if stored else {}
+            scores |= _scores(files, problems, samples, folder, self.device, progress)
+            total = len({trace.problem_id for trace in samples})
+            candidates = judged_candidates(
+                samples,
+                checker,
+                least=max(self.sizes, default=None),
+                progress=lambda done: progress("compare answers", done, total),
+            )
+            failures = dict(checker.failures)
+        if stored:
+            candidates = replace(candidates, dropped={**stored.dropped, **candidates.dropped})
+        result = evaluate_best_of_n(
+            candidates,
+            scores,
+            sizes=list(self.sizes) or None,
+            draws=self.draws,
+            bootstrap=self.bootstrap,
+            seed=self.seed,
+        )
+        inputs = {"sources": files, **self.model_dump(include={"traces", "problems", "pool"})}
+        inputs |= {
+            "extract": ",".join(self.grading.extract) if self.pool else None,
+            "equality": self.grading.equality,
+        }
+        verdicts = {"stated": stored.verdicts, "differing": stored.differing} if stored else None
+        data = {"inputs": inputs, "answers_not_compared": failures, "verdicts_of_the_file": verdicts}
+        write_json(folder / "best_of_n.json", {**data, **result.to_json()})
+        write_best_of_n_report(result, folder / "best_of_n.html")
+        _print(result, stored)
 
+    def _stored(self, checker: AnswerChecker, progress: Progress) -> StoredPools | None:
+        from surefoot.evaluation.pools import grade_stored
+        from surefoot.formats import read_candidate_pool
+        from surefoot.io import ReadReport
 
-def _stored(pool: str, comparing: AnswerChecker, extract: str, progress: Progress) -> StoredPools:
-    from surefoot.evaluation.pools import grade_stored
-    from surefoot.formats.candidate_pool import read_candidate_pool
-    from surefoot.io import ReadReport
-
-    report = ReadReport()
-    pools = list(read_candidate_pool(pool, report=report))
-    if report.bad_count:
-        typer.echo(report.summary(), err=True)
-    styles = cast("tuple[AnswerStyle, ...]", tuple(extract.split(",")))
-    return grade_stored(pools, comparing, styles, progress=lambda done: progress("grade", done, len(pools)))
+        if self.pool is None:
+            return None
+        report = ReadReport()
+        pools = list(read_candidate_pool(self.pool, report=report))
+        if report.bad_count:
+            typer.echo(report.summary(), err=True)
+        return grade_stored(
+            pools, checker, self.grading.extract, progress=lambda done: progress("grade", done, len(pools))
+        )
 
 
 def _scores(
@@ -178,7 +177,6 @@ def _by_scorer(name: str | None, records: Sequence[StepScores]) -> dict[str, lis
 
 def _print(result: BestOfNResult, stored: StoredPools | None) -> None:
     """Accuracy, differences and findings on standard output; what was left out on standard error."""
-    from surefoot.cli.evaluate._sources import show
     from surefoot.evaluation.best_of_n_report import best_of_n_findings
 
     heads = ("selector", *(f"N={size}" for size in result.sizes))
@@ -200,7 +198,7 @@ def _print(result: BestOfNResult, stored: StoredPools | None) -> None:
     known = [curve for curve in result.curves if curve.tokens]
     if known:
         show(
-            "Mean tokens a problem, policy and verifier",
+            "Mean tokens per problem, policy and verifier",
             heads,
             [[c.name, *(f"{tokens:.0f}" for tokens in c.tokens.values())] for c in known],
         )

@@ -2,58 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-import typer
+from pydantic import Field, model_validator
 
-from surefoot.cli import _options as o
+from surefoot.cli import options as o
+from surefoot.cli.evaluate.inputs import AfterError, Evaluation, lab_labels, named, show
+from surefoot.labels import LabelRule
 
 if TYPE_CHECKING:
     from surefoot.evaluation.label_audit import LabelAudit
-    from surefoot.labels import LabelRule
     from surefoot.records import StepLabel, Trace
 
 
-def labels(
-    sources: Annotated[
-        list[str],
-        typer.Argument(help="Files of labels, as NAME=FILE or FILE; without NAME the file's stem is it."),
-    ],
-    traces: o.Traces,
-    out: Annotated[str, typer.Option("--out", "-o", help="Directory for labels.json and labels.html.")],
-    problems: Annotated[
-        str | None, typer.Option("--problems", help="File of problem records; needed for --truth lab.")
-    ] = None,
-    truth: Annotated[
-        str | None,
-        typer.Option("--truth", help="File of true labels, or 'lab' for the exact checker of the lab."),
-    ] = None,
-    after_error: Annotated[
-        str,
-        typer.Option(
-            "--after-error", help="With --truth lab, steps after the first error: unlabelled, step or wrong."
-        ),
-    ] = "unlabelled",
-    good_above: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--good-above",
-            help="A value label above this is good; NUMBER for all, NAME=NUMBER for one. May be repeated.",
-        ),
-    ] = None,
-    neutral: Annotated[
-        str, typer.Option("--neutral", help="What a correctness label of 0 is: good, bad or drop.")
-    ] = "good",
-    by_rater: Annotated[
-        bool, typer.Option("--by-rater", help="Take each rater of a file for a source of its own.")
-    ] = False,
-    bins: Annotated[int, typer.Option("--bins", min=1, help="Bins of the calibration.")] = 10,
-    binning: Annotated[
-        str, typer.Option("--binning", help="Bins of the calibration: equal-mass or equal-width.")
-    ] = "equal-mass",
-    draws: Annotated[int, typer.Option("--draws", min=1, help="Bootstrap draws for the intervals.")] = 1000,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the bootstrap.")] = 0,
-) -> None:
+class Labels(Evaluation):
     """Audit labels: errors found, first error, calibration, agreement between sources, cost.
 
     Without `--truth` only counts, cost and agreement are reported. The tables are printed; DIR/labels.json
@@ -62,100 +24,96 @@ def labels(
     Example: `surefoot evaluate labels mc=mc.jsonl judge=judge.jsonl --traces traces.jsonl --truth gold.jsonl
     --out audit`
     """
-    from pathlib import Path
 
-    from surefoot.cli._shared import read_all
-    from surefoot.cli.evaluate._sources import named
-    from surefoot.evaluation.label_audit import TRUTH, audit_labels
-    from surefoot.evaluation.label_report import write_label_report
-    from surefoot.io import write_json
-    from surefoot.records import StepLabel, Trace
-
-    _choose("--neutral", neutral, "good", "bad", "drop")
-    _choose("--binning", binning, "equal-mass", "equal-width")
-    files = named(sources)
-    every = _readings(good_above or [], neutral)
-    solutions = read_all(traces, Trace)
-    found = {name: read_all(path, StepLabel) for name, path in files.items()}
-    if by_rater:
-        found = _split(found)
-    audit = audit_labels(
-        solutions,
-        found,
-        truth=_truth(truth, after_error, problems, solutions),
-        reading=every.pop("", None),
-        readings=every,
-        bins=bins,
-        binning=cast("Literal['equal-mass', 'equal-width']", binning),
-        draws=draws,
-        seed=seed,
+    sources: o.Sources = Field(
+        min_length=1, description="Files of labels, as NAME=FILE or FILE; without NAME it is the file's stem."
     )
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    inputs = {"traces": traces, "problems": problems, **files, TRUTH: truth}
-    write_json(folder / "labels.json", {"inputs": inputs, **audit.to_json()})
-    write_label_report(audit, folder / "labels.html")
-    _print(audit)
+    traces: o.Traces
+    problems: o.Problems | None = Field(
+        default=None, description="File of problem records; needed for `--truth lab`."
+    )
+    truth: Annotated[str | None, o.INPUT] = Field(
+        default=None, description="File of true labels, or `lab` for the exact checker of the lab."
+    )
+    after_error: AfterError = Field(
+        default="unlabelled", description="With `--truth lab`: steps after the first error."
+    )
+    good_above: tuple[str, ...] = Field(
+        default=(), description="A value label above this is good; NUMBER for all, NAME=NUMBER for one."
+    )
+    neutral: o.NeutralRule = "good"
+    by_rater: bool = Field(default=False, description="Treat each rater of a file as a source of its own.")
+    bins: int = Field(default=10, ge=1, description="Bins of the calibration.")
+    binning: Literal["equal-mass", "equal-width"] = Field(default="equal-mass", description="Kind of bins.")
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.truth == "lab" and self.problems is None:
+            raise ValueError("'truth' lab needs 'problems': the checker reads each trace against its problem")
+        self.rules()
+        return self
 
-def _readings(good_above: list[str], neutral: str) -> dict[str, LabelRule]:
-    """Readings by name; the one for all others is under the empty name."""
-    from surefoot.errors import LabelError
-    from surefoot.labels import LabelRule
+    def rules(self) -> dict[str, LabelRule]:
+        """Label rules by source; the one for all others is under the empty name."""
+        cuts = {"": 0.0}
+        for text in self.good_above:
+            name, _, number = text.rpartition("=")
+            try:
+                cuts[name] = float(number)
+            except ValueError as error:
+                raise ValueError(f"'good_above' {text}: give a number, or NAME=NUMBER") from error
+            if not 0 <= cuts[name] < 1:
+                raise ValueError(
+                    f"'good_above' {text}: values lie in [0, 1], so give a number of 0 or more below 1"
+                )
+        return {name: LabelRule(good_above=cut, neutral=self.neutral) for name, cut in cuts.items()}
 
-    cuts = {"": 0.0}
-    for text in good_above:
-        name, _, number = text.rpartition("=")
-        try:
-            cuts[name] = float(number)
-        except ValueError as error:
-            raise LabelError(f"--good-above {text}: give a number, or NAME=NUMBER") from error
-        if not 0 <= cuts[name] < 1:
-            raise LabelError(
-                f"--good-above {text}: values lie in [0, 1], so give a number of 0 or more below 1"
-            )
-    meaning = cast("Literal['good', 'bad', 'drop']", neutral)
-    return {name: LabelRule(good_above=cut, neutral=meaning) for name, cut in cuts.items()}
+    def run(self) -> None:
+        """Evaluate, print and write the report."""
+        from surefoot.cli._shared import read_all
+        from surefoot.evaluation.label_audit import TRUTH, audit_labels
+        from surefoot.evaluation.label_report import write_label_report
+        from surefoot.evaluation.label_sets import by_rater
+        from surefoot.io import write_json
+        from surefoot.records import StepLabel, Trace
 
+        files, rules = named(self.sources), self.rules()
+        traces = read_all(self.traces, Trace)
+        labels = {name: read_all(path, StepLabel) for name, path in files.items()}
+        if self.by_rater:
+            labels = {
+                rater: rows for name, some in labels.items() for rater, rows in by_rater(name, some).items()
+            }
+        audit = audit_labels(
+            traces,
+            labels,
+            truth=self._truth(traces),
+            reading=rules.pop("", None),
+            readings=rules,
+            bins=self.bins,
+            binning=self.binning,
+            draws=self.draws,
+            seed=self.seed,
+        )
+        folder = self.folder()
+        inputs = {"traces": self.traces, "problems": self.problems, **files, TRUTH: self.truth}
+        write_json(folder / "labels.json", {"inputs": inputs, **audit.to_json()})
+        write_label_report(audit, folder / "labels.html")
+        _print(audit)
 
-def _split(found: dict[str, list[StepLabel]]) -> dict[str, list[StepLabel]]:
-    from surefoot.evaluation.label_sets import by_rater
+    def _truth(self, traces: list[Trace]) -> list[StepLabel] | None:
+        from surefoot.cli._shared import pair, read_all
+        from surefoot.records import Problem, StepLabel
 
-    return {rater: rows for name, labels in found.items() for rater, rows in by_rater(name, labels).items()}
-
-
-def _truth(
-    truth: str | None, after_error: str, problems: str | None, traces: list[Trace]
-) -> list[StepLabel] | None:
-    """Reference labels from a file or from the lab's exact checker."""
-    import asyncio
-
-    from surefoot.cli._shared import pair, read_all
-    from surefoot.errors import LabelError
-    from surefoot.lab.world import ExactLabeller
-    from surefoot.records import Problem, StepLabel
-
-    if truth != "lab":
-        return read_all(truth, StepLabel) if truth else None
-    _choose("--after-error", after_error, "unlabelled", "step", "wrong")
-    if problems is None:
-        raise LabelError("--truth lab needs --problems: the checker reads each trace against its problem")
-    labeller = ExactLabeller(after_error=cast("Literal['unlabelled', 'step', 'wrong']", after_error))
-    items = pair(read_all(problems, Problem), traces)
-    return [label for row in asyncio.run(labeller.label(items)) for label in row]
-
-
-def _choose(option: str, value: str, *choices: str) -> None:
-    from surefoot.errors import LabelError
-
-    if value not in choices:
-        raise LabelError(f"{option} is {value!r}; choose {', '.join(choices[:-1])} or {choices[-1]}")
+        if self.truth is None:
+            return None
+        if self.truth != "lab":
+            return read_all(self.truth, StepLabel)
+        return lab_labels(pair(read_all(self.problems or "", Problem), traces), self.after_error)
 
 
 def _print(audit: LabelAudit) -> None:
     """The main numbers as tables on standard output; shares in percent."""
-    from surefoot.cli.evaluate._sources import show
-
     left_out = f", {audit.traces_without_steps} traces without steps left out" * bool(
         audit.traces_without_steps
     )

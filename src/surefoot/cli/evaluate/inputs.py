@@ -1,22 +1,43 @@
-"""What the evaluations share: named arguments, scorers and judges opened with a progress bar, tables."""
+"""What the evaluations share: settings, scorers and judges opened with a progress bar, tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
+from pydantic import Field
 
+from surefoot.cli import options as o
+from surefoot.cli.settings import Command
 from surefoot.errors import LabelError
 
 if TYPE_CHECKING:
     from surefoot.evaluation.step_scores import System, SystemCounts
     from surefoot.labels import LabelRule
     from surefoot.protocols import LabelledTrace, ProblemTrace
+    from surefoot.records import StepLabel
     from surefoot.stats.intervals import Cell
 
+AfterError = Literal["unlabelled", "step", "wrong"]
+"""What the lab's checker says of steps after the first error; see ``surefoot.lab.world.ExactLabeller``."""
+
 _ENDINGS = (".jsonl.gz", ".json.gz", ".jsonl", ".json", ".parquet")
+
+
+class Evaluation(Command):
+    """Settings of every evaluation."""
+
+    sources: o.Sources = Field(min_length=1, description="NAME=CHECKPOINT, or NAME=FILE of step scores.")
+    out: o.OutDirectory = Field(description="Directory for the JSON file, the HTML report and scores.")
+    draws: o.Draws = 1000
+    seed: o.Seed = 0
+
+    def folder(self) -> Path:
+        """The directory of ``out``, made if it is missing."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        return self.out
 
 
 def named(sources: Sequence[str]) -> dict[str, str]:
@@ -33,7 +54,7 @@ def named(sources: Sequence[str]) -> dict[str, str]:
         if not name or not path:
             raise LabelError(f"{source!r}: give NAME=FILE, or FILE alone")
         if name in paths:
-            raise LabelError(f"two sources are called {name!r}; give NAME=FILE to tell them apart")
+            raise LabelError(f"two sources are called {name!r}; give NAME=FILE to distinguish them")
         paths[name] = path
     return paths
 
@@ -46,7 +67,7 @@ def open_all(
     reading: LabelRule | None = None,
     device: str = "cpu",
 ) -> list[System]:
-    """Scorers and judges; scores of checkpoints are kept in ``out/scores``. Bad lines are said."""
+    """Scorers and judges; scores of checkpoints are stored in ``out/scores``. Bad lines are reported."""
     from surefoot.cli._shared import stages
     from surefoot.evaluation.step_scores import open_systems
     from surefoot.protocols import ProblemTrace
@@ -80,7 +101,7 @@ def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[Cell]], *,
 
 
 def show_records(systems: Sequence[SystemCounts]) -> None:
-    """What the records of the systems are, where anything was left aside."""
+    """What the records of the systems are, where anything was left out."""
     show(
         "Records of each source",
         (
@@ -111,3 +132,12 @@ def rule_text(rule: str, thresholds: Mapping[str, float]) -> str:
     """The rule with the thresholds that it gave."""
     values = ", ".join(f"{value:.3g}" for value in thresholds.values())
     return f"{rule} ({values})" if values and values != rule else rule
+
+
+def lab_labels(items: Sequence[ProblemTrace], after_error: AfterError) -> list[StepLabel]:
+    """Labels of the lab's exact checker."""
+    from surefoot.concurrency import run_sync
+    from surefoot.lab.world import ExactLabeller
+
+    rows = run_sync(ExactLabeller(after_error=after_error).label(items))
+    return [label for row in rows for label in row]

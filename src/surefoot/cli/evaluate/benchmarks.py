@@ -1,0 +1,216 @@
+"""``surefoot evaluate processbench`` and ``prmbench``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from pydantic import Field
+
+from surefoot.cli import options as o
+from surefoot.cli.evaluate.inputs import Evaluation, named, open_all, rule_text, show, show_records
+from surefoot.labels import LabelRule
+
+if TYPE_CHECKING:
+    from surefoot.evaluation.benchmarks.prmbench import PRMBenchEvaluation
+    from surefoot.evaluation.benchmarks.processbench import ProcessBenchEvaluation
+    from surefoot.protocols import LabelledTrace
+
+
+class Benchmark(Evaluation):
+    """Settings of both benchmarks."""
+
+    data: Annotated[tuple[str, ...], o.INPUT] = Field(
+        min_length=1, description="The benchmark's file, as NAME=FILE or FILE; repeat it for several subsets."
+    )
+    missing: Literal["leave-out", "wrong"] = Field(
+        default="leave-out",
+        description="Traces of which a source has no record: `leave-out` (of all sources), or `wrong`: as a "
+        "trace without a verdict.",
+    )
+    neutral: o.NeutralRule = "good"
+    device: o.Device = "cpu"
+
+
+class ProcessBench(Benchmark):
+    """Find the first error: ProcessBench's F1 of scorers and judges, side by side, with intervals.
+
+    Sources are checkpoints, or files of step scores, of a judge's labels, or of published scores. Scores of
+    checkpoints are stored in DIR/scores and reused; a killed run resumes. The tables are printed;
+    DIR/processbench.json has every number and DIR/processbench.html the plots.
+
+    Example: `surefoot evaluate processbench mine=runs/prm judge=labels.jsonl --data gsm8k.json
+    --data math.json --out bench`
+    """
+
+    threshold: tuple[str, ...] = Field(
+        default=(),
+        description="`split` (fitted on the other half of the problems), a subset's name (fitted on it, "
+        "applied to all) or a number. By default `split`, `gsm8k` if it is there, and 0.5.",
+    )
+
+    def run(self) -> None:
+        """Evaluate, print and write the report."""
+        from surefoot.evaluation.benchmarks.processbench import (
+            evaluate_processbench,
+            processbench_cases,
+            write_processbench_report,
+        )
+        from surefoot.evaluation.splits import SPLIT, parse_rules
+        from surefoot.io import write_json
+
+        files, paths = named(self.sources), named(self.data)
+        default = [SPLIT, *(["gsm8k"] if "gsm8k" in paths else []), "0.5"]
+        rules = parse_rules(list(self.threshold) or default, list(paths))
+        subsets = {name: _read_processbench(path) for name, path in paths.items()}
+        items = [item for rows in subsets.values() for item in rows]
+        folder = self.folder()
+        systems = open_all(files, items, folder, reading=LabelRule(neutral=self.neutral), device=self.device)
+        result = evaluate_processbench(
+            processbench_cases(subsets),
+            systems,
+            rules=rules,
+            missing=self.missing,
+            draws=self.draws,
+            seed=self.seed,
+        )
+        inputs = {"sources": files, "data": paths, "neutral": self.neutral}
+        write_json(folder / "processbench.json", {"inputs": inputs, **result.to_json()})
+        write_processbench_report(result, folder / "processbench.html")
+        _print_processbench(result)
+
+
+class PRMBench(Benchmark):
+    """Flag wrong steps: PRMBench's PRMScore of scorers and judges, side by side, with intervals.
+
+    Scores of checkpoints are stored in DIR/scores and reused; a killed run resumes. The tables are printed;
+    DIR/prmbench.json has every number and DIR/prmbench.html the plots. PRMBench does not count traces without
+    a verdict.
+
+    Example: `surefoot evaluate prmbench mine=runs/prm --data prmbench.jsonl --out bench`
+    """
+
+    threshold: tuple[str, ...] = Field(
+        default=("0.5", "split"),
+        description="A number (a step above it is valid; 0.5 is the published one), or `split` (fitted "
+        "on the other half of the problems).",
+    )
+    redundancy: Annotated[tuple[str, ...], o.INPUT] = Field(
+        default=(),
+        description="NAME=FILE of redundancy scores of the source NAME, for the classes of simplicity.",
+    )
+    redundancy_threshold: float = Field(default=0.15, description="A step with more redundancy is flagged.")
+
+    def run(self) -> None:
+        """Evaluate, print and write the report."""
+        from surefoot.evaluation.benchmarks.prmbench import (
+            evaluate_prmbench,
+            prmbench_cases,
+            write_prmbench_report,
+        )
+        from surefoot.evaluation.splits import parse_rules
+        from surefoot.io import write_json
+
+        files, paths, redundancy = named(self.sources), named(self.data), named(self.redundancy)
+        rules = parse_rules(list(self.threshold), [])
+        cases = prmbench_cases([item for path in paths.values() for item in _read_prmbench(path)])
+        items = [case.item for case in cases.cases]
+        folder = self.folder()
+        systems = open_all(files, items, folder, reading=LabelRule(neutral=self.neutral), device=self.device)
+        result = evaluate_prmbench(
+            cases,
+            systems,
+            redundancy={system.name: system for system in open_all(redundancy, items, folder)},
+            redundancy_threshold=self.redundancy_threshold,
+            rules=rules,
+            missing=self.missing,
+            draws=self.draws,
+            seed=self.seed,
+        )
+        inputs = {"sources": files, "data": paths, "redundancy": redundancy, "neutral": self.neutral}
+        write_json(folder / "prmbench.json", {"inputs": inputs, **result.to_json()})
+        write_prmbench_report(result, folder / "prmbench.html")
+        _print_prmbench(result)
+
+
+def _read_processbench(path: str) -> list[LabelledTrace]:
+    from surefoot.formats import read_processbench
+    from surefoot.io import ReadReport
+
+    report = ReadReport()
+    items = list(read_processbench(path, report=report))
+    if report.bad_count:
+        typer.echo(report.summary(), err=True)
+    return items
+
+
+def _print_processbench(found: ProcessBenchEvaluation) -> None:
+
+    show_records(found.systems)
+    left_out = f", {found.left_out} left out: no record of every source" if found.left_out else ""
+    show(
+        f"ProcessBench F1 with 95 % interval; {found.traces} traces, {found.problems} problems{left_out}",
+        ("source", "threshold", *found.subsets, "mean", "less the first", "unparsed"),
+        [
+            [
+                s.system,
+                rule_text(s.rule, s.thresholds),
+                *(f"{part.f1:.1%}{'*' if name == s.seen else ''}" for name, part in s.subsets.items()),
+                s.average_f1,
+                "" if s.difference is None else f"{s.difference:+.1%}",
+                sum(part.unparsed for part in s.subsets.values()),
+            ]
+            for s in found.scores
+        ],
+    )
+    if any(s.seen for s in found.scores):
+        typer.echo("* the threshold was fitted on this very subset: optimistic")
+
+
+def _read_prmbench(path: str) -> list[LabelledTrace]:
+    """Rows and controls; what is skipped is said once."""
+    from surefoot.formats import read_prmbench, read_prmbench_controls
+    from surefoot.io import ReadReport
+
+    report, controls = ReadReport(), ReadReport()
+    items = [*read_prmbench(path, report=report), *read_prmbench_controls(path, report=controls)]
+    for kind, counted in (("", report), ("controls of ", controls)):
+        if counted.bad_count > (0 if counted is report else report.bad_count):
+            typer.echo(kind + counted.summary(), err=True)
+    return items
+
+
+def _print_prmbench(found: PRMBenchEvaluation) -> None:
+    from surefoot.evaluation.benchmarks.prmbench import GROUPS
+
+    show_records(found.systems)
+    aside = "".join(
+        f", {count} {why}"
+        for count, why in (
+            (found.left_out, "left out: no record of every source"),
+            (found.repeated, "repeated rows left out"),
+        )
+        if count
+    )
+    show(
+        f"PRMScore with 95 % interval; {found.traces} traces, {found.controls} controls{aside}",
+        ("source", "threshold", "all", *GROUPS, "valid kept", "wrong flagged", "unparsed"),
+        [
+            [
+                s.system,
+                rule_text(s.rule, s.thresholds),
+                s.flags.total.score,
+                *s.flags.groups.values(),
+                s.flags.accuracy_good,
+                s.flags.accuracy_bad,
+                s.flags.unparsed,
+            ]
+            for s in found.scores
+        ],
+    )
+    short = {kind: code for group in GROUPS.values() for kind, code in group.items()}
+    show(
+        "PRMScore by class (MS: F1 alone)",
+        ("source", "threshold", *short.values()),
+        [[s.system, s.rule, *(s.flags.classes[kind].score.value for kind in short)] for s in found.scores],
+    )
