@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from openai_server import Reply, chat, serve
 from typer.testing import CliRunner
 
-from surefoot.cli.label.judge import judge
+from surefoot.cli.label.models import Judge
+from surefoot.cli.settings import add
 from surefoot.errors import LabelError, PolicyError
 from surefoot.io import read_records, write_records
 from surefoot.labelling.judge import (
@@ -609,7 +610,7 @@ def same_times(monkeypatch):
 
 
 app = typer.Typer()
-app.command("judge")(judge)
+add(app, "judge", Judge)
 
 
 @app.callback()

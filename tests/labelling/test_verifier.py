@@ -8,7 +8,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from surefoot.cli.label.verify import verify
+from surefoot.cli.label.rules import Verify
+from surefoot.cli.settings import add
 from surefoot.errors import LabelError, RecordError
 from surefoot.io import read_records, write_records
 from surefoot.lab.world import ExactLabeller, LabVerifier, generate_problems, parse_problem, worked_solution
@@ -97,7 +98,7 @@ def test_lab_verifier_agrees_with_the_exact_labeller():
 
 def run(*words):
     app = typer.Typer()
-    app.command()(verify)
+    add(app, "verify", Verify)
     return CliRunner().invoke(app, [*map(str, words)])
 
 

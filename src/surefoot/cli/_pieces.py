@@ -6,26 +6,18 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
 
 from surefoot.cli._shared import stages
+from surefoot.cli.options import BudgetSettings
 from surefoot.errors import RecordError
 from surefoot.records import Record, content_id
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What a command may spend, in all its starts (tokens) and in this one (minutes); ``None`` = no bound."""
-
-    tokens: int | None = None
-    minutes: float | None = None
 
 
 def in_pieces(
@@ -38,7 +30,7 @@ def in_pieces(
     command: str,
     config: Mapping[str, Any],
     inputs: Mapping[str, Path],
-    budget: Budget | None = None,
+    budget: BudgetSettings | None = None,
     cost: Callable[[Sequence[R]], int] = lambda _: 0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> int:
@@ -58,7 +50,7 @@ def in_pieces(
     if out != "-" and not out.endswith(ENDINGS):
         raise RecordError(f"--out {out}: unknown ending; choose {', '.join(ENDINGS)}, or - for a pipe")
     pieces = [items[start : start + size] for start in range(0, len(items), size)]
-    account = _Account(budget or Budget())
+    account = _Account(budget or BudgetSettings())
     with nullcontext(progress) if progress else stages() as progress:
         if out == "-":
             written = 0
@@ -91,7 +83,7 @@ def in_pieces(
                 len(pieces) - len(missing),
                 len(pieces),
                 len(items),
-                "raise the budget and start again to go on",
+                "raise the budget and start the same command again to resume",
             )
             return written
         shutil.rmtree(folder / "shards")  # first: shards without a manifest would be refused after a kill
@@ -107,7 +99,7 @@ def file_inputs(**paths: str | None) -> dict[str, Path]:
 class _Account:
     """What was spent, and whether one more piece like those so far fits into the budget."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: BudgetSettings) -> None:
         self._budget = budget
         self._tokens, self._pieces = 0, 0
         self._started, self._pieces_now = time.monotonic(), 0

@@ -22,17 +22,19 @@ class TreeSettings:
     """Constants of the search; the defaults are the paper's (section 4 and appendix A)."""
 
     rollouts: int = 8
-    """k: rollouts from each probed prefix."""
+    """Rollouts from each probed prefix."""
     alpha: float = 0.5
+    """Q(s, r) = alpha^(1 - MC(s)) · beta^(tokens of r / length): high values and short rollouts first."""
     beta: float = 0.9
+    """See alpha."""
     length: int = 500
-    """L, in tokens. Q(s, r) = alpha^(1 - MC(s)) * beta^(len(r) / L): high values and short rollouts first."""
+    """See alpha; in tokens."""
     c_puct: float = 0.125
-    """U(s) = c_puct * sqrt(sum of N) / (1 + N(s)): states that were selected less often first."""
+    """U(s) = c_puct · sqrt(sum of N) / (1 + N(s)): states that were selected less often first."""
     search_limit: int = 100
-    """Selections per problem."""
+    """Wrong solutions searched per problem."""
     pieces: int = 16
-    """A solution of more steps is probed at the ends of this many pieces of equal length only."""
+    """A solution of more steps is probed only at the ends of this many pieces of equal length."""
 
     def __post_init__(self) -> None:
         if min(self.rollouts, self.length, self.pieces) < 1 or self.search_limit < 0 or self.c_puct < 0:

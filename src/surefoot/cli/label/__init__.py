@@ -1,31 +1,21 @@
-"""``surefoot label``: ways to label steps, one file each."""
+"""``surefoot label``: ways to label steps."""
 
 from __future__ import annotations
 
 import typer
 
-from surefoot.cli.label.advantage import advantage
-from surefoot.cli.label.consensus import consensus
-from surefoot.cli.label.critiques import critiques
-from surefoot.cli.label.expert import expert
-from surefoot.cli.label.judge import judge
-from surefoot.cli.label.monte_carlo import monte_carlo
-from surefoot.cli.label.tree import tree
-from surefoot.cli.label.verify import verify
+from surefoot.cli.label.models import Critiques, Judge
+from surefoot.cli.label.rollouts import MonteCarlo, Tree
+from surefoot.cli.label.rules import Advantage, Consensus, Expert, Verify
+from surefoot.cli.settings import add
 
 app = typer.Typer(help="Label the steps of traces.", no_args_is_help=True)
 
-
-@app.callback()
-def label() -> None:
-    """Label the steps of traces."""
-
-
-app.command("mc")(monte_carlo)
-app.command("tree")(tree)
-app.command("judge")(judge)
-app.command("verify")(verify)
-app.command("expert")(expert)
-app.command("consensus")(consensus)
-app.command("advantage")(advantage)
-app.command("critiques")(critiques)
+add(app, "mc", MonteCarlo)
+add(app, "tree", Tree)
+add(app, "judge", Judge)
+add(app, "verify", Verify)
+add(app, "expert", Expert)
+add(app, "consensus", Consensus)
+add(app, "advantage", Advantage)
+add(app, "critiques", Critiques)

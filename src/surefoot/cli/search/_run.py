@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from surefoot.cli._pieces import Budget, file_inputs, in_pieces
+from surefoot.cli._pieces import file_inputs, in_pieces
 from surefoot.cli._shared import checked_options, grader, read_all, stages
+from surefoot.cli.options import BudgetSettings
 from surefoot.cli.search._options import FileOptions, PolicyOptions, PrmOptions
 from surefoot.cli.search._summary import Summary
 from surefoot.cli.search._trees import kept_trees
@@ -101,7 +102,7 @@ def search_file(
             command=command,
             config=config,
             inputs=inputs,
-            budget=Budget(tokens=files.token_budget, minutes=files.time_budget),
+            budget=BudgetSettings(tokens=files.token_budget, minutes=files.time_budget),
             cost=lambda results: sum(result.usage.tokens for result in results),
             progress=bar.pieces,
         )

@@ -1,0 +1,123 @@
+"""What every labelling command does around its labeller: pieces, budget, summary of the costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from surefoot.cli import options as o
+from surefoot.cli.settings import Command
+from surefoot.errors import PolicyError
+from surefoot.records import StepLabel, Usage
+
+if TYPE_CHECKING:
+    from surefoot.protocols import Labeller, ProblemTrace
+
+
+class LabelCommand(Command):
+    """Traces, their problems, and a file for what is written of them."""
+
+    traces: o.TracesArgument
+    problems: o.Problems
+    out: o.Out = "-"
+
+    def items(self) -> list[ProblemTrace]:
+        """Traces with their problems; what cannot be used is counted on standard error."""
+        from surefoot.cli._shared import pair, read_all
+        from surefoot.records import Problem, Trace
+
+        return pair(read_all(self.problems, Problem), read_all(self.traces, Trace))
+
+    def write_labels(
+        self,
+        command: str,
+        labeller: Labeller,
+        items: Sequence[ProblemTrace],
+        *,
+        size: int = 50,
+        budget: o.BudgetSettings | None = None,
+        config: dict[str, Any] | None = None,
+        **inputs: str,
+    ) -> None:
+        """Label ``items``, ``size`` traces at a time; reports at the end what it cost.
+
+        Raises ``PolicyError`` when every request of a piece failed, as when the server is down: finished
+        pieces are kept, and the same command resumes.
+        """
+        import asyncio
+
+        from surefoot.cli._pieces import file_inputs, in_pieces
+
+        tally = Tally()
+
+        def work(piece: Sequence[ProblemTrace]) -> list[StepLabel]:
+            labels = [label for of_trace in asyncio.run(labeller.label(piece)) for label in of_trace]
+            tally.add(labels)
+            tried = [label for label in labels if label.evidence.usage.calls]
+            # an unusable reply has cost tokens; a request that failed has not
+            if tried and all(label.value is None and not label.evidence.usage.tokens for label in tried):
+                raise all_failed(tried[-1].reason)
+            return labels
+
+        in_pieces(
+            self.out,
+            StepLabel,
+            items,
+            work,
+            size=size,
+            command=command,
+            config=self.resolved() | (config or {}),
+            inputs=file_inputs(problems=self.problems, traces=self.traces, **inputs),
+            budget=budget,
+            cost=spent_tokens,
+        )
+        typer.echo(tally.summary(), err=True)
+
+
+def all_failed(reason: str | None) -> PolicyError:
+    """The error of a piece of work of which no request succeeded."""
+    return PolicyError(
+        f"no request of this piece succeeded, the last with: {reason}; fix that and start the same command "
+        "again, finished pieces are kept"
+    )
+
+
+def with_answer(items: list[ProblemTrace]) -> list[ProblemTrace]:
+    """Items whose problem has a reference answer; the others are counted on standard error."""
+    known = [item for item in items if item.problem.answer is not None]
+    if len(known) < len(items):
+        typer.echo(f"{len(items) - len(known)} traces skipped: their problem has no 'answer'", err=True)
+    return known
+
+
+def spent_tokens(labels: Sequence[StepLabel]) -> int:
+    """Tokens that these labels cost: read and written by the policy, and by a judge."""
+    return sum((label.evidence.usage for label in labels), Usage()).tokens
+
+
+class Tally:
+    """Labels written, those without a value by reason, and their cost."""
+
+    def __init__(self) -> None:
+        self.labels, self.tokens = 0, 0
+        self.unknown: Counter[str] = Counter()
+
+    def add(self, labels: Sequence[StepLabel]) -> None:
+        """Count these too."""
+        self.labels += len(labels)
+        self.tokens += spent_tokens(labels)
+        self.unknown.update(label.reason or "" for label in labels if label.value is None)
+
+    def summary(self) -> str:
+        """Lines for standard error."""
+        lines = [
+            f"{self.labels} labels written, {self.unknown.total()} of them without a value; "
+            f"{self.tokens} tokens"
+        ]
+        lines += [f"  {count} without a value: {reason}" for reason, count in self.unknown.most_common(5)]
+        if len(self.unknown) > 5:
+            lines.append(f"  {len(self.unknown) - 5} other reasons, see 'reason' in the labels")
+        return "\n".join(lines)

@@ -1,0 +1,172 @@
+"""``surefoot label judge`` and ``surefoot label critiques``: what language models write about steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+import typer
+from pydantic import Field, model_validator
+
+from surefoot.cli import options as o
+from surefoot.cli.label.command import LabelCommand, all_failed, with_answer
+from surefoot.cli.settings import Flag, Group
+from surefoot.labelling.judge_prompt import JudgeMode
+from surefoot.protocols import Sampling
+
+if TYPE_CHECKING:
+    from surefoot.labelling.judge_prompt import JudgePrompt
+    from surefoot.protocols import ProblemTrace
+    from surefoot.training.critiques import TraceCritiques
+
+
+class CriticSettings(o.PolicySettings):
+    """The language model that is asked."""
+
+    name: Annotated[str, Flag(name="--policy")] = Field(
+        description="The language model: a checkpoint directory, a hub name, or the server's name of it."
+    )
+    batch_size: Annotated[int, Flag(transient=True)] = Field(
+        default=16, ge=1, description="Samples decoded together in this process."
+    )
+
+
+class Judge(LabelCommand):
+    """Label steps by asking a language model for a critique (LLM as a judge).
+
+    The labels say whether a step is correct (+1), neutral (0) or wrong (-1). Replies that are refused, cut
+    off or not in the requested form are counted and give no label.
+
+    Example: `surefoot label judge traces.jsonl --problems problems.jsonl --policy Qwen/Qwen3-8B
+    --base-url http://localhost:8000/v1 --out labels.jsonl`
+    """
+
+    policy: CriticSettings
+    mode: JudgeMode = Field(
+        default="per-step", description="Ask for a verdict on each step, or for the first error alone."
+    )
+    votes: Annotated[int, Flag(short="-k")] = Field(default=1, ge=1, description="Replies per trace.")
+    rules: Annotated[Path | None, o.INPUT] = Field(
+        default=None, description="Text file: a policy or specification to judge by."
+    )
+    show_answer: bool = Field(default=False, description="Show the judge the problem's reference answer.")
+    structured: bool | None = Field(
+        default=None, description="Hold the server to a JSON schema; by default with `--base-url`."
+    )
+    temperature: float | None = Field(
+        default=None, ge=0, description="0 is greedy; by default 0 for one vote and 1 for several."
+    )
+    sampling: Annotated[Sampling, Group(omit=("temperature", "stop"))] = Sampling(max_tokens=2048)
+    seed: o.Seed = 0
+    budget: Annotated[o.BudgetSettings, Group(transient=("*",))] = o.BudgetSettings()
+    device: o.Device = "cpu"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.structured and self.policy.base_url is None:
+            raise ValueError(
+                "'structured' needs 'base_url': nothing in this process holds a model to a schema"
+            )
+        return self
+
+    def run(self) -> None:
+        """Ask, and write labels."""
+        from dataclasses import replace
+
+        from surefoot.labelling.judge import JudgeLabeller, structured_output
+
+        served = self.policy.base_url is not None
+        structured = served if self.structured is None else self.structured
+        prompt = self._prompt(structured=structured)
+        temperature = float(self.votes > 1) if self.temperature is None else self.temperature
+        items = self.items()
+        body = structured_output(prompt.mode) if structured else None
+        labeller = JudgeLabeller(
+            policy=self.policy.open(chat=True, device=self.device, extra_body=body),
+            prompt=prompt,
+            votes=self.votes,
+            sampling=replace(self.sampling, temperature=temperature),
+            seed=self.seed,
+        )
+        try:
+            self.write_labels(
+                "label judge",
+                labeller,
+                with_answer(items) if self.show_answer else items,
+                config={"prompt": prompt.version},
+                budget=self.budget,
+            )
+        finally:
+            for reason, count in labeller.failures.most_common():
+                typer.echo(f"{count} votes not counted: {reason}", err=True)
+
+    def _prompt(self, *, structured: bool) -> JudgePrompt:
+        from surefoot.errors import LabelError
+        from surefoot.labelling.judge_prompt import JudgePrompt
+
+        try:
+            rules = self.rules.read_text(encoding="utf-8") if self.rules is not None else None
+        except UnicodeDecodeError as error:
+            raise LabelError(f"--rules {self.rules} is no UTF-8 text: {error}") from error
+        return JudgePrompt(mode=self.mode, rules=rules, show_answer=self.show_answer, structured=structured)
+
+
+class Critiques(LabelCommand):
+    """Let a language model criticise each step of traces, to train a verifier (`surefoot train verifier`).
+
+    Critiques are written as they come. Which of them can be read and agree with labels is decided when a
+    verifier is trained. If the command is stopped, the same command resumes.
+
+    Example: `surefoot label critiques traces.jsonl --problems problems.jsonl --policy Qwen/QwQ-32B
+    --base-url http://localhost:8000/v1 --out critiques.jsonl`
+    """
+
+    policy: CriticSettings
+    format: o.VerifierFormatFile = None
+    chains: Annotated[int, Flag(short="-k")] = Field(default=4, ge=1, description="Critiques per trace.")
+    sampling: Annotated[Sampling, Group(omit=("stop",))] = Sampling(temperature=0.1, max_tokens=4096)
+    seed: o.Seed = 0
+    budget: Annotated[o.BudgetSettings, Group(transient=("*",))] = o.BudgetSettings()
+    device: o.Device = "cpu"
+
+    def run(self) -> None:
+        """Ask, and write critiques."""
+        import asyncio
+
+        from surefoot.cli._pieces import file_inputs, in_pieces
+        from surefoot.training.critiques import TraceCritiques, sample_critiques
+
+        form = o.verifier_format(self.format)
+        policy = self.policy.open(chat=form.chat, device=self.device)
+        missing = 0
+
+        def work(piece: Sequence[ProblemTrace]) -> list[TraceCritiques]:
+            nonlocal missing
+            critiques = asyncio.run(
+                sample_critiques(
+                    policy, piece, form, chains=self.chains, sampling=self.sampling, seed=self.seed
+                )
+            )
+            missing += sum(self.chains - len(record.texts) for record in critiques)
+            if not any(record.texts for record in critiques):
+                raise all_failed(critiques[-1].error)
+            return critiques
+
+        items = self.items()
+        readable = [item for item in items if item.trace.text is not None]
+        if chats := len(items) - len(readable):
+            typer.echo(f"{chats} traces skipped: a verifier reads text, not messages", err=True)
+        written = in_pieces(
+            self.out,
+            TraceCritiques,
+            readable,
+            work,
+            size=50,
+            command="label critiques",
+            config=self.resolved() | {"format": form.model_dump()},
+            inputs=file_inputs(problems=self.problems, traces=self.traces),
+            budget=self.budget,
+            cost=lambda records: sum(record.usage.tokens for record in records),
+        )
+        typer.echo(f"critiques of {written} traces written; {missing} failed (see 'error')", err=True)

@@ -1,0 +1,271 @@
+"""``surefoot label mc`` and ``surefoot label tree``: labels from rollouts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from pydantic import Field
+
+from surefoot.cli import options as o
+from surefoot.cli.label.command import LabelCommand, with_answer
+from surefoot.cli.settings import Command, Flag, Group
+from surefoot.labelling.monte_carlo import Order, OwnOutcome
+from surefoot.labelling.omegaprm_tree import TreeSettings
+from surefoot.policies.prompts import PromptFormat
+from surefoot.protocols import Sampling
+from surefoot.records import Record, StepLabel, StepPair, Trace, Usage
+
+if TYPE_CHECKING:
+    from surefoot.answers import Grader
+    from surefoot.labelling.monte_carlo import MonteCarloLabeller
+    from surefoot.labelling.omegaprm import OmegaPRMLabeller
+    from surefoot.labelling.omegaprm_tree import ProblemTree
+    from surefoot.labelling.stopping import StoppingRule
+    from surefoot.protocols import Policy
+    from surefoot.records import Problem
+
+
+class RolloutSettings(Command):
+    """Who completes prefixes, how, and at what cost."""
+
+    policy: o.PolicySettings = o.PolicySettings()
+    prompt: PromptFormat = PromptFormat()
+    sampling: Sampling = Sampling()
+    grading: o.GradingSettings = o.GradingSettings()
+    device: o.Device = "cpu"
+    seed: o.Seed = 0
+    budget: Annotated[o.BudgetSettings, Group(transient=("*",))] = o.BudgetSettings()
+    dry_run: Annotated[bool, Flag(transient=True)] = Field(
+        default=False, description="Predict labels and tokens from the traces, spend nothing."
+    )
+
+    def open_policy(self) -> Policy:
+        """Who completes."""
+        return self.policy.open(chat=self.prompt.chat, device=self.device)
+
+
+class EstimateSettings(o.Settings):
+    """How many rollouts a prefix gets, and what they mean."""
+
+    kind: Annotated[Literal["soft", "hard", "sequential"], Flag(name="--estimate")] = Field(
+        default="soft",
+        description="soft: the share that succeeded. hard: whether any did. sequential: a test that ends "
+        "when it is sure.",
+    )
+    rollouts: Annotated[int, Flag(short="-k")] = Field(
+        default=8, ge=1, description="Completions per prefix; at most, if sequential."
+    )
+    first: int = Field(default=2, ge=1, description="Hard: completions in the first batch of a prefix.")
+    p_bad: float = Field(default=0.05, description="Sequential: a prefix of at most this value is bad.")
+    p_good: float = Field(default=0.4, description="Sequential: a prefix of at least this value is good.")
+    error_rate: float = Field(default=0.05, description="Sequential: chance of a wrong decision, either way.")
+
+    def rule(self) -> StoppingRule:
+        """The stopping rule. Raises ``LabelError``."""
+        from surefoot.labelling.stopping import HardEstimate, SequentialTest, SoftEstimate
+
+        if self.kind == "soft":
+            return SoftEstimate(rollouts=self.rollouts)
+        if self.kind == "hard":
+            return HardEstimate(rollouts=self.rollouts, first=self.first)
+        return SequentialTest(
+            p_bad=self.p_bad,
+            p_good=self.p_good,
+            false_good=self.error_rate,
+            false_bad=self.error_rate,
+            max_rollouts=self.rollouts,
+        )
+
+
+class MonteCarlo(RolloutSettings, LabelCommand):
+    """Label steps by Monte Carlo rollouts from their prefixes (Math-Shepherd; binary search of OmegaPRM).
+
+    The labels are values (chance of the correct answer from here), with successes and trials as evidence.
+    Traces whose problem has no `answer` are counted and left out. `--dry-run` predicts the cost. If the
+    command is stopped, the same command resumes.
+
+    Example: `surefoot label mc traces.jsonl --problems problems.jsonl --rollouts 8 --max-tokens 96
+    --out labels.jsonl`
+
+    Example: `surefoot label mc traces.jsonl --problems problems.jsonl --estimate hard --order until-error
+    --token-budget 5000000 --out labels.jsonl`
+    """
+
+    estimate: EstimateSettings = EstimateSettings()
+    order: Order = Field(
+        default="every",
+        description="Prefixes to roll out: every, those up to the first error, or a binary search for it.",
+    )
+    after_error: Literal["unlabelled", "wrong"] = Field(
+        default="unlabelled", description="Label of steps after the first error: none, or 0 (`wrong`)."
+    )
+    own_outcome: OwnOutcome = Field(
+        default="same-policy",
+        description="Count a trace's outcome as a rollout of its prefixes: if the policy wrote it, always or "
+        "never.",
+    )
+
+    def run(self) -> None:
+        """Label, or predict."""
+        from surefoot.labelling.dry_run import predict
+
+        items = with_answer(self.items())
+        if self.dry_run:
+            typer.echo(predict(items, self._labeller, prompt=self.prompt, seed=self.seed).summary())
+            return
+        policy = self.open_policy()
+        with self.grading.open() as grader:
+            self.write_labels("label mc", self._labeller(policy, grader), items, budget=self.budget)
+
+    def _labeller(self, policy: Policy, grader: Grader) -> MonteCarloLabeller:
+        from surefoot.labelling.monte_carlo import MonteCarloLabeller
+
+        return MonteCarloLabeller(
+            policy=policy,
+            grader=grader,
+            prompt=self.prompt,
+            rule=self.estimate.rule(),
+            order=self.order,
+            after_error=self.after_error,
+            own_outcome=self.own_outcome,
+            sampling=self.sampling,
+            seed=self.seed,
+        )
+
+
+class GrownTree(Record):
+    """What the search of one problem yields: a line of ``trees.jsonl``."""
+
+    problem_id: str
+    traces: tuple[Trace, ...]
+    labels: tuple[StepLabel, ...]
+    pairs: tuple[StepPair, ...]
+    selections: int
+    reason: str | None
+    """Why nothing was searched."""
+    usage: Usage
+
+
+class Tree(RolloutSettings):
+    """Grow a tree of solutions for each problem and label its steps (OmegaPRM, arXiv 2406.06592).
+
+    Writes `traces.jsonl` (the solutions), `labels.jsonl` (values; each distinct step once), `pairs.jsonl`
+    (rival steps after one prefix, for pairwise training) and `trees.jsonl` (all of it, one tree per line)
+    into the directory. Problems whose rollouts are all correct, or all wrong, are counted and not searched.
+    If the command is stopped, the same command resumes.
+
+    Example: `surefoot label tree problems.jsonl --search-limit 20 --max-tokens 96 --extract phrase
+    --equality exact --out trees/`
+    """
+
+    problems: Annotated[str, Flag(argument=True, transient=True)] = Field(
+        description="File of problem records with `answer`, or `-` for standard input."
+    )
+    out: o.OutDirectory = Field(description="Directory for traces, labels and pairs.")
+    traces: Annotated[str | None, o.INPUT] = Field(
+        default=None, description="File of traces of the same policy that seed the trees."
+    )
+    estimate: Literal["soft", "hard"] = Field(
+        default="soft",
+        description="soft: the share of correct rollouts, for probed prefixes. hard: whether any solution "
+        "through here is correct; labels more steps.",
+    )
+    tree: Annotated[TreeSettings, Group(names={"rollouts": "--rollouts -k"})] = TreeSettings()
+    segment: o.Segment = "line"
+
+    def run(self) -> None:
+        """Grow trees, or predict the cost."""
+        import asyncio
+
+        from surefoot.cli._pieces import file_inputs, in_pieces
+        from surefoot.cli._shared import pair, read_all
+        from surefoot.errors import LabelError
+        from surefoot.labelling.dry_run import predict
+        from surefoot.records import Problem
+
+        problems = read_all(self.problems, Problem)
+        answered = [problem for problem in problems if problem.answer is not None]
+        if len(answered) < len(problems):
+            typer.echo(f"{len(problems) - len(answered)} problems skipped: they have no 'answer'", err=True)
+        items = pair(answered, read_all(self.traces, Trace)) if self.traces is not None else []
+        if self.dry_run:
+            if not items:
+                raise LabelError(
+                    "--dry-run reads lengths and success rates from traces; give some with --traces"
+                )
+            typer.echo(predict(items, self._labeller, prompt=self.prompt, seed=self.seed).summary())
+            return
+        policy = self.open_policy()
+        seeds: dict[str, list[Trace]] = {}
+        for item in items:
+            seeds.setdefault(item.problem.id, []).append(item.trace)
+        self.out.mkdir(parents=True, exist_ok=True)
+        with self.grading.open() as grader:
+            labeller = self._labeller(policy, grader)
+
+            def work(piece: Sequence[Problem]) -> list[GrownTree]:
+                return [_grown(labeller, grown) for grown in asyncio.run(labeller.grow(piece, seeds))]
+
+            in_pieces(
+                str(self.out / "trees.jsonl"),
+                GrownTree,
+                answered,
+                work,
+                size=20,
+                command="label tree",
+                config=self.resolved(),
+                inputs=file_inputs(problems=self.problems, traces=self.traces),
+                budget=self.budget,
+                cost=lambda grown: sum(tree.usage.tokens for tree in grown),
+            )
+        _split(self.out)
+
+    def _labeller(self, policy: Policy, grader: Grader) -> OmegaPRMLabeller:
+        from surefoot.labelling.omegaprm import OmegaPRMLabeller
+        from surefoot.segment import segmenter
+
+        return OmegaPRMLabeller(
+            policy=policy,
+            grader=grader,
+            segmenter=segmenter(self.segment),
+            prompt=self.prompt,
+            settings=self.tree,
+            estimate=self.estimate,
+            sampling=self.sampling,
+            seed=self.seed,
+        )
+
+
+def _grown(labeller: OmegaPRMLabeller, grown: ProblemTree) -> GrownTree:
+    labelled = labeller.labelled_traces(grown)
+    return GrownTree(
+        problem_id=grown.problem.id,
+        traces=tuple(item.trace for item in labelled),
+        labels=tuple(label for item in labelled for label in item.labels),
+        pairs=tuple(labeller.pairs(grown)),
+        selections=len(grown.selected),
+        reason=grown.reason,
+        usage=grown.usage,
+    )
+
+
+def _split(folder: Path) -> None:
+    """Write traces, labels and pairs of all trees into their files, and report the totals."""
+    from surefoot.io import read_records, write_records
+
+    trees = list(read_records(folder / "trees.jsonl", GrownTree))
+    write_records(folder / "traces.jsonl", (trace for grown in trees for trace in grown.traces), record=Trace)
+    labels = write_records(
+        folder / "labels.jsonl", (label for grown in trees for label in grown.labels), record=StepLabel
+    )
+    pairs = write_records(
+        folder / "pairs.jsonl", (pair for grown in trees for pair in grown.pairs), record=StepPair
+    )
+    spent = sum((grown.usage for grown in trees), Usage())
+    typer.echo(f"{len(trees)} trees, {labels} labels, {pairs} pairs, {spent.tokens} tokens", err=True)
+    for reason, count in Counter(grown.reason for grown in trees if grown.reason).most_common():
+        typer.echo(f"  {count} problems not searched: {reason}", err=True)

@@ -1,0 +1,264 @@
+"""``surefoot label verify``, ``expert``, ``consensus`` and ``advantage``: labels without a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import typer
+from pydantic import Field, model_validator
+
+from surefoot.cli import options as o
+from surefoot.cli.label.command import LabelCommand, Tally
+from surefoot.cli.settings import Command, Flag
+from surefoot.errors import LabelError
+from surefoot.labels import Neutral
+
+if TYPE_CHECKING:
+    from surefoot.labelling.consensus import ConsensusRule
+    from surefoot.labelling.expert import StepMatch
+    from surefoot.protocols import LabelledTrace
+    from surefoot.records import StepLabel
+
+
+class Verify(LabelCommand):
+    """Label steps by rule: equations that hold, the lab's exact checker, or a verifier of your own.
+
+    The labels are of kind correctness, with the verifier's reason as evidence. What a verifier cannot check
+    has no value, and a reason.
+
+    Example: `surefoot label verify traces.jsonl --problems problems.jsonl --verifier arithmetic -o l.jsonl`
+    """
+
+    verifier: tuple[str, ...] = Field(
+        min_length=1, description="`arithmetic`, `lab` or `module:Class`; the lowest verdict counts."
+    )
+
+    def run(self) -> None:
+        """Check every step."""
+        with o.open_verifiers(self.verifier) as labeller:
+            self.write_labels("label verify", labeller, self.items(), size=500)
+
+
+class Expert(LabelCommand):
+    """Label steps by agreement with an expert's step at the same point (imitation).
+
+    Steps shared with an expert are +1; the first that no expert took is unknown, or -1 on request; those
+    after it are unknown. Expert traces with a wrong outcome are not followed.
+
+    Example: `surefoot label expert traces.jsonl --problems problems.jsonl --expert solutions.jsonl
+    --match numbers --out labels.jsonl`
+    """
+
+    expert: Annotated[str, o.INPUT] = Field(
+        description="File of the experts' traces with steps; there can be several per problem."
+    )
+    match: Literal["exact", "numbers", "tolerance", "tool-call"] = Field(
+        default="exact",
+        description="When a step is an expert's: the same text, the same numbers, most of the same words, or "
+        "the same tool calls.",
+    )
+    tolerance: float | None = Field(
+        default=None,
+        description="Relative difference of numbers (numbers 1e-6, tool-call 1e-9), or share of words that "
+        "may differ (tolerance 0.2).",
+    )
+    disagreement: Literal["unknown", "wrong"] = Field(
+        default="unknown", description="What the first step that no expert took is."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.match == "exact" and self.tolerance is not None:
+            raise ValueError("'match' exact takes no --tolerance; choose numbers, tolerance or tool-call")
+        return self
+
+    def run(self) -> None:
+        """Compare every step."""
+        from surefoot.cli._shared import read_all
+        from surefoot.labelling.expert import ExpertLabeller, expert_traces
+        from surefoot.records import Trace
+
+        match = self._match()
+        experts, left_out = expert_traces(read_all(self.expert, Trace))
+        for reason, count in left_out.items():
+            typer.echo(f"{count} expert traces left out: {reason}", err=True)
+        labeller = ExpertLabeller(experts=experts, match=match, disagreement=self.disagreement)
+        self.write_labels("label expert", labeller, self.items(), expert=self.expert)
+
+    def _match(self) -> StepMatch[Any]:
+        from surefoot.labelling.expert import ExactText, SameNumbers, SameToolCalls, SimilarText
+
+        if self.match == "exact":
+            return ExactText()
+        rules: dict[str, type[SameNumbers | SimilarText | SameToolCalls]] = {
+            "numbers": SameNumbers,
+            "tolerance": SimilarText,
+            "tool-call": SameToolCalls,
+        }
+        rule = rules[self.match]
+        return rule() if self.tolerance is None else rule(tolerance=self.tolerance)
+
+
+class Consensus(Command):
+    """Keep what several sources of labels agree on, and count what they do not.
+
+    The default is the published filter (arXiv 2501.07301): a trace is kept if all sources have the same
+    first error, or none has an error. Labels of traces without any consensus are not written.
+
+    Example: `surefoot label consensus mc=mc.jsonl judge=judge.jsonl --traces traces.jsonl
+    --problems problems.jsonl --report report.json --out labels.jsonl`
+    """
+
+    sources: o.Sources = Field(description="`NAME=FILE` for each source of labels, two or more.")
+    traces: o.Traces
+    problems: o.Problems
+    out: o.Out = "-"
+    rule: Literal["first-error", "unanimous", "weighted"] = Field(
+        default="first-error",
+        description="first-error keeps or drops whole traces; unanimous and weighted decide on each step.",
+    )
+    weight: tuple[str, ...] = Field(
+        default=(), description="`NAME=NUMBER` for `--rule weighted`; 1 if not given."
+    )
+    margin: float | None = Field(
+        default=None, description="Least lead for `--rule weighted`, as a share of all weights; 0 = any."
+    )
+    good_above: float = Field(
+        default=0.0, description="A value label above this is good; 0 = any rollout succeeded."
+    )
+    neutral: Neutral = Field(
+        default="drop", description="What a label of 0 is: good, bad, or no vote (`drop`)."
+    )
+    report: Path | None = Field(default=None, description="JSON file for what was kept and dropped, and why.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.rule != "weighted" and (self.weight or self.margin is not None):
+            raise ValueError(f"'weight' and 'margin' belong to --rule weighted, not to --rule {self.rule}")
+        return self
+
+    def run(self) -> None:
+        """Combine, write and report."""
+        from surefoot.cli._shared import pair, read_all
+        from surefoot.io import write_json, write_records
+        from surefoot.labelling.consensus import combine_labels, rows_of
+        from surefoot.records import Problem, StepLabel, Trace
+
+        rule = self._rule()
+        files = _named(self.sources, "NAME=FILE")
+        items = pair(read_all(self.problems, Problem), read_all(self.traces, Trace))
+        rows = {}
+        for name, path in files.items():
+            rows[name], strays = rows_of(items, read_all(path, StepLabel))
+            if strays:
+                typer.echo(
+                    f"{strays} labels of {name} skipped: they are of no step of a usable trace", err=True
+                )
+        combined = combine_labels(items, rows, rule=rule, good_above=self.good_above, neutral=self.neutral)
+        kept = [labels for labels in combined.labels if any(label.value is not None for label in labels)]
+        write_records(
+            self.out if self.out == "-" else Path(self.out),
+            [label for labels in kept for label in labels],
+            record=StepLabel,
+        )
+        if self.report:
+            write_json(self.report, combined.report.as_json())
+        typer.echo(combined.report.summary(), err=True)
+
+    def _rule(self) -> ConsensusRule:
+        from surefoot.labelling.consensus import SameFirstError, Unanimous, Weighted
+
+        if self.rule == "weighted":
+            weights = {name: _number(name, text) for name, text in _named(self.weight, "NAME=NUMBER").items()}
+            return Weighted(weights=weights, margin=self.margin or 0.0)
+        return SameFirstError() if self.rule == "first-error" else Unanimous()
+
+
+class Advantage(LabelCommand):
+    """Label steps by advantage: the chance of success after a step less the chance before it.
+
+    A prover that takes the best of K samples costs nothing more: its values are 1 - (1 - value)^K (Setlur et
+    al., arXiv 2410.08146). Without `--start` the first step of a trace has no label. Do not give samples that
+    were chosen by outcome, since their success rate differs.
+
+    Example: `surefoot label advantage traces.jsonl --problems problems.jsonl --labels values.jsonl
+    --best-of 4 --start traces.jsonl --out advantages.jsonl`
+    """
+
+    labels: Annotated[str, o.INPUT] = Field(
+        description="File of value labels, by soft estimates (`surefoot label mc`)."
+    )
+    best_of: int = Field(
+        default=1, ge=1, description="Prover: the best of this many samples of the labels' policy."
+    )
+    start: Annotated[str | None, Flag(transient=True)] = Field(
+        default=None,
+        description="File of plain samples of that policy; a problem's success rate is the value "
+        "before the first step.",
+    )
+
+    def run(self) -> None:
+        """Subtract, and write."""
+        from surefoot.cli._pieces import file_inputs, in_pieces
+        from surefoot.cli._shared import labelled, read_all
+        from surefoot.labelling.advantage import advantage_labels, start_values
+        from surefoot.records import Problem, StepLabel, Trace
+
+        values = read_all(self.labels, StepLabel)
+        items = self._with_values(
+            labelled(read_all(self.problems, Problem), read_all(self.traces, Trace), values)
+        )
+        rates = start_values(read_all(self.start, Trace)) if self.start else {}
+        if self.start:
+            typer.echo(f"success rates of {len(rates)} problems from {self.start}", err=True)
+        tally = Tally()
+
+        def work(piece: Sequence[LabelledTrace]) -> list[StepLabel]:
+            made = advantage_labels(piece, start=rates, best_of=self.best_of)
+            labels = [label for of_trace in made for label in of_trace]
+            tally.add(labels)
+            return labels
+
+        in_pieces(
+            self.out,
+            StepLabel,
+            items,
+            work,
+            size=1000,
+            command="label advantage",
+            config=self.resolved() | {"rates": sorted(rates.items())},
+            inputs=file_inputs(problems=self.problems, traces=self.traces, labels=self.labels),
+        )
+        typer.echo(tally.summary(), err=True)
+
+    def _with_values(self, items: list[LabelledTrace]) -> list[LabelledTrace]:
+        """Items that have a value; the others are counted. Raises ``LabelError`` if none has."""
+        valued = [item for item in items if any(label.kind == "value" for label in item.labels)]
+        if not valued:
+            raise LabelError(
+                f"{self.labels}: no label of kind 'value' for these traces; make some with label mc"
+            )
+        if without := len(items) - len(valued):
+            typer.echo(f"{without} traces skipped: they have no label of kind 'value'", err=True)
+        return valued
+
+
+def _named(words: Sequence[str], form: str) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals and value):
+            raise LabelError(f"{word!r} is not of the form {form}")
+        if name in named:
+            raise LabelError(f"'{name}' occurs twice; every source needs its own name")
+        named[name] = value
+    return named
+
+
+def _number(source: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise LabelError(f"--weight {source}={text}: give a number") from None
