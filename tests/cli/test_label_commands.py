@@ -182,7 +182,7 @@ def test_a_token_budget_stops_cleanly_and_a_larger_one_goes_on(data, tmp_path):
         out = tmp_path / "l.jsonl"
         ended = good(*words(data, running.url, out, f"--token-budget={budget}"))
         assert "stopped by the budget after " in ended.err
-        assert "raise the budget and start again" in ended.err
+        assert "raise the budget and start the same command again" in ended.err
         part = read(out)
         assert 0 < len(part) < len(whole)
         assert sum((label.evidence.usage for label in part), Usage()).tokens <= budget
@@ -214,7 +214,7 @@ def test_a_dry_run_asks_nobody(data, tmp_path):
         ("--estimate=odd", "--estimate is 'odd'; choose soft, hard or sequential"),
         ("--after-error=odd", "--after-error is 'odd'; choose unlabelled or wrong"),
         ("--own-outcome=odd", "--own-outcome is 'odd'"),
-        ("--dialect=odd", "dialect='odd' is unknown"),
+        ("--dialect=odd", "--dialect is 'odd'; choose openai or vllm"),
     ],
 )
 def test_wrong_options_are_named(data, tmp_path, option, message):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from surefoot.cli.label.rules import Consensus
 from surefoot.cli.settings import add
-from surefoot.errors import LabelError
+from surefoot.errors import LabelError, SurefootError
 from surefoot.io import read_records, write_records
 from surefoot.labelling.consensus import (
     ConsensusLabeller,
@@ -353,12 +353,12 @@ def test_the_rules_of_the_command(run):
     ],
 )
 def test_the_command_refuses_what_it_does_not_know(run, options, message):
-    with pytest.raises(LabelError, match=message):
+    with pytest.raises(SurefootError, match=message):
         run(*options)
 
 
 def test_sources_need_different_names(run):
-    with pytest.raises(LabelError, match="'mc' is given twice"):
+    with pytest.raises(LabelError, match="'mc' occurs twice"):
         run(sources=("mc", "mc"))
     with pytest.raises(LabelError, match="at least two sources"):
         run(sources=("mc",))

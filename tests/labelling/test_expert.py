@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from surefoot.cli.label.rules import Expert
 from surefoot.cli.settings import add
-from surefoot.errors import LabelError
+from surefoot.errors import LabelError, SurefootError
 from surefoot.formats import read_gsm8k_solutions, read_processbench
 from surefoot.io import read_records, write_records
 from surefoot.labelling.expert import (
@@ -295,14 +295,14 @@ def test_the_command_labels_files_and_says_what_it_left_out(run):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--match", "near"], "--match is 'near'; choose exact, numbers, tolerance, tool-call"),
+        (["--match", "near"], "--match is 'near'; choose exact, numbers, tolerance or tool-call"),
         (["--tolerance", "0.1"], "--match exact takes no --tolerance"),
         (["--disagreement", "bad"], "--disagreement is 'bad'; choose unknown or wrong"),
         (["--match", "tool-call"], "choose exact, numbers or tolerance"),
     ],
 )
 def test_the_command_refuses_what_it_does_not_know(run, options, message):
-    with pytest.raises(LabelError, match=message):
+    with pytest.raises(SurefootError, match=message):
         run(*options)
 
 

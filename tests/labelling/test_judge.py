@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from surefoot.cli.label.models import Judge
 from surefoot.cli.settings import add
-from surefoot.errors import LabelError, PolicyError
+from surefoot.errors import LabelError, PolicyError, SurefootError
 from surefoot.io import read_records, write_records
 from surefoot.labelling.judge import (
     FirstErrorReply,
@@ -749,7 +749,7 @@ def test_other_rules_are_other_work(files):
 )
 def test_wrong_options_are_one_sentence(files, words, message):
     result = command(files, *words, ok=False)
-    assert isinstance(result.exception, LabelError)
+    assert isinstance(result.exception, SurefootError)
     assert message in str(result.exception)
 
 
