@@ -60,16 +60,16 @@ async def audit_policy(
     bootstrap draws. Raises ``PolicyError`` if all samples failed, ``LabelError`` if no answer could be
     graded.
     """
-    found = await sample_traces(
+    sampled = await sample_traces(
         policy, problems, n=n, seed=seed, segmenter=segmenter, grader=grader, prompt=prompt, sampling=sampling
     )
     groups = [
         [ProblemTrace(problem=problem, trace=trace) for trace in traces if trace.text or not trace.error]
-        for problem, traces in zip(problems, found, strict=True)
+        for problem, traces in zip(problems, sampled, strict=True)
     ]
     items = [item for group in groups for item in group]
     if not items:
-        errors = {trace.error for traces in found for trace in traces if trace.error}
+        errors = {trace.error for traces in sampled for trace in traces if trace.error}
         raise PolicyError(
             f"all samples of {len(problems)} held-out problems failed: {'; '.join(sorted(errors))}"
         )
@@ -91,7 +91,7 @@ async def audit_policy(
         ungraded=len(items) - sum(map(len, graded)),
         unscored=scored.unscored,
         unjudged=judged.unjudged,
-        usage=sum((t.usage for traces in found for t in traces), Usage()) + scored.usage + judged.usage,
+        usage=sum((t.usage for traces in sampled for t in traces), Usage()) + scored.usage + judged.usage,
     )
     return PolicyAudit(row, [item.trace for item in items])
 
@@ -106,13 +106,13 @@ def shape_of(traces: Sequence[Trace]) -> Shape:
         return Shape()
     empty = repeated = 0
     for trace in traces:
-        seen: set[str] = set()
+        earlier: set[str] = set()
         for index in range(len(trace.steps)):
             words = " ".join(trace.step_text(index).split())
             blank = not any(character.isalnum() for character in words)
             empty += blank
-            repeated += words in seen and not blank
-            seen.add(words)
+            repeated += words in earlier and not blank
+            earlier.add(words)
     steps = sum(len(trace.steps) for trace in traces)
     return Shape(
         traces=len(traces),
@@ -153,7 +153,7 @@ async def _scored(
         score = reduce_scores(record.scores, how)
         if score is not None:
             values.setdefault(item.problem.id, []).append(score)
-    means = [float(np.mean(found)) for found in values.values()]
+    means = [float(np.mean(of_problem)) for of_problem in values.values()]
     return _Scored(
         mean=bootstrap_mean(means, draws=_DRAWS, rng=np.random.default_rng(seed)) if means else None,
         unscored=len(items) - sum(map(len, values.values())),
@@ -177,11 +177,11 @@ async def _judged(groups: Sequence[Sequence[ProblemTrace]], gold: Labeller, seed
     usage = Usage()
     for problem, group in enumerate(right):
         for item in group:
-            found = next(labels)
-            wrong = _has_wrong_step(item.trace, found)
+            of_trace = next(labels)
+            wrong = _has_wrong_step(item.trace, of_trace)
             unjudged += wrong is None
             counts[problem] += (0, 0) if wrong is None else (wrong, 1)
-            usage += sum((label.evidence.usage for label in found), Usage())
+            usage += sum((label.evidence.usage for label in of_trace), Usage())
     share = None
     if counts[:, 1].any():
         [share] = bootstrap_totals([counts], _ratio, draws=_DRAWS, rng=np.random.default_rng(seed))

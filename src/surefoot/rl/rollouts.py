@@ -142,7 +142,7 @@ def token_starts(
         ends = list(_ends_in_context(tokenizer, ids, list(before[-_CONTEXT_TOKENS:])))
     starts = [min(start, len(text)) for start in (0, *ends[:-1])]
     visible = (_VISIBLE.search(text, start, end) for start, end in zip(starts, ends, strict=True))
-    return [found.start() if found else start for found, start in zip(visible, starts, strict=True)]
+    return [match.start() if match else start for match, start in zip(visible, starts, strict=True)]
 
 
 def _ends_in_context(

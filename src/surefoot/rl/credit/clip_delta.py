@@ -49,6 +49,6 @@ class ClipDelta(BaseModel):
         if self.delta and steps:
             final = steps[-1][0] == len(rollout.ends) - 1
             body = rewards[:-1] if final else rewards
-            rewards = [mine - after for mine, after in pairwise([*body, 0.0])]
+            rewards = [reward - after for reward, after in pairwise([*body, 0.0])]
             rewards += [0.0] * final
         return RewardStream(at=tuple(end for _, end, _ in steps), values=tuple(rewards))

@@ -158,8 +158,8 @@ class StepRewardManager(ABC):
 def dense_agent_loop(base: type) -> type:
     """``base``, an agent loop of verl 0.9, with a :class:`StepRewardManager`'s rewards at their tokens.
 
-    verl writes the one number that it asked the manager for at the last token of the response; this writes
-    the rewards [T] that the manager left beside it. Name the class in the file of
+    verl writes the one number that the manager returned at the last token of the response; this writes the
+    rewards [T] that the manager returned with it. Name the class in the file of
     ``actor_rollout_ref.rollout.agent.agent_loop_config_path``, and that name in
     ``actor_rollout_ref.rollout.agent.default_agent_loop``.
     """
@@ -180,8 +180,8 @@ def dense_agent_loop(base: type) -> type:
 
     class DenseAgentLoop(base):  # type: ignore[misc]
         async def run(self, sampling_params: dict[str, Any], **others: Any) -> Any:
-            found = await super().run(sampling_params, **others)
-            return DenseOutput(**{name: getattr(found, name) for name in found.model_fields_set})
+            output = await super().run(sampling_params, **others)
+            return DenseOutput(**{name: getattr(output, name) for name in output.model_fields_set})
 
     return DenseAgentLoop
 
