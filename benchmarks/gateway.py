@@ -43,9 +43,15 @@ LINES = 2
 def serve(latency_s: float, database: str) -> None:
     """Run the server until its standard input is closed."""
     from surefoot.annotation.database import open_database
-    from surefoot.gateway import Gateway, GatewaySettings
-    from surefoot.gateway.app import GracefulServer, create_app, make_server
-    from surefoot.gateway.settings import Limits, ServerSettings
+    from surefoot.gateway import (
+        Gateway,
+        GatewaySettings,
+        GracefulServer,
+        Limits,
+        ServerSettings,
+        create_app,
+        make_server,
+    )
     from surefoot.policies import ScriptedPolicy
     from surefoot.protocols import ProblemTrace, SampleRequest
     from surefoot.records import StepScores, Usage

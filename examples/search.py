@@ -19,9 +19,19 @@ from surefoot.io import write_records
 from surefoot.lab import Difficulty, NoisySolver, check_steps, generate_problems
 from surefoot.protocols import ProblemTrace
 from surefoot.records import StepScores, Usage, content_id
-from surefoot.search import BeamSearch, BestOfNSearch, Rebase, Search, SearchResult, Space, run_search
-from surefoot.search.drawing import draw_svg, draw_text
-from surefoot.search.saved_tree import SavedTree, save_tree
+from surefoot.search import (
+    BeamSearch,
+    BestOfNSearch,
+    Rebase,
+    SavedTree,
+    Search,
+    SearchResult,
+    Space,
+    draw_svg,
+    draw_text,
+    run_search,
+    save_tree,
+)
 from surefoot.stats import bootstrap_mean
 
 

@@ -1,3 +1,4 @@
+from .app import GracefulServer as GracefulServer
 from .app import create_app as create_app
 from .app import make_server as make_server
 from .errors import ApiError as ApiError
