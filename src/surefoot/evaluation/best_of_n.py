@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from surefoot.evaluation.pools import (
     require_ceiling,
     sizes_up_to,
 )
-from surefoot.evaluation.report import to_json
+from surefoot.evaluation.report import JSONResult
 from surefoot.records import StepScores, Trace
 from surefoot.scores import AGGREGATORS, Aggregator, complete_scores
 from surefoot.stats.bootstrap import bootstrap_mean
@@ -71,7 +71,7 @@ class ScorerCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestOfNResult:
+class BestOfNResult(JSONResult):
     """All curves on the same candidates."""
 
     curves: tuple[SelectorCurve, ...]
@@ -88,11 +88,6 @@ class BestOfNResult:
     def curve(self, name: str) -> SelectorCurve:
         """The curve of this name. Raises ``KeyError``."""
         return {curve.name: curve for curve in self.curves}[name]
-
-    def to_json(self) -> dict[str, Any]:
-        """Every number as plain JSON; NaN becomes null."""
-        data: dict[str, Any] = to_json(self)
-        return data
 
 
 def evaluate_best_of_n(

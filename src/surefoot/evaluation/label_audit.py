@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from surefoot.errors import LabelError
 from surefoot.evaluation.label_sets import LabelCost, LabelCounts, LabelSet, label_set
 from surefoot.evaluation.label_truth import AgainstTruth, against_truth
-from surefoot.evaluation.report import to_json
+from surefoot.evaluation.report import JSONResult
 from surefoot.labels import LabelRule, first_error
 from surefoot.records import StepLabel, Trace
 from surefoot.stats.bootstrap import bootstrap_statistic
@@ -79,7 +79,7 @@ class OverallAgreement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelAudit:
+class LabelAudit(JSONResult):
     """Everything that ``audit_labels`` finds."""
 
     traces: int
@@ -94,11 +94,6 @@ class LabelAudit:
     overall: OverallAgreement | None
     """``None`` with fewer than two sources."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for a JSON file; an undefined number (NaN) is ``null``."""
-        data: dict[str, Any] = to_json(self)
-        return data
 
 
 def audit_labels(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from surefoot.evaluation.label_audit import LabelAudit, Source
 from surefoot.evaluation.label_truth import PARTS, AgainstTruth
 from surefoot.evaluation.plots import heat_map, legend, line_style, new_figure, reliability_figure
-from surefoot.evaluation.report import Report
+from surefoot.evaluation.report import Column, Report
 from surefoot.stats.intervals import Cell, Interval
 from surefoot.stats.rater_agreement import Agreement
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 Judged = tuple[str, AgainstTruth]
 """A source of labels, and how it agrees with the truth."""
-
-T = TypeVar("T")
 
 FIFTHS = ("first", "second", "third", "fourth", "last")
 
@@ -46,33 +44,33 @@ def write_label_report(audit: LabelAudit, path: Path) -> None:
 
 def _counts(report: Report, sources: Sequence[Source]) -> None:
     report.heading("Labels and their cost")
-    columns: dict[str, Callable[[Source], Cell]] = {
-        "source": lambda s: s.name,
-        "labels": lambda s: s.counts.labels,
-        "used": lambda s: s.counts.used,
-        "superseded": lambda s: s.counts.superseded,
+    columns: dict[str, Column[Source]] = {
+        "source": "name",
+        "labels": "counts.labels",
+        "used": "counts.used",
+        "superseded": "counts.superseded",
         "unread": lambda s: sum(s.counts.unread.values()),
-        "of unknown traces": lambda s: s.counts.unknown_traces,
-        "of unknown steps": lambda s: s.counts.unknown_steps,
-        "steps without label": lambda s: s.counts.steps_without_label,
-        "traces without label": lambda s: s.counts.traces_without_label,
+        "of unknown traces": "counts.unknown_traces",
+        "of unknown steps": "counts.unknown_steps",
+        "steps without label": "counts.steps_without_label",
+        "traces without label": "counts.traces_without_label",
         "kinds": lambda s: ", ".join(f"{kind} {count}" for kind, count in s.counts.kinds.items()),
-        "value good above": lambda s: s.reading.good_above,
-        "neutral is": lambda s: s.reading.neutral,
+        "value good above": "reading.good_above",
+        "neutral is": "reading.neutral",
     }
     caption = "A step with several labels counts by the last that is good or bad; the others are superseded"
-    _table(report, columns, sources, caption)
+    report.records(caption, sources, columns)
     columns = {
-        "source": lambda s: s.name,
-        "policy tokens": lambda s: s.cost.policy_tokens,
-        "verifier tokens": lambda s: s.cost.verifier_tokens,
-        "calls": lambda s: s.cost.calls,
-        "policy tokens per label": lambda s: s.cost.policy_tokens_per_label,
-        "verifier tokens per label": lambda s: s.cost.verifier_tokens_per_label,
-        "policy tokens per trace": lambda s: s.cost.policy_tokens_per_trace,
+        "source": "name",
+        "policy tokens": "cost.policy_tokens",
+        "verifier tokens": "cost.verifier_tokens",
+        "calls": "cost.calls",
+        "policy tokens per label": "cost.policy_tokens_per_label",
+        "verifier tokens per label": "cost.verifier_tokens_per_label",
+        "policy tokens per trace": "cost.policy_tokens_per_trace",
     }
     caption = "Cost as noted in the labels: per label that counts, and per trace with a label"
-    _table(report, columns, sources, caption)
+    report.records(caption, sources, columns)
     unread = [(s.name, reason, count) for s in sources for reason, count in s.counts.unread.items()]
     if unread:
         report.table(["source", "reason", "labels"], unread, "Labels that are neither good nor bad")
@@ -80,7 +78,7 @@ def _counts(report: Report, sources: Sequence[Source]) -> None:
 
 def _steps(report: Report, judged: Sequence[Judged]) -> None:
     report.heading("Bad steps found")
-    columns: dict[str, Callable[[Judged], Cell]] = {
+    columns: dict[str, Column[Judged]] = {
         "source": lambda j: j[0],
         "precision": lambda j: j[1].precision,
         "recall": lambda j: j[1].recall,
@@ -92,7 +90,7 @@ def _steps(report: Report, judged: Sequence[Judged]) -> None:
         "tn": lambda j: j[1].confusion.tn,
         "steps not compared": lambda j: j[1].noise.dropped,
     }
-    _table(report, columns, judged, "The positive class is the bad step, by the truth")
+    report.records("The positive class is the bad step, by the truth", judged, columns)
     report.table(
         ["source", "fifth of the trace", "precision", "recall", "tp", "fp", "fn", "tn"],
         [
@@ -107,7 +105,7 @@ def _steps(report: Report, judged: Sequence[Judged]) -> None:
 
 def _first_errors(report: Report, judged: Sequence[Judged]) -> None:
     report.heading("First error of a trace")
-    columns: dict[str, Callable[[Judged], Cell]] = {
+    columns: dict[str, Column[Judged]] = {
         "source": lambda j: j[0],
         "accuracy": lambda j: j[1].first_error.accuracy,
         "on wrong traces": lambda j: j[1].first_error.accuracy_on_wrong,
@@ -121,7 +119,7 @@ def _first_errors(report: Report, judged: Sequence[Judged]) -> None:
         "false alarm": lambda j: j[1].first_error.false_alarm,
         "traces not compared": lambda j: j[1].first_error.dropped,
     }
-    _table(report, columns, judged, "Traces by where the source and the truth see the first bad step")
+    report.records("Traces by where the source and the truth see the first bad step", judged, columns)
     report.figure(
         _offset_figure(judged),
         "Called minus true index of the first error, over traces where both have one; "
@@ -200,12 +198,6 @@ def _agreement(report: Report, audit: LabelAudit) -> None:
         )
     if len(audit.pairs) > 1:
         report.figure(_kappa_figure(audit), "Cohen's kappa of good and bad steps.")
-
-
-def _table(
-    report: Report, columns: Mapping[str, Callable[[T], Cell]], items: Iterable[T], caption: str
-) -> None:
-    report.table(list(columns), [[cell(item) for cell in columns.values()] for item in items], caption)
 
 
 FURTHEST = 6

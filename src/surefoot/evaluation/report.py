@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from html import escape
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 
@@ -37,6 +38,10 @@ figure svg { max-width: 100%; height: auto; background: #ffffff; border-radius: 
 """
 
 
+T = TypeVar("T")
+Column: TypeAlias = str | Callable[[T], Cell]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """One table; rows are as long as ``headers``, floats and intervals print as ``spec`` says."""
@@ -45,6 +50,15 @@ class Table:
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     spec: str = ".4g"
+
+    @classmethod
+    def of(
+        cls, caption: str, items: Iterable[T], columns: Mapping[str, Column[T]], *, spec: str = ".4g"
+    ) -> Self:
+        """One row per item; ``columns`` maps headers to an attribute (``"counts.used"``) or a function."""
+        cells = [attrgetter(column) if isinstance(column, str) else column for column in columns.values()]
+        rows = [[cell(item) for cell in cells] for item in items]
+        return cls(caption=caption, headers=list(columns), rows=rows, spec=spec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +113,13 @@ class Report:
         title = f"<caption>{escape(caption)}</caption>" if caption else ""
         rows_html = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>"
         return self._add(f'<div class="scroll"><table>{title}{rows_html}</table></div>')
+
+    def records(
+        self, caption: str, items: Iterable[T], columns: Mapping[str, Column[T]], *, spec: str = ".4g"
+    ) -> Self:
+        """Add a table with one row per item, as :meth:`Table.of` makes it."""
+        table = Table.of(caption, items, columns, spec=spec)
+        return self.table(table.headers, table.rows, table.caption, spec=table.spec)
 
     def figure(self, figure: Figure, caption: str) -> Self:
         """Add a matplotlib figure as inline SVG; ``caption`` is also what a screen reader says."""
@@ -162,6 +183,15 @@ def _cell(tag: str, value: Cell, numeric: bool, spec: str) -> str:
 def _is_numeric(cells: Sequence[Cell]) -> bool:
     known = [cell for cell in cells if cell is not None]
     return bool(known) and not any(isinstance(cell, str) for cell in known)
+
+
+class JSONResult:
+    """A data class of results that a command writes to a file."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Every number as plain JSON; an undefined one (NaN) is ``null``."""
+        data: dict[str, Any] = to_json(self)
+        return data
 
 
 def to_json(value: Any) -> Any:

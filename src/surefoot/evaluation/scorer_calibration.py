@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from surefoot.errors import ScoreError
 from surefoot.evaluation.label_sets import LabelSet
 from surefoot.evaluation.plots import position_figure, reliability_figure
-from surefoot.evaluation.report import Report, to_json
+from surefoot.evaluation.report import JSONResult, Report
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.models.kinds.calibrated import Calibration as Fitted
@@ -83,7 +83,7 @@ class ScorerCalibration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationAudit:
+class CalibrationAudit(JSONResult):
     """Any number of scorers against the same labels."""
 
     problems: int
@@ -97,11 +97,6 @@ class CalibrationAudit:
     """Problems in the half that the maps are fitted on."""
     scorers: tuple[ScorerCalibration, ...]
     settings: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """Every number as plain JSON; NaN becomes null."""
-        data: dict[str, Any] = to_json(self)
-        return data
 
 
 def audit_calibration(
@@ -336,28 +331,19 @@ def _overall(report: Report, scorers: Sequence[ScorerCalibration]) -> None:
         reliability_figure({scorer.name: {"scores": scorer.overall.calibration} for scorer in scorers}),
         "Share of good steps against mean score, by bins of the scores; calibrated ones lie on the diagonal",
     )
-    heads = [
-        "scorer",
-        "steps",
-        "dropped",
-        "ECE",
-        "mean score less share good",
-        "Brier",
-        "Brier of a constant",
-    ]
-    rows: list[list[Cell]] = [
-        [
-            scorer.name,
-            scorer.overall.calibration.steps,
-            scorer.overall.calibration.dropped,
-            scorer.overall.ece,
-            scorer.overall.calibration.bias,
-            scorer.overall.brier,
-            scorer.overall.calibration.brier_constant,
-        ]
-        for scorer in scorers
-    ]
-    report.table(heads, rows, "With 95 % intervals over problems; dropped are steps without score or label")
+    report.records(
+        "With 95 % intervals over problems; dropped are steps without score or label",
+        scorers,
+        {
+            "scorer": "name",
+            "steps": "overall.calibration.steps",
+            "dropped": "overall.calibration.dropped",
+            "ECE": "overall.ece",
+            "mean score less share good": "overall.calibration.bias",
+            "Brier": "overall.brier",
+            "Brier of a constant": "overall.calibration.brier_constant",
+        },
+    )
 
 
 def _positions(report: Report, scorers: Sequence[ScorerCalibration]) -> None:
@@ -391,31 +377,29 @@ def _fits(report: Report, audit: CalibrationAudit) -> None:
             for scorer in fitted
         }
         report.figure(reliability_figure(panels), "Half 1 of the problems, before and after each map")
-        heads = ["scorer", "map", "steps", "ECE before", "ECE after", "change", "Brier before", "Brier after"]
-        rows: list[list[Cell]] = [_fit_row(scorer.name, fit) for scorer in fitted for fit in scorer.fits]
-        report.table(
-            [*heads, "change "], rows, f"Fitted on {audit.fit_problems} of {audit.problems} problems"
+        report.records(
+            f"Fitted on {audit.fit_problems} of {audit.problems} problems",
+            [(scorer.name, fit) for scorer in fitted for fit in scorer.fits],
+            {
+                "scorer": lambda row: row[0],
+                "map": lambda row: _map_text(row[1]),
+                "steps": lambda row: row[1].after.calibration.steps,
+                "ECE before": lambda row: row[1].before.ece.value,
+                "ECE after": lambda row: row[1].after.ece.value,
+                "change": lambda row: row[1].ece_change,
+                "Brier before": lambda row: row[1].before.brier.value,
+                "Brier after": lambda row: row[1].after.brier.value,
+                "change ": lambda row: row[1].brier_change,
+            },
         )
     for scorer in audit.scorers:
         for kind, reason in scorer.unfitted.items():
             report.text(f"{scorer.name}: no {kind} map; {reason}.")
 
 
-def _fit_row(name: str, fit: FitResult) -> list[Cell]:
-    shown: str = fit.kind
-    if fit.fitted.map.kind == "temperature":
-        shown = f"temperature {fit.fitted.map.temperature:.3g}"
-    return [
-        name,
-        shown,
-        fit.after.calibration.steps,
-        fit.before.ece.value,
-        fit.after.ece.value,
-        fit.ece_change,
-        fit.before.brier.value,
-        fit.after.brier.value,
-        fit.brier_change,
-    ]
+def _map_text(fit: FitResult) -> str:
+    fitted = fit.fitted.map
+    return f"temperature {fitted.temperature:.3g}" if fitted.kind == "temperature" else fit.kind
 
 
 def _counts(report: Report, audit: CalibrationAudit) -> None:

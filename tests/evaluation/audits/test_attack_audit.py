@@ -10,7 +10,7 @@ from toy_scorers import audited, constant, exact, lab_material, length
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import audit_attack, lab_cases, lab_right
-from surefoot.evaluation.audits.edits import SwapNumber
+from surefoot.evaluation.audits.edits import SWAP_NUMBER
 from surefoot.protocols import ProblemTrace
 
 CASES = lab_material(16, wrong=(True,))
@@ -20,7 +20,7 @@ SIZES = {"rounds": 6, "proposals": 6, "versions": 16, "draws": 100}
 def wrong_answers():
     """Solutions whose only fault is the answer that they state, which one swapped digit can repair."""
     right = [case.item for case in lab_material(16, wrong=(False,))]
-    spoilt = [SwapNumber().at(item.trace, len(item.trace.steps) - 1).trace for item in right]
+    spoilt = [SWAP_NUMBER.at(item.trace, len(item.trace.steps) - 1).trace for item in right]
     return lab_cases(
         [ProblemTrace(problem=item.problem, trace=trace) for item, trace in zip(right, spoilt, strict=True)]
     )

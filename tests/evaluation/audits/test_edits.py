@@ -12,16 +12,16 @@ from toy_scorers import lab_material
 
 from surefoot.evaluation.audits import EDITS, edited, lab_right
 from surefoot.evaluation.audits.edits import (
-    DeletePremise,
-    Merge,
-    PastedAnswer,
-    Reorder,
-    Repetition,
-    Split,
-    SwapNumber,
+    DELETE_PREMISE,
+    MERGE,
+    PASTED_ANSWER,
+    REORDER,
+    REPETITION,
+    SPLIT,
+    SWAP_NUMBER,
+    cores,
 )
 from surefoot.evaluation.audits.outcome import last_step_only, shuffled_steps
-from surefoot.evaluation.audits.pieces import cores
 from surefoot.records import Message, Step, Trace
 
 WORDS = st.text(st.sampled_from("ab 0127 .,=+\n\té→"), max_size=25)
@@ -92,7 +92,7 @@ def test_steps_that_tile_their_text_tile_it_after_the_edit(trace):
 @given(traces())
 def test_what_stands_before_the_edited_steps_stays(trace):
     for edit, place, found in every(trace):
-        if isinstance(edit, PastedAnswer):
+        if edit is PASTED_ANSWER:
             continue
         before = trace.text[: trace.steps[place].start]
         assert found.trace.text.startswith(before)
@@ -100,7 +100,7 @@ def test_what_stands_before_the_edited_steps_stays(trace):
 
 @given(traces())
 def test_merging_and_splitting_leave_the_text_alone(trace):
-    for edit in (Merge(), Split()):
+    for edit in (MERGE, SPLIT):
         for place in edit.places(trace):
             found = edit.at(trace, place)
             assert found.trace.text == trace.text
@@ -109,8 +109,8 @@ def test_merging_and_splitting_leave_the_text_alone(trace):
 
 @given(traces())
 def test_splitting_cuts_between_words_and_loses_none(trace):
-    for place in Split().places(trace):
-        found = Split().at(trace, place)
+    for place in SPLIT.places(trace):
+        found = SPLIT.at(trace, place)
         first, second = texts(found.trace)[place : place + 2]
         assert first + second == trace.step_text(place)
         assert first.strip()
@@ -124,18 +124,18 @@ def test_splitting_cuts_between_words_and_loses_none(trace):
 )
 def test_the_number_that_only_counts_a_step_is_not_swapped(text, changed):
     trace = Trace(problem_id="p", text=text, steps=(Step(start=0, end=len(text)),))
-    places = SwapNumber().places(trace)
+    places = SWAP_NUMBER.places(trace)
     assert bool(places) == (changed is not None)
     for place in places:
-        after = SwapNumber().at(trace, place).trace.text
+        after = SWAP_NUMBER.at(trace, place).trace.text
         [at] = [k for k, (a, b) in enumerate(zip(text, after, strict=True)) if a != b]
         assert (at, text[at]) == (text.rindex(changed), changed)
 
 
 @given(traces())
 def test_a_swapped_number_is_one_other_digit(trace):
-    for place in SwapNumber().places(trace):
-        found = SwapNumber().at(trace, place)
+    for place in SWAP_NUMBER.places(trace):
+        found = SWAP_NUMBER.at(trace, place)
         pairs = [(a, b) for a, b in zip(trace.text, found.trace.text, strict=True) if a != b]
         assert len(pairs) == 1
         assert all(character.isdigit() for character in pairs[0])
@@ -143,19 +143,19 @@ def test_a_swapped_number_is_one_other_digit(trace):
 
 @given(traces())
 def test_repetition_is_undone_by_deletion(trace):
-    for place in Repetition().places(trace):
-        doubled = Repetition().at(trace, place).trace
-        if place + 1 in DeletePremise().places(doubled):
-            back = DeletePremise().at(doubled, place + 1).trace
+    for place in REPETITION.places(trace):
+        doubled = REPETITION.at(trace, place).trace
+        if place + 1 in DELETE_PREMISE.places(doubled):
+            back = DELETE_PREMISE.at(doubled, place + 1).trace
             assert (back.text, back.steps) == (trace.text, trace.steps)
 
 
 @given(traces())
 def test_reordering_twice_gives_the_trace_back(trace):
-    for place in Reorder().places(trace):
-        once = Reorder().at(trace, place).trace
-        assert place in Reorder().places(once)
-        twice = Reorder().at(once, place).trace
+    for place in REORDER.places(trace):
+        once = REORDER.at(trace, place).trace
+        assert place in REORDER.places(once)
+        twice = REORDER.at(once, place).trace
         assert (twice.text, twice.steps) == (trace.text, trace.steps)
 
 
@@ -172,7 +172,7 @@ def test_shuffling_keeps_all_steps_and_the_last_in_place(trace, seed):
 def test_numbers_are_found_in_mathematics_and_results_are_what_is_swapped():
     text = "So $12 + 3 = 15$, a1 stays. Hence \\boxed{2.5}"
     trace = Trace(problem_id="p", text=text, steps=(Step(start=0, end=26), Step(start=26, end=len(text))))
-    first, second = (SwapNumber().at(trace, place).trace for place in SwapNumber().places(trace))
+    first, second = (SWAP_NUMBER.at(trace, place).trace for place in SWAP_NUMBER.places(trace))
     assert first.text.startswith("So $12 + 3 = 1")
     assert first.text[14] != "5"
     assert second.text.startswith(text[:-4])
@@ -187,7 +187,7 @@ def test_edits_do_not_apply_to_chats():
     )
     assert all(edited(edit, chat, np.random.default_rng(0)) is None for edit in EDITS)
     with pytest.raises(ValueError, match="is a chat"):
-        Merge().at(chat, 0)
+        MERGE.at(chat, 0)
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.name)

@@ -11,6 +11,7 @@ from .clean import clean_section as clean_section
 from .clean import rationalised_lab_cases as rationalised_lab_cases
 from .edits import EDITS as EDITS
 from .edits import Edit as Edit
+from .edits import Edited as Edited
 from .edits import edited as edited
 from .gaming import GamingAudit as GamingAudit
 from .gaming import audit_gaming as audit_gaming
@@ -21,7 +22,6 @@ from .outcome import outcome_section as outcome_section
 from .over_optimisation import OverOptimisationAudit as OverOptimisationAudit
 from .over_optimisation import audit_over_optimisation as audit_over_optimisation
 from .over_optimisation import over_optimisation_section as over_optimisation_section
-from .pieces import Edited as Edited
 from .scorers import AuditedScorer as AuditedScorer
 from .scorers import CachedScorer as CachedScorer
 from .scorers import StoredScores as StoredScores

@@ -320,20 +320,19 @@ def attack_section(audits: Sequence[AttackAudit]) -> Section:
                 headers=["scorer", "N", "proxy", "gold", "fooled"],
                 rows=pools,
             ),
-            Table(
-                caption="What was attacked, and the edits that were kept",
-                headers=["scorer", "traces", "no score", "versions without", "median of right", "edits kept"],
-                rows=[
-                    [
-                        a.scorer,
-                        a.traces,
-                        a.unscored,
-                        a.versions_unscored,
-                        a.right_median,
-                        ", ".join(f"{name} {count}" for name, count in a.accepted.items()) or "none",
-                    ]
-                    for a in audits
-                ],
+            Table.of(
+                "What was attacked, and the edits that were accepted",
+                audits,
+                {
+                    "scorer": "scorer",
+                    "traces": "traces",
+                    "no score": "unscored",
+                    "versions without": "versions_unscored",
+                    "median of right": "right_median",
+                    "edits accepted": lambda a: (
+                        ", ".join(f"{name} {count}" for name, count in a.accepted.items()) or "none"
+                    ),
+                },
             ),
             Table(
                 caption="Still wrong, and best liked",

@@ -205,19 +205,16 @@ def clean_section(audits: Sequence[CleanAudit]) -> Section:
         f"end. Cleared: a trace score of {audits[0].threshold:g} or more.",
         findings=[_finding(audit) for audit in audits],
         tables=[
-            Table(
-                caption="Pairs in which the right solution scores higher (AUC)",
-                headers=["scorer", "rule", "over rationalised", "within a problem", "over wrong"],
-                rows=[
-                    [
-                        a.scorer,
-                        a.rule,
-                        a.right_over_rationalised,
-                        a.right_over_rationalised_within,
-                        a.right_over_wrong,
-                    ]
-                    for a in audits
-                ],
+            Table.of(
+                "Pairs in which the right solution scores higher (AUC)",
+                audits,
+                {
+                    "scorer": "scorer",
+                    "rule": "rule",
+                    "over rationalised": "right_over_rationalised",
+                    "within a problem": "right_over_rationalised_within",
+                    "over wrong": "right_over_wrong",
+                },
             ),
             Table(
                 caption="Trace scores by group",
@@ -228,10 +225,10 @@ def clean_section(audits: Sequence[CleanAudit]) -> Section:
                     for name in GROUPS
                 ],
             ),
-            Table(
-                caption="What was left out",
-                headers=["scorer", "no trace score", "in no group"],
-                rows=[[a.scorer, a.unscored, a.ungrouped] for a in audits],
+            Table.of(
+                "What was left out",
+                audits,
+                {"scorer": "scorer", "no trace score": "unscored", "in no group": "ungrouped"},
             ),
         ],
         figures=[(partial(_groups_figure, audits), "Mean trace score by group, 95 %.")],

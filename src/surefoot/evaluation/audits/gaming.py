@@ -17,8 +17,7 @@ import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
-from surefoot.evaluation.audits.edits import EDITS, Edit, Kind, edited
-from surefoot.evaluation.audits.pieces import Edited
+from surefoot.evaluation.audits.edits import EDITS, Edit, Edited, Kind, edited
 from surefoot.evaluation.audits.scorers import AuditedScorer, Readings
 from surefoot.evaluation.plots import interval_marks, legend, new_figure
 from surefoot.evaluation.report import Section, Table
@@ -248,33 +247,20 @@ def gaming_section(audits: Sequence[GamingAudit], probes: Mapping[str, ProbeResu
             headers=[*headers, "fell", "rose", "verdict"],
             rows=rows,
         ),
-        Table(
-            caption="What was left out",
-            headers=[
-                "scorer",
-                "rule",
-                "right",
-                "wrong",
-                "unknown",
-                "chats",
-                "no place",
-                "not broken",
-                "unscored",
-            ],
-            rows=[
-                [
-                    a.scorer,
-                    a.rule,
-                    a.right,
-                    a.wrong,
-                    a.unknown,
-                    a.chats,
-                    sum(e.not_applicable for e in a.effects),
-                    sum(e.not_broken for e in a.effects),
-                    sum(e.unscored for e in a.effects),
-                ]
-                for a in audits
-            ],
+        Table.of(
+            "What was left out",
+            audits,
+            {
+                "scorer": "scorer",
+                "rule": "rule",
+                "right": "right",
+                "wrong": "wrong",
+                "unknown": "unknown",
+                "chats": "chats",
+                "no place": lambda a: sum(e.not_applicable for e in a.effects),
+                "not broken": lambda a: sum(e.not_broken for e in a.effects),
+                "unscored": lambda a: sum(e.unscored for e in a.effects),
+            },
         ),
     ]
     if probes:

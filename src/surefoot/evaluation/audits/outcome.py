@@ -17,8 +17,8 @@ import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
+from surefoot.evaluation.audits.edits import Piece, cores, pieces, rebuilt
 from surefoot.evaluation.audits.gaming import edit_stream
-from surefoot.evaluation.audits.pieces import Piece, cores, pieces, rebuilt
 from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray, Readings
 from surefoot.evaluation.plots import banded_line, legend, new_figure
 from surefoot.evaluation.report import Section, Table
@@ -296,19 +296,16 @@ def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
                 headers=["scorer", "rule", "text", "AUC", "correlation", "with whole trace", "n"],
                 rows=controls,
             ),
-            Table(
-                caption="What was left out",
-                headers=[
-                    "scorer",
-                    "no outcome",
-                    "no trace score",
-                    "not in altered texts' table",
-                    "altered texts",
-                ],
-                rows=[
-                    [a.scorer, a.no_outcome, a.unscored, a.not_in_controls, a.without_controls or "scored"]
-                    for a in audits
-                ],
+            Table.of(
+                "What was left out",
+                audits,
+                {
+                    "scorer": "scorer",
+                    "no outcome": "no_outcome",
+                    "no trace score": "unscored",
+                    "not in altered texts' table": "not_in_controls",
+                    "altered texts": lambda a: a.without_controls or "scored",
+                },
             ),
         ],
         figures=[

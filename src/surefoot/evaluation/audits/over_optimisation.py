@@ -196,31 +196,19 @@ def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Sectio
         about="Best of N by score. Distance from the policy: KL = log N - (N - 1) / N.",
         findings=[_finding(audit) for audit in audits],
         tables=[
-            Table(
-                caption="Where gold is highest, and what is lost beyond",
-                headers=[
-                    "scorer",
-                    "rule",
-                    "peak N",
-                    "95 % of peaks",
-                    "peak at the end",
-                    "fall",
-                    "alpha",
-                    "beta",
-                ],
-                rows=[
-                    [
-                        a.scorer,
-                        a.rule,
-                        a.peak,
-                        "{} to {}".format(*a.peak_interval),
-                        a.peak_at_end,
-                        a.fall,
-                        a.alpha,
-                        a.beta,
-                    ]
-                    for a in audits
-                ],
+            Table.of(
+                "Where gold is highest, and what is lost beyond",
+                audits,
+                {
+                    "scorer": "scorer",
+                    "rule": "rule",
+                    "peak N": "peak",
+                    "95 % of peaks": lambda a: "{} to {}".format(*a.peak_interval),
+                    "peak at the end": "peak_at_end",
+                    "fall": "fall",
+                    "alpha": "alpha",
+                    "beta": "beta",
+                },
             ),
             Table(
                 caption="Gold (share right) and proxy (score) for best of N",
@@ -231,13 +219,17 @@ def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Sectio
                     for p in a.points
                 ],
             ),
-            Table(
-                caption="What was used and left out",
-                headers=["scorer", "problems", "too few traces", "traces needed", "no score", "no outcome"],
-                rows=[
-                    [a.scorer, a.problems, a.too_small, a.samples_needed, a.unscored, a.no_outcome]
-                    for a in audits
-                ],
+            Table.of(
+                "What was used and left out",
+                audits,
+                {
+                    "scorer": "scorer",
+                    "problems": "problems",
+                    "too few traces": "too_small",
+                    "traces needed": "samples_needed",
+                    "no score": "unscored",
+                    "no outcome": "no_outcome",
+                },
             ),
         ],
         figures=[(partial(_pressure_figure, audits), "Gold (solid) and proxy (dashed) against sqrt KL.")],

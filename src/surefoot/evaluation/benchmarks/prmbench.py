@@ -21,7 +21,7 @@ from surefoot.evaluation.benchmarks.processbench import (
     AS_LABELLED,
     MAX_LINES,
     Missing,
-    records_table,
+    sources_table,
     thresholds_text,
 )
 from surefoot.evaluation.benchmarks.step_flags import (
@@ -31,7 +31,7 @@ from surefoot.evaluation.benchmarks.step_flags import (
     best_flag_threshold,
 )
 from surefoot.evaluation.plots import interval_figure, position_figure, wrapped
-from surefoot.evaluation.report import Report, to_json
+from surefoot.evaluation.report import Column, JSONResult, Report
 from surefoot.evaluation.splits import SPLIT, Thresholds, thresholds
 from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
 from surefoot.labels import LabelRule
@@ -72,7 +72,7 @@ class PRMBenchScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PRMBenchEvaluation:
+class PRMBenchEvaluation(JSONResult):
     """All systems over the same traces."""
 
     traces: int
@@ -87,11 +87,6 @@ class PRMBenchEvaluation:
     systems: tuple[SystemCounts, ...]
     scores: tuple[PRMBenchScore, ...]
     settings: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for a JSON file; an undefined number (NaN) is ``null``."""
-        found: dict[str, Any] = to_json(self)
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +256,7 @@ def write_prmbench_report(found: PRMBenchEvaluation, path: Path) -> None:
         f"source's record, {found.repeated} as repeated rows. Intervals are 95 %, from "
         f"{found.settings['draws']} bootstrap draws of problems, with the thresholds held."
     )
-    records_table(report, found.systems)
+    sources_table(report, found.systems)
     report.heading("PRMScore")
     report.text(
         "0.5 F1 + 0.5 F1_neg over all steps, F1 of the valid and F1_neg of the wrong ones; a group's is the "
@@ -284,56 +279,34 @@ def write_prmbench_report(found: PRMBenchEvaluation, path: Path) -> None:
 
 
 def _totals(report: Report, scores: tuple[PRMBenchScore, ...]) -> None:
-    rows: list[list[Cell]] = [
-        [
-            s.system,
-            s.rule,
-            thresholds_text(s.thresholds),
-            s.fitted_on,
-            s.redundancy_threshold,
-            s.flags.total.score,
-            *s.flags.groups.values(),
-            s.flags.total.f1,
-            s.flags.total.f1_negative,
-        ]
-        for s in scores
-    ]
-    headers = ["source", "rule", "threshold", "fitted on", "redundancy above", "PRMScore", *GROUPS]
-    report.table([*headers, "F1", "F1_neg"], rows)
+    columns: dict[str, Column[PRMBenchScore]] = {
+        "source": "system",
+        "rule": "rule",
+        "threshold": lambda s: thresholds_text(s.thresholds),
+        "fitted on": "fitted_on",
+        "redundancy above": "redundancy_threshold",
+        "PRMScore": "flags.total.score",
+    }
+    columns |= {name: lambda s, name=name: s.flags.groups[name] for name in GROUPS}  # type: ignore[misc]
+    report.records("", scores, columns | {"F1": "flags.total.f1", "F1_neg": "flags.total.f1_negative"})
 
 
 def _accuracies(report: Report, scores: tuple[PRMBenchScore, ...]) -> None:
-    rows: list[list[Cell]] = [
-        [
-            s.system,
-            s.rule,
-            f.accuracy,
-            f.accuracy_good,
-            f.accuracy_bad,
-            f.first_error,
-            f.similarity,
-            f.pairs,
-            f.parsed,
-            f.unjudged_steps,
-        ]
-        for s in scores
-        for f in (s.flags,)
-    ]
-    report.table(
-        [
-            "source",
-            "rule",
-            "all steps",
-            "valid steps",
-            "wrong steps",
-            "first error flagged",
-            "similarity",
-            "pairs",
-            "parsed",
-            "steps without verdict",
-        ],
-        rows,
+    report.records(
         "Accuracy on steps; similarity is the mean difference to the control in the share of steps kept",
+        scores,
+        {
+            "source": "system",
+            "rule": "rule",
+            "all steps": "flags.accuracy",
+            "valid steps": "flags.accuracy_good",
+            "wrong steps": "flags.accuracy_bad",
+            "first error flagged": "flags.first_error",
+            "similarity": "flags.similarity",
+            "pairs": "flags.pairs",
+            "parsed": "flags.parsed",
+            "steps without verdict": "flags.unjudged_steps",
+        },
     )
 
 
@@ -344,19 +317,9 @@ def _classes(report: Report, found: PRMBenchEvaluation) -> None:
         for s in found.scores
         for kind, c in s.flags.classes.items()
     ]
-    report.heading("By class and position")
-    report.table(
-        [
-            "source",
-            "rule",
-            "class",
-            "traces",
-            "score",
-            "valid kept",
-            "wrong kept",
-            "valid flagged",
-            "wrong flagged",
-        ],
+    counts = ["valid kept", "wrong kept", "valid flagged", "wrong flagged"]
+    report.heading("By class and position").table(
+        ["source", "rule", "class", "traces", "score", *counts],
         rows,
         "PRMScore of each class (multi_solutions: F1) and its counts of steps",
     )

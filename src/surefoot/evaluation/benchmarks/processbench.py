@@ -23,7 +23,7 @@ from surefoot.evaluation.benchmarks.first_errors import (
     first_error_below,
 )
 from surefoot.evaluation.plots import interval_figure, position_figure, wrapped
-from surefoot.evaluation.report import Report, to_json
+from surefoot.evaluation.report import Column, JSONResult, Report
 from surefoot.evaluation.splits import SPLIT, Thresholds, thresholds
 from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
 from surefoot.labels import LabelRule, first_error
@@ -62,7 +62,7 @@ class ProcessBenchScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessBenchEvaluation:
+class ProcessBenchEvaluation(JSONResult):
     """All systems over the same traces."""
 
     traces: int
@@ -74,11 +74,6 @@ class ProcessBenchEvaluation:
     systems: tuple[SystemCounts, ...]
     scores: tuple[ProcessBenchScore, ...]
     settings: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for a JSON file; an undefined number (NaN) is ``null``."""
-        found: dict[str, Any] = to_json(self)
-        return found
 
 
 def processbench_cases(data: Mapping[str, Sequence[LabelledTrace]]) -> list[ProcessBenchCase]:
@@ -220,7 +215,7 @@ def write_processbench_report(found: ProcessBenchEvaluation, path: Path) -> None
         f"no record of them. Intervals are 95 %, from {found.settings['draws']} bootstrap draws of problems "
         "within each subset, with the thresholds held."
     )
-    records_table(report, found.systems)
+    sources_table(report, found.systems)
     report.heading("F1")
     report.text(
         "Harmonic mean of the accuracy on erroneous traces (exact index of the first error) and on correct "
@@ -236,38 +231,23 @@ def write_processbench_report(found: ProcessBenchEvaluation, path: Path) -> None
     report.write(path)
 
 
-def records_table(report: Report, systems: Sequence[SystemCounts]) -> None:
+def sources_table(report: Report, systems: Sequence[SystemCounts]) -> None:
     """What the records of each source are, and what they cost."""
-    report.heading("Sources")
-    report.table(
-        [
-            "source",
-            "kind",
-            "records",
-            "foreign",
-            "superseded",
-            "steps without value",
-            "lines skipped",
-            "traces without record",
-            "policy tokens",
-            "verifier tokens",
-        ],
-        [
-            [
-                s.name,
-                s.kind,
-                s.counts.records,
-                s.counts.foreign,
-                s.counts.superseded,
-                s.counts.without_value,
-                s.counts.skipped_lines,
-                s.traces_without_record,
-                s.usage.prompt_tokens + s.usage.completion_tokens,
-                s.usage.verifier_tokens,
-            ]
-            for s in systems
-        ],
+    report.heading("Sources").records(
         "Of two records of one trace (labels: of one step) the last counts; foreign ones are of other traces",
+        systems,
+        {
+            "source": "name",
+            "kind": "kind",
+            "records": "counts.records",
+            "foreign": "counts.foreign",
+            "superseded": "counts.superseded",
+            "steps without value": "counts.without_value",
+            "lines skipped": "counts.skipped_lines",
+            "traces without record": "traces_without_record",
+            "policy tokens": lambda s: s.usage.prompt_tokens + s.usage.completion_tokens,
+            "verifier tokens": "usage.verifier_tokens",
+        },
     )
 
 
@@ -279,69 +259,33 @@ def thresholds_text(values: Mapping[str, float]) -> str:
 
 
 def _f1_table(report: Report, scores: Sequence[ProcessBenchScore]) -> None:
-    subsets = list(scores[0].subsets)
-    rows: list[list[Cell]] = [
-        [
-            s.system,
-            s.rule,
-            thresholds_text(s.thresholds),
-            s.fitted_on,
-            *(s.subsets[name].f1 for name in subsets),
-            s.average_f1,
-            s.difference,
-            s.partial,
-        ]
-        for s in scores
-    ]
-    report.table(
-        [
-            "source",
-            "rule",
-            "threshold",
-            "fitted on",
-            *subsets,
-            "mean",
-            "less the first source",
-            "partly scored",
-        ],
-        rows,
+    columns: dict[str, Column[ProcessBenchScore]] = {
+        "source": "system",
+        "rule": "rule",
+        "threshold": lambda s: thresholds_text(s.thresholds),
+        "fitted on": "fitted_on",
+    }
+    columns |= {name: lambda s, name=name: s.subsets[name].f1 for name in scores[0].subsets}  # type: ignore[misc]
+    columns |= {"mean": "average_f1", "less the first source": "difference", "partly scored": "partial"}
+    report.records(
         "F1 by subset and their unweighted mean; the difference is paired by problem, under the same rule",
+        scores,
+        columns,
     )
 
 
 def _subset_table(report: Report, scores: Sequence[ProcessBenchScore]) -> None:
-    rows: list[list[Cell]] = [
-        [
-            s.system,
-            s.rule,
-            name,
-            part.acc_error,
-            part.acc_correct,
-            part.errors,
-            part.corrects,
-            part.early,
-            part.late,
-            part.missed,
-            part.unparsed,
-        ]
-        for s in scores
-        for name, part in s.subsets.items()
-    ]
+    counts = ("early", "late", "missed", "unparsed")
     report.table(
+        ["source", "rule", "subset", "on erroneous", "on correct", "erroneous", "correct", *counts],
         [
-            "source",
-            "rule",
-            "subset",
-            "on erroneous",
-            "on correct",
-            "erroneous",
-            "correct",
-            "early",
-            "late",
-            "missed",
-            "unparsed",
+            [
+                *(s.system, s.rule, name, part.acc_error, part.acc_correct, part.errors, part.corrects),
+                *(part.early, part.late, part.missed, part.unparsed),
+            ]
+            for s in scores
+            for name, part in s.subsets.items()
         ],
-        rows,
         "Accuracy on each kind of trace, and where the first error was seen when it was not found",
     )
 
