@@ -42,7 +42,7 @@ LINES = 2
 
 def serve(latency_s: float, database: str) -> None:
     """Run the server until its standard input is closed."""
-    from surefoot.annotation.database import open_database
+    from surefoot.annotation import open_database
     from surefoot.gateway import (
         Gateway,
         GatewaySettings,
@@ -220,7 +220,7 @@ async def load(clients: int, port: int, seconds: float, latency_s: float, proces
 
 def missing(database: str, acknowledged: list[str]) -> int:
     """How many answers that clients have are not in the record, whole and with their candidates."""
-    from surefoot.annotation.database import open_database
+    from surefoot.annotation import open_database
     from surefoot.errors import NotFoundError
 
     absent = 0

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from postgres_server import postgres_programs, running_postgres
 
-from surefoot.annotation.database import Database, Member, NewItem, Project, Protocol, open_database
+from surefoot.annotation import Database, Member, NewItem, Project, Protocol, open_database
 from surefoot.records import Problem, Step, Trace
 
 CHEAP = 4

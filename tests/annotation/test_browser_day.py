@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
-from annotation_room import Room, open_room
+from annotation_site import Room, open_room
 from browsing import enter, served
 from command_line import run
 from playwright.sync_api import Browser, Page, sync_playwright
-from shown_pages import alternatives_item
+from screenshot_pages import alternatives_item
 
 from surefoot.records import StepLabel
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import create_engine, text
 
-from surefoot.annotation.database import Database, Protocol, open_database
+from surefoot.annotation import Database, Protocol, open_database
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 
 HOSTILE = "'; DROP TABLE users; --<script>alert(1)</script>\"\\ % _ {x} \u202e naïve 漢字 🙂\r\n\t"
@@ -79,7 +79,7 @@ def test_other_versions_are_refused(url: str, found: str, message: str) -> None:
 
 def test_two_processes_open_a_new_store_at_once(tmp_path: Path) -> None:
     path = tmp_path / "new.db"
-    program = f"from surefoot.annotation.database import open_database as o; o({str(path)!r}).users.list()"
+    program = f"from surefoot.annotation import open_database as o; o({str(path)!r}).users.list()"
     started = [subprocess.Popen([sys.executable, "-W", "error", "-c", program]) for _ in range(2)]
     assert [process.wait(60) for process in started] == [0, 0]
 

@@ -13,7 +13,7 @@ from random import Random
 
 from conftest import CHEAP, make_lab
 
-from surefoot.annotation.database import Database, LabelInput, open_database
+from surefoot.annotation import Database, LabelInput, open_database
 from surefoot.errors import ConflictError
 from surefoot.gateway import GatewayRecord
 
@@ -23,7 +23,7 @@ WORK = """
 import json, sys
 from datetime import UTC, datetime
 from random import Random
-from surefoot.annotation.database import LabelInput, open_database
+from surefoot.annotation import LabelInput, open_database
 from surefoot.gateway import GatewayRecord
 
 url, project, user, endless = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "endless"

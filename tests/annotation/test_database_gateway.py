@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 from test_database import HOSTILE, engine_of
 
-from surefoot.annotation.database import Database
+from surefoot.annotation import Database
 from surefoot.errors import NotFoundError, StoreError, UnavailableError
 from surefoot.gateway import GatewayCandidate, GatewayRecord, RecordStore
 from surefoot.records import Problem, Step, StepScores, Trace, Usage

@@ -10,15 +10,7 @@ import pytest
 from conftest import Lab, make_lab
 from test_database import HOSTILE
 
-from surefoot.annotation.database import (
-    ChoiceInput,
-    Database,
-    KnownAnswer,
-    LabelInput,
-    NewItem,
-    import_files,
-    ratings,
-)
+from surefoot.annotation import ChoiceInput, Database, KnownAnswer, LabelInput, NewItem, import_files, ratings
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
 from surefoot.io import write_records
 from surefoot.records import Message, Problem, Step, StepLabel, StepScores, Trace

@@ -8,7 +8,7 @@ import pytest
 from conftest import Lab, make_lab
 from test_database_labels import rate
 
-from surefoot.annotation.database import Database, KnownAnswer, NewItem
+from surefoot.annotation import Database, KnownAnswer, NewItem
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotation_room import PASSWORD, Browser, Room, open_room, solutions, text_trace
+from annotation_site import PASSWORD, Browser, Room, open_room, solutions, text_trace
 
-from surefoot.annotation.database import Protocol
+from surefoot.annotation import Protocol
 from surefoot.records import Problem, StepLabel, StepScores
 from surefoot.stats.rater_agreement import agreement
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from annotation_room import SCRIPT, Browser, Room, open_room, text_trace
+from annotation_site import SCRIPT, Browser, Room, open_room, text_trace
 
-from surefoot.annotation.database import NewItem, Protocol
+from surefoot.annotation import NewItem, Protocol
 from surefoot.records import Problem
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from annotation_room import SCRIPT, Room, open_room
-from inspection_room import open_inspection
+from annotation_site import SCRIPT, Room, open_room
+from inspection_site import open_inspection
 
 PAGE = "/projects/1/flags"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from annotation_room import PASSWORD, SCRIPT, Browser, Room, open_room
-from inspection_room import add_request
+from annotation_site import PASSWORD, SCRIPT, Browser, Room, open_room
+from inspection_site import add_request
 from starlette.testclient import TestClient
 
 from surefoot.annotation import PageSettings, create_pages_app

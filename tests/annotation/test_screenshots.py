@@ -17,14 +17,14 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
-import shown_pages
+import screenshot_pages
 from browsing import enter, served
 from playwright.sync_api import Browser, Page, sync_playwright
-from shown_pages import Views, open_shown
+from screenshot_pages import Views, open_shown
 
 CHROMIUM = shutil.which("chromium")
 SCREENSHOTS = os.environ.get("SUREFOOT_SCREENSHOTS")
-AUDIT = (Path(shown_pages.__file__).parent / "page_audit.js").read_text()
+AUDIT = (Path(screenshot_pages.__file__).parent / "page_audit.js").read_text()
 TALLEST = 1600
 """Pixels of a picture; a longer page is cut."""
 

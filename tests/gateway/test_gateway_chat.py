@@ -12,7 +12,7 @@ from gateway_server import LineScorer, ask, lines, served
 from openai import AsyncOpenAI, OpenAI
 from watched_policy import Watched
 
-from surefoot.annotation.database import open_database
+from surefoot.annotation import open_database
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.gateway import GatewaySettings
 from surefoot.lab.solver import NoisySolver

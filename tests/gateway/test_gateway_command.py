@@ -13,11 +13,11 @@ from contextlib import contextmanager
 
 import httpx2
 import pytest
-from annotation_room import Browser, open_room
+from annotation_site import Browser, open_room
 from command_line import refused
 from gateway_server import ask
 
-from surefoot.annotation.database import open_database
+from surefoot.annotation import open_database
 from surefoot.lab.world import generate_problems
 
 QUESTION = {

@@ -13,7 +13,7 @@ from command_line import good, refused
 from gateway_server import ask, served
 from openai import OpenAI
 
-from surefoot.annotation.database import open_database
+from surefoot.annotation import open_database
 from surefoot.gateway.app import create_app
 from surefoot.gateway.auth import KeyAuth, TokenBucket
 from surefoot.gateway.errors import ApiError

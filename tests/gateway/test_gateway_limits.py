@@ -11,7 +11,7 @@ import time
 
 import openai
 import pytest
-from annotation_room import Browser, open_room
+from annotation_site import Browser, open_room
 from gateway_server import LineScorer, lines, served
 from openai import OpenAI
 from starlette.testclient import TestClient

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from surefoot.annotation.database import open_database
+from surefoot.annotation import open_database
 from surefoot.gateway import Monitor, MonitorSettings, resume_monitor
 from surefoot.gateway.monitor import Observations, kolmogorov_smirnov, stability_index
 from surefoot.policies.scripted import ScriptedPolicy

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from gateway_server import LineScorer, ask, lines, served, wait_until
 
-from surefoot.annotation.database import open_database
+from surefoot.annotation import open_database
 from surefoot.errors import StoreError, UnavailableError
 from surefoot.gateway import GatewayRecord
 from surefoot.gateway.request_log import Recorder

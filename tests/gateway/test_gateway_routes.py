@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from annotation_room import open_room
+from annotation_site import open_room
 from fastapi import APIRouter, FastAPI
 from starlette.testclient import TestClient
 

@@ -8,7 +8,7 @@ import json
 import pytest
 from gateway_server import LineScorer, ask, lines, served
 
-from surefoot.annotation.database import open_database
+from surefoot.annotation import open_database
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller, generate_problems

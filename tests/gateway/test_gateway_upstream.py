@@ -12,7 +12,7 @@ from gateway_server import LineScorer, ask, served
 from openai import AsyncOpenAI, OpenAI
 from openai_server import Reply, chat, serve
 
-from surefoot.annotation.database import open_database
+from surefoot.annotation import open_database
 from surefoot.gateway import GatewaySettings
 from surefoot.gateway.generation import policy_failure
 from surefoot.gateway.upstream import UpstreamPolicy, UpstreamScorer

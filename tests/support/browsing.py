@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from annotation_room import PASSWORD
+from annotation_site import PASSWORD
 from playwright.sync_api import Browser, Page
 
 

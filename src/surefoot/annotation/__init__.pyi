@@ -1,74 +1,26 @@
-from .database import (
-    Adjudication as Adjudication,
-)
-from .database import (
-    AnnotatorItem as AnnotatorItem,
-)
-from .database import (
-    ApiKey as ApiKey,
-)
-from .database import (
-    Assignment as Assignment,
-)
-from .database import (
-    Choice as Choice,
-)
-from .database import (
-    ChoiceInput as ChoiceInput,
-)
-from .database import (
-    Comment as Comment,
-)
-from .database import (
-    Database as Database,
-)
-from .database import (
-    Disagreement as Disagreement,
-)
-from .database import (
-    Item as Item,
-)
-from .database import (
-    KnownAnswer as KnownAnswer,
-)
-from .database import (
-    LabelInput as LabelInput,
-)
-from .database import (
-    MatrixCell as MatrixCell,
-)
-from .database import (
-    Member as Member,
-)
-from .database import (
-    NewItem as NewItem,
-)
-from .database import (
-    Progress as Progress,
-)
-from .database import (
-    Project as Project,
-)
-from .database import (
-    Protocol as Protocol,
-)
-from .database import (
-    Ratings as Ratings,
-)
-from .database import (
-    StoredLabel as StoredLabel,
-)
-from .database import (
-    User as User,
-)
-from .database import (
-    import_files as import_files,
-)
-from .database import (
-    open_database as open_database,
-)
-from .database import (
-    ratings as ratings,
-)
+from .database.accounts import ApiKey as ApiKey
+from .database.accounts import Member as Member
+from .database.accounts import Project as Project
+from .database.accounts import Protocol as Protocol
+from .database.accounts import User as User
+from .database.database import Database as Database
+from .database.database import open_database as open_database
+from .database.labelling import Adjudication as Adjudication
+from .database.labelling import AnnotatorItem as AnnotatorItem
+from .database.labelling import Assignment as Assignment
+from .database.labelling import ChoiceInput as ChoiceInput
+from .database.labelling import Comment as Comment
+from .database.labelling import Disagreement as Disagreement
+from .database.labelling import Item as Item
+from .database.labelling import KnownAnswer as KnownAnswer
+from .database.labelling import LabelInput as LabelInput
+from .database.labelling import MatrixCell as MatrixCell
+from .database.labelling import NewItem as NewItem
+from .database.labelling import Progress as Progress
+from .database.labelling import StepChoice as StepChoice
+from .database.labelling import StoredLabel as StoredLabel
+from .database.reviews import Ratings as Ratings
+from .database.reviews import ratings as ratings
+from .database.transfer import import_files as import_files
 from .pages.access import PageSettings as PageSettings
 from .pages.app import create_pages_app as create_pages_app

@@ -1,5 +1,1 @@
 """The database of users, projects, labels and the gateway's requests, in SQLite or PostgreSQL."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.accounts import Project, members
-from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.engine import Repository
 from surefoot.annotation.database.items import item_in
 from surefoot.annotation.database.label_queries import counting_ids
 from surefoot.annotation.database.labelling import (
@@ -41,11 +41,8 @@ from surefoot.errors import ConflictError, ForbiddenError, StoreError
 _A = t.assignments.c
 
 
-class Assignments:
+class Assignments(Repository):
     """Repository of assignments. An item is never with more annotators than the protocol asks for."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
 
     def next(self, project_id: int, user_id: int, rng: random.Random) -> Offer:
         """The next item for the user: the one leased to them, then screening, then control, then the queue.

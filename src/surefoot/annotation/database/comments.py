@@ -5,21 +5,16 @@ from __future__ import annotations
 from sqlalchemy import func, insert, select, update
 
 from surefoot.annotation.database import labelling as t
-from surefoot.annotation.database.engine import Connections
-from surefoot.annotation.database.items import item_in
+from surefoot.annotation.database.engine import Repository
+from surefoot.annotation.database.items import check_step, item_in
 from surefoot.annotation.database.labelling import Comment, CommentKind
 from surefoot.annotation.database.projects import locked_project, project_in, pseudonym_in
 from surefoot.annotation.database.schema import as_data, checked_text
-from surefoot.annotation.database.traces import record_in
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.records import Trace
 
 
-class Comments:
+class Comments(Repository):
     """Repository of comments and flags. An annotator may see only their own."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
 
     def add(
         self,
@@ -46,10 +41,7 @@ class Comments:
             if trace_id is not None and trace_id not in item.trace_ids:
                 raise StoreError(f"'trace_id' is not a trace of item {item_id}")
             if step is not None:
-                name = trace_id if trace_id is not None else item.trace_ids[0]
-                steps = len(record_in(connection, t.traces, Trace, project_id, name).steps)
-                if not 0 <= step < steps:
-                    raise StoreError(f"'step' {step}: the trace has steps 0 to {steps - 1}")
+                check_step(connection, item, trace_id or item.trace_ids[0], step)
             values = {
                 "project_id": project_id,
                 "item_id": item_id,

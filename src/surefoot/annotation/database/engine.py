@@ -70,6 +70,13 @@ class Connections:
                 yield connection
 
 
+class Repository:
+    """Methods over one kind of data; each is one short transaction."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+
 def connect(url: str | Path) -> Engine:
     """Engine of ``url``: ``sqlite:///file``, a plain path, or ``postgresql://…``.
 

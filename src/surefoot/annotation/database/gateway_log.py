@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
-from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.engine import Repository
 from surefoot.annotation.database.schema import (
     METADATA,
     Computed,
@@ -106,11 +106,8 @@ class ScoredRequest:
     scores: tuple[float | None, ...]
 
 
-class RequestLog:
+class RequestLog(Repository):
     """The gateway's requests: a ``RecordStore`` and ``ScoreHistory`` of ``surefoot.gateway``."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
 
     def write_all(self, records: Sequence[GatewayRecord]) -> None:
         """Store requests with their candidates, and add their tallies to the counters, in one transaction: on

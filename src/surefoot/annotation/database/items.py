@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, exists, insert
 
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.accounts import Project, QueuePolicy
-from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.engine import Repository
 from surefoot.annotation.database.label_queries import choices_in, counting, labels_in, last_submission
 from surefoot.annotation.database.labelling import AnnotatorItem, Item, ItemRole, NewItem
 from surefoot.annotation.database.projects import locked_project, project_in, pseudonym_in
@@ -21,11 +21,8 @@ from surefoot.errors import ForbiddenError, NotFoundError, StoreError
 from surefoot.records import Problem, Trace
 
 
-class Items:
+class Items(Repository):
     """Repository of items."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
 
     def add(self, project_id: int, items: Sequence[NewItem]) -> list[int]:
         """Add items, all or none; for one equal to an existing item, that item's id is returned.
@@ -73,6 +70,13 @@ class Items:
         with self._connections.read() as connection:
             project_in(connection, project_id)
             return items_in(connection, project_id, *conditions, limit=limit)
+
+    def all(self, project_id: int, *, role: ItemRole | None = None) -> Iterator[Item]:
+        """Every item, in the order they were added. Not for annotators."""
+        after = 0
+        while page := self.list(project_id, role=role, after=after, limit=500):
+            yield from page
+            after = page[-1].id
 
     def set_active(self, project_id: int, item_id: int, active: bool) -> None:
         """Take an item out of the queue or put it back; its labels stay. Raises ``NotFoundError``."""
@@ -211,6 +215,17 @@ def item_in(connection: Connection, project_id: int, item_id: int) -> Item:
     if not rows:
         raise NotFoundError(f"project {project_id} has no item {item_id}")
     return rows[0]
+
+
+def check_step(connection: Connection, item: Item, trace_id: str, step: int) -> None:
+    """Raise ``StoreError`` unless ``trace_id`` is a trace of the item and has the step."""
+    if trace_id not in item.trace_ids:
+        raise StoreError(f"'trace_id' is not a trace of item {item.id}")
+    steps = len(record_in(connection, t.traces, Trace, item.project_id, trace_id).steps)
+    if not 0 <= step < steps:
+        raise StoreError(f"'step' {step}: the trace has steps 0 to {steps - 1}")
+    if item.step is not None and step != item.step:
+        raise StoreError(f"'step' {step}: this item is about step {item.step}")
 
 
 def items_in(

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, func, select
 
 from surefoot.annotation.database import labelling as t
-from surefoot.annotation.database.labelling import Choice, StoredLabel
+from surefoot.annotation.database.labelling import StepChoice, StoredLabel
 from surefoot.annotation.database.schema import as_data, columns_of
 from surefoot.records import StepLabel
 
@@ -72,7 +72,7 @@ def counting_ids(project_id: int) -> Select[int]:
 
 def choices_in(
     connection: Connection, project_id: int, *, item_id: int | None = None, user_id: int | None = None
-) -> list[Choice]:
+) -> list[StepChoice]:
     """Choices that were not undone, in the order they were made."""
     query = (
         select(t.choices)
@@ -84,7 +84,7 @@ def choices_in(
         query = query.where(t.choices.c.item_id == item_id)
     if user_id is not None:
         query = query.where(t.choices.c.user_id == user_id)
-    return [as_data(Choice, row) for row in connection.execute(query).mappings()]
+    return [as_data(StepChoice, row) for row in connection.execute(query).mappings()]
 
 
 def last_submission(connection: Connection, item_id: int, user_id: int) -> int:

@@ -213,7 +213,7 @@ class AnnotatorItem:
     leased_until: datetime
     labels: tuple[StoredLabel, ...]
     """The annotator's own, the ones that count now, without ``chosen_by``."""
-    choice: Choice | None
+    choice: StepChoice | None
     last: int
     """Id of the annotator's latest submission for this item, 0 if none; pass it as ``after``."""
 
@@ -301,7 +301,7 @@ labels = table(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class StepChoice:
     """Phase 1: what the annotator continued with. ``trace_id`` is a new trace for a hand-written step."""
 
     id: RowId
@@ -315,7 +315,7 @@ class Choice:
 
 choices = table(
     "choices",
-    Choice,
+    StepChoice,
     Column("project_id", BIG, nullable=False),
     Column("submission_id", BIG, ForeignKey("submissions.id"), nullable=False),
     of_project("item_id", "items"),

@@ -18,15 +18,15 @@ from surefoot.annotation.database.assignments import (
     lease,
     renewed,
 )
-from surefoot.annotation.database.engine import Connections
-from surefoot.annotation.database.items import item_in
+from surefoot.annotation.database.engine import Repository
+from surefoot.annotation.database.items import check_step, item_in
 from surefoot.annotation.database.label_queries import choices_in, counting, labels_in, last_submission
 from surefoot.annotation.database.labelling import (
-    Choice,
     ChoiceInput,
     ChosenBy,
     Item,
     LabelInput,
+    StepChoice,
     StoredLabel,
     Submission,
 )
@@ -40,11 +40,8 @@ HUMAN: Final = "human"
 """``StepLabel.source`` of an annotator's label."""
 
 
-class Labels:
+class Labels(Repository):
     """Repository of labels and choices."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
 
     def submit(
         self,
@@ -136,7 +133,7 @@ class Labels:
             labels = labels_in(connection, project_id, where, retracted=retracted)
         return labels if retracted else counting(labels)
 
-    def choices(self, project_id: int, item_id: int | None = None) -> list[Choice]:
+    def choices(self, project_id: int, item_id: int | None = None) -> list[StepChoice]:
         """What annotators continued with, without undone choices. Not for annotators."""
         with self._connections.read() as connection:
             project_in(connection, project_id)
@@ -302,18 +299,10 @@ def _add_labels(
 def _check_labels(connection: Connection, sender: _Sender, labels: Sequence[LabelInput]) -> None:
     """Raise ``StoreError`` unless every label is of a step of the item and has an allowed value."""
     project, item = sender.project, sender.item
-    steps = {
-        name: len(record_in(connection, t.traces, Trace, project.id, name).steps) for name in item.trace_ids
-    }
     if len({(label.trace_id, label.step) for label in labels}) < len(labels):
         raise StoreError("a step has two labels in one submission; send only one")
     for label in labels:
-        if label.trace_id not in steps:
-            raise StoreError(f"'trace_id' is not a trace of item {item.id}")
-        if not 0 <= label.step < steps[label.trace_id]:
-            raise StoreError(f"'step' {label.step}: the trace has steps 0 to {steps[label.trace_id] - 1}")
-        if item.step is not None and label.step != item.step:
-            raise StoreError(f"'step' {label.step}: this item is about step {item.step}")
+        check_step(connection, item, label.trace_id, label.step)
         if label.value is None and not (label.reason or "").strip():
             raise StoreError("a label without a value needs a 'reason'")
         if label.value is not None and label.value not in project.protocol.values:

@@ -9,18 +9,15 @@ from sqlalchemy import Connection, insert, select, update
 
 from surefoot.annotation.database import accounts as t
 from surefoot.annotation.database.accounts import AuditEntry, Member, Project, Protocol, Role
-from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.engine import Repository
 from surefoot.annotation.database.labelling import assignments
 from surefoot.annotation.database.schema import as_data, checked_name, checked_text
 from surefoot.annotation.database.users import checked_roles
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError
 
 
-class Projects:
+class Projects(Repository):
     """Repository of projects and their members."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
 
     def create(self, name: str, *, instructions: str = "", protocol: Protocol | None = None) -> Project:
         """Add a project. Raises ``ConflictError`` if the name is taken."""
@@ -160,9 +157,11 @@ class Projects:
             return [as_data(Project, row) for row in connection.execute(query).mappings()]
 
 
-def project_in(connection: Connection, project_id: int) -> Project:
+def project_in(connection: Connection, project_id: int, *, lock: bool = False) -> Project:
     """The project, in the caller's transaction. Raises ``NotFoundError``."""
     query = select(t.projects).where(t.projects.c.id == project_id)
+    if lock:
+        query = query.with_for_update(key_share=True)
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise NotFoundError(f"there is no project {project_id}")
@@ -172,14 +171,10 @@ def project_in(connection: Connection, project_id: int) -> Project:
 def locked_project(connection: Connection, project_id: int) -> Project:
     """The project, whose row is locked until the transaction ends: writers of one project queue here.
 
-    Labelling is done at the pace of people, so one queue a project costs nothing and leaves no race to
+    Labelling is done at the pace of people, so one queue per project costs nothing and leaves no race to
     think about. Foreign keys do not wait for this lock (``FOR NO KEY UPDATE``).
     """
-    query = select(t.projects).where(t.projects.c.id == project_id).with_for_update(key_share=True)
-    row = connection.execute(query).mappings().one_or_none()
-    if row is None:
-        raise NotFoundError(f"there is no project {project_id}")
-    return as_data(Project, row)
+    return project_in(connection, project_id, lock=True)
 
 
 def pseudonym_in(connection: Connection, project_id: int, user_id: int) -> str:

@@ -11,15 +11,13 @@ from sqlalchemy import Connection, and_, func, insert, select
 
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.accounts import members
-from surefoot.annotation.database.engine import Connections
-from surefoot.annotation.database.items import item_in
+from surefoot.annotation.database.engine import Repository
+from surefoot.annotation.database.items import check_step, item_in
 from surefoot.annotation.database.label_queries import counting_ids, steps_of_trace
 from surefoot.annotation.database.labelling import Adjudication, Disagreement, MatrixCell
 from surefoot.annotation.database.projects import locked_project, project_in
 from surefoot.annotation.database.schema import as_data, checked_text
-from surefoot.annotation.database.traces import record_in
 from surefoot.errors import ConflictError, StoreError
-from surefoot.records import Trace
 
 Place = tuple[int, str, int]
 """(item, trace, step)."""
@@ -38,11 +36,8 @@ class Ratings:
     """Labels without a value ("cannot tell"), which are NaN in the matrix."""
 
 
-class Reviews:
+class Reviews(Repository):
     """Repository of disagreements and adjudications. Not for annotators."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
 
     def matrix(self, project_id: int, *, controls: bool = True, unfinished: bool = False) -> list[MatrixCell]:
         """The ratings that count, in the order they were submitted.
@@ -109,11 +104,7 @@ class Reviews:
         with self._connections.write() as connection:
             locked_project(connection, project_id)
             item = item_in(connection, project_id, item_id)
-            if trace_id not in item.trace_ids:
-                raise StoreError(f"'trace_id' is not a trace of item {item_id}")
-            steps = len(record_in(connection, t.traces, Trace, project_id, trace_id).steps)
-            if not 0 <= step < steps:
-                raise StoreError(f"'step' {step}: the trace has steps 0 to {steps - 1}")
+            check_step(connection, item, trace_id, step)
             _refuse_foreign_label(connection, label_id, (item_id, trace_id, step))
             where = (a.item_id == item_id) & (a.trace_id == trace_id) & (a.step == step)
             last = connection.scalar(select(func.max(a.id)).where(where)) or 0

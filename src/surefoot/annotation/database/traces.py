@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select
 
 from surefoot.annotation.database import labelling as t
-from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.engine import Connections, Repository
 from surefoot.annotation.database.projects import locked_project, project_in
 from surefoot.annotation.database.schema import checked_name, checked_text, like, payload_of
 from surefoot.errors import NotFoundError, StoreError
@@ -59,11 +59,8 @@ class TraceRow:
     labels: int
 
 
-class Traces:
+class Traces(Repository):
     """Repository of problems, traces and scores. Only scores ever change."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
 
     def add_problems(self, project_id: int, problems: Iterable[Problem]) -> Added:
         """Add problems; one whose id exists with other content is refused. Raises ``NotFoundError``."""

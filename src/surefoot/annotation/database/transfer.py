@@ -11,7 +11,7 @@ from sqlalchemy import Table, select, tuple_
 
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.accounts import members
-from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.engine import Repository
 from surefoot.annotation.database.label_queries import counting, labels_in
 from surefoot.annotation.database.labelling import Adjudication, StoredLabel
 from surefoot.annotation.database.labels import HUMAN
@@ -32,11 +32,8 @@ ADJUDICATED = f"{HUMAN}:adjudicated"
 _ROWS = 500
 
 
-class Export:
+class Export(Repository):
     """Everything of one project as records, including what annotators must not see."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
 
     def problems(self, project_id: int) -> Iterator[Problem]:
         """All problems, by id. Raises ``NotFoundError``, like the others."""

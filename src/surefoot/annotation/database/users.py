@@ -19,7 +19,7 @@ from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from surefoot.annotation.database import accounts as t
 from surefoot.annotation.database.accounts import ApiKey, Role, Session, User
-from surefoot.annotation.database.engine import Connections
+from surefoot.annotation.database.engine import Connections, Repository
 from surefoot.annotation.database.schema import as_data, checked_name, storable
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 
@@ -39,11 +39,11 @@ _LAST_USED_EVERY: Final = timedelta(minutes=1)
 _NO_HASH: Final = "0" * 64
 
 
-class Users:
+class Users(Repository):
     """Repository of users and their sessions."""
 
     def __init__(self, connections: Connections, password_cost: int = DEFAULT_COST) -> None:
-        self._connections = connections
+        super().__init__(connections)
         self._cost = password_cost
 
     def create(self, name: str, password: str | None = None, roles: Collection[Role] = DEFAULT_ROLES) -> User:
@@ -159,11 +159,8 @@ class Users:
             connection.execute(delete(t.sessions).where(t.sessions.c.user_id == user_id))
 
 
-class Keys:
+class Keys(Repository):
     """Repository of API keys."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
 
     def create(
         self,

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from pydantic import Field
 
-from surefoot.annotation.database import Database, Project, Role
+from surefoot.annotation.database.accounts import Project, Role
+from surefoot.annotation.database.database import Database
 from surefoot.errors import ForbiddenError, NotFoundError, UnavailableError
 from surefoot.gateway.settings import Settings
 
@@ -67,6 +68,12 @@ class Place:
     project: Project
     role: Role
     visitor: Visitor
+    db: Database
+
+    @property
+    def id(self) -> int:
+        """Id of the project."""
+        return self.project.id
 
     @property
     def user_id(self) -> int:
@@ -131,7 +138,7 @@ def enter(request: Request, visitor: Visitor, project_id: int, *roles: Role) -> 
         raise NotFoundError(f"there is no project {project_id}, or you are not a member")
     if roles and role not in roles:
         raise ForbiddenError(f"your role here is {role}; this page is for {' and '.join(roles)}")
-    return Place(project=project, role=role, visitor=visitor)
+    return Place(project=project, role=role, visitor=visitor, db=db)
 
 
 def _role(db: Database, visitor: Visitor, project_id: int) -> Role | None:
@@ -148,12 +155,6 @@ def _role(db: Database, visitor: Visitor, project_id: int) -> Role | None:
     if visitor.key_role in (None, "admin") or role == visitor.key_role:
         return role
     return visitor.key_role if role == "admin" else None
-
-
-def require_admin(visitor: Visitor) -> None:
-    """Raises ``ForbiddenError`` unless the visitor is an administrator of the whole server."""
-    if not visitor.admin:
-        raise ForbiddenError("this page is for administrators")
 
 
 _COOKIE = "surefoot_session"
@@ -214,8 +215,32 @@ def _by_key(pages: Pages, key: str) -> Visitor | None:
     )
 
 
-def require_reader(visitor: Visitor) -> None:
-    """Raises ``ForbiddenError`` unless the visitor may read what belongs to no project."""
+def _reader(visitor: SignedIn) -> Visitor:
     by_key = visitor.key_role in (None, "admin", "viewer") and visitor.project_id is None
     if not by_key or not visitor.roles & {"admin", "viewer"}:
         raise ForbiddenError("this page is for administrators and viewers of the whole server")
+    return visitor
+
+
+def _admin(visitor: SignedIn) -> Visitor:
+    if not visitor.admin:
+        raise ForbiddenError("this page is for administrators")
+    return visitor
+
+
+def _entered(*roles: Role) -> Any:
+    def dependency(request: Request, visitor: SignedIn, project_id: int) -> Place:
+        return enter(request, visitor, project_id, *roles)
+
+    return Depends(dependency)
+
+
+SiteAdmin = Annotated[Visitor, Depends(_admin)]
+"""An administrator of the whole server; others get 403."""
+SiteReader = Annotated[Visitor, Depends(_reader)]
+"""Who may read what belongs to no project: administrators and viewers of the whole server."""
+MemberPlace = Annotated[Place, _entered()]
+"""The project of the address, for all its members; see ``enter``."""
+AnnotatorPlace = Annotated[Place, _entered("annotator", "admin")]
+ReaderPlace = Annotated[Place, _entered("admin", "viewer")]
+AdminPlace = Annotated[Place, _entered("admin")]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import Role, User
-from surefoot.annotation.pages.access import SignedIn, pages_of, require_admin
+from surefoot.annotation.database.accounts import Role, User
+from surefoot.annotation.pages.access import SiteAdmin, pages_of
 from surefoot.annotation.pages.forms import CheckedForm, Form
 from surefoot.annotation.pages.render import done, show, twin
 from surefoot.errors import StoreError
@@ -19,28 +17,25 @@ ROLES: tuple[Role, ...] = ("annotator", "viewer", "admin")
 
 
 @twin(router, "/people")
-def people(request: Request, visitor: SignedIn) -> Response:
+def people(request: Request, visitor: SiteAdmin) -> Response:
     """All accounts."""
-    require_admin(visitor)
     users = pages_of(request).db.users.list()
     data = {"users": [_row(user) for user in users]}
     return show(request, visitor, "people.html", data, extra={"roles": ROLES})
 
 
 @router.post("/people")
-def create(request: Request, visitor: SignedIn, form: CheckedForm) -> Response:
+def create(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
     """A new account."""
-    require_admin(visitor)
     db = pages_of(request).db
-    user = db.users.create(form.text("name", most=200), _password(form), roles=(_role(form.text("role")),))
+    user = db.users.create(form.text("name", most=200), _password(form), roles=(form.choice("role", ROLES),))
     db.projects.audit("account created", visitor.user_id, name=user.name)
     return done(request, "/people", {"user": _row(user)})
 
 
 @router.post("/people/{user_id:int}")
-def change(request: Request, visitor: SignedIn, user_id: int, form: CheckedForm) -> Response:
+def change(request: Request, visitor: SiteAdmin, user_id: int, form: CheckedForm) -> Response:
     """Set a password or a role, close or open the account; each ends the user's sessions."""
-    require_admin(visitor)
     db = pages_of(request).db
     user, what = db.users.get(user_id), form.text("what")
     if user.id == visitor.user_id and what != "password":
@@ -50,7 +45,7 @@ def change(request: Request, visitor: SignedIn, user_id: int, form: CheckedForm)
     if what == "password":
         db.users.set_password(user_id, _password(form))
     elif what == "role":
-        db.users.set_roles(user_id, (_role(form.text("role")),))
+        db.users.set_roles(user_id, (form.choice("role", ROLES),))
     elif what in ("close", "open"):
         db.users.set_active(user_id, what == "open")
     else:
@@ -74,11 +69,3 @@ def _password(form: Form) -> str:
     if not 8 <= len(password) <= 1000:
         raise StoreError("'password' must have 8 to 1000 characters")
     return password
-
-
-def _role(text: str) -> Role:
-    roles: tuple[Role, ...] = get_args(Role)
-    for role in roles:
-        if role == text and role in ROLES:
-            return role
-    raise StoreError(f"'role' must be one of {', '.join(ROLES)}")

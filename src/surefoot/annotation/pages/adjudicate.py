@@ -8,8 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import Database, Disagreement
-from surefoot.annotation.pages.access import SignedIn, enter, pages_of
+from surefoot.annotation.database.database import Database
+from surefoot.annotation.database.labelling import Disagreement
+from surefoot.annotation.pages.access import AdminPlace
 from surefoot.annotation.pages.forms import CheckedForm
 from surefoot.annotation.pages.render import done, show, twin
 from surefoot.errors import NotFoundError, StoreError
@@ -18,40 +19,32 @@ router = APIRouter()
 
 
 @twin(router, "/projects/{project_id:int}/adjudicate")
-def disagreements(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def disagreements(request: Request, place: AdminPlace) -> Response:
     """Items that annotators who finished labelled differently: open ones, then decided ones."""
-    place = enter(request, visitor, project_id, "admin")
-    db = pages_of(request).db
-    all_disagreements = db.reviews.disagreements(project_id, adjudicated=True)
+    db = place.db
+    all_disagreements = db.reviews.disagreements(place.id, adjudicated=True)
     data = {
-        "project": {"id": project_id, "name": place.project.name},
-        "open": _by_item(db, project_id, [one for one in all_disagreements if one.adjudication is None]),
-        "decided": _by_item(
-            db, project_id, [one for one in all_disagreements if one.adjudication is not None]
-        ),
+        "open": _by_item(db, place.id, [one for one in all_disagreements if one.adjudication is None]),
+        "decided": _by_item(db, place.id, [one for one in all_disagreements if one.adjudication is not None]),
     }
-    return show(request, visitor, "disagreements.html", data, place=place)
+    return show(request, place, "disagreements.html", data)
 
 
 @twin(router, "/projects/{project_id:int}/adjudicate/{item_id:int}")
-def disagreement(request: Request, visitor: SignedIn, project_id: int, item_id: int) -> Response:
+def disagreement(request: Request, place: AdminPlace, item_id: int) -> Response:
     """One item: its steps with everybody's labels, and a form for each disputed step."""
-    place = enter(request, visitor, project_id, "admin")
-    db = pages_of(request).db
-    item = db.items.get(project_id, item_id)
-    disputes = _of_item(db, project_id, item_id)
-    problem = db.traces.problem(project_id, item.problem_id)
-    comments = db.comments.list(project_id, item_id=item_id)
-    names = {member.user_id: member.pseudonym for member in db.projects.members(project_id)}
+    db = place.db
+    item = db.items.get(place.id, item_id)
+    disputes = _of_item(db, place.id, item_id)
+    problem = db.traces.problem(place.id, item.problem_id)
+    comments = db.comments.list(place.id, item_id=item_id)
+    names = {member.user_id: member.pseudonym for member in db.projects.members(place.id)}
     data = {
-        "project": {"id": project_id, "name": place.project.name},
         "item": item_id,
         "problem": problem.text,
         "answer": problem.answer,
         "values": list(place.project.protocol.values),
-        "traces": [
-            _trace_view(db, project_id, name, item.step, item_id, disputes) for name in item.trace_ids
-        ],
+        "traces": [_trace_view(db, place.id, name, item.step, item_id, disputes) for name in item.trace_ids],
         "comments": [
             {
                 "kind": r.kind,
@@ -62,25 +55,24 @@ def disagreement(request: Request, visitor: SignedIn, project_id: int, item_id: 
             }
             for r in comments
         ],
-        "next": _next_open(db, project_id, item_id),
+        "next": _next_open(db, place.id, item_id),
     }
-    return show(request, visitor, "adjudicate.html", data, place=place)
+    return show(request, place, "adjudicate.html", data)
 
 
 @router.post("/projects/{project_id:int}/adjudicate/{item_id:int}")
-def decide(request: Request, visitor: SignedIn, project_id: int, item_id: int, form: CheckedForm) -> Response:
+def decide(request: Request, place: AdminPlace, item_id: int, form: CheckedForm) -> Response:
     """Append a decision for one step. ``after`` is the decision that the form showed, 0 if none."""
-    place = enter(request, visitor, project_id, "admin")
-    db = pages_of(request).db
+    db = place.db
     trace, step, value = form.text("trace"), form.whole("step"), form.value("value")
     if value not in place.project.protocol.values:
         raise StoreError(f"'value': this project's labels are {list(place.project.protocol.values)}")
     after = form.whole("after")
     adjudication = db.reviews.adjudicate(
-        project_id, item_id, place.user_id, trace, step, value,
+        place.id, item_id, place.user_id, trace, step, value,
         note=form.text("note", default="", most=5000), after=after,
     )  # fmt: skip
-    return done(request, f"/projects/{project_id}/adjudicate/{item_id}", {"adjudication": adjudication})
+    return done(request, f"/projects/{place.id}/adjudicate/{item_id}", {"adjudication": adjudication})
 
 
 def _trace_view(

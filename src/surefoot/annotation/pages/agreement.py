@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import MatrixCell, ratings
-from surefoot.annotation.pages.access import SignedIn, enter, pages_of
+from surefoot.annotation.database.labelling import MatrixCell
+from surefoot.annotation.database.reviews import ratings
+from surefoot.annotation.pages.access import ReaderPlace
 from surefoot.annotation.pages.render import show, twin
 from surefoot.stats.bootstrap import Resample, bootstrap_statistic
 from surefoot.stats.intervals import Interval, wilson_interval
@@ -27,17 +30,15 @@ _MANY_UNITS = 5_000
 
 
 @twin(router, "/projects/{project_id:int}/agreement")
-def agreement_page(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def agreement_page(request: Request, place: ReaderPlace) -> Response:
     """All figures of a project; not for annotators, who work blind to each other."""
-    place = enter(request, visitor, project_id, "admin", "viewer")
-    db = pages_of(request).db
-    cells = db.reviews.matrix(project_id)
+    db = place.db
+    cells = db.reviews.matrix(place.id)
     data = {
-        "project": {"id": project_id, "name": place.project.name},
         **agreement_view(cells),
-        "progress": db.assignments.progress(project_id),
+        "progress": db.assignments.progress(place.id),
     }
-    return show(request, visitor, "agreement.html", data, place=place)
+    return show(request, place, "agreement.html", data)
 
 
 def agreement_view(cells: Sequence[MatrixCell]) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def _overall(cells: Sequence[MatrixCell]) -> dict[str, Any] | None:
     figures = agreement(matrix, categories=_VALUES)
     few = 0 < figures.units <= _MANY_UNITS
     intervals = _intervals(matrix, [unit[1] for unit in table.units]) if few else {}
-    return {**_row(figures), "intervals": intervals}
+    return {**asdict(figures), "intervals": intervals}
 
 
 def _intervals(matrix: np.ndarray[Any, Any], traces: Sequence[str]) -> dict[str, Interval]:
@@ -73,9 +74,13 @@ def _intervals(matrix: np.ndarray[Any, Any], traces: Sequence[str]) -> dict[str,
     if len(set(clusters)) < 2:  # one trace says nothing about the spread
         return {}
 
+    @cache  # the coefficients share their draws, and each draw gives all of them
+    def resampled(items: bytes) -> Agreement:
+        return agreement(rated[:, np.frombuffer(items, dtype=np.intp)], categories=_VALUES)
+
     def coefficient(name: str) -> Interval:
         def of(draw: Resample) -> float:
-            return float(getattr(agreement(rated[:, draw.items], categories=_VALUES), name))
+            return float(getattr(resampled(draw.items.astype(np.intp).tobytes()), name))
 
         return bootstrap_statistic(clusters, of, draws=_DRAWS, rng=np.random.default_rng(0))
 
@@ -129,7 +134,7 @@ def _by_position(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
         matrix = np.asarray(ratings(groups[step]).matrix, dtype=float)
         one = agreement(matrix, categories=_VALUES)
         if one.units:
-            table.append({"step": step, **_row(one)})
+            table.append({"step": step, **asdict(one)})
     return table
 
 
@@ -145,18 +150,6 @@ def _quality(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
         row = {"annotator": name, "role": role, "known": len(answers), "correct": sum(answers)}
         table.append({**row, "accuracy": share.value, "low": share.low, "high": share.high})
     return table
-
-
-def _row(figures: Agreement) -> dict[str, Any]:
-    return {
-        "raters": figures.raters,
-        "units": figures.units,
-        "dropped": figures.dropped,
-        "raw": figures.raw,
-        "kappa": figures.kappa,
-        "alpha": figures.alpha,
-        "ac1": figures.ac1,
-    }
 
 
 def _rows(cells: Sequence[MatrixCell]) -> dict[str, np.ndarray[Any, Any]]:

@@ -12,15 +12,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import (
+from surefoot.annotation.database.accounts import Protocol
+from surefoot.annotation.database.labelling import (
     AnnotatorItem,
-    AnnotatorProgress,
     ChoiceInput,
     LabelInput,
-    Protocol,
     StoredLabel,
 )
-from surefoot.annotation.pages.access import Place, SignedIn, enter, pages_of
+from surefoot.annotation.pages.access import AnnotatorPlace, MemberPlace, Place, pages_of
 from surefoot.annotation.pages.forms import CheckedForm, Form, new_key
 from surefoot.annotation.pages.render import done, show, twin
 from surefoot.errors import ForbiddenError, NotFoundError, StoreError
@@ -38,45 +37,41 @@ SKIP_REASONS = {
 
 
 @twin(router, "/projects/{project_id:int}/annotate")
-def next_item(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def next_item(request: Request, place: AnnotatorPlace) -> Response:
     """Lease the next item and redirect to it, or say why there is none."""
-    place = _labelling(request, visitor, project_id)
     pages = pages_of(request)
-    offer = pages.db.assignments.next(project_id, place.user_id, pages.rng)
+    offer = pages.db.assignments.next(place.id, place.user_id, pages.rng)
     if offer.assignment is not None:
-        to = f"/projects/{project_id}/items/{offer.assignment.item_id}"
+        to = f"/projects/{place.id}/items/{offer.assignment.item_id}"
         return done(request, to, {"why": offer.why, "item": offer.assignment.item_id})
-    data = {"why": offer.why, "item": None, "own_progress": _own_progress(request, place)}
-    return show(request, visitor, "no_item.html", data, place=place)
+    data = {"why": offer.why, "item": None, "own_progress": _own_progress(place)}
+    return show(request, place, "no_item.html", data)
 
 
 @twin(router, "/projects/{project_id:int}/items/{item_id:int}")
-def item_page(request: Request, visitor: SignedIn, project_id: int, item_id: int) -> Response:
+def item_page(request: Request, place: AnnotatorPlace, item_id: int) -> Response:
     """The item as far as it is labelled, and the current step."""
-    place = _labelling(request, visitor, project_id)
-    db = pages_of(request).db
-    item = _own(request, place, item_id)
-    comments = db.comments.list(project_id, item_id=item_id, user_id=place.user_id)
+    db = place.db
+    item = _own(place, item_id)
+    comments = db.comments.list(place.id, item_id=item_id, user_id=place.user_id)
     data = {
-        "project": {"id": project_id, "name": place.project.name},
         **item_view(item, place.project.protocol),
         "comments": [
             {"kind": r.kind, "text": r.text, "trace": r.trace_id, "step": r.step, "created": r.created}
             for r in comments
         ],
-        "previous": _previous(request, place, item_id),
-        "own_progress": _own_progress(request, place),
+        "previous": _previous(place, item_id),
+        "own_progress": _own_progress(place),
     }
     template = "annotate.html" if item.kind == "solution" else "alternatives.html"
     extra = {"key": new_key(), "skip_reasons": SKIP_REASONS}
-    return show(request, visitor, template, data, place=place, extra=extra)
+    return show(request, place, template, data, extra=extra)
 
 
 @router.post("/projects/{project_id:int}/items/{item_id:int}/label")
-def label(request: Request, visitor: SignedIn, project_id: int, item_id: int, form: CheckedForm) -> Response:
+def label(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
     """Label one step of a solution; the first error or the last step finishes the item."""
-    place = _labelling(request, visitor, project_id)
-    db, item = pages_of(request).db, _own(request, place, item_id)
+    db, item = place.db, _own(place, item_id)
     if item.kind != "solution":
         raise StoreError("this item has alternatives; send their labels to .../alternatives")
     step, value, time = form.whole("step"), form.value("value"), form.milliseconds()
@@ -89,19 +84,16 @@ def label(request: Request, visitor: SignedIn, project_id: int, item_id: int, fo
         comment=form.optional("comment"),
     )
     submission = db.labels.submit(
-        project_id, item_id, place.user_id, [new_label], _key(form), after=form.whole("after"), finish=finish,
+        place.id, item_id, place.user_id, [new_label], _key(form), after=form.whole("after"), finish=finish,
         milliseconds=_total(item, step, time) if finish else None,
     )  # fmt: skip
-    return done(request, f"/projects/{project_id}/items/{item_id}", {"submission": submission})
+    return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
 
 
 @router.post("/projects/{project_id:int}/items/{item_id:int}/alternatives")
-def label_alternatives(
-    request: Request, visitor: SignedIn, project_id: int, item_id: int, form: CheckedForm
-) -> Response:
+def label_alternatives(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
     """Phase 1: a label for each alternative, and the one to continue with or a step written by hand."""
-    place = _labelling(request, visitor, project_id)
-    db, item = pages_of(request).db, _own(request, place, item_id)
+    db, item = place.db, _own(place, item_id)
     if item.kind != "alternatives" or item.step is None:
         raise StoreError("this item is a solution; send its labels one by one to .../label")
     missing = [n for n in range(len(item.traces)) if not form.optional(f"value-{n}")]
@@ -113,48 +105,39 @@ def label_alternatives(
         for n, trace in enumerate(item.traces)
     ]
     submission = db.labels.submit(
-        project_id, item_id, place.user_id, labels, _key(form), choice=_choice(form, item),
+        place.id, item_id, place.user_id, labels, _key(form), choice=_choice(form, item),
         after=form.whole("after"), finish=True, milliseconds=time,
     )  # fmt: skip
-    return done(request, f"/projects/{project_id}/items/{item_id}", {"submission": submission})
+    return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
 
 
 @router.post("/projects/{project_id:int}/items/{item_id:int}/undo")
-def undo(request: Request, visitor: SignedIn, project_id: int, item_id: int, form: CheckedForm) -> Response:
+def undo(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
     """Retract the latest submission for the item."""
-    place = _labelling(request, visitor, project_id)
-    submission = pages_of(request).db.labels.undo(project_id, item_id, place.user_id, _key(form))
-    return done(request, f"/projects/{project_id}/items/{item_id}", {"submission": submission})
+    submission = place.db.labels.undo(place.id, item_id, place.user_id, _key(form))
+    return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
 
 
 @router.post("/projects/{project_id:int}/items/{item_id:int}/skip")
-def skip(request: Request, visitor: SignedIn, project_id: int, item_id: int, form: CheckedForm) -> Response:
+def skip(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
     """Skip the item with a reason, and go to the next."""
-    place = _labelling(request, visitor, project_id)
-    reason = form.text("reason")
-    if reason not in SKIP_REASONS:
-        raise StoreError(f"'reason' must be one of {', '.join(SKIP_REASONS)}")
+    reason = form.choice("reason", SKIP_REASONS)
     words = form.optional("words", most=2000)
-    pages_of(request).db.assignments.skip(
-        project_id, item_id, place.user_id, f"{reason}: {words}" if words else reason
-    )
-    return done(request, f"/projects/{project_id}/annotate", {"skipped": item_id})
+    place.db.assignments.skip(place.id, item_id, place.user_id, f"{reason}: {words}" if words else reason)
+    return done(request, f"/projects/{place.id}/annotate", {"skipped": item_id})
 
 
 @router.post("/projects/{project_id:int}/items/{item_id:int}/comment")
-def comment(
-    request: Request, visitor: SignedIn, project_id: int, item_id: int, form: CheckedForm
-) -> Response:
+def comment(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
     """A flag or a comment on the item or one of its steps."""
-    place = _labelling(request, visitor, project_id)
     kind, text = form.text("kind"), form.text("comment", default="", most=5000)
     if kind not in ("flag", "comment"):
         raise StoreError("'kind' must be flag or comment")
     if kind == "comment" and not text:
         raise StoreError("'comment' is empty; write something first")
     trace, step = form.optional("trace"), form.optional("step")
-    made = pages_of(request).db.comments.add(
-        project_id,
+    made = place.db.comments.add(
+        place.id,
         item_id,
         place.user_id,
         "flag" if kind == "flag" else "comment",
@@ -162,32 +145,26 @@ def comment(
         trace_id=trace,
         step=form.whole("step") if step is not None and trace is not None else None,
     )
-    return done(request, f"/projects/{project_id}/items/{item_id}", {"comment": made})
+    return done(request, f"/projects/{place.id}/items/{item_id}", {"comment": made})
 
 
 @twin(router, "/projects/{project_id:int}/instructions")
-def instructions(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def instructions(request: Request, place: MemberPlace) -> Response:
     """The project's instructions for annotators."""
-    place = enter(request, visitor, project_id)
     protocol = place.project.protocol
     data = {
-        "project": {"id": project_id, "name": place.project.name},
         "instructions": place.project.instructions,
         "phase": protocol.phase,
         "values": list(protocol.values),
         "show_answer": protocol.show_answer,
     }
-    return show(request, visitor, "instructions.html", data, place=place)
+    return show(request, place, "instructions.html", data)
 
 
-def _labelling(request: Request, visitor: SignedIn, project_id: int) -> Place:
-    return enter(request, visitor, project_id, "annotator", "admin")
-
-
-def _own(request: Request, place: Place, item_id: int) -> AnnotatorItem:
+def _own(place: Place, item_id: int) -> AnnotatorItem:
     """The visitor's item. For somebody else's item the response is that it does not exist."""
     try:
-        return pages_of(request).db.items.for_annotator(place.project.id, item_id, place.user_id)
+        return place.db.items.for_annotator(place.project.id, item_id, place.user_id)
     except ForbiddenError as error:
         raise NotFoundError(f"you have no item {item_id}") from error
 
@@ -218,23 +195,20 @@ def _total(item: AnnotatorItem, step: int, time: int | None) -> int | None:
     return sum(known) if len(known) == len(times) else None
 
 
-def _previous(request: Request, place: Place, item_id: int) -> int | None:
+def _previous(place: Place, item_id: int) -> int | None:
     """The item that the annotator finished before this one."""
-    assignments = pages_of(request).db.assignments.of_user(place.project.id, place.user_id, limit=20)
+    assignments = place.db.assignments.of_user(place.project.id, place.user_id, limit=20)
     finished = [one for one in assignments if one.state == "done" and one.finished and one.item_id != item_id]
     latest = max(finished, key=lambda one: (one.finished, one.id), default=None)
     return None if latest is None else latest.item_id
 
 
-def _own_progress(request: Request, place: Place) -> dict[str, Any] | None:
+def _own_progress(place: Place) -> dict[str, Any] | None:
     """The annotator's own progress; nothing about others."""
-    progress = pages_of(request).db.assignments.progress(place.project.id)
+    progress = place.db.assignments.progress(place.project.id)
     own = next((row for row in progress.annotators if row.user_id == place.user_id), None)
-    return None if own is None else _own_row(own)
-
-
-def _own_row(row: AnnotatorProgress) -> dict[str, Any]:
-    return {"done": row.done, "skipped": row.skipped, "labels": row.labels, "milliseconds": row.milliseconds}
+    fields = ("done", "skipped", "labels", "milliseconds")
+    return None if own is None else {name: getattr(own, name) for name in fields}
 
 
 def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
-from surefoot.annotation.database import Database
+from surefoot.annotation.database.database import Database
 from surefoot.annotation.pages import (
     accounts,
     adjudicate,

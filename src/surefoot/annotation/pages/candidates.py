@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import Database
-from surefoot.annotation.pages.access import SignedIn, enter, pages_of
+from surefoot.annotation.database.database import Database
+from surefoot.annotation.pages.access import ReaderPlace, pages_of
 from surefoot.annotation.pages.forms import query_id, query_text, required_id
-from surefoot.annotation.pages.render import show, twin
+from surefoot.annotation.pages.render import next_page, show, twin
 from surefoot.annotation.pages.score_strip import aggregates, strip
 from surefoot.answers import AnswerChecker, group_equal
 from surefoot.protocols import Candidate
@@ -28,53 +28,46 @@ _MOST = 256
 
 
 @twin(router, "/projects/{project_id:int}/problems")
-def problem_list(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def problem_list(request: Request, place: ReaderPlace) -> Response:
     """Problems by id, each with a link to its candidates."""
-    place = enter(request, visitor, project_id, "admin", "viewer")
-    db, limit = pages_of(request).db, pages_of(request).settings.rows
+    db, limit = place.db, pages_of(request).settings.rows
     text, after = query_text(request, "text"), query_id(request, "after") or ""
-    problems = db.traces.problems(project_id, after=after, limit=limit + 1, text=text)
+    problems = db.traces.problems(place.id, after=after, limit=limit + 1, text=text)
     query = urlencode({"text": text} if text else {})
-    more = None
-    if len(problems) > limit:
-        more = "?" + "&".join(filter(None, (query, urlencode({"after": problems[limit - 1].id}))))
     data = {
-        "project": {"id": project_id, "name": place.project.name},
         "text": text,
         "problems": [
             {
                 "id": one.id,
-                "link": f"/projects/{project_id}/problem?{urlencode({'id': one.id})}",
+                "link": f"/projects/{place.id}/problem?{urlencode({'id': one.id})}",
                 "text": one.text[:400],
                 "answer": one.answer,
                 "source": one.source,
             }
             for one in problems[:limit]
         ],
-        "next": more,
+        "next": next_page(query, after=problems[limit - 1].id) if len(problems) > limit else None,
     }
-    return show(request, visitor, "problems.html", data, place=place, extra={"query": query})
+    return show(request, place, "problems.html", data, extra={"query": query})
 
 
 @twin(router, "/projects/{project_id:int}/problem")
-def problem_page(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def problem_page(request: Request, place: ReaderPlace) -> Response:
     """All candidates of a problem, and what each selector does with them."""
-    place = enter(request, visitor, project_id, "admin", "viewer")
-    db = pages_of(request).db
-    problem = db.traces.problem(project_id, required_id(request, "id"))
-    rows = db.traces.find(project_id, problem_id=problem.id, limit=_MOST + 1)
+    db = place.db
+    problem = db.traces.problem(place.id, required_id(request, "id"))
+    rows = db.traces.find(place.id, problem_id=problem.id, limit=_MOST + 1)
     traces = [row.trace for row in rows[:_MOST]]
-    scores = _scores(db, project_id, traces)
+    scores = _scores(db, place.id, traces)
     with AnswerChecker("exact") as checker:
         answers = group_equal([trace.answer for trace in traces], checker)
     values = {name: [aggregates(row) for row in of] for name, of in scores.items()}
     data = {
-        "project": {"id": project_id, "name": place.project.name},
         "problem": problem,
         "candidates": [
             {
                 "id": trace.id,
-                "link": f"/projects/{project_id}/trace?{urlencode({'id': trace.id})}",
+                "link": f"/projects/{place.id}/trace?{urlencode({'id': trace.id})}",
                 "policy": trace.policy,
                 "sample": trace.sample,
                 "answer": answers[index],
@@ -92,7 +85,7 @@ def problem_page(request: Request, visitor: SignedIn, project_id: int) -> Respon
         "choices": choices(traces, answers, values),
     }
     extra = {"query": urlencode({"id": problem.id}), "rules": AGGREGATORS}
-    return show(request, visitor, "problem.html", data, place=place, extra=extra)
+    return show(request, place, "problem.html", data, extra=extra)
 
 
 Values = Mapping[str, Sequence[Mapping[str, float | None]]]

@@ -3,106 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import Comment, Database, Item
-from surefoot.annotation.pages.access import SignedIn, enter, pages_of
-from surefoot.annotation.pages.forms import CheckedForm
-from surefoot.annotation.pages.render import done, show, twin
-from surefoot.errors import StoreError
+from surefoot.annotation.database.database import Database
+from surefoot.annotation.database.labelling import Comment, Item
+from surefoot.annotation.pages.access import AdminPlace
+from surefoot.annotation.pages.forms import CheckedForm, Form, query_whole
+from surefoot.annotation.pages.render import done, next_page, show, twin
 from surefoot.records import Trace
 
 router = APIRouter()
 
 STATES: Final = {"open": "open", "resolved": "resolved", "all": "open and resolved"}
 KINDS: Final = {"flag": "flags", "comment": "comments", "all": "flags and comments"}
+_DEFAULT: Final = {"state": "open", "kind": "all"}
 _PER_PAGE: Final = 50
 """Comments per page."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Filters:
-    """Filters of the list; the default is open flags and comments."""
-
-    state: str
-    kind: str
-
-    @property
-    def resolved(self) -> bool | None:
-        return None if self.state == "all" else self.state == "resolved"
-
-    @property
-    def kinds(self) -> Literal["comment", "flag"] | None:
-        if self.kind == "all":
-            return None
-        return "flag" if self.kind == "flag" else "comment"
-
-    def query(self) -> str:
-        """The filters as a query string; empty for the default."""
-        default = _filters({})
-        return urlencode({key: value for key, value in vars(self).items() if value != getattr(default, key)})
-
-
 @twin(router, "/projects/{project_id:int}/flags")
-def flag_list(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def flag_list(request: Request, place: AdminPlace) -> Response:
     """Flags and comments, oldest first: ``?state=open|resolved|all``, ``?kind=flag|comment|all``."""
-    place = enter(request, visitor, project_id, "admin")
-    db, filters = pages_of(request).db, _filters(request.query_params)
+    db, filters = place.db, _filters(Form(data=request.query_params))
+    state, kind = filters["state"], filters["kind"]
     comments = db.comments.list(
-        project_id,
-        kind=filters.kinds,
-        resolved=filters.resolved,
-        after=_after(request.query_params.get("after", "")),
+        place.id,
+        kind="flag" if kind == "flag" else "comment" if kind == "comment" else None,
+        resolved=None if state == "all" else state == "resolved",
+        after=query_whole(request, "after"),
         limit=_PER_PAGE + 1,
     )
-    query, more = filters.query(), None
-    if len(comments) > _PER_PAGE:
-        more = "?" + "&".join(filter(None, (query, urlencode({"after": comments[_PER_PAGE - 1].id}))))
+    query, more = _query(filters), len(comments) > _PER_PAGE
     data = {
-        "project": {"id": project_id, "name": place.project.name},
-        "filters": vars(filters),
-        "open_flags": db.comments.open_flags(project_id),
-        "comments": _rows(db, project_id, comments[:_PER_PAGE]),
-        "next": more,
+        "filters": filters,
+        "open_flags": db.comments.open_flags(place.id),
+        "comments": _rows(db, place.id, comments[:_PER_PAGE]),
+        "next": next_page(query, after=comments[_PER_PAGE - 1].id) if more else None,
     }
     extra = {"query": query, "states": STATES, "kinds": KINDS}
-    return show(request, visitor, "flags.html", data, place=place, extra=extra)
+    return show(request, place, "flags.html", data, extra=extra)
 
 
 @router.post("/projects/{project_id:int}/flags/{comment_id:int}")
-def resolve(
-    request: Request, visitor: SignedIn, project_id: int, comment_id: int, form: CheckedForm
-) -> Response:
+def resolve(request: Request, place: AdminPlace, comment_id: int, form: CheckedForm) -> Response:
     """Resolve a flag or comment, and return to the list with its filters."""
-    enter(request, visitor, project_id, "admin")
-    db = pages_of(request).db
-    filters = _filters({name: form.text(name, default="") for name in ("state", "kind")})
-    db.comments.resolve(project_id, comment_id)
-    db.projects.audit("comment resolved", visitor.user_id, project_id, comment=comment_id)
-    query = filters.query()
-    to = f"/projects/{project_id}/flags" + (f"?{query}" if query else "")
+    db = place.db
+    query = _query(_filters(form))
+    db.comments.resolve(place.id, comment_id)
+    db.projects.audit("comment resolved", place.visitor.user_id, place.id, comment=comment_id)
+    to = f"/projects/{place.id}/flags" + (f"?{query}" if query else "")
     return done(request, to, {"resolved": comment_id})
 
 
-def _filters(query: Mapping[str, str]) -> _Filters:
-    state, kind = query.get("state") or "open", query.get("kind") or "all"
-    for name, value, options in (("state", state, STATES), ("kind", kind, KINDS)):
-        if value not in options:
-            raise StoreError(f"'{name}' must be one of {', '.join(options)}")
-    return _Filters(state=state, kind=kind)
+def _filters(form: Form) -> dict[str, str]:
+    """Filters of the list; the default is open flags and comments."""
+    return {
+        "state": form.choice("state", STATES, default=_DEFAULT["state"]),
+        "kind": form.choice("kind", KINDS, default=_DEFAULT["kind"]),
+    }
 
 
-def _after(text: str) -> int:
-    if not text:
-        return 0
-    if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise StoreError("'after' must be the id of a comment")
-    return int(text)
+def _query(filters: Mapping[str, str]) -> str:
+    """The filters as a query string; empty for the default."""
+    return urlencode({name: value for name, value in filters.items() if value != _DEFAULT[name]})
 
 
 def _rows(db: Database, project_id: int, comments: list[Comment]) -> list[dict[str, Any]]:

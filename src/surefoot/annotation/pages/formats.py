@@ -20,12 +20,12 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response
 from starlette.background import BackgroundTask
-from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from surefoot.annotation.database import Added, Database
-from surefoot.annotation.pages.access import SignedIn, enter, pages_of
-from surefoot.annotation.pages.forms import CheckedForm, Form
+from surefoot.annotation.database.database import Database
+from surefoot.annotation.database.traces import Added
+from surefoot.annotation.pages.access import AdminPlace, ReaderPlace, pages_of
+from surefoot.annotation.pages.forms import CheckedForm, Form, upload_ending
 from surefoot.annotation.pages.render import HEADERS, show, twin
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.formats import SOURCES, WRITERS, read_source
@@ -43,15 +43,13 @@ _BATCH = 500
 
 
 @twin(router, "/projects/{project_id:int}/formats")
-def formats_page(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def formats_page(request: Request, place: ReaderPlace) -> Response:
     """Links to the exports, the upload form, and what the latest exports left out."""
-    place = enter(request, visitor, project_id, "admin", "viewer")
-    db = pages_of(request).db
-    log = db.projects.audit_log(project_id, limit=200) if place.role == "admin" else []
+    db = place.db
+    log = db.projects.audit_log(place.id, limit=200) if place.role == "admin" else []
     data = {
-        "project": {"id": project_id, "name": place.project.name},
         "exports": [
-            {"name": name, "what": what, "link": f"/projects/{project_id}/formats/{quote(name)}"}
+            {"name": name, "what": what, "link": f"/projects/{place.id}/formats/{quote(name)}"}
             for name, what in EXPORTS.items()
         ],
         "imports": sorted(SOURCES),
@@ -63,53 +61,48 @@ def formats_page(request: Request, visitor: SignedIn, project_id: int) -> Respon
             if one.action == "export" and "report" in one.detail
         ][:10],
     }
-    return show(request, visitor, "formats.html", data, place=place, extra={"query": ""})
+    return show(request, place, "formats.html", data, extra={"query": ""})
 
 
 @router.get("/projects/{project_id:int}/formats/{name}")
-def export(request: Request, visitor: SignedIn, project_id: int, name: str) -> Response:
+def export(place: ReaderPlace, name: str) -> Response:
     """One export as a file. The header ``X-Surefoot-Report`` says what was written and what was dropped."""
-    enter(request, visitor, project_id, "admin", "viewer")
     if name not in EXPORTS:
         raise NotFoundError(f"there is no export '{name}'; choose from {', '.join(EXPORTS)}")
-    db = pages_of(request).db
+    db = place.db
     folder = Path(tempfile.mkdtemp(prefix="surefoot-export-"))
     try:
-        report = write_export(db, project_id, name, folder / name)
-        db.projects.audit("export", visitor.user_id, project_id, name=name, report=report)
+        report = write_export(db, place.id, name, folder / name)
+        db.projects.audit("export", place.visitor.user_id, place.id, name=name, report=report)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return FileResponse(
         folder / name,
-        filename=f"project-{project_id}-{name}",
+        filename=f"project-{place.id}-{name}",
         headers={**HEADERS, "X-Surefoot-Report": report},
         background=BackgroundTask(shutil.rmtree, folder, ignore_errors=True),
     )
 
 
 @router.post("/projects/{project_id:int}/formats")
-def upload(request: Request, visitor: SignedIn, project_id: int, form: CheckedForm) -> Response:
+def upload(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
     """Import one file in another format."""
-    place = enter(request, visitor, project_id, "admin")
     pages = pages_of(request)
-    source = form.text("format", most=50)
-    if source not in SOURCES:
-        raise StoreError(f"'format' must be one of {', '.join(sorted(SOURCES))}")
+    source = form.choice("format", sorted(SOURCES))
     report = ReadReport()
     with tempfile.TemporaryDirectory(prefix="surefoot-import-") as folder:
         path = _saved(form, Path(folder), pages.settings.max_upload_bytes)
-        added = _import(pages.db, project_id, source, path, report)
-    items = pages.db.items.add_solutions(project_id) if form.ticked("make_items") else []
-    pages.db.projects.audit("import", visitor.user_id, project_id, format=source, items=len(items))
+        added = _import(pages.db, place.id, source, path, report)
+    items = pages.db.items.add_solutions(place.id) if form.ticked("make_items") else []
+    pages.db.projects.audit("import", place.visitor.user_id, place.id, format=source, items=len(items))
     data = {
-        "project": {"id": project_id, "name": place.project.name},
         "format": source,
         "read": {"good": report.good, "bad": report.bad_count, "reasons": report.bad},
         "added": added,
         "items": len(items),
     }
-    return show(request, visitor, "formats_imported.html", data, place=place, extra={"query": ""})
+    return show(request, place, "formats_imported.html", data, extra={"query": ""})
 
 
 def _import(db: Database, project_id: int, source: str, path: Path, report: ReadReport) -> dict[str, Added]:
@@ -140,7 +133,7 @@ def _saved(form: Form, folder: Path, most: int) -> Path:
     if len(files) != 1:
         raise StoreError("choose one file")
     (file,) = files
-    ending = _ending(file)
+    ending = upload_ending(file, _ENDINGS)
     path = folder / f"upload{ending.removesuffix('.gz')}"
     with path.open("wb") as out:
         if not ending.endswith(".gz"):
@@ -161,16 +154,6 @@ def _copy(source: IO[bytes] | gzip.GzipFile, out: IO[bytes], most: int) -> None:
         if written > most:
             raise HTTPException(413, f"the file unpacks to more than {most} bytes")
         out.write(piece)
-
-
-def _ending(file: UploadFile) -> str:
-    name = file.filename or ""
-    if any(mark in name for mark in ("/", "\\", "\0", "..")) or not name.isprintable():
-        raise StoreError("a file's name must be a plain name, not a path")
-    endings = [ending for ending in _ENDINGS if name.endswith(ending)]
-    if not endings:
-        raise StoreError(f"a file's name must end in one of {', '.join(_ENDINGS)}")
-    return max(endings, key=len)
 
 
 EXPORTS: Mapping[str, str] = MappingProxyType(

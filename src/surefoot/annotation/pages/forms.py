@@ -6,19 +6,21 @@ import hmac
 import math
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, Request
 from pydantic import ValidationError
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import FormData, QueryParams, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 
-from surefoot.annotation.database import Protocol
+from surefoot.annotation.database.accounts import Protocol
 from surefoot.annotation.pages.access import SignedIn, pages_of
 from surefoot.errors import NotFoundError, StoreError
+
+S = TypeVar("S", bound=str)
 
 MAX_FIELDS = 400
 """Fields of one form; an item with more alternatives cannot be labelled on a page."""
@@ -28,9 +30,14 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A form whose secret was correct. Its methods raise ``StoreError`` naming the field."""
+    """A form whose secret was correct, or a query. Its methods raise ``StoreError`` naming the field."""
 
-    data: FormData
+    data: FormData | QueryParams
+
+    async def close(self) -> None:
+        """Close uploaded files."""
+        if isinstance(self.data, FormData):
+            await self.data.close()
 
     def text(self, name: str, *, default: str | None = None, most: int = 20_000) -> str:
         """A text field, without the spaces around it."""
@@ -67,14 +74,19 @@ class Form:
 
     def value(self, name: str) -> Literal[-1, 0, 1]:
         """A label: -1, 0 or 1."""
+        values: dict[int, Literal[-1, 0, 1]] = {-1: -1, 0: 0, 1: 1}
         number = self.whole(name)
-        if number == -1:
-            return -1
-        if number == 0:
-            return 0
-        if number == 1:
-            return 1
-        raise StoreError(f"'{name}' must be -1, 0 or 1, not {number}")
+        if number not in values:
+            raise StoreError(f"'{name}' must be -1, 0 or 1, not {number}")
+        return values[number]
+
+    def choice(self, name: str, options: Iterable[S], *, default: str | None = None) -> S:
+        """One of ``options``; ``default`` if the field is empty."""
+        options, text = list(options), self.text(name, default=default) or default
+        for option in options:
+            if option == text:
+                return option
+        raise StoreError(f"'{name}' must be one of {', '.join(options)}")
 
     def milliseconds(self, name: str = "milliseconds") -> int | None:
         """A time measured by the page; ``None`` without scripts, and for anything that is not a time."""
@@ -101,7 +113,7 @@ async def checked_form(request: Request, visitor: SignedIn) -> Form:
         try:
             require_secret(form.data.get("csrf"), visitor.csrf)
         except HTTPException:
-            await form.data.close()
+            await form.close()
             raise
     return form
 
@@ -112,7 +124,7 @@ async def _closing_form(request: Request, visitor: SignedIn) -> AsyncIterator[Fo
     try:
         yield form
     finally:
-        await form.data.close()
+        await form.close()
 
 
 async def read_form(request: Request) -> Form:
@@ -137,6 +149,17 @@ def require_secret(value: object, secret: str) -> None:
     value = value if isinstance(value, str) else ""
     if not hmac.compare_digest(value.encode("utf-8", "replace"), secret.encode()):
         raise HTTPException(403, "the form has expired or came from another page; load the page again")
+
+
+def upload_ending(file: UploadFile, endings: Sequence[str]) -> str:
+    """The ending of an upload's name, the only part used. Raises ``StoreError`` for others and for paths."""
+    name = file.filename or ""
+    if any(mark in name for mark in ("/", "\\", "\0", "..")) or not name.isprintable():
+        raise StoreError("a file's name must be a plain name, not a path")
+    known = [ending for ending in endings if name.endswith(ending)]
+    if not known:
+        raise StoreError(f"a file's name must end in one of {', '.join(endings)}")
+    return max(known, key=len)
 
 
 def new_key() -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.pages.access import SignedIn, pages_of, require_reader
+from surefoot.annotation.pages.access import SiteReader, pages_of
 from surefoot.annotation.pages.charts import HEIGHT, WIDTH, chart
 from surefoot.annotation.pages.forms import query_whole
 from surefoot.annotation.pages.render import show, twin
@@ -25,9 +25,8 @@ _SHARES: Final = ("accepted", "abstained", "unparsed", "unscored")
 
 
 @twin(router, "/monitor")
-def monitor(request: Request, visitor: SignedIn) -> Response:
+def monitor(request: Request, visitor: SiteReader) -> Response:
     """Requests, mean step score and rates of the last ``?hours=`` (default: a week), by full hours."""
-    require_reader(visitor)
     hours = query_whole(request, "hours", default=_HOURS)
     if not 1 <= hours <= _MOST_HOURS:
         raise StoreError(f"'hours' must be 1 to {_MOST_HOURS}")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
-from surefoot.annotation.database import Database, Project, Protocol, Role
-from surefoot.annotation.pages.access import SignedIn, Visitor, enter, pages_of, require_admin
+from surefoot.annotation.database.accounts import Project, Protocol, Role
+from surefoot.annotation.database.database import Database
+from surefoot.annotation.pages.access import (
+    AdminPlace,
+    MemberPlace,
+    SignedIn,
+    SiteAdmin,
+    Visitor,
+    pages_of,
+)
 from surefoot.annotation.pages.forms import CheckedForm, protocol_of
 from surefoot.annotation.pages.render import HEADERS, done, show, twin
-from surefoot.errors import StoreError
 
 router = APIRouter()
 
@@ -35,9 +42,8 @@ def project_list(request: Request, visitor: SignedIn) -> Response:
 
 
 @router.post("/projects")
-def create(request: Request, visitor: SignedIn, form: CheckedForm) -> Response:
+def create(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
     """A new project, with its creator as administrator."""
-    require_admin(visitor)
     db = pages_of(request).db
     protocol = Protocol(phase=1 if form.text("phase", default="2") == "1" else 2)
     project = db.projects.create(form.text("name", most=200), protocol=protocol)
@@ -48,16 +54,15 @@ def create(request: Request, visitor: SignedIn, form: CheckedForm) -> Response:
 
 
 @twin(router, "/projects/{project_id:int}")
-def overview(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def overview(request: Request, place: MemberPlace) -> Response:
     """Progress of a project; annotators see only their own pace."""
-    place = enter(request, visitor, project_id)
-    db = pages_of(request).db
-    progress = db.assignments.progress(project_id)
+    db = place.db
+    progress = db.assignments.progress(place.id)
     everyone = place.role in ("admin", "viewer")
-    rows = [row for row in progress.annotators if everyone or row.user_id == visitor.user_id]
+    rows = [row for row in progress.annotators if everyone or row.user_id == place.visitor.user_id]
     data = {
         "project": {
-            "id": project_id,
+            "id": place.id,
             "name": place.project.name,
             "phase": place.project.protocol.phase,
             "archived": place.project.archived,
@@ -72,61 +77,50 @@ def overview(request: Request, visitor: SignedIn, project_id: int) -> Response:
         },
         "annotators": rows,
     }
-    return show(request, visitor, "project.html", data, place=place)
+    return show(request, place, "project.html", data)
 
 
 @twin(router, "/projects/{project_id:int}/settings")
-def settings_page(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def settings_page(request: Request, place: AdminPlace) -> Response:
     """Protocol, instructions, members, and the log of changes."""
-    place = enter(request, visitor, project_id, "admin")
-    db = pages_of(request).db
+    db = place.db
     users = {user.id: user.name for user in db.users.list()}
     data = {
         "project": place.project,
-        "members": db.projects.members(project_id),
+        "members": db.projects.members(place.id),
         "audit": [
             {"created": e.created, "by": users.get(e.user_id or 0), "action": e.action, "detail": e.detail}
-            for e in db.projects.audit_log(project_id, limit=30)
+            for e in db.projects.audit_log(place.id, limit=30)
         ],
     }
-    return show(request, visitor, "settings.html", data, place=place, extra={"roles": MEMBER_ROLES})
+    return show(request, place, "settings.html", data, extra={"roles": MEMBER_ROLES})
 
 
 @router.post("/projects/{project_id:int}/settings")
-def change(request: Request, visitor: SignedIn, project_id: int, form: CheckedForm) -> Response:
+def change(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
     """Change name, protocol and instructions, unless somebody changed them since the form was loaded."""
-    place = enter(request, visitor, project_id, "admin")
-    db = pages_of(request).db
+    db = place.db
     changed = db.projects.update(
-        project_id,
+        place.id,
         form.whole("version"),
         name=form.text("name", most=200),
         instructions=form.text("instructions", default="", most=200_000),
         protocol=protocol_of(form, place.project.protocol),
         archived=form.ticked("archived"),
     )
-    db.projects.audit("settings", visitor.user_id, project_id, version=changed.version)
-    return done(request, f"/projects/{project_id}/settings", {"project": changed})
+    db.projects.audit("settings", place.visitor.user_id, place.id, version=changed.version)
+    return done(request, f"/projects/{place.id}/settings", {"project": changed})
 
 
 @router.post("/projects/{project_id:int}/members")
-def set_member(request: Request, visitor: SignedIn, project_id: int, form: CheckedForm) -> Response:
+def set_member(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
     """Add a user to the project by name, or change their membership."""
-    enter(request, visitor, project_id, "admin")
-    db = pages_of(request).db
+    db = place.db
     user = db.users.by_name(form.text("name", most=200))
-    role, active = _role(form.text("role")), not form.ticked("inactive")
-    member = db.projects.set_member(project_id, user.id, role, active)
-    db.projects.audit("member", visitor.user_id, project_id, name=user.name, role=role, active=active)
-    return done(request, f"/projects/{project_id}/settings", {"member": member})
-
-
-def _role(text: str) -> Role:
-    roles: tuple[Role, ...] = get_args(Role)
-    for role in roles:
-        if role == text and role in MEMBER_ROLES:
-            return role
-    raise StoreError(f"'role' must be one of {', '.join(MEMBER_ROLES)}")
+    role, active = form.choice("role", MEMBER_ROLES), not form.ticked("inactive")
+    member = db.projects.set_member(place.id, user.id, role, active)
+    db.projects.audit("member", place.visitor.user_id, place.id, name=user.name, role=role, active=active)
+    return done(request, f"/projects/{place.id}/settings", {"member": member})
 
 
 def _visible(db: Database, visitor: Visitor) -> list[Project]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import Database, Item, QueuePolicy
-from surefoot.annotation.pages.access import Place, SignedIn, enter, pages_of
+from surefoot.annotation.database.accounts import QueuePolicy
+from surefoot.annotation.database.database import Database
+from surefoot.annotation.database.labelling import Item
+from surefoot.annotation.pages.access import AdminPlace
 from surefoot.annotation.pages.forms import CheckedForm, protocol_with
 from surefoot.annotation.pages.render import done, show, twin
 from surefoot.errors import StoreError
@@ -28,59 +29,56 @@ _SHOWN = 50
 
 
 @twin(router, "/projects/{project_id:int}/queue")
-def queue_page(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def queue_page(request: Request, place: AdminPlace) -> Response:
     """The policy, its control share, and the items at the head of the queue."""
-    place = enter(request, visitor, project_id, "admin")
-    db, protocol = pages_of(request).db, place.project.protocol
-    values = db.items.priorities(project_id, protocol.queue) if _rule(protocol.queue) else {}
+    db, protocol = place.db, place.project.protocol
+    values = (
+        db.items.priorities(place.id, protocol.queue) if protocol.queue not in ("order", "random") else {}
+    )
     head = sorted(values, key=lambda item: (-values[item], item))[:_SHOWN]
     data = {
-        "project": {"id": project_id, "name": place.project.name, "version": place.project.version},
+        "project": {"id": place.id, "name": place.project.name, "version": place.project.version},
         "policy": protocol.queue,
         "random_share": protocol.random_share,
         "control_share": protocol.control_share,
-        "scorers": db.traces.scorers(project_id),
+        "scorers": db.traces.scorers(place.id),
         "ranked": len(values),
-        "head": [_head_row(db, project_id, item, values[item]) for item in head],
+        "head": [_head_row(db, place.id, item, values[item]) for item in head],
     }
-    return show(request, visitor, "queue.html", data, place=place, extra={"policies": POLICIES})
+    return show(request, place, "queue.html", data, extra={"policies": POLICIES})
 
 
 @router.post("/projects/{project_id:int}/queue")
-def choose_policy(request: Request, visitor: SignedIn, project_id: int, form: CheckedForm) -> Response:
+def choose_policy(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
     """Set the policy and the shares, and compute the priorities that the policy needs."""
-    place = enter(request, visitor, project_id, "admin")
-    db = pages_of(request).db
-    policy, scorer = _policy(form.text("policy")), form.optional("scorer")
+    db = place.db
+    policy, scorer = form.choice("policy", POLICIES), form.optional("scorer")
     protocol = protocol_with(
         place.project.protocol,
         queue=policy,
         random_share=form.share("random_share", default=0.0),
         control_share=form.share("control_share", default=0.0),
     )
-    rule, ranked = _rule(policy), None
-    if rule is not None:
-        ranked = recompute(db, project_id, rule, scorer=scorer)
-    db.projects.update(project_id, form.whole("version"), protocol=protocol)
-    _note(place, db, policy, ranked)
-    counts = None if ranked is None else {"ranked": len(ranked.values), "left_out": dict(ranked.left_out)}
-    return done(request, f"/projects/{project_id}/queue", {"policy": policy, "priorities": counts})
+    counts: dict[str, Any] | None = None
+    if policy != "order" and policy != "random":
+        ranked = recompute(db, place.id, policy, scorer=scorer)
+        counts = {"ranked": len(ranked.values), "left_out": dict(ranked.left_out)}
+    db.projects.update(place.id, form.whole("version"), protocol=protocol)
+    db.projects.audit("queue", place.visitor.user_id, place.id, policy=policy, **(counts or {}))
+    return done(request, f"/projects/{place.id}/queue", {"policy": policy, "priorities": counts})
 
 
 def recompute(db: Database, project_id: int, rule: QueueRule, *, scorer: str | None = None) -> Priorities:
     """Compute and store the priorities of all active normal items from the stored scores."""
     if scorer is not None and scorer not in db.traces.scorers(project_id):
         raise StoreError(f"'scorer': there are no scores by {scorer!r} in this project")
-    ranked = priorities(rule, [_candidate(db, item) for item in _items(db, project_id)], scorer=scorer)
+    ranked = priorities(
+        rule,
+        [_candidate(db, item) for item in db.items.all(project_id, role="normal") if item.active],
+        scorer=scorer,
+    )
     db.items.set_priorities(project_id, rule, ranked.values)
     return ranked
-
-
-def _items(db: Database, project_id: int) -> Iterator[Item]:
-    after = 0
-    while rows := db.items.list(project_id, role="normal", after=after, limit=500):
-        yield from (row for row in rows if row.active)
-        after = rows[-1].id
 
 
 def _candidate(db: Database, item: Item) -> QueueCandidate:
@@ -107,20 +105,3 @@ def _head_row(db: Database, project_id: int, item_id: int, priority: float) -> d
         "outcomes": [trace.outcome for trace in traces],
         "answers": [trace.answer for trace in traces],
     }
-
-
-def _note(place: Place, db: Database, policy: QueuePolicy, ranked: Priorities | None) -> None:
-    counted = {} if ranked is None else {"ranked": len(ranked.values), "left_out": dict(ranked.left_out)}
-    db.projects.audit("queue", place.visitor.user_id, place.project.id, policy=policy, **counted)
-
-
-def _policy(text: str) -> QueuePolicy:
-    for policy in POLICIES:
-        if policy == text:
-            return policy
-    raise StoreError(f"'policy' must be one of {', '.join(POLICIES)}")
-
-
-def _rule(policy: QueuePolicy) -> QueueRule | None:
-    rules: tuple[QueueRule, ...] = get_args(QueueRule)
-    return next((rule for rule in rules if rule == policy), None)

@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
@@ -58,16 +59,18 @@ def plain(data: object) -> Any:
 
 def show(
     request: Request,
-    visitor: Visitor | None,
+    reader: Visitor | Place | None,
     template: str,
     data: Mapping[str, Any],
     *,
-    place: Place | None = None,
     status: int = 200,
     extra: Mapping[str, Any] | None = None,
 ) -> Response:
     """The page, or its JSON twin. ``extra`` is for the template alone: tokens, choices, drawings."""
-    content = plain(data)
+    place = reader if isinstance(reader, Place) else None
+    visitor = reader.visitor if isinstance(reader, Place) else reader
+    project = {} if place is None else {"project": {"id": place.id, "name": place.project.name}}
+    content = plain({**project, **data})
     if wants_json(request):
         return JSONResponse(content, status_code=status, headers=HEADERS)
     page = (
@@ -85,6 +88,11 @@ def show(
         )
     )
     return HTMLResponse(page, status_code=status, headers=HEADERS)
+
+
+def next_page(query: str, **position: Any) -> str:
+    """Link to the next page of a list: the query of this one, and where to continue."""
+    return "?" + "&".join(filter(None, (query, urlencode(position))))
 
 
 def done(request: Request, to: str, data: Mapping[str, Any] | None = None) -> Response:

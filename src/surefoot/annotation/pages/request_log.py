@@ -12,13 +12,13 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import Database, GatewayRow
+from surefoot.annotation.database.database import Database
+from surefoot.annotation.database.gateway_log import GatewayRow
 from surefoot.annotation.pages.access import (
-    SignedIn,
+    SiteAdmin,
+    SiteReader,
     enter,
     pages_of,
-    require_admin,
-    require_reader,
 )
 from surefoot.annotation.pages.forms import (
     CheckedForm,
@@ -41,9 +41,8 @@ router = APIRouter()
 
 
 @twin(router, "/requests")
-def request_list(request: Request, visitor: SignedIn) -> Response:
+def request_list(request: Request, visitor: SiteReader) -> Response:
     """Requests, newest first; the filters are in the URL."""
-    require_reader(visitor)
     db, limit = pages_of(request).db, pages_of(request).settings.rows
     filters = {
         **{name: query_text(request, name) for name in ("model", "strategy", "policy", "scorer")},
@@ -78,9 +77,8 @@ def request_filters(fields: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 @twin(router, "/request")
-def request_page(request: Request, visitor: SignedIn) -> Response:
+def request_page(request: Request, visitor: SiteReader) -> Response:
     """One request with all its candidates."""
-    require_reader(visitor)
     record = pages_of(request).db.gateway.get(required_id(request, "id"))
     extra = {
         "query": urlencode({"id": record.request_id}),
@@ -91,9 +89,8 @@ def request_page(request: Request, visitor: SignedIn) -> Response:
 
 
 @twin(router, "/request-tree")
-def request_tree(request: Request, visitor: SignedIn) -> Response:
+def request_tree(request: Request, visitor: SiteReader) -> Response:
     """All steps that the search sampled for one answer (``choice``) of a request."""
-    require_reader(visitor)
     record = pages_of(request).db.gateway.get(required_id(request, "id"))
     number = query_whole(request, "choice")
     if number not in record.trees:
@@ -163,16 +160,13 @@ class _Import:
 
 
 @router.post("/requests/import")
-def import_answers(request: Request, visitor: SignedIn, form: CheckedForm) -> Response:
+def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
     """Import the latest answered requests that match the filters into a project, an item for each solution.
 
     Scores replace older ones of the same scorer and solution; those of a solution that the project has with
     other steps are left out.
     """
-    require_admin(visitor)
-    which = form.text("which")
-    if which not in ("chosen", "all"):
-        raise StoreError("'which' must be chosen or all")
+    which = form.choice("which", ("chosen", "all"))
     place = enter(request, visitor, form.whole("into"), "admin")
     db, project = pages_of(request).db, place.project.id
     filters = {
@@ -194,7 +188,6 @@ def import_answers(request: Request, visitor: SignedIn, form: CheckedForm) -> Re
     items = db.items.add_solutions(project, list(present))
     db.projects.audit("answers imported", visitor.user_id, project, requests=len(imports), items=len(items))
     data = {
-        "project": {"id": project, "name": place.project.name},
         "requests": len(imports),
         "without_solution": len(rows[:_MOST]) - len(imports),
         "more": len(rows) > _MOST,
@@ -202,7 +195,7 @@ def import_answers(request: Request, visitor: SignedIn, form: CheckedForm) -> Re
         "scores_left_out": left_out,
         "items": len(items),
     }
-    return show(request, visitor, "requests_imported.html", data, place=place)
+    return show(request, place, "requests_imported.html", data)
 
 
 def _importable(record: GatewayRecord, *, every: bool) -> _Import | None:

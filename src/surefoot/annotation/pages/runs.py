@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.pages.access import SignedIn, pages_of, require_reader
+from surefoot.annotation.pages.access import SiteReader, pages_of
 from surefoot.annotation.pages.charts import HEIGHT, WIDTH, charts
 from surefoot.annotation.pages.forms import query_text, required_id
 from surefoot.annotation.pages.render import show, twin
@@ -30,9 +30,8 @@ _LIST = 200
 
 
 @twin(router, "/runs")
-def run_list(request: Request, visitor: SignedIn) -> Response:
+def run_list(request: Request, visitor: SiteReader) -> Response:
     """Runs by name; ``?text=`` filters by name."""
-    require_reader(visitor)
     text, root = query_text(request, "text"), pages_of(request).settings.runs
     names, more = run_names(root)
     fitting = [name for name in names if name and (text is None or text in name)]
@@ -56,9 +55,8 @@ def run_list(request: Request, visitor: SignedIn) -> Response:
 
 
 @twin(router, "/run")
-def run_page(request: Request, visitor: SignedIn) -> Response:
+def run_page(request: Request, visitor: SiteReader) -> Response:
     """One run: its curves, alarms and settings."""
-    require_reader(visitor)
     settings, name = pages_of(request).settings, required_id(request, "name")
     folder = path_below(settings.runs, name)
     if not folder.is_dir():

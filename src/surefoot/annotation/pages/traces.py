@@ -10,10 +10,12 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.database import Adjudication, Database, StoredLabel, TraceRow
-from surefoot.annotation.pages.access import SignedIn, enter, pages_of
+from surefoot.annotation.database.database import Database
+from surefoot.annotation.database.labelling import Adjudication, StoredLabel
+from surefoot.annotation.database.traces import TraceRow
+from surefoot.annotation.pages.access import ReaderPlace, pages_of
 from surefoot.annotation.pages.forms import query_choice, query_id, query_number, query_text, required_id
-from surefoot.annotation.pages.render import show, twin
+from surefoot.annotation.pages.render import next_page, show, twin
 from surefoot.annotation.pages.score_strip import scorer_strips, strip
 from surefoot.errors import StoreError
 from surefoot.labels import LabelRule
@@ -27,7 +29,7 @@ _SCAN = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Filters:
+class _TraceFilters:
     """Filters of the list; ``None`` does not filter."""
 
     policy: str | None
@@ -46,42 +48,38 @@ class _Filters:
 
 
 @twin(router, "/projects/{project_id:int}/traces")
-def trace_list(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def trace_list(request: Request, place: ReaderPlace) -> Response:
     """Traces by id; the filters are in the URL, so a list can be shared."""
-    place = enter(request, visitor, project_id, "admin", "viewer")
-    db, filters = pages_of(request).db, _filters(request)
-    scorers = db.traces.scorers(project_id)
+    db, filters = place.db, _filters(request)
+    scorers = db.traces.scorers(place.id)
     rows, last, examined = _search(
-        db, project_id, filters, query_id(request, "after") or "", pages_of(request).settings.rows
+        db, place.id, filters, query_id(request, "after") or "", pages_of(request).settings.rows
     )
     scorer = filters.scorer or (scorers[0] if scorers else None)
     query = filters.query()
     data = {
-        "project": {"id": project_id, "name": place.project.name},
         "filters": vars(filters),
         "scorers": scorers,
         "scorer": scorer,
-        "traces": [_row(db, project_id, row, error, scorer) for row, error in rows],
+        "traces": [_row(db, place.id, row, error, scorer) for row, error in rows],
         "examined": examined,
-        "next": None if last is None else "?" + "&".join(filter(None, (query, urlencode({"after": last})))),
+        "next": None if last is None else next_page(query, after=last),
     }
-    return show(request, visitor, "traces.html", data, place=place, extra={"query": query})
+    return show(request, place, "traces.html", data, extra={"query": query})
 
 
 @twin(router, "/projects/{project_id:int}/trace")
-def trace_page(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def trace_page(request: Request, place: ReaderPlace) -> Response:
     """One trace; ``?id=`` takes any id that a data set may have."""
-    place = enter(request, visitor, project_id, "admin", "viewer")
-    db = pages_of(request).db
-    trace = db.traces.trace(project_id, required_id(request, "id"))
-    labels = db.labels.of_trace(project_id, trace.id)
-    decisions = decisions_by_step(labels, db.reviews.adjudications(project_id), trace.id)
+    db = place.db
+    trace = db.traces.trace(place.id, required_id(request, "id"))
+    labels = db.labels.of_trace(place.id, trace.id)
+    decisions = decisions_by_step(labels, db.reviews.adjudications(place.id), trace.id)
     error = marked_error(labels, decisions)
     groups = sources(labels)
-    strips = scorer_strips(db.traces.scores(project_id, trace.id), error)
+    strips = scorer_strips(db.traces.scores(place.id, trace.id), error)
     data = {
-        "project": {"id": project_id, "name": place.project.name},
-        "problem": db.traces.problem(project_id, trace.problem_id),
+        "problem": db.traces.problem(place.id, trace.problem_id),
         "trace": trace,
         "first_error": error,
         "strips": strips,
@@ -89,11 +87,11 @@ def trace_page(request: Request, visitor: SignedIn, project_id: int) -> Response
         "decisions": decisions,
     }
     extra = {"parts": _parts(trace, groups, strips), "query": urlencode({"id": trace.id})}
-    return show(request, visitor, "trace.html", data, place=place, extra=extra)
+    return show(request, place, "trace.html", data, extra=extra)
 
 
-def _filters(request: Request) -> _Filters:
-    filters = _Filters(
+def _filters(request: Request) -> _TraceFilters:
+    filters = _TraceFilters(
         policy=query_text(request, "policy"),
         outcome=query_choice(request, "outcome", _OUTCOMES),
         scorer=query_text(request, "scorer"),
@@ -112,7 +110,7 @@ def _filters(request: Request) -> _Filters:
 
 
 def _search(
-    db: Database, project_id: int, filters: _Filters, after: str, limit: int
+    db: Database, project_id: int, filters: _TraceFilters, after: str, limit: int
 ) -> tuple[list[tuple[TraceRow, int | None]], str | None, int]:
     """Rows with their first error, the id to continue after (``None`` = end), and how many were examined."""
     decisions = db.reviews.adjudications(project_id)
@@ -132,7 +130,7 @@ def _search(
     return rows, after, examined
 
 
-def _batch(db: Database, project_id: int, filters: _Filters, after: str, limit: int) -> list[TraceRow]:
+def _batch(db: Database, project_id: int, filters: _TraceFilters, after: str, limit: int) -> list[TraceRow]:
     return db.traces.find(
         project_id,
         policy=filters.policy,
@@ -146,7 +144,7 @@ def _batch(db: Database, project_id: int, filters: _Filters, after: str, limit: 
     )
 
 
-def _scans(filters: _Filters) -> bool:
+def _scans(filters: _TraceFilters) -> bool:
     return filters.solution is not None or filters.error is not None
 
 
@@ -157,7 +155,7 @@ def _error_of(db: Database, project_id: int, row: TraceRow, decisions: list[Adju
     return marked_error(labels, decisions_by_step(labels, decisions, row.trace.id))
 
 
-def _fits(row: TraceRow, error: int | None, filters: _Filters) -> bool:
+def _fits(row: TraceRow, error: int | None, filters: _TraceFilters) -> bool:
     if filters.solution is not None and filters.solution.casefold() not in _whole_text(row.trace).casefold():
         return False
     if filters.error is None:

@@ -10,15 +10,16 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
-from starlette.datastructures import UploadFile
 
-from surefoot.annotation.database import Database, KnownAnswer, NewItem, import_files
-from surefoot.annotation.pages.access import SignedIn, enter, pages_of
-from surefoot.annotation.pages.forms import CheckedForm, Form
+from surefoot.annotation.database.database import Database
+from surefoot.annotation.database.labelling import KnownAnswer, NewItem
+from surefoot.annotation.database.transfer import import_files
+from surefoot.annotation.pages.access import AdminPlace, ReaderPlace
+from surefoot.annotation.pages.forms import CheckedForm, Form, upload_ending
 from surefoot.annotation.pages.render import HEADERS, show, twin
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.io import ReadReport, read_records
@@ -28,24 +29,21 @@ from surefoot.records import Record, StepLabel, Trace
 router = APIRouter()
 
 KINDS = ("problems", "traces", "scores", "labels")
-_MAKES = ("nothing", "solutions", "alternatives", "control", "screening")
+_Make = Literal["nothing", "solutions", "alternatives", "control", "screening"]
+_MAKES: tuple[_Make, ...] = get_args(_Make)
 
 
 @twin(router, "/projects/{project_id:int}/files")
-def files_page(request: Request, visitor: SignedIn, project_id: int) -> Response:
+def files_page(request: Request, place: ReaderPlace) -> Response:
     """The upload form, and links to downloads."""
-    place = enter(request, visitor, project_id, "admin", "viewer")
-    data = {"project": {"id": project_id, "name": place.project.name}, "kinds": KINDS, "endings": ENDINGS}
-    return show(request, visitor, "files.html", data, place=place)
+    data = {"kinds": KINDS, "endings": ENDINGS}
+    return show(request, place, "files.html", data)
 
 
 @router.post("/projects/{project_id:int}/files")
-def upload(request: Request, visitor: SignedIn, project_id: int, form: CheckedForm) -> Response:
+def upload(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
     """Import files, and make items from the traces."""
-    place = enter(request, visitor, project_id, "admin")
-    db, make = pages_of(request).db, form.text("make", default="solutions")
-    if make not in _MAKES:
-        raise StoreError(f"'make' must be one of {', '.join(_MAKES)}")
+    db, make = place.db, form.choice("make", _MAKES, default="solutions")
     with tempfile.TemporaryDirectory(prefix="surefoot-import-") as folder:
         paths = {kind: _saved(form, kind, Path(folder)) for kind in KINDS}
         known = []
@@ -54,33 +52,31 @@ def upload(request: Request, visitor: SignedIn, project_id: int, form: CheckedFo
         if make in ("control", "screening"):
             known = _read_labels(paths["labels"])
         report = import_files(
-            db, project_id, problems=paths["problems"], traces=paths["traces"], scores=paths["scores"],
+            db, place.id, problems=paths["problems"], traces=paths["traces"], scores=paths["scores"],
             labels=labels,
         )  # fmt: skip
-    items = _make_items(db, project_id, make, known)
-    db.projects.audit("import", visitor.user_id, project_id, items=items)
+    items = _make_items(db, place.id, make, known)
+    db.projects.audit("import", place.visitor.user_id, place.id, items=items)
     data = {
-        "project": {"id": project_id, "name": place.project.name},
         "complete": report.complete,
         "report": report,
         "items": items,
     }
-    return show(request, visitor, "imported.html", data, place=place)
+    return show(request, place, "imported.html", data)
 
 
 @router.get("/projects/{project_id:int}/export/{kind}.jsonl")
-def export(request: Request, visitor: SignedIn, project_id: int, kind: str) -> Response:
+def export(request: Request, place: ReaderPlace, kind: str) -> Response:
     """One kind of record as JSON Lines. For labels: ``?settled=1`` (one label per step, decisions applied),
     ``?controls=1`` (include control and screening items), ``?imported=0`` (only annotators' labels)."""
-    enter(request, visitor, project_id, "admin", "viewer")
-    db = pages_of(request).db
+    db = place.db
     query = request.query_params
     if kind not in KINDS:
         raise NotFoundError(f"there is no export '{kind}'; choose from {', '.join(KINDS)}")
-    db.projects.audit("export", visitor.user_id, project_id, kind=kind)
+    db.projects.audit("export", place.visitor.user_id, place.id, kind=kind)
     if kind == "labels":
         records: Iterable[Record] = db.export.labels(
-            project_id,
+            place.id,
             controls=query.get("controls") == "1",
             imported=query.get("imported") != "0",
             settled=query.get("settled") == "1",
@@ -88,8 +84,8 @@ def export(request: Request, visitor: SignedIn, project_id: int, kind: str) -> R
     else:
         records = {"problems": db.export.problems, "traces": db.export.traces, "scores": db.export.scores}[
             kind
-        ](project_id)
-    name = f"project-{project_id}-{kind}.jsonl"
+        ](place.id)
+    name = f"project-{place.id}-{kind}.jsonl"
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(_lines(records), media_type="application/jsonl", headers=headers)
 
@@ -103,18 +99,11 @@ def _saved(form: Form, kind: str, folder: Path) -> list[Path]:
     """Uploads of one field, saved under names of our own. Raises ``StoreError`` for an unknown ending."""
     saved = []
     for number, file in enumerate(form.files(kind)):
-        path = folder / f"{kind}-{number}{_ending(file)}"
+        path = folder / f"{kind}-{number}{upload_ending(file, ENDINGS)}"
         with path.open("wb") as out:
             shutil.copyfileobj(file.file, out)
         saved.append(path)
     return saved
-
-
-def _ending(file: UploadFile) -> str:
-    for ending in ENDINGS:
-        if (file.filename or "").endswith(ending):
-            return ending
-    raise StoreError(f"a file's name must end in one of {', '.join(ENDINGS)}")
 
 
 def _read_labels(paths: list[Path]) -> list[StepLabel]:
@@ -128,28 +117,21 @@ def _read_labels(paths: list[Path]) -> list[StepLabel]:
     return labels
 
 
-def _make_items(db: Database, project_id: int, make: str, known: list[StepLabel]) -> dict[str, Any]:
-    if make == "nothing":
-        return {"made": 0, "left_out": 0}
+def _make_items(db: Database, project_id: int, make: _Make, known: list[StepLabel]) -> dict[str, Any]:
+    items: list[NewItem] = []
+    left_out = 0
     if make == "solutions":
         return {"made": len(db.items.add_solutions(project_id)), "left_out": 0}
     if make == "alternatives":
         items, left_out = alternatives_of(_without_item(db, project_id))
-        return {"made": len(db.items.add(project_id, items)), "left_out": left_out}
-    role: Literal["control", "screening"] = "control" if make == "control" else "screening"
-    rows = [
-        NewItem(trace_ids=(trace,), role=role, known=answers)
-        for trace, answers in known_answers(known).items()
-    ]
-    return {"made": len(db.items.add(project_id, rows)), "left_out": 0}
+    if make == "control" or make == "screening":
+        answers = known_answers(known).items()
+        items = [NewItem(trace_ids=(trace,), role=make, known=known) for trace, known in answers]
+    return {"made": len(db.items.add(project_id, items)), "left_out": left_out}
 
 
 def _without_item(db: Database, project_id: int) -> Iterator[Trace]:
-    in_items: set[str] = set()
-    after = 0
-    while rows := db.items.list(project_id, after=after, limit=500):
-        in_items.update(name for row in rows for name in row.trace_ids)
-        after = rows[-1].id
+    in_items = {name for item in db.items.all(project_id) for name in item.trace_ids}
     yield from (trace for trace in db.export.traces(project_id) if trace.id not in in_items)
 
 

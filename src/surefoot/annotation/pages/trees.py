@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.annotation.pages.access import SignedIn, Visitor, pages_of, require_reader
+from surefoot.annotation.pages.access import SiteReader, Visitor, pages_of
 from surefoot.annotation.pages.forms import query_whole, required_id
 from surefoot.annotation.pages.render import show, twin
 from surefoot.annotation.pages.runs import path_below, tree_names
@@ -29,9 +29,8 @@ _LIST = 100
 
 
 @twin(router, "/trees")
-def tree_files(request: Request, visitor: SignedIn) -> Response:
+def tree_files(request: Request, visitor: SiteReader) -> Response:
     """Files of trees below the directory of runs."""
-    require_reader(visitor)
     root = pages_of(request).settings.runs
     data = {
         "configured": root is not None,
@@ -43,9 +42,8 @@ def tree_files(request: Request, visitor: SignedIn) -> Response:
 
 
 @twin(router, "/tree-list")
-def tree_list(request: Request, visitor: SignedIn) -> Response:
+def tree_list(request: Request, visitor: SiteReader) -> Response:
     """The trees of one file."""
-    require_reader(visitor)
     name, start = required_id(request, "file"), query_whole(request, "start")
     report = ReadReport()
     trees = read_records(_file(request, name), SavedTree, report=report)
@@ -72,9 +70,8 @@ def tree_list(request: Request, visitor: SignedIn) -> Response:
 
 
 @twin(router, "/tree")
-def tree_page(request: Request, visitor: SignedIn) -> Response:
+def tree_page(request: Request, visitor: SiteReader) -> Response:
     """One tree, unfolded along the chosen solution."""
-    require_reader(visitor)
     name, number = required_id(request, "file"), query_whole(request, "number")
     trees = read_records(_file(request, name), SavedTree, report=ReadReport())
     tree = next(islice(trees, number, None), None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
-from inspection_room import NOON, add_request
+from inspection_site import NOON, add_request
 
-from surefoot.annotation.database import Database
+from surefoot.annotation import Database
 from surefoot.gateway import GatewayCandidate
 from surefoot.records import Problem, StepScores, Trace, now
 from surefoot.search.saved_tree import SavedTree

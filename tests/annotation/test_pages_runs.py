@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
-from annotation_room import SCRIPT, Browser
-from inspection_room import (
+from annotation_site import SCRIPT, Browser
+from inspection_site import (
     NOON,
     Inspection,
     add_request,

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from annotation_room import SCRIPT
-from inspection_room import Inspection, add_candidates, add_labels, open_inspection
+from annotation_site import SCRIPT
+from inspection_site import Inspection, add_candidates, add_labels, open_inspection
 
 from surefoot.annotation.pages.candidates import choices, votes
 from surefoot.annotation.pages.score_strip import aggregates, strip

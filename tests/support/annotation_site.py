@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +117,14 @@ class Browser:
         return self.send("/sign-in", name=name, password=password, **fields)
 
 
+@cache
+def _empty_database() -> Path:
+    """A migrated file to copy: migrating costs more than most tests."""
+    path = Path(tempfile.mkdtemp(prefix="surefoot-tests-")) / "empty.db"
+    open_database(path).close()
+    return path
+
+
 def open_room(
     folder: Path,
     *,
@@ -122,7 +133,8 @@ def open_room(
     wrong: bool = True,
 ) -> Room:
     """A project with three solutions of two problems, its members, and one user who is none (``eve``)."""
-    db = open_database(folder / "labels.db", password_cost=4)
+    shutil.copy(_empty_database(), folder / "labels.db")
+    db = open_database(folder / "labels.db", password_cost=4)  # cheap hashes: no test here is about them
     ids = {
         name: db.users.create(name, PASSWORD, roles=(role,)).id
         for name, role in (

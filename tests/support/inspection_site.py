@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from annotation_room import SCRIPT, Browser, Room, open_room, text_trace
+from annotation_site import SCRIPT, Browser, Room, open_room, text_trace
 
-from surefoot.annotation import PageSettings
-from surefoot.annotation.database import Database
+from surefoot.annotation import Database, PageSettings
 from surefoot.gateway import GatewayCandidate, GatewayRecord
 from surefoot.io import write_records
 from surefoot.records import Evidence, Problem, StepLabel, StepScores, Trace

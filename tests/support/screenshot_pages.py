@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from annotation_room import Browser, Room, text_trace
-from inspection_room import Inspection, open_inspection
-from shown_inspection import Views, inspected
+from annotation_site import Browser, Room, text_trace
+from inspection_site import Inspection, open_inspection
+from screenshot_inspection import Views, inspected
 
-from surefoot.annotation.database import KnownAnswer, NewItem, Protocol
+from surefoot.annotation import KnownAnswer, NewItem, Protocol
 from surefoot.records import Problem
 
 _INSTRUCTIONS = """# Fractions

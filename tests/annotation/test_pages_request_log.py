@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from annotation_room import Browser
-from inspection_room import Inspection, add_request, example_tree, open_inspection
+from annotation_site import Browser
+from inspection_site import Inspection, add_request, example_tree, open_inspection
 
 from surefoot.gateway import GatewayCandidate
 from surefoot.records import Problem, StepScores, Trace, now

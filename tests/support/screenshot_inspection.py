@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from annotation_room import agent_trace, solutions, text_trace
-from inspection_room import NOON, Inspection, add_trees
-from shown_gateway import add_requests
+from annotation_site import agent_trace, solutions, text_trace
+from inspection_site import NOON, Inspection, add_trees
+from screenshot_requests import add_requests
 
 from surefoot.records import Evidence, Message, Problem, Step, StepLabel, StepScores, ToolCall, Trace
 from surefoot.rl.log import Alarm, EvaluationRow, RLLog, Shape, UpdateRow

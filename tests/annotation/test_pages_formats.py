@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotation_room import SCRIPT, Browser
-from inspection_room import Inspection, add_labels, open_inspection
+from annotation_site import SCRIPT, Browser
+from inspection_site import Inspection, add_labels, open_inspection
 
 from surefoot.annotation.pages.formats import EXPORTS
 from surefoot.io import read_records
