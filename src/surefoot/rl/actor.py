@@ -60,11 +60,11 @@ class TokenReader(nn.Module):
             )
         logits_nv = self.model(**inputs).logits[rows_n, before_n].float() / self.temperature
         logprobs_nv = logits_nv.log_softmax(-1)
-        found = [logprobs_nv.gather(1, targets_n[:, None])[:, 0]]
+        statistics = [logprobs_nv.gather(1, targets_n[:, None])[:, 0]]
         if entropy != "none":
             with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
-                found.append(-(logprobs_nv.exp() * logprobs_nv).sum(-1))
-        return torch.stack(found)
+                statistics.append(-(logprobs_nv.exp() * logprobs_nv).sum(-1))
+        return torch.stack(statistics)
 
 
 class Actor:
@@ -84,10 +84,10 @@ class Actor:
         device = self.model.device
         padded = pad_rollouts(rollouts, device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16):
-            found = (called or self.reader)(
+            statistics = (called or self.reader)(
                 padded.ids_bt, padded.mask_bt, padded.rows_n, padded.before_n, entropy
             )
-        return TokenReading(logprobs=found[0], entropies=None if entropy == "none" else found[1])
+        return TokenReading(logprobs=statistics[0], entropies=None if entropy == "none" else statistics[1])
 
     @torch.no_grad()
     def logprobs(self, rollouts: Sequence[Rollout], *, microbatch_tokens: int) -> list[FloatArray]:
@@ -96,17 +96,17 @@ class Actor:
             sequences = [rollout.prompt_ids + rollout.ids for rollout in rollouts]
             first = [len(rollout.prompt_ids) for rollout in rollouts]
             with torch.autocast(self.model.device.type, dtype=torch.bfloat16, enabled=self.bf16):
-                known, _ = read_logprobs(
+                logprobs, _ = read_logprobs(
                     self.model, sequences, first, temperature=self.temperature, batch_tokens=microbatch_tokens
                 )
-            return [one.double().numpy() for one in known]
-        found: dict[int, FloatArray] = {}
+            return [one.double().numpy() for one in logprobs]
+        by_rollout: dict[int, FloatArray] = {}
         for part in microbatches(rollouts, microbatch_tokens):
             chosen = [rollouts[index] for index in part]
             read = self.read(chosen).logprobs.double().cpu().numpy()
             cuts = np.cumsum([len(rollout.ids) for rollout in chosen])[:-1]
-            found |= dict(zip(part, np.split(read, cuts), strict=True))
-        return [found[index] for index in range(len(rollouts))]
+            by_rollout |= dict(zip(part, np.split(read, cuts), strict=True))
+        return [by_rollout[index] for index in range(len(rollouts))]
 
 
 class ReferencePolicy:

@@ -21,10 +21,10 @@ from surefoot.training.optimisation import recompute_activations
 
 
 class Critic:
-    """A trunk of its own, copied from the policy's, and a linear head that starts at 0.
+    """A copy of the policy's trunk with a linear head that starts at 0.
 
-    ``policy`` is only read: give it before an adapter is put in. ``parameters`` (by name) and ``optimiser``
-    are its state, which the loop's checkpoint keeps. Raises ``TrainingError`` for a policy with an adapter.
+    ``policy`` is copied: pass it before an adapter is added. ``parameters`` (by name) and ``optimiser``
+    are its state, which the loop's checkpoint holds. Raises ``TrainingError`` for a policy with an adapter.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Critic:
 
     @torch.no_grad()
     def values(self, rollouts: Sequence[Rollout]) -> list[FloatArray]:
-        """V [T] of the state in which each response token was drawn, read at the token before it.
+        """V [T] of the state in which each response token was sampled, read at the token before it.
 
         Prompts that rollouts share are read once.
         """
@@ -53,14 +53,14 @@ class Critic:
             range(len(rollout.prompt_ids) - 1, len(ids) - 1)
             for rollout, ids in zip(rollouts, sequences, strict=True)
         ]
-        found: dict[int, FloatArray] = {}
+        values: dict[int, FloatArray] = {}
         trunk = self.model.trunk
         with torch.autocast(trunk.device.type, dtype=torch.bfloat16, enabled=self.execution.bf16):
             most = self.execution.microbatch_tokens
             for reading in read_states(trunk, sequences, places, batch_tokens=most):
                 for number, states_th in reading.states.items():
-                    found[number] = self.model.read(states_th).double().cpu().numpy()
-        return [found[number] for number in range(len(rollouts))]
+                    values[number] = self.model.read(states_th).double().cpu().numpy()
+        return [values[number] for number in range(len(rollouts))]
 
     def learn(
         self,
@@ -80,8 +80,8 @@ class Critic:
         ``seed`` (its round's) decides what goes into which minibatch. Returns the mean loss of the first
         epoch, each minibatch's before its step.
 
-        Raises ``TrainingError`` if there are no rollouts, for arrays of other lengths than the responses, or
-        for numbers that are not finite.
+        Raises ``TrainingError`` if there are no rollouts, for arrays whose lengths differ from those of the
+        responses, or for numbers that are not finite.
         """
         _check_lengths(rollouts, targets, "targets")
         _check_lengths(rollouts, old_values, "old_values")
@@ -157,6 +157,6 @@ def value_losses(
 
 
 def _check_lengths(rollouts: Sequence[Rollout], arrays: Sequence[FloatArray], name: str) -> None:
-    wanted, found = [len(rollout.ids) for rollout in rollouts], [len(array) for array in arrays]
-    if wanted != found:
-        raise TrainingError(f"'{name}' has {found[:5]} numbers for responses of {wanted[:5]} tokens")
+    expected, lengths = [len(rollout.ids) for rollout in rollouts], [len(array) for array in arrays]
+    if expected != lengths:
+        raise TrainingError(f"'{name}' has {lengths[:5]} numbers for responses of {expected[:5]} tokens")

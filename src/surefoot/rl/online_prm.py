@@ -36,7 +36,7 @@ class OnlinePRM:
 
     ``prm`` is trained in place: :meth:`from_policy` makes one from the start policy, ``ImplicitPRM.load``
     opens one that was trained before, with the reference that it was trained against. ``parameters`` (by
-    name) and ``optimiser`` are its state, which the loop's checkpoint keeps. There is no dropout, as in the
+    name) and ``optimiser`` are its state, which the loop's checkpoint holds. There is no dropout, as in the
     policy that drew the rollouts. Raises ``TrainingError`` if ``prm`` has another ``beta`` than ``config``.
     """
 
@@ -109,28 +109,29 @@ class OnlinePRM:
     def log_ratios(self, rollouts: Sequence[Rollout]) -> list[FloatArray]:
         """log π_φ - log π_ref [T] of every response token, in nats; not scaled by beta.
 
-        Prompts that rollouts share are read once. The reference's numbers are kept for :meth:`learn`.
+        Prompts that rollouts share are read once. The reference's values are kept for :meth:`learn`.
         """
         keys = [_key(rollout) for rollout in rollouts]
         self._reference = {key: self._reference[key] for key in keys if key in self._reference}
-        theirs = self._reference_logprobs(rollouts)
+        reference = self._reference_logprobs(rollouts)
         with self._autocast():
-            mine, _ = read_logprobs(self.prm.policy, *_sequences(rollouts))
-        return [(own.double() - other.double()).numpy() for own, other in zip(mine, theirs, strict=True)]
+            policy, _ = read_logprobs(self.prm.policy, *_sequences(rollouts))
+        both = zip(policy, reference, strict=True)
+        return [(own.double() - base.double()).numpy() for own, base in both]
 
     def learn(self, rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> float:
         """Steps on -[l log σ(r) + (1 - l) log(1 - σ(r))], the mean over the rollouts, l their outcomes.
 
         r = beta Σ_t (log π_φ - log π_ref) of all tokens of the response, end of sequence included (the
         equation of :class:`surefoot.training.implicit.OutcomeLoss`). Returns the loss before the first step.
-        A round's rewards are to be read before it is learned from (PRIME's order "after").
+        Read a round's rewards before learning from it (PRIME's order "after").
 
-        Raises ``TrainingError`` if there are no rollouts, for outcomes outside [0, 1] or of another number
-        than the rollouts, or for numbers that are not finite.
+        Raises ``TrainingError`` if there are no rollouts, for outcomes outside [0, 1] or not one
+        per rollout, or for numbers that are not finite.
         """
         if len(outcomes) != len(rollouts) or not all(0 <= outcome <= 1 for outcome in outcomes):
             raise TrainingError(
-                f"'outcomes' must be {len(rollouts)} numbers in [0, 1], one a rollout; leave out rollouts "
+                f"'outcomes' must be {len(rollouts)} numbers in [0, 1], one per rollout; leave out rollouts "
                 "that were not judged"
             )
         reference = [float(one.double().sum()) for one in self._reference_logprobs(rollouts)]
@@ -139,8 +140,8 @@ class OnlinePRM:
         def share(part: list[int]) -> torch.Tensor:
             chosen = [rollouts[at] for at in part]
             rewards = self._rewards(chosen, [reference[at] for at in part])
-            wanted = torch.tensor([outcomes[at] for at in part]).to(rewards)
-            return binary_cross_entropy_with_logits(rewards, wanted, reduction="sum") / everyone
+            targets = torch.tensor([outcomes[at] for at in part]).to(rewards)
+            return binary_cross_entropy_with_logits(rewards, targets, reduction="sum") / everyone
 
         losses = [self._learner.step(rollouts, share)[0] for _ in range(self.config.epochs)]
         self._reference = {}
@@ -166,8 +167,8 @@ class OnlinePRM:
         missing = list({_key(one): one for one in rollouts if _key(one) not in self._reference}.values())
         if missing:
             with self._autocast():
-                found, _ = self.prm.reference.logprobs(list(zip(*_sequences(missing), strict=True)))
-            self._reference |= {_key(one): logprobs for one, logprobs in zip(missing, found, strict=True)}
+                computed, _ = self.prm.reference.logprobs(list(zip(*_sequences(missing), strict=True)))
+            self._reference |= {_key(one): logprobs for one, logprobs in zip(missing, computed, strict=True)}
         return [self._reference[_key(rollout)] for rollout in rollouts]
 
     def _autocast(self) -> torch.autocast:

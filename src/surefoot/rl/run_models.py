@@ -1,4 +1,4 @@
-"""The models of a run: the policy, its reference, and the judges that learn beside it."""
+"""The models of a run: the policy, its reference, the online reward model and the critic."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from surefoot.training.optimisation import recompute_activations
 
 
 class RunModels:
-    """Makes the others of ``model``, the policy, and has all of them learn.
+    """Copies the other models from ``model``, the policy, and trains all of them.
 
-    Raises ``TrainingError`` for a policy that carries an adapter or weights in a short type.
+    Raises ``TrainingError`` for a policy with an adapter or with 16-bit weights.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RunModels:
         if config.lora:
             add_adapter(model, config.lora, seed=config.seed)
             for parameter in model.parameters():
-                if parameter.requires_grad:  # small, and steps of 1e-6 vanish in a shorter type
+                if parameter.requires_grad:  # small, and steps of 1e-6 vanish in a 16-bit type
                     parameter.data = parameter.data.float()
         if config.gradient_checkpointing:
             recompute_activations(model)
@@ -113,8 +113,8 @@ class RunModels:
         Judges that learn beside the policy do so after their rewards and values were used.
         """
         statistics = self._updater.update([one for group in groups for one in group], number)
-        self._teach_online_prm(groups)
-        self._teach_critic(groups, number)
+        self._train_online_prm(groups)
+        self._train_critic(groups, number)
         return statistics
 
     def rate(self, number: int) -> float:
@@ -136,7 +136,7 @@ class RunModels:
             critic = Critic(self.model, self.config.critic, execution)
         return Judges(scorer=task.scorer, online_prm=online, critic=critic)
 
-    def _teach_online_prm(self, groups: Sequence[Sequence[TrainingSample]]) -> None:
+    def _train_online_prm(self, groups: Sequence[Sequence[TrainingSample]]) -> None:
         if self.judges.online_prm is None:
             return
         rollouts = [one.rollout for group in groups for one in group]
@@ -144,20 +144,20 @@ class RunModels:
         if self._everyone_has(judged):
             self.judges.online_prm.learn(judged, [float(one.trace.outcome or 0) for one in judged])
 
-    def _teach_critic(self, groups: Sequence[Sequence[TrainingSample]], number: int) -> None:
+    def _train_critic(self, groups: Sequence[Sequence[TrainingSample]], number: int) -> None:
         advantage = self.config.advantage
         if self.judges.critic is None or not isinstance(advantage, Gae):
             return
         targets = advantage.targets([[one.scored for one in group] for group in groups])
-        taught = [
+        samples = [
             (one.rollout, target, one.scored.values)
             for group, of_group in zip(groups, targets, strict=True)
             for one, target in zip(group, of_group, strict=True)
             if target is not None and one.scored.values is not None
         ]
-        if self._everyone_has(taught):
-            self.judges.critic.learn(*map(list, zip(*taught, strict=True)), seed=number)
+        if self._everyone_has(samples):
+            self.judges.critic.learn(*map(list, zip(*samples, strict=True)), seed=number)
 
     def _everyone_has(self, some: Sequence[object]) -> bool:
-        """Whether no process is without: a step of an optimiser takes all of them."""
+        """Whether every process has some: all of them take part in an optimiser step."""
         return self.processes.all_reduce(len(some), "min") > 0

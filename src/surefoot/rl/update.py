@@ -1,4 +1,4 @@
-"""One round's steps of the optimiser, on rollouts whose tokens have advantages."""
+"""The optimiser steps of one round, on rollouts whose tokens have advantages."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ class Updater:
         if not self.processes.all_reduce(float(something), "max") or not fewest:
             return UpdateStatistics()
         self._learner.set_rate(self.rate(number))
-        found = [
+        steps = [
             self._step([samples[index] for index in minibatch])
             for minibatch in self._minibatches(len(samples), number, min(self.config.minibatches, fewest))
         ]
         return UpdateStatistics(
-            loss=float(np.mean([one.loss for one in found])),
-            gradient_norm=float(np.mean([one.gradient_norm for one in found])),
-            clipped=float(np.mean([one.clipped for one in found])),
-            kl=float(np.mean([one.kl for one in found])),
-            entropy=found[0].entropy,
-            steps=len(found),
+            loss=float(np.mean([one.loss for one in steps])),
+            gradient_norm=float(np.mean([one.gradient_norm for one in steps])),
+            clipped=float(np.mean([one.clipped for one in steps])),
+            kl=float(np.mean([one.kl for one in steps])),
+            entropy=steps[0].entropy,
+            steps=len(steps),
         )
 
     def rate(self, number: int) -> float:
@@ -72,7 +72,7 @@ class Updater:
         return self.config.learning_rate * min(1.0, (number + 1) / max(1, self.config.warmup))
 
     def _minibatches(self, count: int, number: int, parts: int) -> Iterator[list[int]]:
-        """Every rollout once an epoch, in an order that depends on seed and round alone."""
+        """Every rollout once per epoch, in an order that depends on seed and round alone."""
         rng = np.random.default_rng([self.config.seed, number, self.processes.rank])
         for _ in range(self.config.epochs):
             order = rng.permutation(count)
@@ -141,6 +141,6 @@ class Updater:
             reference_logprobs=flat([sample.reference_logprobs for sample in samples]),
             entropies=read.entropies,
         )
-        found = policy_loss(batch, objective)
+        parts = policy_loss(batch, objective)
         entropy = 0.0 if read.entropies is None else float(read.entropies.detach().sum())
-        return found.loss, np.array([len(spread), found.clipped, found.kl, entropy])
+        return parts.loss, np.array([len(spread), parts.clipped, parts.kl, entropy])

@@ -1,4 +1,4 @@
-"""What a run keeps on disk while it trains: its state, the best weights so far, and the curves."""
+"""Files of a run in training: its state, the best weights so far, and the curves."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def load_state(
         return log()
     owners = _owners(optimisers)
     with safe_open(path, framework="pt") as state, torch.no_grad():
-        found = log.model_validate_json(state.metadata()["log"])
+        restored = log.model_validate_json(state.metadata()["log"])
         known = set(state.keys())
         for name, parameter in parameters.items():
             parameter.copy_(shard_like(state.get_tensor(f"parameter/{name}"), parameter))
@@ -61,7 +61,7 @@ def load_state(
                     key: value if key == "step" else shard_like(value, parameter)
                     for key, value in values.items()
                 }
-    return found
+    return restored
 
 
 def _owners(optimisers: Sequence[torch.optim.Optimizer]) -> dict[torch.Tensor, torch.optim.Optimizer]:
@@ -89,12 +89,12 @@ def load_weights(path: Path, parameters: Parameters) -> None:
 
 
 def write_curves(path: Path, log: TrainingLog, rates: list[float]) -> None:
-    """One JSON line an update: loss, gradient norm, learning rate, and the AUC where it was measured."""
-    found = {one.update: one.auc for one in log.validation}
+    """One JSON line per update: loss, gradient norm, learning rate, and the AUC where it was measured."""
+    auc = {one.update: one.auc for one in log.validation}
     rows = []
     for update, (loss, norm, rate) in enumerate(zip(log.losses, log.norms, rates, strict=False), start=1):
         row = {"update": update, "loss": loss, "gradient_norm": norm, "learning_rate": rate}
-        rows.append(row | ({"validation_auc": found[update]} if update in found else {}))
+        rows.append(row | ({"validation_auc": auc[update]} if update in auc else {}))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as stream:
         stream.write("".join(json.dumps(row) + "\n" for row in rows).encode())

@@ -115,17 +115,17 @@ def _fit(
         device = next(model.parameters()).device
         batch = lay_out(parts, config.layout, device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.bf16):
-            found: torch.Tensor = optimiser.called(
+            logits: torch.Tensor = optimiser.called(
                 batch.ids_bt, batch.mask_bt, batch.rows_s, batch.at_s, batch.position_ids_bt
             )
-        return found
+        return logits
 
     def loss(microbatch: list[TrainingItem], terms: int) -> torch.Tensor:
         targets = [target for item in microbatch for target in item.terms]
-        found = outputs([part for item in microbatch for part in item.parts])
+        logits = outputs([part for item in microbatch for part in item.parts])
         if len(targets) == terms:  # the whole batch
-            return reduced_loss(config.loss, model.card.head, found, targets)
-        return reduced_loss(config.loss, model.card.head, found, targets, reduction="sum") * (1 / terms)
+            return reduced_loss(config.loss, model.card.head, logits, targets)
+        return reduced_loss(config.loss, model.card.head, logits, targets, reduction="sum") * (1 / terms)
 
     validation = None
     if held_out:

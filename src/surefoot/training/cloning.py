@@ -58,19 +58,19 @@ def good_steps(item: LabelledTrace, *, threshold: float = 0.5) -> frozenset[int]
     A neutral step is not good, and one without a label, or with unknown ones alone, neither.
     """
     rule = LabelRule(neutral="bad", good_above=threshold)
-    found: dict[int, list[bool]] = {}
+    verdicts: dict[int, list[bool]] = {}
     for label in item.labels:
         good = improves(label) if label.kind == "advantage" else rule.good(label)
         if good is not None and label.step < len(item.trace.steps):
-            found.setdefault(label.step, []).append(good)
-    return frozenset(step for step, verdicts in found.items() if all(verdicts))
+            verdicts.setdefault(label.step, []).append(good)
+    return frozenset(step for step, of_step in verdicts.items() if all(of_step))
 
 
 def build_cloning_examples(
     tokenizer: PreTrainedTokenizerBase,
     prompt: PromptFormat,
     problems: Mapping[str, Problem],
-    shown: Sequence[Demonstration],
+    demonstrations: Sequence[Demonstration],
     *,
     max_length: int,
 ) -> ExampleSet[Example]:
@@ -85,7 +85,7 @@ def build_cloning_examples(
         raise TrainingError("the tokenizer has no end-of-sequence token, so no policy could learn to stop")
     drops = DropCounter()
     usable = []
-    for one in shown:
+    for one in demonstrations:
         if one.trace.problem_id not in problems:
             drops.add("traces without their problem", one.trace.id)
         elif not one.trace.steps or not one.decisions:

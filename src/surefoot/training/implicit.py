@@ -1,7 +1,7 @@
 """Training of implicit process reward models: outcomes in, a language model out (Yuan et al., 2412.01981).
 
 Updates, checkpoints and curves are those of the other reward models (``surefoot.training``), so a killed run
-goes on with the losses that it would have had.
+resumes with the losses that it would have had.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from surefoot.training.optimisation import ModelOptimiser, recompute_activations
 def build_outcome_examples(
     model: ImplicitPRM, items: Sequence[ProblemTrace] | Sequence[LabelledTrace]
 ) -> ExampleSet[Example]:
-    """Encode traces with their outcomes; step labels, if there are any, are not looked at.
+    """Encode traces with their outcomes; step labels, if there are any, are ignored.
 
     An example's ``positions`` are the tokens that count, its only target is the outcome. Traces without
     outcome or steps, and those longer than the context (their outcome is not that of the part), are dropped
@@ -58,7 +58,8 @@ def build_outcome_examples(
         raise TrainingError(f"nothing to train on: {drops}")
     if len({example.targets for example in examples}) == 1:
         raise TrainingError(
-            f"all {len(examples)} traces have the same outcome: sample more a problem, or other problems"
+            f"all {len(examples)} traces have the same outcome: "
+            "take more samples per problem, or other problems"
         )
     return ExampleSet(examples=examples, dropped=drops.counts, first=drops.first)
 
@@ -73,12 +74,12 @@ class OutcomeLoss:
         self._model = model
         distinct = list(dict.fromkeys(examples))
         first = [min(example.positions) for example in distinct]
-        found, _ = model.reference.logprobs(
+        logprobs_of, _ = model.reference.logprobs(
             [(e.ids, start) for e, start in zip(distinct, first, strict=True)]
         )
         self._reference = {
             example: float(logprobs[torch.tensor(example.positions) - start].double().sum())
-            for example, logprobs, start in zip(distinct, found, first, strict=True)
+            for example, logprobs, start in zip(distinct, logprobs_of, first, strict=True)
         }
 
     def __call__(self, parts: Sequence[Example]) -> torch.Tensor:
