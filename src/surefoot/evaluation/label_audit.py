@@ -134,15 +134,15 @@ def audit_labels(
             Source(
                 name=name,
                 reading=reads[name],
-                counts=found.counts,
-                cost=found.cost,
+                counts=source.counts,
+                cost=source.cost,
                 against_truth=against_truth(
-                    found, facts, problems, bins=bins, binning=binning, draws=draws, seed=seed
+                    source, facts, problems, bins=bins, binning=binning, draws=draws, seed=seed
                 )
                 if facts
                 else None,
             )
-            for name, found in sets.items()
+            for name, source in sets.items()
         ),
         truth=Source(name=TRUTH, reading=reads[TRUTH], counts=facts.counts, cost=facts.cost)
         if facts
@@ -203,15 +203,15 @@ class _Comparison:
 def _signs(sets: Sequence[LabelSet]) -> FloatArray:
     """[sources, steps]: 1 good, -1 bad, NaN unknown."""
     meaning = {True: 1.0, False: -1.0, None: math.nan}
-    return np.array([[meaning[good] for row in found.good for good in row] for found in sets])
+    return np.array([[meaning[good] for row in source.good for good in row] for source in sets])
 
 
 def _values(sets: Sequence[LabelSet]) -> FloatArray:
     """[sources, steps]: the labels' own numbers."""
     return np.array(
         [
-            [math.nan if label is None else label.value for row in found.labels for label in row]
-            for found in sets
+            [math.nan if label is None else label.value for row in source.labels for label in row]
+            for source in sets
         ],
         dtype=float,
     )
@@ -219,11 +219,11 @@ def _values(sets: Sequence[LabelSet]) -> FloatArray:
 
 def _first_errors(sets: Sequence[LabelSet]) -> FloatArray:
     """[sources, traces]: index of the first bad step, -1 for none, NaN where an unknown step hides it."""
-    return np.array([[first_error(row) for row in found.good] for found in sets], dtype=float)
+    return np.array([[first_error(row) for row in source.good] for source in sets], dtype=float)
 
 
 def _common_level(sets: Sequence[LabelSet]) -> Level | None:
-    kinds = {label.kind for found in sets for row in found.labels for label in row if label is not None}
+    kinds = {label.kind for source in sets for row in source.labels for label in row if label is not None}
     levels: dict[str, Level] = {"correctness": "ordinal", "value": "interval"}
     return levels[kinds.pop()] if len(kinds) == 1 else None
 

@@ -77,7 +77,7 @@ def _counts(report: Report, sources: Sequence[Source]) -> None:
 
 
 def _steps(report: Report, judged: Sequence[Judged]) -> None:
-    report.heading("Bad steps found")
+    report.heading("Bad steps result")
     columns: dict[str, Column[Judged]] = {
         "source": lambda j: j[0],
         "precision": lambda j: j[1].precision,
@@ -95,8 +95,8 @@ def _steps(report: Report, judged: Sequence[Judged]) -> None:
         ["source", "fifth of the trace", "precision", "recall", "tp", "fp", "fn", "tn"],
         [
             [name, FIFTHS[fifth], c.precision, c.recall, c.tp, c.fp, c.fn, c.tn]
-            for name, found in judged
-            for fifth, c in found.by_fifth.items()
+            for name, result in judged
+            for fifth, c in result.by_fifth.items()
         ],
         "By position in the trace; labels.json has the counts for each step index",
     )
@@ -128,7 +128,7 @@ def _first_errors(report: Report, judged: Sequence[Judged]) -> None:
 
 
 def _soft_values(report: Report, judged: Sequence[Judged]) -> None:
-    soft = {name: found.soft for name, found in judged if found.soft}
+    soft = {name: result.soft for name, result in judged if result.soft}
     if soft:
         report.heading("Soft values")
         report.text(
@@ -150,7 +150,7 @@ def _soft_values(report: Report, judged: Sequence[Judged]) -> None:
         report.table(["source", "AUC", "AUC within position"], ranks, "Do good steps have the higher values?")
         curves = {name: values.calibration for name, values in soft.items()}
         report.figure(reliability_figure({"": curves}), "Reliability of the values.")
-    errors = {name: found.values for name, found in judged if found.values}
+    errors = {name: result.values for name, result in judged if result.values}
     if errors:
         report.heading("Values against true values")
         report.table(
@@ -193,7 +193,10 @@ def _agreement(report: Report, audit: LabelAudit) -> None:
             rows.append((title, overall.graded, overall.graded.alpha))
         report.table(
             ["what", "units", "raw", "mean Cohen's kappa", "Krippendorff's alpha", "Gwet's AC1"],
-            [[what, found.units, found.raw, found.kappa, alpha, found.ac1] for what, found, alpha in rows],
+            [
+                [what, result.units, result.raw, result.kappa, alpha, result.ac1]
+                for what, result, alpha in rows
+            ],
             "All sources together, without the truth",
         )
     if len(audit.pairs) > 1:
@@ -208,8 +211,8 @@ def _fifths_figure(judged: Sequence[Judged]) -> Figure:
     """Precision and recall of bad steps in each fifth of the traces."""
     figure, axes = new_figure("fifth of the trace", "share", lines=len(judged) + 2)
     fifths = list(range(1, PARTS + 1))
-    for number, (name, found) in enumerate(judged):
-        counts = [found.by_fifth[fifth] for fifth in range(PARTS)]
+    for number, (name, result) in enumerate(judged):
+        counts = [result.by_fifth[fifth] for fifth in range(PARTS)]
         look = line_style(number)
         axes.plot(fifths, [c.precision for c in counts], **look, label=name)
         axes.plot(fifths, [c.recall for c in counts], **look, linestyle="--")
@@ -227,9 +230,9 @@ def _offset_figure(judged: Sequence[Judged]) -> Figure:
         "called minus true index of the first error", "share of traces", lines=len(judged)
     )
     places = range(-FURTHEST, FURTHEST + 1)
-    for number, (name, found) in enumerate(judged):
+    for number, (name, result) in enumerate(judged):
         counts = dict.fromkeys(places, 0)
-        for offset, count in found.first_error.offsets.items():
+        for offset, count in result.first_error.offsets.items():
             counts[max(-FURTHEST, min(FURTHEST, offset))] += count
         total = sum(counts.values())
         shares = [count / total if total else math.nan for count in counts.values()]

@@ -228,7 +228,7 @@ class AgainstTruth:
 
 
 def against_truth(
-    found: LabelSet,
+    source: LabelSet,
     truth: LabelSet,
     problems: Sequence[str],
     *,
@@ -238,7 +238,7 @@ def against_truth(
     seed: int = 0,
 ) -> AgainstTruth:
     """Compare two label sets of the same traces; ``problems`` [traces] are what is resampled."""
-    rows = [confusion(said, fact) for said, fact in zip(found.good, truth.good, strict=True)]
+    rows = [confusion(said, fact) for said, fact in zip(source.good, truth.good, strict=True)]
     counts = np.array([[row.tp, row.fp, row.fn, row.tn] for row in rows])
 
     def interval(share: Callable[[Confusion], float]) -> Interval:
@@ -249,18 +249,18 @@ def against_truth(
             rng=np.random.default_rng(seed),
         )
 
-    by_step, by_fifth = _by_position(found, truth)
+    by_step, by_fifth = _by_position(source, truth)
     return AgainstTruth(
         confusion=sum(rows, Confusion()),
-        noise=label_noise(found.good, truth.good),
+        noise=label_noise(source.good, truth.good),
         precision=interval(lambda total: total.precision),
         recall=interval(lambda total: total.recall),
         f1=interval(lambda total: total.f1),
         by_step=by_step,
         by_fifth=by_fifth,
-        first_error=_first_error(found, truth, problems, draws=draws, seed=seed),
-        soft=_soft(found, truth, bins, binning),
-        values=_value_errors(found, truth),
+        first_error=_first_error(source, truth, problems, draws=draws, seed=seed),
+        soft=_soft(source, truth, bins, binning),
+        values=_value_errors(source, truth),
     )
 
 
@@ -269,10 +269,10 @@ def _confusion(counts: Sequence[int]) -> Confusion:
     return Confusion(tp=tp, fp=fp, fn=fn, tn=tn)
 
 
-def _by_position(found: LabelSet, truth: LabelSet) -> tuple[dict[int, Confusion], dict[int, Confusion]]:
+def _by_position(source: LabelSet, truth: LabelSet) -> tuple[dict[int, Confusion], dict[int, Confusion]]:
     by_step: dict[int, Confusion] = {}
     by_fifth = {fifth: Confusion() for fifth in range(PARTS)}
-    for said, fact in zip(found.good, truth.good, strict=True):
+    for said, fact in zip(source.good, truth.good, strict=True):
         for step, pair in enumerate(zip(said, fact, strict=True)):
             one = confusion(pair[:1], pair[1:])
             by_step[step] = by_step.get(step, Confusion()) + one
@@ -286,10 +286,10 @@ def _fifth(step: int, steps: int) -> int:
 
 
 def _first_error(
-    found: LabelSet, truth: LabelSet, problems: Sequence[str], *, draws: int, seed: int
+    source: LabelSet, truth: LabelSet, problems: Sequence[str], *, draws: int, seed: int
 ) -> FirstErrorAgreement:
     pairs = [
-        (first_error(said), first_error(fact)) for said, fact in zip(found.good, truth.good, strict=True)
+        (first_error(said), first_error(fact)) for said, fact in zip(source.good, truth.good, strict=True)
     ]
     known = [
         (said, fact, problem)
@@ -337,11 +337,11 @@ def _kind(said: int, fact: int) -> str:
     return "early" if said < fact else "late"
 
 
-def _soft(found: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> SoftValues | None:
+def _soft(source: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> SoftValues | None:
     """Over the steps with a value label; those without truth are counted as dropped."""
     rows = [
         (label.value, fact, step, _fifth(step, len(row)))
-        for row, facts in zip(found.labels, truth.good, strict=True)
+        for row, facts in zip(source.labels, truth.good, strict=True)
         for step, (label, fact) in enumerate(zip(row, facts, strict=True))
         if label is not None and label.kind == "value"
     ]
@@ -358,10 +358,10 @@ def _soft(found: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> Soft
     )
 
 
-def _value_errors(found: LabelSet, truth: LabelSet) -> ValueErrors | None:
+def _value_errors(source: LabelSet, truth: LabelSet) -> ValueErrors | None:
     pairs = [
         (label.value, fact.value, label.evidence.interval)
-        for row, facts in zip(found.labels, truth.labels, strict=True)
+        for row, facts in zip(source.labels, truth.labels, strict=True)
         for label, fact in zip(row, facts, strict=True)
         if label is not None and fact is not None and label.kind == fact.kind == "value"
     ]

@@ -302,13 +302,13 @@ def write_calibration_report(audit: CalibrationAudit, path: Path) -> None:
 
 
 def _finding(scorer: ScorerCalibration) -> str:
-    found = scorer.overall.calibration
-    way = "too high" if found.bias > 0 else "too low"
-    worth = "below" if found.brier < found.brier_constant else "above"
+    overall = scorer.overall.calibration
+    way = "too high" if overall.bias > 0 else "too low"
+    worth = "below" if overall.brier < overall.brier_constant else "above"
     sentences = [
-        f"{scorer.name}: on {found.steps} steps the ECE is {scorer.overall.ece:.3f}; scores are on "
-        f"average {abs(found.bias):.3f} {way}; the Brier score {scorer.overall.brier:.3f} lies {worth} "
-        f"the {found.brier_constant:.3f} of a constant."
+        f"{scorer.name}: on {overall.steps} steps the ECE is {scorer.overall.ece:.3f}; scores are on "
+        f"average {abs(overall.bias):.3f} {way}; the Brier score {scorer.overall.brier:.3f} lies {worth} "
+        f"the {overall.brier_constant:.3f} of a constant."
     ]
     for fit in scorer.fits:
         sentences.append(

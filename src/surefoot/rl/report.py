@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surefoot.evaluation.report import Report
+from surefoot.evaluation.plots import legend, new_figure, shade
+from surefoot.evaluation.report import Column, Report
 from surefoot.rl.log import (
     Alarm,
     EvaluationRow,
@@ -127,18 +128,16 @@ def _alarms(report: Report, log: RLLog) -> None:
     if not log.alarms:
         report.text("None.")
         return
-    columns: dict[str, Callable[[Alarm], Cell]] = {
-        "alarm": lambda alarm: alarm.name,
-        "began at": lambda alarm: alarm.update,
-        "raised at": lambda alarm: alarm.raised,
+    columns: dict[str, Column[Alarm]] = {
+        "alarm": "name",
+        "began at": "update",
+        "raised at": "raised",
         "held until": lambda alarm: "the end" if alarm.until is None else str(alarm.until),
-        "measured": lambda alarm: alarm.measured,
-        "threshold": lambda alarm: alarm.threshold,
-        "what it says": lambda alarm: alarm.message,
+        "measured": "measured",
+        "threshold": "threshold",
+        "what it says": "message",
     }
-    report.table(
-        list(columns), [[cell(alarm) for cell in columns.values()] for alarm in log.alarms], "Updates"
-    )
+    report.records("Updates", log.alarms, columns)
 
 
 def _evaluations(report: Report, log: RLLog) -> None:
@@ -151,22 +150,22 @@ def _evaluations(report: Report, log: RLLog) -> None:
     report.figure(accuracy_figure(log), "Accuracy, with 95% intervals over problems")
     if any(row.trace_error for row in rows):
         report.figure(trace_error_figure(log), "Trace error: correct answers with at least one wrong step")
-    columns: dict[str, Callable[[EvaluationRow], Cell]] = {
-        "update": lambda row: row.update,
-        "samples": lambda row: row.samples,
-        "accuracy": lambda row: row.accuracy,
-        "proxy": lambda row: row.proxy,
-        "trace error": lambda row: row.trace_error,
-        "tokens": lambda row: row.shape.tokens,
-        "steps": lambda row: row.shape.steps,
-        "empty steps": lambda row: row.shape.empty,
-        "repeated steps": lambda row: row.shape.repeated,
-        "failed": lambda row: row.failed,
-        "ungraded": lambda row: row.ungraded,
-        "unscored": lambda row: row.unscored,
-        "unjudged": lambda row: row.unjudged,
+    columns: dict[str, Column[EvaluationRow]] = {
+        "update": "update",
+        "samples": "samples",
+        "accuracy": "accuracy",
+        "proxy": "proxy",
+        "trace error": "trace_error",
+        "tokens": "shape.tokens",
+        "steps": "shape.steps",
+        "empty steps": "shape.empty",
+        "repeated steps": "shape.repeated",
+        "failed": "failed",
+        "ungraded": "ungraded",
+        "unscored": "unscored",
+        "unjudged": "unjudged",
     }
-    report.table(list(columns), [[cell(row) for cell in columns.values()] for row in rows], "Evaluations")
+    report.records("Evaluations", rows, columns)
 
 
 def _time(report: Report, log: RLLog) -> None:
@@ -234,7 +233,7 @@ def _visible(text: str) -> str:
 def truth_figure(log: RLLog) -> Figure:
     """Accuracy (left axis) and proxy (right) on held-out problems; best accuracy and overoptimization
     marked."""
-    figure, axes = _figure("held-out accuracy (gold)")
+    figure, axes = new_figure("rollouts trained on", "held-out accuracy (gold)", height=4.2)
     right = axes.twinx()
     right.set_ylabel("held-out score (proxy), broken line")
     _band(axes, log.evaluations, lambda row: row.accuracy, "C0", "gold")
@@ -247,24 +246,24 @@ def truth_figure(log: RLLog) -> Figure:
     for number, alarm in enumerate(alarm for alarm in log.alarms if alarm.name == "overoptimization"):
         label = "overoptimization" if number == 0 else None
         axes.axvline(at[alarm.update], color="#000000", linestyle=":", label=label)
-    _legend(figure)
+    legend(figure)
     return figure
 
 
 def accuracy_figure(log: RLLog) -> Figure:
     """Held-out accuracy with its 95% band, and the share of correct answers among training rollouts."""
-    figure, axes = _figure("share of correct answers")
+    figure, axes = new_figure("rollouts trained on", "share of correct answers", height=4.2)
     _line(axes, log.updates, lambda row: row.outcome, "C7", "training rollouts", alpha=0.6)
     _band(axes, log.evaluations, lambda row: row.accuracy, "C0", "held-out problems")
-    _legend(figure)
+    legend(figure)
     return figure
 
 
 def trace_error_figure(log: RLLog) -> Figure:
     """Share of correct answers that have a wrong step, with its 95% band."""
-    figure, axes = _figure("correct answers with a wrong step")
+    figure, axes = new_figure("rollouts trained on", "correct answers with a wrong step", height=4.2)
     _band(axes, log.evaluations, lambda row: row.trace_error, "C3", "held-out problems")
-    _legend(figure)
+    legend(figure)
     return figure
 
 
@@ -305,19 +304,19 @@ def rollouts_figure(log: RLLog) -> Figure:
 
 def time_figure(log: RLLog) -> Figure:
     """Shares of generation, scoring and update in the time of each round, stacked."""
-    figure, axes = _figure("share of the time")
+    figure, axes = new_figure("rollouts trained on", "share of the time", height=4.2)
     rows = [row for row in log.updates if row.seconds.total > 0]
     parts = ("generation", "scoring", "update")
     shares = [[getattr(row.seconds, part) / row.seconds.total for row in rows] for part in parts]
     axes.stackplot([row.samples for row in rows], shares, labels=parts, alpha=0.7)
     axes.set_ylim(0, 1)
-    _legend(figure)
+    legend(figure)
     return figure
 
 
 def runs_figure(runs: Mapping[str, Sequence[RLLog]]) -> Figure:
     """Held-out accuracy by samples: one color per name; a band for one run, a mean line for several."""
-    figure, axes = _figure("held-out accuracy", lines=len(runs))
+    figure, axes = new_figure("rollouts trained on", "held-out accuracy", lines=len(runs), height=4.2)
     for number, (name, logs) in enumerate(runs.items()):
         colour, style = f"C{number % 10}", "-" if number < 10 else "--"
         if len(logs) == 1:
@@ -330,7 +329,7 @@ def runs_figure(runs: Mapping[str, Sequence[RLLog]]) -> Figure:
             )
         mean = mean_accuracy(logs)
         axes.plot(list(mean), list(mean.values()), style, color=colour, lw=2, label=f"{name}, mean")
-    _legend(figure)
+    legend(figure)
     return figure
 
 
@@ -352,8 +351,7 @@ def _band(
     """A line with its interval, over the evaluations that measured it."""
     known = [(row.samples, interval) for row in rows if (interval := quantity(row)) is not None]
     x = [samples for samples, _ in known]
-    low, high = [interval.low for _, interval in known], [interval.high for _, interval in known]
-    axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
+    shade(axes, x, [interval for _, interval in known], colour, alpha=0.15)
     values = [interval.value for _, interval in known]
     axes.plot(x, values, style, color=colour, marker="o", markersize=3, label=label)
 
@@ -364,19 +362,3 @@ def _line(
     """A line with gaps where an update measured nothing."""
     values = [math.nan if (value := quantity(row)) is None else value for row in rows]
     axes.plot([row.samples for row in rows], values, color=colour, label=label, lw=1, alpha=alpha)
-
-
-def _figure(ylabel: str, *, lines: int = 1) -> tuple[Figure, Axes]:
-    """A figure tall enough for a legend of ``lines`` entries beside it."""
-    from matplotlib.figure import Figure as NewFigure
-
-    figure = NewFigure(figsize=(9, max(4.2, 0.5 + 0.22 * lines)), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_xlabel("rollouts trained on")
-    axes.set_ylabel(ylabel)
-    axes.grid(alpha=0.3)
-    return figure, axes
-
-
-def _legend(figure: Figure) -> None:
-    figure.legend(loc="outside right upper", frameon=False, fontsize="small")

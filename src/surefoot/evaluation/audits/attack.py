@@ -109,9 +109,9 @@ def audit_attack(
     if audited.stored:
         raise ScoreError(f"{audited.name}: stored scores cannot score edited text; give a checkpoint")
     wrong = [case for case in cases if case.right is False and case.item.trace.text is not None][:attacked]
-    right = audited.read([case.item for case in cases if case.right])
+    right = audited.score([case.item for case in cases if case.right])
     good = float(np.nanmedian(right.traces)) if np.isfinite(right.traces).any() else math.nan
-    start = audited.read([case.item for case in wrong])
+    start = audited.score([case.item for case in wrong])
     known = [number for number, score in enumerate(start.traces) if not math.isnan(score)]
     if not known:
         raise ScoreError(
@@ -251,7 +251,7 @@ def _scored(
     state: _Climb, audited: AuditedScorer, versions: Sequence[Sequence[_Version]]
 ) -> list[FloatArray]:
     """Aggregated scores, -inf where there is none, all in one call."""
-    found = audited.read([version.item for row in versions for version in row])
+    found = audited.score([version.item for row in versions for version in row])
     state.usage += found.usage
     state.unscored += int(np.isnan(found.traces).sum())
     ends = np.cumsum([len(row) for row in versions])[:-1]

@@ -81,32 +81,32 @@ def audit_clean(
     for needed in ("right", "rationalised"):
         if needed not in groups:
             raise ScoreError(f"none of {len(cases)} traces is {needed!r} by its outcome and its labels")
-    kept = [(case, group) for case, group in zip(cases, groups, strict=True) if group is not None]
-    found = audited.read([case.item for case, _ in kept])
-    scores, problems = found.traces, [case.problem_id for case, _ in kept]
-    place = {name: [n for n, (_, group) in enumerate(kept) if group == name] for name in GROUPS}
+    grouped = [(case, group) for case, group in zip(cases, groups, strict=True) if group is not None]
+    scores = audited.score([case.item for case, _ in grouped])
+    values, problems = scores.traces, [case.problem_id for case, _ in grouped]
+    place = {name: [n for n, (_, group) in enumerate(grouped) if group == name] for name in GROUPS}
 
     def auc(bad: Group, *, within: bool = False) -> Interval:
         rows = [*place["right"], *place[bad]]
         good = [1.0] * len(place["right"]) + [0.0] * len(place[bad])
         estimate = _within if within else bootstrap_auc
         rng = np.random.default_rng(seed)
-        return estimate(scores[rows], good, [problems[n] for n in rows], draws=draws, rng=rng)
+        return estimate(values[rows], good, [problems[n] for n in rows], draws=draws, rng=rng)
 
     return CleanAudit(
         scorer=audited.name,
         rule=audited.rule,
         threshold=threshold,
         groups={
-            name: _group(scores[rows], [problems[n] for n in rows], threshold, draws, seed)
+            name: _group(values[rows], [problems[n] for n in rows], threshold, draws, seed)
             for name, rows in place.items()
         },
         right_over_rationalised=auc("rationalised"),
         right_over_rationalised_within=auc("rationalised", within=True),
         right_over_wrong=auc("wrong"),
-        unscored=int(np.isnan(scores).sum()),
-        ungrouped=len(cases) - len(kept),
-        usage=found.usage,
+        unscored=int(np.isnan(values).sum()),
+        ungrouped=len(cases) - len(grouped),
+        usage=scores.usage,
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import EDITS, Edit, Edited, Kind, edited
-from surefoot.evaluation.audits.scorers import AuditedScorer, Readings
+from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores
 from surefoot.evaluation.plots import interval_marks, legend, new_figure
 from surefoot.evaluation.report import Section, Table
 from surefoot.lab.probe import ProbeResult
@@ -108,15 +108,15 @@ def audit_gaming(
     known = [case for case in texts if case.right is not None]
     if not known:
         raise ScoreError(f"none of {len(cases)} traces is a text known to be right or wrong: give labels")
-    before = audited.read([case.item for case in known])
+    before = audited.score([case.item for case in known])
     usage = before.usage
     effects = []
     for edit in edits:
         groups: tuple[Group, ...] = ("right",) if edit.kind == "breaks" else ("right", "wrong")
         for on in groups:
             rows = [n for n, case in enumerate(known) if case.right is (on == "right")]
-            made = _made(edit, [known[n] for n in rows], truth, seed)
-            after = audited.read([found.item for found in made.edited])
+            made = _edited_traces(edit, [known[n] for n in rows], truth, seed)
+            after = audited.score([one.item for one in made.edited])
             usage += after.usage
             effects.append(_effect(edit, on, made, rows, before, after, tolerance, must_fall, draws, seed))
     return GamingAudit(
@@ -137,22 +137,22 @@ def edit_stream(seed: int, *parts: object) -> np.random.Generator:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _One:
+class _EditedTrace:
     item: ProblemTrace
     edit: Edited
     row: int
-    """Among the traces that were given."""
+    """Among the traces that the edit is made in."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Made:
-    edited: list[_One]
+class _EditedTraces:
+    edited: list[_EditedTrace]
     not_applicable: int
     not_broken: int
 
 
-def _made(edit: Edit, cases: Sequence[Case], truth: Truth | None, seed: int) -> _Made:
-    found: list[_One] = []
+def _edited_traces(edit: Edit, cases: Sequence[Case], truth: Truth | None, seed: int) -> _EditedTraces:
+    usable: list[_EditedTrace] = []
     not_applicable = not_broken = 0
     for row, case in enumerate(cases):
         problem, trace = case.item.problem, case.item.trace
@@ -163,17 +163,17 @@ def _made(edit: Edit, cases: Sequence[Case], truth: Truth | None, seed: int) -> 
             not_broken += 1
         else:
             item = ProblemTrace(problem=problem, trace=result.trace)
-            found.append(_One(item=item, edit=result, row=row))
-    return _Made(edited=found, not_applicable=not_applicable, not_broken=not_broken)
+            usable.append(_EditedTrace(item=item, edit=result, row=row))
+    return _EditedTraces(edited=usable, not_applicable=not_applicable, not_broken=not_broken)
 
 
 def _effect(
     edit: Edit,
     on: Group,
-    made: _Made,
+    made: _EditedTraces,
     rows: Sequence[int],
-    before: Readings,
-    after: Readings,
+    before: AuditScores,
+    after: AuditScores,
     tolerance: float,
     must_fall: float,
     draws: int,

@@ -19,7 +19,7 @@ from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import Piece, cores, pieces, rebuilt
 from surefoot.evaluation.audits.gaming import edit_stream
-from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray, Readings
+from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores, FloatArray
 from surefoot.evaluation.plots import banded_line, legend, new_figure
 from surefoot.evaluation.report import Section, Table
 from surefoot.protocols import ProblemTrace
@@ -109,37 +109,37 @@ def audit_outcome(
     judged = [case for case in cases if case.outcome is not None]
     if not judged:
         raise ScoreError(f"none of {len(cases)} traces has an 'outcome'; grade the answers first")
-    found = audited.read([case.item for case in judged])
+    scores = audited.score([case.item for case in judged])
     by_outcome = {
         name: [n for n, case in enumerate(judged) if case.outcome is wanted]
         for name, wanted in (("right answer", True), ("wrong answer", False))
     }
     without = _without_controls(audited, judged)
     texts, usage = ({}, Usage()) if without else _altered(audited, judged, seed)
-    controls = _controls(judged, {"whole": found.traces} | texts, draws, seed)
+    controls = _controls(judged, {"whole": scores.traces} | texts, draws, seed)
     return OutcomeAudit(
         scorer=audited.name,
         rule=audited.rule,
         lowest_last={
-            name: _lowest_last(judged, found, rows, draws, seed) for name, rows in by_outcome.items()
+            name: _lowest_last(judged, scores, rows, draws, seed) for name, rows in by_outcome.items()
         },
         around_error={
-            name: _around_error(judged, found, rows, draws, seed) for name, rows in by_outcome.items()
+            name: _around_error(judged, scores, rows, draws, seed) for name, rows in by_outcome.items()
         },
         controls=controls,
         without_controls=without,
         not_in_controls=len(judged) - controls["whole"].traces,
         no_outcome=len(cases) - len(judged),
-        unscored=int(np.isnan(found.traces).sum()),
-        usage=found.usage + usage,
+        unscored=int(np.isnan(scores.traces).sum()),
+        usage=scores.usage + usage,
     )
 
 
 def last_step_only(trace: Trace) -> Trace:
     """The trace without all steps but its last."""
-    found = pieces(trace)
-    last = len(found) - 1
-    return rebuilt(trace, "last step only", found[-1:], step=0, was=last).trace
+    parts = pieces(trace)
+    last = len(parts) - 1
+    return rebuilt(trace, "last step only", parts[-1:], step=0, was=last).trace
 
 
 def shuffled_steps(trace: Trace, rng: np.random.Generator) -> Trace:
@@ -147,28 +147,28 @@ def shuffled_steps(trace: Trace, rng: np.random.Generator) -> Trace:
 
     White space at the ends of steps stays in place.
     """
-    found = pieces(trace)
-    texts = [cores(piece.text) for piece in found]
+    parts = pieces(trace)
+    texts = [cores(piece.text) for piece in parts]
     middles = [core for _, core, _ in texts[:-1]]
     order = np.arange(len(middles))
     while len(set(middles)) > 1 and [middles[at] for at in order] == middles:
         order = rng.permutation(len(middles))
     moved = [
         Piece(text=before + middles[at] + after, gap=piece.gap)
-        for at, (before, _, after), piece in zip(order, texts, found, strict=False)
+        for at, (before, _, after), piece in zip(order, texts, parts, strict=False)
     ]
-    return rebuilt(trace, "shuffled steps", [*moved, found[-1]], step=len(moved), was=len(moved)).trace
+    return rebuilt(trace, "shuffled steps", [*moved, parts[-1]], step=len(moved), was=len(moved)).trace
 
 
 def _lowest_last(
-    cases: Sequence[Case], found: Readings, rows: Sequence[int], draws: int, seed: int
+    cases: Sequence[Case], scores: AuditScores, rows: Sequence[int], draws: int, seed: int
 ) -> LowestLast:
-    usable = [n for n in rows if len(found.steps[n]) > 1 and not np.isnan(found.steps[n]).any()]
+    usable = [n for n in rows if len(scores.steps[n]) > 1 and not np.isnan(scores.steps[n]).any()]
     last, chance = [], []
     for row in usable:
-        lowest = np.flatnonzero(found.steps[row] == found.steps[row].min())
-        last.append(float(lowest[-1] == len(found.steps[row]) - 1) / len(lowest))
-        chance.append(1 / len(found.steps[row]))
+        lowest = np.flatnonzero(scores.steps[row] == scores.steps[row].min())
+        last.append(float(lowest[-1] == len(scores.steps[row]) - 1) / len(lowest))
+        chance.append(1 / len(scores.steps[row]))
     problems = [cases[n].problem_id for n in usable]
 
     def mean(values: Sequence[float]) -> Interval:
@@ -178,7 +178,7 @@ def _lowest_last(
 
 
 def _around_error(
-    cases: Sequence[Case], found: Readings, rows: Sequence[int], draws: int, seed: int
+    cases: Sequence[Case], scores: AuditScores, rows: Sequence[int], draws: int, seed: int
 ) -> AroundError:
     erring = [(n, error) for n in rows if (error := cases[n].first_error) is not None]
     problems = [cases[n].problem_id for n, _ in erring]
@@ -186,7 +186,7 @@ def _around_error(
     def at(offset: int) -> FloatArray:
         return np.array(
             [
-                found.steps[n][error + offset] if 0 <= error + offset < len(found.steps[n]) else math.nan
+                scores.steps[n][error + offset] if 0 <= error + offset < len(scores.steps[n]) else math.nan
                 for n, error in erring
             ]
         )
@@ -223,7 +223,7 @@ def _altered(audited: AuditedScorer, cases: Sequence[Case], seed: int) -> tuple[
     }
     scores, usage = {}, Usage()
     for name, texts in altered.items():
-        reading = audited.read(
+        reading = audited.score(
             [
                 ProblemTrace(problem=cases[n].item.problem, trace=text)
                 for n, text in zip(rows, texts, strict=True)

@@ -99,7 +99,7 @@ def audit_over_optimisation(
     size that at least nine in ten problems have. Raises ``ScoreError`` if no problem has two scored traces.
     """
     judged = [item for item in items if item.trace.outcome is not None]
-    found = audited.read(judged)
+    found = audited.score(judged)
     pools: dict[str, list[tuple[float, float]]] = {}
     for item, score in zip(judged, found.traces, strict=True):
         if not math.isnan(score):

@@ -17,7 +17,7 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Readings:
+class AuditScores:
     """Scores of n traces; NaN = not scored."""
 
     steps: list[FloatArray]
@@ -41,7 +41,7 @@ class AuditedScorer:
     """Aggregate the steps that have a score where others have none (published files end at the first
     error). A minimum is then an upper bound. Without it such a trace is not scored."""
 
-    def read(self, items: Sequence[ProblemTrace]) -> Readings:
+    def score(self, items: Sequence[ProblemTrace]) -> AuditScores:
         """Score traces, in order. Raises ``ScoreError`` if the scores do not fit the traces."""
         records = checked_scores(self.scorer, items)
         rows = [
@@ -49,7 +49,7 @@ class AuditedScorer:
             for record in records
         ]
         usage = sum((record.usage for record in records), Usage())
-        return Readings(steps=rows, traces=np.array([self._one(row) for row in rows]), usage=usage)
+        return AuditScores(steps=rows, traces=np.array([self._one(row) for row in rows]), usage=usage)
 
     def _one(self, row: FloatArray) -> float:
         used = row[~np.isnan(row)] if self.partial else row

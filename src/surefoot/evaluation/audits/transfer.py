@@ -12,7 +12,7 @@ import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
-from surefoot.evaluation.audits.scorers import AuditedScorer, Readings
+from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores
 from surefoot.evaluation.benchmarks.first_errors import best_threshold, processbench_f1
 from surefoot.evaluation.plots import heat_map
 from surefoot.evaluation.report import Section, Table
@@ -88,11 +88,11 @@ def audit_transfer(
         usage[train] = Usage()
         cut = threshold
         if threshold is None and own is not None:
-            tuning = audited.read([case.item for case in own.tuning])
+            tuning = audited.score([case.item for case in own.tuning])
             usage[train] += tuning.usage
             cut = _fitted(own.tuning, tuning)
         for test, half in halves.items():
-            found = audited.read([case.item for case in half.reported])
+            found = audited.score([case.item for case in half.reported])
             usage[train] += found.usage
             cells.append(_cell(train, test, half.reported, found, cut, draws, seed))
     return TransferAudit(
@@ -122,7 +122,7 @@ def _halves(name: str, cases: Sequence[Case], *, fit: bool) -> _Halves:
 
 
 def _first_errors(
-    cases: Sequence[Case], found: Readings
+    cases: Sequence[Case], found: AuditScores
 ) -> tuple[list[list[float | None]], list[int], list[str]]:
     """Scores, first errors (-1 = none) and problems of the traces where that is known."""
     rows = [n for n, case in enumerate(cases) if case.right or case.first_error is not None]
@@ -131,7 +131,7 @@ def _first_errors(
     return scores, labels, [cases[n].problem_id for n in rows]
 
 
-def _fitted(cases: Sequence[Case], found: Readings) -> float | None:
+def _fitted(cases: Sequence[Case], found: AuditScores) -> float | None:
     scores, labels, _ = _first_errors(cases, found)
     if not 0 < sum(label < 0 for label in labels) < len(labels):
         return None  # all right or all wrong: F1 is undefined at every cut
@@ -142,7 +142,7 @@ def _cell(
     train: str,
     test: str,
     cases: Sequence[Case],
-    found: Readings,
+    found: AuditScores,
     threshold: float | None,
     draws: int,
     seed: int,

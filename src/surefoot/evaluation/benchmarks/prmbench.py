@@ -111,7 +111,7 @@ def prmbench_cases(items: Sequence[LabelledTrace]) -> PRMBenchCases:
 
 
 def evaluate_prmbench(
-    found: PRMBenchCases,
+    data: PRMBenchCases,
     systems: Sequence[System],
     *,
     redundancy: Mapping[str, System] | None = None,
@@ -132,7 +132,7 @@ def evaluate_prmbench(
     threshold cannot be fitted; ``ScoreError`` if no trace has a record of every system.
     """
     redundancy = redundancy or {}
-    cases = found.cases
+    cases = data.cases
     tested = [t for t, case in enumerate(cases) if case.kind != CONTROL]
     if not tested or not systems:
         raise LabelError("give at least one trace that is no control, and one scorer or judge")
@@ -159,7 +159,7 @@ def evaluate_prmbench(
     return PRMBenchEvaluation(
         traces=len(common),
         controls=len(kept) - len(common),
-        repeated=found.repeated,
+        repeated=data.repeated,
         left_out=len(tested) - len(common),
         classes=evaluator.classes,
         systems=tuple(system.summary() for system in systems),
@@ -248,29 +248,29 @@ def _case(item: LabelledTrace) -> PRMBenchCase:
     return PRMBenchCase(item=item, kind=kind, problem=problem, good=tuple(known))
 
 
-def write_prmbench_report(found: PRMBenchEvaluation, path: Path) -> None:
+def write_prmbench_report(result: PRMBenchEvaluation, path: Path) -> None:
     """One page: records, PRMScore in all, by group, class and position, with figures."""
     report = Report("PRMBench")
     report.text(
-        f"{found.traces} traces and {found.controls} controls; {found.left_out} left out for lack of a "
-        f"source's record, {found.repeated} as repeated rows. Intervals are 95 %, from "
-        f"{found.settings['draws']} bootstrap draws of problems, with the thresholds held."
+        f"{result.traces} traces and {result.controls} controls; {result.left_out} left out for lack of a "
+        f"source's record, {result.repeated} as repeated rows. Intervals are 95 %, from "
+        f"{result.settings['draws']} bootstrap draws of problems, with the thresholds held."
     )
-    sources_table(report, found.systems)
+    sources_table(report, result.systems)
     report.heading("PRMScore")
     report.text(
         "0.5 F1 + 0.5 F1_neg over all steps, F1 of the valid and F1_neg of the wrong ones; a group's is the "
         "mean of its classes'. multi_solutions has no wrong steps and is scored by F1 alone. Controls enter "
         "the similarity only. Rule 'split': the threshold was fitted on the other half of the problems."
     )
-    _totals(report, found.scores)
-    rows = {f"{s.system}, {s.rule}": s.flags.total.score for s in found.scores}
+    _totals(report, result.scores)
+    rows = {f"{s.system}, {s.rule}": s.flags.total.score for s in result.scores}
     report.figure(interval_figure(rows, "PRMScore"), "PRMScore over all steps with 95 % intervals.")
-    _accuracies(report, found.scores)
-    _classes(report, found)
+    _accuracies(report, result.scores)
+    _classes(report, result)
     curves = {
         wrapped(f"{s.system}, {s.rule}"): {p: flags.score.value for p, flags in s.flags.positions.items()}
-        for s in found.scores[:MAX_LINES]
+        for s in result.scores[:MAX_LINES]
     }
     report.figure(
         position_figure(curves, "PRMScore"), f"PRMScore by the index of the step; at most {MAX_LINES} rows."
@@ -310,11 +310,11 @@ def _accuracies(report: Report, scores: tuple[PRMBenchScore, ...]) -> None:
     )
 
 
-def _classes(report: Report, found: PRMBenchEvaluation) -> None:
+def _classes(report: Report, result: PRMBenchEvaluation) -> None:
     names = {kind: f"{short} {kind}" for group in GROUPS.values() for kind, short in group.items()}
     rows: list[list[Cell]] = [
-        [s.system, s.rule, names[kind], found.classes.get(kind, 0), c.score, c.tp, c.fp, c.fn, c.tn]
-        for s in found.scores
+        [s.system, s.rule, names[kind], result.classes.get(kind, 0), c.score, c.tp, c.fp, c.fn, c.tn]
+        for s in result.scores
         for kind, c in s.flags.classes.items()
     ]
     counts = ["valid kept", "wrong kept", "valid flagged", "wrong flagged"]

@@ -207,15 +207,15 @@ MAX_LINES = 10
 """Lines that a figure can hold and still be read."""
 
 
-def write_processbench_report(found: ProcessBenchEvaluation, path: Path) -> None:
+def write_processbench_report(result: ProcessBenchEvaluation, path: Path) -> None:
     """One page: records, F1 by subset and rule, accuracy by generator, place and answer, with figures."""
     report = Report("ProcessBench")
     report.text(
-        f"{found.traces} traces of {found.problems} problems; {found.left_out} left out because a source has "
-        f"no record of them. Intervals are 95 %, from {found.settings['draws']} bootstrap draws of problems "
-        "within each subset, with the thresholds held."
+        f"{result.traces} traces of {result.problems} problems; {result.left_out} left out because a source "
+        f"has no record of them. Intervals are 95 %, from {result.settings['draws']} bootstrap draws of "
+        "problems within each subset, with the thresholds held."
     )
-    sources_table(report, found.systems)
+    sources_table(report, result.systems)
     report.heading("F1")
     report.text(
         "Harmonic mean of the accuracy on erroneous traces (exact index of the first error) and on correct "
@@ -223,11 +223,11 @@ def write_processbench_report(found: ProcessBenchEvaluation, path: Path) -> None
         "subset's name: fitted on that subset, on which the figure is optimistic, and applied to all. A "
         "trace without a prediction is wrong."
     )
-    _f1_table(report, found.scores)
-    rows = {f"{s.system}, {s.rule}": s.average_f1 for s in found.scores}
+    _f1_table(report, result.scores)
+    rows = {f"{s.system}, {s.rule}": s.average_f1 for s in result.scores}
     report.figure(interval_figure(rows, "mean F1"), "Mean F1 of the subsets with 95 % intervals.")
-    _subset_table(report, found.scores)
-    _part_tables(report, found.scores)
+    _subset_table(report, result.scores)
+    _part_tables(report, result.scores)
     report.write(path)
 
 
