@@ -14,9 +14,10 @@ import torch
 from command_line import good, refused, run
 from openai_server import Body, Reply, completion, serve
 
-from surefoot.cli.search._options import PolicyOptions, PrmOptions
-from surefoot.cli.search._plan import Plan, read_plan, search_of
-from surefoot.cli.search._remember import parse_size, remembering_policy, remembering_scorer
+from surefoot.cli.options import PolicySettings, PRMSettings
+from surefoot.cli.search.caches import remembering_policy, remembering_scorer
+from surefoot.cli.search.command import parse_size
+from surefoot.cli.search.plan import Plan, read_plan, search_of
 from surefoot.errors import RunError
 from surefoot.io import read_records, write_records
 from surefoot.models.card import CheckpointCard
@@ -222,7 +223,7 @@ def test_a_server_that_is_gone_ends_the_search_and_keeps_nothing_wrong(files, tm
         ("particle", ["--resampling=none"], "'multinomial' or 'systematic'"),
         ("beam", ["--prm=nowhere"], "nowhere"),
         ("beam", ["--calibrated"], "calibration.json"),
-        ("beam", ["--separator="], "'separator' is empty"),
+        ("beam", ["--separator="], "--separator"),
         ("beam", ["--dialect=vllm"], "--dialect vllm is for a server"),
         ("beam", ["--template=x"], "{problem}"),
         ("beam", ["--remember=2XB"], "--remember is '2XB'; give bytes as 500MB, 2GB or 1.5GiB"),
@@ -242,14 +243,14 @@ def test_only_majority_needs_no_reward_model(files):
 
 
 def test_models_in_this_process_remember_what_they_read(files, lab_base, lab_items):
-    policy = PolicyOptions(policy=str(lab_base)).open()
+    policy = PolicySettings(name=str(lab_base)).open(chat=False, device="cpu")
     request = SampleRequest(prompt="Start with 5.\n", sampling=Sampling(max_tokens=4))
     for one, tokens in ((policy, 1), (remembering_policy(policy, MEMORY), 0)):
         asyncio.run(one.sample([request]))
         [again] = asyncio.run(one.sample([request]))
         assert (again.usage.prompt_tokens > 1) == bool(tokens)
         assert one.name == lab_base.name
-    scorer = remembering_scorer(PrmOptions(prm=str(files / "prm")).open("cpu"), MEMORY)
+    scorer = remembering_scorer(PRMSettings(names=(str(files / "prm"),)).open("cpu"), MEMORY)
     assert isinstance(scorer, IncrementalScorer)
     first = scorer.score_traces(lab_items)
     again = scorer.score_traces(lab_items)
@@ -261,7 +262,9 @@ def test_a_calibrated_model_remembers_too(files, lab_items, tmp_path):
     shutil.copytree(files / "prm", tmp_path / "prm")
     fitted = fit_calibration("isotonic", [0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1], split="test", trace_ids=["a"])
     save_calibration(tmp_path / "prm", fitted)
-    scorer = remembering_scorer(PrmOptions(prm=str(tmp_path / "prm"), calibrated=True).open("cpu"), MEMORY)
+    scorer = remembering_scorer(
+        PRMSettings(names=(str(tmp_path / "prm"),), calibrated=True).open("cpu"), MEMORY
+    )
     assert isinstance(scorer, CalibratedPRM)
     assert isinstance(scorer.scorer, IncrementalScorer)
     plain = load_prm(tmp_path / "prm", calibrated=True).score_traces(lab_items)
@@ -291,10 +294,10 @@ def test_what_is_no_size_is_refused(text):
 
 
 def test_memory_is_bounded_in_bytes(files, lab_base, lab_items):
-    policy = remembering_policy(PolicyOptions(policy=str(lab_base)).open(), 100_000)
+    policy = remembering_policy(PolicySettings(name=str(lab_base)).open(chat=False, device="cpu"), 100_000)
     # 2 layers x 2 heads of keys and values x (8 + 8) wide x 4 bytes = 256 a token
     assert policy._known.max_tokens == 100_000 // 256
-    plain = PrmOptions(prm=str(files / "prm")).open("cpu")
+    plain = PRMSettings(names=(str(files / "prm"),)).open("cpu")
     scorer = remembering_scorer(plain, 12_000)
     scorer.score_traces(lab_items)
     pool = scorer._cache.pool

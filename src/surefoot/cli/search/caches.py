@@ -6,26 +6,11 @@ not the command was stopped before it.
 
 from __future__ import annotations
 
-import re
-
-from surefoot.errors import RunError
 from surefoot.models.engine.incremental import IncrementalScorer, bytes_per_scored_token
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.policies.prefix_cache import bytes_per_token
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]i?)?B?", re.ASCII | re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
-def parse_size(text: str) -> int:
-    """Bytes: ``2GB`` (powers of 1000), ``1.5GiB`` (of 1024), ``0``. Raises ``RunError`` for anything else."""
-    found = _SIZE.fullmatch(text.strip())
-    if not found:
-        raise RunError(f"--remember is {text!r}; give bytes as 500MB, 2GB or 1.5GiB, or 0 to keep nothing")
-    number, unit = found[1], (found[2] or "").lower()
-    return int(float(number) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit.removesuffix("i")])
 
 
 def remembering_policy(policy: Policy, size: int) -> Policy:

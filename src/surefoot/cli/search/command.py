@@ -1,0 +1,275 @@
+"""What every ``search`` command does with its method: a whole file of problems, in pieces, and a summary."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+from pydantic import AfterValidator, Field
+
+from surefoot.cli import options as o
+from surefoot.cli.settings import Command, Group
+from surefoot.errors import PolicyError, RecordError, RunError
+from surefoot.policies.prompts import PromptFormat
+from surefoot.protocols import Sampling
+
+if TYPE_CHECKING:
+    from surefoot.models.scorer import CheckpointScorer
+    from surefoot.records import Problem
+    from surefoot.search.method import Search, SearchResult
+    from surefoot.search.saved_tree import SavedTree
+    from surefoot.search.space import Space, Steps
+
+_PIECE = 4
+"""Problems of a piece, in those that are searched at once: the next starts as soon as one has ended."""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]i?)?B?", re.ASCII | re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_size(text: str) -> int:
+    """Bytes: ``2GB`` (powers of 1000), ``1.5GiB`` (of 1024), ``0``. Raises ``RunError`` for anything else."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise RunError(f"--remember is {text!r}; give bytes as 500MB, 2GB or 1.5GiB, or 0 to keep nothing")
+    number, unit = match[1], (match[2] or "").lower()
+    return int(float(number) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit.removesuffix("i")])
+
+
+def _size(text: str) -> str:
+    parse_size(text)
+    return text
+
+
+class StepSettings(o.Settings):
+    """How solutions are written step by step."""
+
+    separator: str = Field(
+        default=r"\n", min_length=1, description=r"Text that ends a step; `\n` is a line break, `\t` a tab."
+    )
+    segment: o.Segment | None = Field(
+        default=None,
+        description="How text that is written in one piece is cut into steps (see `sample`); after each "
+        "separator if not given.",
+    )
+    step_tokens: int = Field(default=256, ge=1, description="Longest step; it is cut there.")
+    max_steps: int = Field(
+        default=40, ge=1, description="Steps after which the rest is written in one piece."
+    )
+
+
+class SearchSettings(Command):
+    """Who writes the steps, how, and how answers are compared."""
+
+    problems: o.Problems
+    seed: o.Seed = 0
+    in_flight: int = Field(default=32, ge=1, description="Problems searched at the same time.")
+    policy: o.PolicySettings = o.PolicySettings()
+    prompt: PromptFormat = PromptFormat()
+    sampling: Annotated[Sampling, Group(omit=("stop",))] = Sampling(temperature=0.8, max_tokens=2048)
+    steps: StepSettings = StepSettings()
+    grading: o.GradingSettings = o.GradingSettings()
+    device: o.Device = "cpu"
+    remember: Annotated[str, AfterValidator(_size)] = Field(
+        default="2GB",
+        description="Memory for the keys and values of texts that were read, for policy and reward model "
+        "each, if they run in this process: 500MB, 2GB, 1.5GiB; 0 = read all again.",
+    )
+
+    def how(self) -> Steps:
+        """How solutions are written."""
+        from surefoot.search.space import Steps
+        from surefoot.segment import segmenter
+
+        return Steps(
+            separator=o.unescaped(self.steps.separator),
+            segmenter=segmenter(self.steps.segment) if self.steps.segment else None,
+            step_tokens=self.steps.step_tokens,
+            max_steps=self.steps.max_steps,
+            sampling=self.sampling,
+            prompt=self.prompt,
+        )
+
+
+class SearchCommand(SearchSettings):
+    """A file of problems is searched by one method, its ``method`` unless ``search`` says otherwise."""
+
+    command: ClassVar[str]
+    out: o.Out = "-"
+    trees: str | None = Field(
+        default=None, description="File for the trees, to draw (`.jsonl`, `.jsonl.gz`, `.parquet`)."
+    )
+    budget: Annotated[o.BudgetSettings, Group(transient=("*",))] = o.BudgetSettings()
+
+    def search(self) -> Search:
+        """The method."""
+        method: Search = getattr(self, "method")  # noqa: B009  (each command declares its own)
+        return method
+
+    @property
+    def reward(self) -> o.PRMSettings | None:
+        """The reward model of steps, of a method that has one."""
+        return None
+
+    def run(self) -> None:
+        """Search all problems, and report.
+
+        Raises ``PolicyError`` when every request of a piece failed, as when the server is down: finished
+        pieces are kept, and the same command resumes.
+        """
+        import asyncio
+
+        from surefoot.cli._pieces import file_inputs, in_pieces
+        from surefoot.cli._shared import read_all, stages
+        from surefoot.cli.search.caches import remembering_policy, remembering_scorer
+        from surefoot.cli.search.summary import Summary
+        from surefoot.records import Problem
+        from surefoot.search.method import SearchResult, run_search
+        from surefoot.search.saved_tree import save_tree
+
+        command, search, memory = f"search {self.command}", self.search(), parse_size(self.remember)
+        problems = _distinct(read_all(self.problems, Problem))
+        inputs = file_inputs(problems=self.problems) | (self.reward.files() if self.reward else {})
+        config = self.resolved() | {"search": repr(search)}
+        scorer: CheckpointScorer | None = self.reward.open(self.device) if self.reward else None
+        policy = self.policy.open(chat=self.prompt.chat, device=self.device)
+        size = _PIECE * self.in_flight
+        places = {problem.id: place for place, problem in enumerate(problems)}
+        summary = Summary()
+        with (
+            self.grading.open() as grader,
+            self._tree_file(command=command, config=config, inputs=inputs) as keep,
+            stages() as show,
+        ):
+            bar = _Bar(command, size, len(problems), show)
+
+            def work(piece: Sequence[Problem]) -> list[SearchResult]:
+                trees: dict[str, SavedTree] = {}
+
+                def watch(space: Space, result: SearchResult) -> None:
+                    bar.one()
+                    if keep:
+                        trees[result.problem_id] = save_tree(space, result)
+
+                results = asyncio.run(
+                    run_search(
+                        search,
+                        piece,
+                        remembering_policy(policy, memory),
+                        remembering_scorer(scorer, memory) if scorer else None,
+                        steps=self.how(),
+                        aggregation=self.reward.aggregate if self.reward else None,
+                        grader=grader,
+                        seed=self.seed,
+                        overlap=self.policy.base_url is not None,
+                        concurrency=self.in_flight,
+                        watch=watch,
+                    )
+                )
+                if results and all(result.counts.failed and not result.candidates for result in results):
+                    raise PolicyError(
+                        f"no problem of this piece has a solution, the last with: {results[-1].error}; fix "
+                        "that and start the same command again, finished pieces are kept"
+                    )
+                if keep:
+                    keep(places[piece[0].id] // size, [trees[problem.id] for problem in piece])
+                if self.out == "-":
+                    summary.add(results)
+                return results
+
+            in_pieces(
+                self.out,
+                SearchResult,
+                problems,
+                work,
+                size=size,
+                command=command,
+                config=config,
+                inputs=inputs,
+                budget=self.budget,
+                cost=lambda results: sum(result.usage.tokens for result in results),
+                progress=bar.pieces,
+            )
+        if self.out != "-":
+            summary.add_file(Path(self.out))
+        summary.show(command)
+
+    @contextmanager
+    def _tree_file(
+        self, *, command: str, config: dict[str, Any], inputs: dict[str, Path]
+    ) -> Iterator[Callable[[int, Sequence[SavedTree]], None] | None]:
+        """Collects trees in ``<trees>.work`` and writes all at the end; ``None`` without a file for them.
+
+        A piece's trees are kept before its results are, so that none is missing where a command resumes.
+        Raises ``RecordError`` for a file of unknown ending and ``RunError`` as ``in_pieces``.
+        """
+        path = self.trees
+        if path is None:
+            yield None
+            return
+        from surefoot.io import Run, write_records
+        from surefoot.io.files import ENDINGS
+        from surefoot.search.saved_tree import SavedTree
+
+        if not path.endswith(ENDINGS):
+            raise RecordError(f"--trees {path}: unknown ending; choose {', '.join(ENDINGS)}")
+        if path == self.out:
+            raise RecordError(f"--trees and --out are both {path}; give two files")
+        folder = Path(f"{path}.work")
+        with Run.open(folder, command=command, config={**config, "out": self.out}, inputs=inputs) as run:
+            shards = run.shards("trees", SavedTree)
+            yield shards.write
+            written = write_records(Path(path), shards.read(), record=SavedTree)
+        typer.echo(f"{written} trees written", err=True)
+        if not Path(f"{self.out}.work").exists():  # else a budget ended the work, and it can resume
+            shutil.rmtree(folder / "shards")  # first: shards without a manifest would be refused after a kill
+            shutil.rmtree(folder)
+
+
+class StepPRMSettings(o.PRMSettings):
+    """The reward model of steps, and how its scores become one number."""
+
+    aggregate: o.Aggregate = None
+
+
+class GuidedSearch(SearchCommand):
+    """A search that a reward model of steps guides."""
+
+    prm: Annotated[StepPRMSettings, Group(title="Reward model")]
+
+    @property
+    def reward(self) -> StepPRMSettings:
+        """The reward model of steps."""
+        return self.prm
+
+
+def _distinct(problems: Sequence[Problem]) -> list[Problem]:
+    """Problems of different ids; repeated ones are counted on standard error."""
+    by_id: dict[str, Problem] = {}
+    for problem in problems:
+        by_id.setdefault(problem.id, problem)
+    if again := len(problems) - len(by_id):
+        typer.echo(f"{again} problems skipped: an earlier one has the same id", err=True)
+    return list(by_id.values())
+
+
+class _Bar:
+    """A progress bar of problems, those of an earlier start included."""
+
+    def __init__(self, command: str, size: int, problems: int, show: Callable[[str, int, int], None]) -> None:
+        self._command, self._size, self._problems, self._show = command, size, problems, show
+        self._done = 0
+
+    def one(self) -> None:
+        """One more is done."""
+        self._done += 1
+        self._show(self._command, self._done, self._problems)
+
+    def pieces(self, _: str, done: int, __: int) -> None:
+        """So many pieces are done."""
+        self._done = min(done * self._size, self._problems)
+        self._show(self._command, self._done, self._problems)
