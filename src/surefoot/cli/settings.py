@@ -258,7 +258,7 @@ def explained(error: ValidationError, command: type[BaseModel]) -> Exception:
     message = re.sub(
         r"'(\w+)'", lambda found: known.get(found[1], found[0]), first["msg"].removeprefix("Value error, ")
     )
-    return RunError(message if not name or name in message else f"{name}: {message}")
+    return RunError(message if not name or "--" in message else f"{name}: {message}")
 
 
 @cache

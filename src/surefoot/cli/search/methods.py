@@ -23,7 +23,7 @@ METHOD = Group(names={"n": "--n -n"}, omit=("name",))
 
 
 class BestOfN(GuidedSearch):
-    """Whole solutions, of which the best-scored is chosen, or (`--rule weighted_vote`) the best-scored answer.
+    """Whole solutions, of which the best-scored one is chosen; `--rule weighted_vote`: the best-scored answer.
 
     Example: `surefoot search best-of-n --problems problems.jsonl --prm prm --n 16 --out results.jsonl`
     """
@@ -143,7 +143,7 @@ class Draw(Command):
         if tree is None:
             known = ", ".join(tree.problem_id for tree in saved[:5])
             raise RecordError(
-                f"--problem {self.problem}: {self.trees} has no such tree; it has {len(saved)}, such as {known}"
+                f"--problem {self.problem}: {self.trees} has no such tree, but {len(saved)}, such as {known}"
             )
         if self.problem is None and len(saved) > 1:
             typer.echo(f"the first of {len(saved)} trees; --problem names another", err=True)
