@@ -16,7 +16,7 @@ from openai_server import Body, Reply, completion, serve
 
 from surefoot.cli.options import PolicySettings, PRMSettings
 from surefoot.cli.search.caches import remembering_policy, remembering_scorer
-from surefoot.cli.search.command import parse_size
+from surefoot.cli.search.command import SearchSettings, StepSettings, parse_size
 from surefoot.cli.search.plan import Plan, read_plan, search_of
 from surefoot.errors import RunError
 from surefoot.io import read_records, write_records
@@ -36,7 +36,7 @@ MEMORY = 1_000_000
 METHODS = {
     "best-of-n": ("best_of_n", ["--n=3", "--batch=2", "--rule=weighted_vote"]),
     "majority": ("majority", ["--n=3"]),
-    "beam": ("beam", ["--width=2", "--expand=2", "--lookahead=1", "--allow-repeats"]),
+    "beam": ("beam", ["--width=2", "--expand=2", "--lookahead=1", "--no-penalize-repeats"]),
     "dvts": ("dvts", ["--n=4", "--expand=2"]),
     "rebase": ("rebase", ["--n=4", "--value-temperature=0.5", "--rounding=round"]),
     "particle": ("particle", ["--n=3", "--sweeps=2"]),
@@ -217,10 +217,10 @@ def test_a_server_that_is_gone_ends_the_search_and_keeps_nothing_wrong(files, tm
         ("beam", ["--trees=t.txt"], "--trees t.txt: unknown ending"),
         ("beam", ["--trees=r.jsonl", "--out=r.jsonl"], "--trees and --out are both r.jsonl"),
         ("beam", ["--out=r.txt"], "--out r.txt: unknown ending"),
-        ("beam", ["--aggregate=worst"], "--aggregate is 'worst'; choose from min, product, last, mean"),
-        ("dvts", ["--n=5"], "'n' must be a multiple of 'expand', not 5 and 4"),
-        ("rebase", ["--rounding=down"], "'ceil' or 'round'"),
-        ("particle", ["--resampling=none"], "'multinomial' or 'systematic'"),
+        ("beam", ["--aggregate=worst"], "--aggregate is 'worst'; choose min, product, last or mean"),
+        ("dvts", ["--n=5"], "--n must be a multiple of --expand, not 5 and 4"),
+        ("rebase", ["--rounding=down"], "choose ceil or round"),
+        ("particle", ["--resampling=none"], "choose multinomial or systematic"),
         ("beam", ["--prm=nowhere"], "nowhere"),
         ("beam", ["--calibrated"], "calibration.json"),
         ("beam", ["--separator="], "--separator"),
@@ -318,11 +318,12 @@ def test_without_memory_the_same_is_found_for_more_tokens(search, tmp_path):
 
 
 def test_steps_are_written_as_asked():
-    steps = PolicyOptions(separator=r"\n\n", segment="sentence", temperature=0.5, max_steps=7).steps()
+    cut = StepSettings(separator=r"\n\n", segment="sentence", max_steps=7)
+    steps = SearchSettings(problems="p", steps=cut, sampling=Sampling(temperature=0.5)).how()
     assert steps.separator == "\n\n"
     assert (steps.sampling.temperature, steps.max_steps) == (0.5, 7)
     assert steps.cut("One. Two.") == [(0, 5), (5, 9)]
-    assert PolicyOptions().steps().cut("a\nb") == [(0, 2), (2, 3)]
+    assert SearchSettings(problems="p").how().cut("a\nb") == [(0, 2), (2, 3)]
 
 
 def test_trees_are_drawn(search, tmp_path):

@@ -23,7 +23,7 @@ METHOD = Group(names={"n": "--n -n"}, omit=("name",))
 
 
 class BestOfN(GuidedSearch):
-    """Whole solutions, of which the best-scored one is chosen; `--rule weighted_vote`: the best-scored answer.
+    """Whole solutions, of which the best-scored one is chosen, or by `--rule weighted_vote` its answer.
 
     Example: `surefoot search best-of-n --problems problems.jsonl --prm prm --n 16 --out results.jsonl`
     """
