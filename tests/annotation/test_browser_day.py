@@ -147,7 +147,7 @@ def test_day(room: Room, address: str, browser: Browser, tmp_path: Path) -> None
     judge.goto(f"{address}/projects/{room.project}/files")
     for name, link in (("labels", "Labels, settled"), ("traces", "Traces")):
         with judge.expect_download() as waiting:
-            judge.get_by_role("link", name=link, exact=True).click()
+            judge.locator("#main").get_by_role("link", name=link, exact=True).click()
         waiting.value.save_as(tmp_path / f"{name}.jsonl")
     rows = [
         StepLabel.model_validate_json(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()

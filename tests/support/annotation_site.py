@@ -14,6 +14,8 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from surefoot.annotation import Database, PageSettings, Protocol, create_pages_app, open_database
+from surefoot.annotation.database import assignments
+from surefoot.annotation.database.projects import locked_project
 from surefoot.records import Message, Problem, Step, StepScores, ToolCall, Trace
 
 PASSWORD = "correct horse battery"
@@ -152,6 +154,16 @@ def open_room(
         add_solutions(db, project.id)
     app = create_pages_app(db, settings, rng=random.Random(0))
     return Room(db=db, app=app, project=project.id, ids=ids)
+
+
+def lease(db: Database, project_id: int, item_id: int, user_id: int) -> None:
+    """Lease a certain item to a user, past the queue."""
+    role = db.items.get(project_id, item_id).role
+    connections = db.assignments._connections
+    with connections.write() as connection:
+        project = locked_project(connection, project_id)
+        chosen_by = "order" if role == "normal" else role
+        assignments.lease(connection, project, item_id, user_id, chosen_by, connections.clock())
 
 
 def solutions() -> tuple[list[Problem], list[Trace]]:

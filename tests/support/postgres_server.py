@@ -32,7 +32,9 @@ def running_postgres(programs: Path) -> Iterator[str]:
             [programs / "initdb", "-D", data, "-U", "surefoot", "-A", "trust", "-E", "UTF8", "--locale=C"],
             who,
         )
-        options = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c max_connections=60"
+        # the tests kill clients, never the server, so nothing here needs to survive a loss of power
+        options = "-c fsync=off -c full_page_writes=off "
+        options += f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c max_connections=60"
         log = folder / "log"
         _run([programs / "pg_ctl", "-D", data, "-l", log, "-o", options, "-w", "start"], who)
         try:

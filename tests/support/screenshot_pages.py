@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from annotation_site import Browser, Room, text_trace
+from annotation_site import Browser, Room, lease, text_trace
 from inspection_site import Inspection, open_inspection
 from screenshot_inspection import Views, inspected
 
@@ -57,7 +57,7 @@ def _labelled(room: Room) -> Views:
         for item in db.items.list(room.project)
         if len(db.traces.trace(room.project, item.trace_ids[0]).messages)
     )
-    db.assignments.assign(room.project, agent, room.ids["admin"])
+    lease(db, room.project, agent, room.ids["admin"])
     run_page = f"{base}/items/{agent}"
     admin = room.browser("admin")
     admin.send(run_page, f"{run_page}/label", value="1")
@@ -98,7 +98,7 @@ def alternatives_item(room: Room) -> str:
     room.db.traces.add_traces(project, traces)
     item = NewItem(trace_ids=tuple(trace.id for trace in traces), kind="alternatives", step=1)
     (made,) = room.db.items.add(project, [item])
-    room.db.assignments.assign(project, made, room.ids["ann"])
+    lease(room.db, project, made, room.ids["ann"])
     return f"/projects/{project}/items/{made}"
 
 
@@ -111,7 +111,7 @@ def _known_item(room: Room) -> None:
     item = NewItem(trace_ids=(trace.id,), role="control", known=known)
     (made,) = room.db.items.add(room.project, [item])
     for name, value in (("ann", -1), ("ben", -1)):
-        room.db.assignments.assign(room.project, made, room.ids[name])
+        lease(room.db, room.project, made, room.ids[name])
         page = f"/projects/{room.project}/items/{made}"
         room.browser(name).send(page, f"{page}/label", value=str(value), milliseconds="8200")
 
