@@ -339,5 +339,5 @@ def test_the_program_runs_as_a_program_and_an_interrupt_says_how_to_go_on(files,
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
-    assert "start the same command again to go on" in err
+    assert "start the same command again to resume" in err
     assert "Traceback" not in err

@@ -81,5 +81,5 @@ def main() -> None:
         raise SystemExit(1) from error
     except SystemExit as end:
         if end.code == INTERRUPTED:
-            print("surefoot: interrupted; start the same command again to go on", file=sys.stderr)
+            print("surefoot: interrupted; start the same command again to resume", file=sys.stderr)
         raise

@@ -86,7 +86,7 @@ class Convert(Command):
 
 
 def _read_records(folder: Path) -> list[LabelledTrace]:
-    from surefoot.cli._shared import labelled, read_all
+    from surefoot.cli.runs import labelled, read_all
     from surefoot.errors import RecordError
     from surefoot.records import Problem, StepLabel, Trace
 

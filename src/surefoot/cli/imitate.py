@@ -59,7 +59,7 @@ class RoundsCommand(Command):
     @contextmanager
     def task(self, problems: Sequence[Problem], scorer: StepScorer | None = None) -> Iterator[Task]:
         """What is learned, with the grader and the verifiers open."""
-        from surefoot.cli._shared import read_all
+        from surefoot.cli.runs import read_all
         from surefoot.records import Problem
         from surefoot.rl.task import Task
         from surefoot.segment import segmenter
@@ -138,8 +138,7 @@ class Imitate(RoundsCommand):
 
     def run(self) -> None:
         """Clone, then follow the expert."""
-        from surefoot.cli._pieces import file_inputs
-        from surefoot.cli._shared import read_all, stages
+        from surefoot.cli.runs import file_inputs, read_all, stages
         from surefoot.io import Run
         from surefoot.records import Problem
         from surefoot.rl.imitation import imitate
@@ -186,7 +185,7 @@ class Imitate(RoundsCommand):
         """What is cloned of the files; the rest is counted on standard error."""
         if self.traces is None:
             return []
-        from surefoot.cli._shared import labelled, pair, read_all
+        from surefoot.cli.runs import labelled, pair, read_all
         from surefoot.labelling.expert import expert_traces
         from surefoot.records import StepLabel, Trace
         from surefoot.training.cloning import demonstrate, good_steps
@@ -234,8 +233,7 @@ class ExpertIteration(RoundsCommand):
 
     def run(self) -> None:
         """Sample, select and fine-tune."""
-        from surefoot.cli._pieces import file_inputs
-        from surefoot.cli._shared import read_all, stages
+        from surefoot.cli.runs import file_inputs, read_all, stages
         from surefoot.io import Run
         from surefoot.records import Problem
         from surefoot.rl.expert_iteration import iterate

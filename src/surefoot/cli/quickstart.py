@@ -29,7 +29,7 @@ class Quickstart(Command):
 
     def run(self) -> None:
         """Do or finish the run, and print its summary."""
-        from surefoot.cli._shared import stages
+        from surefoot.cli.runs import stages
         from surefoot.io import Run
         from surefoot.quickstart import Summary, run_quickstart
 

@@ -134,8 +134,7 @@ class RL(Command):
 
     def run(self) -> None:
         """Train, evaluate and write the report."""
-        from surefoot.cli._pieces import file_inputs
-        from surefoot.cli._shared import one_writer, stages
+        from surefoot.cli.runs import file_inputs, one_writer, stages
         from surefoot.models.engine.causal import load_causal
         from surefoot.rl.loop import train_policy
 
@@ -190,7 +189,7 @@ class RL(Command):
 
     def _problems(self) -> tuple[list[Problem], list[Problem]]:
         """Problems to train on, and held-out ones."""
-        from surefoot.cli._shared import is_held_out, read_all
+        from surefoot.cli.runs import is_held_out, read_all
         from surefoot.errors import RunError
         from surefoot.lab.world import generate_problems
         from surefoot.records import Problem

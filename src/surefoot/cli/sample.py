@@ -41,8 +41,7 @@ class Sample(Command):
         """Sample in pieces."""
         import asyncio
 
-        from surefoot.cli._pieces import file_inputs, in_pieces
-        from surefoot.cli._shared import read_all
+        from surefoot.cli.runs import file_inputs, in_pieces, read_all
         from surefoot.policies.traces import sample_traces
         from surefoot.segment import segmenter
 

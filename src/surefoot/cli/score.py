@@ -83,7 +83,7 @@ class Score(Command):
         from rich.console import Console
         from rich.text import Text
 
-        from surefoot.cli._shared import checked_options
+        from surefoot.cli.runs import checked_options
         from surefoot.models.scorer import cut
         from surefoot.protocols import ProblemTrace
         from surefoot.records import Problem
@@ -112,8 +112,7 @@ class Score(Command):
             console.print(f"no step scores below {self.threshold:g}")
 
     def _score_file(self, scorer: CheckpointScorer) -> None:
-        from surefoot.cli._pieces import file_inputs, in_pieces
-        from surefoot.cli._shared import pair, read_all
+        from surefoot.cli.runs import file_inputs, in_pieces, pair, read_all
         from surefoot.models.kinds.generative import FAMILY as GENERATIVE
         from surefoot.models.kinds.generative import GenerativeVerifier
         from surefoot.models.loading import identifying_files

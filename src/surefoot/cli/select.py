@@ -51,7 +51,7 @@ class Select(Command):
     def run(self) -> None:
         """Choose, write and report."""
         from surefoot.answers import AnswerChecker, group_equal
-        from surefoot.cli._shared import read_all
+        from surefoot.cli.runs import read_all
         from surefoot.io import write_records
         from surefoot.protocols import Candidate
         from surefoot.records import StepScores, Trace

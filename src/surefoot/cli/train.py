@@ -77,8 +77,7 @@ class TrainCommand(Command):
         ``items`` is the hash of the training data, which may have come through a pipe. Raises ``RunError`` if
         ``out`` holds a run with other settings or inputs.
         """
-        from surefoot.cli._pieces import file_inputs
-        from surefoot.cli._shared import one_writer, stages
+        from surefoot.cli.runs import file_inputs, one_writer, stages
 
         settings = {**self.resolved(), "items": items}
         files = file_inputs(problems=self.problems, **inputs)
@@ -136,7 +135,7 @@ class ClassifierCommand(TrainCommand):
 
         Raises ``RunError`` if problems are to be held out and none, or every one, is.
         """
-        from surefoot.cli._shared import is_held_out
+        from surefoot.cli.runs import is_held_out
         from surefoot.errors import RunError
 
         held_out = [item for item in items if is_held_out(item.problem.id, self.validation)]
@@ -231,7 +230,7 @@ class TrainPRM(ClassifierCommand):
 
     def run(self) -> None:
         """Train on labels or pairs."""
-        from surefoot.cli._shared import checked_options, labelled, read_all
+        from surefoot.cli.runs import checked_options, labelled, read_all
         from surefoot.records import Problem, StepLabel, Trace, content_id
         from surefoot.training.examples import check_kinds
 
@@ -274,7 +273,7 @@ class TrainPRM(ClassifierCommand):
         """What builds the data from a file of pairs, without those of held-out problems."""
 
         def build(model: RewardModel) -> TrainingData:
-            from surefoot.cli._shared import read_all
+            from surefoot.cli.runs import read_all
             from surefoot.records import Problem, StepPair
             from surefoot.segment import segmenter
             from surefoot.training.examples import build_pairs
@@ -309,7 +308,7 @@ class TrainORM(ClassifierCommand):
 
     def run(self) -> None:
         """Train on outcomes."""
-        from surefoot.cli._shared import labelled, read_all
+        from surefoot.cli.runs import labelled, read_all
         from surefoot.records import Problem, Trace, content_id
 
         card = self.card(
@@ -353,7 +352,7 @@ class TrainImplicit(TrainCommand):
 
     def run(self) -> None:
         """Train on outcomes."""
-        from surefoot.cli._shared import pair, read_all
+        from surefoot.cli.runs import pair, read_all
         from surefoot.models.encoding import Encoding
         from surefoot.records import Problem, Trace, content_id
 
@@ -429,7 +428,7 @@ class TrainVerifier(TrainCommand):
 
     def run(self) -> None:
         """Train on the critiques that agree with the labels."""
-        from surefoot.cli._shared import labelled, read_all
+        from surefoot.cli.runs import labelled, read_all
         from surefoot.errors import TrainingError
         from surefoot.records import Problem, StepLabel, Trace, content_id
         from surefoot.training.critiques import TraceCritiques

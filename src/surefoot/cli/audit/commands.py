@@ -309,7 +309,7 @@ def audit_edits(
     settings: CaseAudit, search: AttackSettings, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
 ) -> Results:
     """Edits, content probe and search for each scorer."""
-    from surefoot.cli._shared import stages
+    from surefoot.cli.runs import stages
     from surefoot.evaluation.audits import (
         attack_section,
         audit_attack,
@@ -400,7 +400,7 @@ def rationalised(settings: Audit, problems: str, subjects: Sequence[AuditedScore
 
     Raises ``RunError`` for stored scores.
     """
-    from surefoot.cli._shared import read_all
+    from surefoot.cli.runs import read_all
     from surefoot.evaluation.audits import rationalised_lab_cases
     from surefoot.records import Problem
 

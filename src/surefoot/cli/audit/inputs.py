@@ -165,7 +165,7 @@ def refuse_unused(beside: str, **options: object) -> None:
 
 def read_cases(problems: str, traces: str, labels: str | None) -> list[Case]:
     """Traces with what is known of their steps; without labels every step is unknown."""
-    from surefoot.cli._shared import pair, read_all
+    from surefoot.cli.runs import pair, read_all
     from surefoot.evaluation.audits import Case, lab_cases, labelled_cases
     from surefoot.records import Problem, StepLabel, Trace
 

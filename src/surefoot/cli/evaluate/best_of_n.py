@@ -77,7 +77,7 @@ class BestOfN(Evaluation):
     def run(self) -> None:
         """Evaluate, print and write the report."""
         from surefoot.answers import AnswerChecker
-        from surefoot.cli._shared import read_all, stages
+        from surefoot.cli.runs import read_all, stages
         from surefoot.evaluation.best_of_n import evaluate_best_of_n
         from surefoot.evaluation.best_of_n_report import write_best_of_n_report
         from surefoot.evaluation.pools import judged_candidates
@@ -146,7 +146,7 @@ def _scores(
     progress: Progress,
 ) -> dict[str, list[StepScores]]:
     """Records by scorer; a checkpoint scores the traces that have steps, unless that was done before."""
-    from surefoot.cli._shared import pair, read_all
+    from surefoot.cli.runs import pair, read_all
     from surefoot.errors import ScoreError
     from surefoot.evaluation.step_scores import score_once
     from surefoot.records import StepScores

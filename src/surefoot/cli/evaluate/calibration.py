@@ -57,7 +57,7 @@ class Calibration(Evaluation):
 
     def run(self) -> None:
         """Evaluate, print and write the report."""
-        from surefoot.cli._shared import labelled, read_all
+        from surefoot.cli.runs import labelled, read_all
         from surefoot.evaluation.label_sets import label_set
         from surefoot.evaluation.scorer_calibration import audit_calibration, write_calibration_report
         from surefoot.io import write_json

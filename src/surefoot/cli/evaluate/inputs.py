@@ -68,7 +68,7 @@ def open_all(
     device: str = "cpu",
 ) -> list[System]:
     """Scorers and judges; scores of checkpoints are stored in ``out/scores``. Bad lines are reported."""
-    from surefoot.cli._shared import stages
+    from surefoot.cli.runs import stages
     from surefoot.evaluation.step_scores import open_systems
     from surefoot.protocols import ProblemTrace
 

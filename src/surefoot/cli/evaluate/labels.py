@@ -70,7 +70,7 @@ class Labels(Evaluation):
 
     def run(self) -> None:
         """Evaluate, print and write the report."""
-        from surefoot.cli._shared import read_all
+        from surefoot.cli.runs import read_all
         from surefoot.evaluation.label_audit import TRUTH, audit_labels
         from surefoot.evaluation.label_report import write_label_report
         from surefoot.evaluation.label_sets import by_rater
@@ -102,7 +102,7 @@ class Labels(Evaluation):
         _print(audit)
 
     def _truth(self, traces: list[Trace]) -> list[StepLabel] | None:
-        from surefoot.cli._shared import pair, read_all
+        from surefoot.cli.runs import pair, read_all
         from surefoot.records import Problem, StepLabel
 
         if self.truth is None:

@@ -26,7 +26,7 @@ class LabelCommand(Command):
 
     def items(self) -> list[ProblemTrace]:
         """Traces with their problems; what cannot be used is counted on standard error."""
-        from surefoot.cli._shared import pair, read_all
+        from surefoot.cli.runs import pair, read_all
         from surefoot.records import Problem, Trace
 
         return pair(read_all(self.problems, Problem), read_all(self.traces, Trace))
@@ -49,7 +49,7 @@ class LabelCommand(Command):
         """
         import asyncio
 
-        from surefoot.cli._pieces import file_inputs, in_pieces
+        from surefoot.cli.runs import file_inputs, in_pieces
 
         tally = Tally()
 

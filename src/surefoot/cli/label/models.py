@@ -134,7 +134,7 @@ class Critiques(LabelCommand):
         """Ask, and write critiques."""
         import asyncio
 
-        from surefoot.cli._pieces import file_inputs, in_pieces
+        from surefoot.cli.runs import file_inputs, in_pieces
         from surefoot.training.critiques import TraceCritiques, sample_critiques
 
         form = o.verifier_format(self.format)

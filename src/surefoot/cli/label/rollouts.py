@@ -181,8 +181,7 @@ class Tree(RolloutSettings):
         """Grow trees, or predict the cost."""
         import asyncio
 
-        from surefoot.cli._pieces import file_inputs, in_pieces
-        from surefoot.cli._shared import pair, read_all
+        from surefoot.cli.runs import file_inputs, in_pieces, pair, read_all
         from surefoot.errors import LabelError
         from surefoot.labelling.dry_run import predict
         from surefoot.records import Problem

@@ -76,7 +76,7 @@ class Expert(LabelCommand):
 
     def run(self) -> None:
         """Compare every step."""
-        from surefoot.cli._shared import read_all
+        from surefoot.cli.runs import read_all
         from surefoot.labelling.expert import ExpertLabeller, expert_traces
         from surefoot.records import Trace
 
@@ -141,7 +141,7 @@ class Consensus(Command):
 
     def run(self) -> None:
         """Combine, write and report."""
-        from surefoot.cli._shared import pair, read_all
+        from surefoot.cli.runs import pair, read_all
         from surefoot.io import write_json, write_records
         from surefoot.labelling.consensus import combine_labels, rows_of
         from surefoot.records import Problem, StepLabel, Trace
@@ -201,8 +201,7 @@ class Advantage(LabelCommand):
 
     def run(self) -> None:
         """Subtract, and write."""
-        from surefoot.cli._pieces import file_inputs, in_pieces
-        from surefoot.cli._shared import labelled, read_all
+        from surefoot.cli.runs import file_inputs, in_pieces, labelled, read_all
         from surefoot.labelling.advantage import advantage_labels, start_values
         from surefoot.records import Problem, StepLabel, Trace
 

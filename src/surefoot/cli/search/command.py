@@ -95,6 +95,12 @@ class SearchSettings(Command):
         )
 
 
+class StepPRMSettings(o.PRMSettings):
+    """The reward model of steps, and how its scores become one number."""
+
+    aggregate: o.Aggregate = None
+
+
 class SearchCommand(SearchSettings):
     """A file of problems is searched by one method, its ``method`` unless ``search`` says otherwise."""
 
@@ -111,7 +117,7 @@ class SearchCommand(SearchSettings):
         return method
 
     @property
-    def reward(self) -> o.PRMSettings | None:
+    def reward(self) -> StepPRMSettings | None:
         """The reward model of steps, of a method that has one."""
         return None
 
@@ -123,8 +129,7 @@ class SearchCommand(SearchSettings):
         """
         import asyncio
 
-        from surefoot.cli._pieces import file_inputs, in_pieces
-        from surefoot.cli._shared import read_all, stages
+        from surefoot.cli.runs import file_inputs, in_pieces, read_all, stages
         from surefoot.cli.search.caches import remembering_policy, remembering_scorer
         from surefoot.cli.search.summary import Summary
         from surefoot.records import Problem
@@ -228,12 +233,6 @@ class SearchCommand(SearchSettings):
         if not Path(f"{self.out}.work").exists():  # else a budget ended the work, and it can resume
             shutil.rmtree(folder / "shards")  # first: shards without a manifest would be refused after a kill
             shutil.rmtree(folder)
-
-
-class StepPRMSettings(o.PRMSettings):
-    """The reward model of steps, and how its scores become one number."""
-
-    aggregate: o.Aggregate = None
 
 
 class GuidedSearch(SearchCommand):

@@ -129,7 +129,7 @@ class Draw(Command):
 
     def run(self) -> None:
         """Read the trees, draw one."""
-        from surefoot.cli._shared import read_all
+        from surefoot.cli.runs import read_all
         from surefoot.errors import RecordError
         from surefoot.search.drawing import draw_svg, draw_text
         from surefoot.search.saved_tree import SavedTree

@@ -124,7 +124,7 @@ class Optimal(GuidedSearch):
 
     def search(self) -> ComputeOptimal:
         """The search that follows the plan."""
-        from surefoot.cli._shared import checked_options
+        from surefoot.cli.runs import checked_options
 
         with checked_options():
             return read_plan(self.plan).search()
@@ -154,7 +154,7 @@ class FindPlan(SearchSettings):
         """Predict difficulties, choose, write and show."""
         import asyncio
 
-        from surefoot.cli._shared import checked_options, read_all
+        from surefoot.cli.runs import checked_options, read_all
         from surefoot.cli.search.caches import remembering_policy, remembering_scorer
         from surefoot.io import write_json
         from surefoot.records import Problem
@@ -194,7 +194,7 @@ class FindPlan(SearchSettings):
 
 
 def _trials(words: Sequence[str], problems: Sequence[Problem]) -> list[Trial]:
-    from surefoot.cli._shared import read_all
+    from surefoot.cli.runs import read_all
     from surefoot.search import SearchResult
 
     trials = []

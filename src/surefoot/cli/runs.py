@@ -1,0 +1,259 @@
+"""What a command does around its work: reads files and counts what it skips, shows progress, and does long
+work in pieces, so that a command that was stopped resumes when it is started again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+from surefoot.cli.options import BudgetSettings
+from surefoot.errors import RecordError, RunError
+from surefoot.records import Problem, Record, StepLabel, Trace, content_id
+
+if TYPE_CHECKING:
+    from surefoot.io import Run
+    from surefoot.protocols import LabelledTrace, ProblemTrace
+
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str, int, int], None]]:
+    """One progress bar per stage, on standard error, with the remaining time."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description:16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, int] = {}
+
+        def update(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done, total=total)  # type: ignore[arg-type]
+
+        yield update
+
+
+@contextmanager
+def checked_options() -> Iterator[None]:
+    """Turn a value that a settings class refuses into ``RunError``, which names the option."""
+    from pydantic import ValidationError
+
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        named = [part for part in first["loc"] if isinstance(part, str)]  # not the place in a list
+        option = f"--{named[-1]}".replace("_", "-") + ": " if named else ""
+        raise RunError(f"{option}{first['msg'].removeprefix('Value error, ')}") from error
+    except ValueError as error:
+        raise RunError(str(error)) from error
+
+
+def read_all(path: str, record: type[R]) -> list[R]:
+    """All valid records of a file (``-`` = standard input); skipped lines are counted on standard error.
+
+    Raises ``RecordError`` if there is no valid record.
+    """
+    from surefoot.io import ReadReport, read_records
+
+    report = ReadReport()
+    records = list(read_records(path if path == "-" else Path(path), record, report=report))
+    if report.bad or report.bad_count:
+        typer.echo(report.summary(), err=True)
+    if not records:
+        raise RecordError(
+            f"{path}: no usable record; expected one {record.__name__} a line, see docs/reference/formats.md"
+        )
+    return records
+
+
+def is_held_out(problem_id: str, share: float) -> bool:
+    """Whether a problem is among about ``share`` of all problems, chosen by their ids alone."""
+    from surefoot.records import content_id
+
+    return int(content_id("held out", problem_id), 16) < share * 2**64
+
+
+def pair(problems: list[Problem], traces: list[Trace]) -> list[ProblemTrace]:
+    """Traces with their problems; traces without steps or problem are left out, counted on standard error."""
+    from surefoot.protocols import ProblemTrace
+
+    by_id = {problem.id: problem for problem in problems}
+    orphans = [trace for trace in traces if trace.problem_id not in by_id]
+    stepless = [trace for trace in traces if trace.problem_id in by_id and not trace.steps]
+    if orphans:
+        typer.echo(
+            f"{len(orphans)} traces skipped: their 'problem_id' is in no problem, first {orphans[0].id}",
+            err=True,
+        )
+    if stepless:
+        typer.echo(
+            f"{len(stepless)} traces skipped: they have no steps (empty text?), first {stepless[0].id}",
+            err=True,
+        )
+    return [
+        ProblemTrace(problem=by_id[trace.problem_id], trace=trace)
+        for trace in traces
+        if trace.problem_id in by_id and trace.steps
+    ]
+
+
+def labelled(problems: list[Problem], traces: list[Trace], labels: list[StepLabel]) -> list[LabelledTrace]:
+    """Traces with their problems and labels; labels of unknown traces are counted on standard error."""
+    from surefoot.protocols import LabelledTrace
+
+    of_trace: dict[str, list[StepLabel]] = {}
+    for label in labels:
+        of_trace.setdefault(label.trace_id, []).append(label)
+    items = pair(problems, traces)
+    known = {item.trace.id for item in items}
+    if orphans := sum(len(rows) for trace, rows in of_trace.items() if trace not in known):
+        typer.echo(f"{orphans} labels skipped: their 'trace_id' is in no usable trace", err=True)
+    return [
+        LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(of_trace.get(item.trace.id, ())))
+        for item in items
+    ]
+
+
+@contextmanager
+def one_writer(
+    out: Path, command: str, settings: Mapping[str, Any], inputs: Mapping[str, Path]
+) -> Iterator[Run | None]:
+    """The run directory, held by the first of several processes; ``None`` in the others."""
+    from surefoot.io import Run
+
+    if int(os.environ.get("RANK", "0")) > 0:
+        yield None
+        return
+    with Run.open(out, command=command, config=settings, inputs=inputs) as run:
+        yield run
+
+
+def in_pieces(
+    out: str,
+    record: type[R],
+    items: Sequence[T],
+    work: Callable[[Sequence[T]], Sequence[R]],
+    *,
+    size: int,
+    command: str,
+    config: Mapping[str, Any],
+    inputs: Mapping[str, Path],
+    budget: BudgetSettings | None = None,
+    cost: Callable[[Sequence[R]], int] = lambda _: 0,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> int:
+    """Map ``work`` over ``items``, ``size`` at a time, into the file ``out``; returns the records written.
+
+    Finished pieces wait in ``<out>.work`` until all are done. With ``-`` each piece goes to standard output
+    at once. ``cost`` gives the tokens that a piece's records cost. Work stops, and says so, before the piece
+    that is expected to go over the ``budget``; ``out`` then holds the finished pieces, and the same command
+    with a larger budget resumes. The expectation is the mean over the pieces so far, so the first piece
+    always runs. ``progress`` gets the command, the pieces done and their total, in place of a bar. Raises
+    ``RunError`` if ``<out>.work`` belongs to a command with other settings or inputs, and ``RecordError``
+    before any work if ``out`` has an unknown ending.
+    """
+    from surefoot.io import Run, write_records
+    from surefoot.io.files import ENDINGS
+
+    if out != "-" and not out.endswith(ENDINGS):
+        raise RecordError(f"--out {out}: unknown ending; choose {', '.join(ENDINGS)}, or - for a pipe")
+    pieces = [items[start : start + size] for start in range(0, len(items), size)]
+    account = _Account(budget or BudgetSettings())
+    with nullcontext(progress) if progress else stages() as progress:
+        if out == "-":
+            written = 0
+            for number, piece in enumerate(pieces):
+                if account.exhausted():
+                    account.report(number, len(pieces), len(items), "nothing is kept of a pipe")
+                    break
+                records = work(piece)
+                account.add(cost(records))
+                written += write_records("-", records, record=record)
+                progress(command, number + 1, len(pieces))
+            return written
+        folder = Path(f"{out}.work")
+        # Standard input is no file to compare, so the items themselves say whether the work is the same.
+        settings = {**config, "items": content_id(*items)}
+        with Run.open(folder, command=command, config=settings, inputs=inputs) as run:
+            shards = run.shards("pieces", record)
+            missing = shards.missing(len(pieces))
+            progress(command, len(pieces) - len(missing), len(pieces))
+            if budget is not None and budget.tokens is not None and len(missing) < len(pieces):
+                account.earlier(cost(list(shards.read())), len(pieces) - len(missing))
+            while missing and not account.exhausted():
+                records = work(pieces[missing[0]])
+                shards.write(missing.pop(0), records)
+                account.add(cost(records))
+                progress(command, len(pieces) - len(missing), len(pieces))
+            written = write_records(Path(out), shards.read(), record=record)
+        if missing:
+            account.report(
+                len(pieces) - len(missing),
+                len(pieces),
+                len(items),
+                "raise the budget and start the same command again to resume",
+            )
+            return written
+        shutil.rmtree(folder / "shards")  # first: shards without a manifest would be refused after a kill
+        shutil.rmtree(folder)
+    return written
+
+
+def file_inputs(**paths: str | None) -> dict[str, Path]:
+    """The files among ``paths``; an option not given has none, standard input no content to compare."""
+    return {name: Path(path) for name, path in paths.items() if path not in (None, "-")}
+
+
+class _Account:
+    """What was spent, and whether one more piece like those so far fits into the budget."""
+
+    def __init__(self, budget: BudgetSettings) -> None:
+        self._budget = budget
+        self._tokens, self._pieces = 0, 0
+        self._started, self._pieces_now = time.monotonic(), 0
+
+    def earlier(self, tokens: int, pieces: int) -> None:
+        self._tokens, self._pieces = tokens, pieces
+
+    def add(self, tokens: int) -> None:
+        self._tokens += tokens
+        self._pieces += 1
+        self._pieces_now += 1
+
+    def exhausted(self) -> bool:
+        tokens, minutes = self._budget.tokens, self._budget.minutes
+        if tokens is not None and self._pieces and self._tokens * (1 + 1 / self._pieces) > tokens:
+            return True
+        spent = (time.monotonic() - self._started) / 60
+        return bool(minutes is not None and self._pieces_now and spent * (1 + 1 / self._pieces_now) > minutes)
+
+    def report(self, done: int, pieces: int, items: int, advice: str) -> None:
+        typer.echo(
+            f"stopped by the budget after {done} of {pieces} pieces ({items} items in all), "
+            f"{self._tokens} tokens; {advice}",
+            err=True,
+        )
