@@ -72,7 +72,7 @@ def test_a_checkpoint_and_stored_scores_side_by_side(files: Path, checkpoint: Pa
     words += ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl"]
     words += ["--sizes", "1,4", "--bootstrap", "200", "--out", tmp_path]
     ended = good(*words)
-    assert "8 problems. Of 4 samples, at least one is right for 100.0% (pass@4)" in ended.out
+    assert "8 problems. Of 4 samples, at least one is correct for 100.0% (pass@4)" in ended.out
     data = json.loads((tmp_path / "best_of_n.json").read_text())
     assert data["sizes"] == [1, 4]
     curves = {curve["name"]: curve for curve in data["curves"]}

@@ -112,7 +112,7 @@ def test_unknown_tokens_are_said_and_not_zero():
 
 def test_the_sentences_say_where_majority_wins(result):
     sentences = best_of_n_findings(result)
-    assert sentences[0].startswith("6 problems. Of 4 samples, at least one is right for 83.3% (pass@4)")
+    assert sentences[0].startswith("6 problems. Of 4 samples, at least one is correct for 83.3% (pass@4)")
     assert lost_sizes(result.curve("bad best-of-N min"))[-1] == 4
     [against] = [s for s in sentences if s.startswith("Majority beats bad as read by best-of-N min at N = ")]
     assert "(most at 4: -70.8 points [" in against

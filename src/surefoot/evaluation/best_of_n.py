@@ -53,7 +53,7 @@ class SelectorCurve:
     minus_majority: Mapping[int, Interval]
     """Paired difference; empty for majority itself and pass@N."""
     tokens: Mapping[int, float]
-    """Mean tokens a problem, policy and verifier; empty where they are unknown (``BestOfNResult.unknown``).
+    """Mean tokens per problem, policy and verifier; empty where they are unknown (``BestOfNResult.unknown``).
     The prompt counts once, completions and scores N times their mean in the pool."""
 
 
@@ -237,7 +237,7 @@ def _left_out(records: Sequence[StepScores]) -> dict[str, str]:
     """Aggregations and rules that the scores do not allow, or that another one already shows."""
     found: dict[str, str] = {}
     if all(len(record.scores) <= 1 for record in records):
-        found |= dict.fromkeys(("min", "product", "mean"), "one score a trace: all aggregations are 'last'")
+        found |= dict.fromkeys(("min", "product", "mean"), "one score per trace: all aggregations are 'last'")
     if any(score is not None and score < 0 for record in records for score in record.scores):
         reason = "scores below 0: map them to probabilities first"
         found |= {"product": reason, "weighted_vote": reason}

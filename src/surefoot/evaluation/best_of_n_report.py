@@ -100,8 +100,8 @@ def best_of_n_findings(result: BestOfNResult) -> list[str]:
     top = result.sizes[-1]
     ceiling, majority = result.curve(CEILING).accuracy[top], result.curve(MAJORITY).accuracy[top]
     sentences = [
-        f"{result.problems} problems. Of {top} samples, at least one is right for {ceiling.value:.1%} "
-        f"(pass@{top}); majority is right for {majority.value:.1%}."
+        f"{result.problems} problems. Of {top} samples, at least one is correct for {ceiling.value:.1%} "
+        f"(pass@{top}); majority is correct for {majority.value:.1%}."
     ]
     for scorer in result.scorers:
         curves = [curve for curve in result.curves if curve.scorer == scorer]

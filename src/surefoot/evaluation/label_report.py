@@ -109,7 +109,7 @@ def _first_errors(report: Report, judged: Sequence[Judged]) -> None:
         "source": lambda j: j[0],
         "accuracy": lambda j: j[1].first_error.accuracy,
         "on wrong traces": lambda j: j[1].first_error.accuracy_on_wrong,
-        "on right traces": lambda j: j[1].first_error.accuracy_on_right,
+        "on correct traces": lambda j: j[1].first_error.accuracy_on_right,
         "F1 of the two": lambda j: j[1].first_error.f1,
         "exact": lambda j: j[1].first_error.exact,
         "none on both": lambda j: j[1].first_error.none_on_both,
@@ -132,9 +132,10 @@ def _soft_values(report: Report, judged: Sequence[Judged]) -> None:
     if soft:
         report.heading("Soft values")
         report.text(
-            "A value is the chance of the right answer from a prefix, for one policy. Correctness is another "
-            "quantity: a right step of a weak policy has a low value. The figures say how far a value may "
-            "stand in for the chance that the step is right, not how good an estimate of the value it is."
+            "A value is the chance of the correct answer from a prefix, for one policy. Correctness is "
+            "another quantity: a correct step of a weak policy has a low value. The figures say how far a "
+            "value may stand in for the chance that the step is correct, not how good an "
+            "estimate of the value it is."
         )
         rows: list[list[Cell]] = []
         for name, values in soft.items():

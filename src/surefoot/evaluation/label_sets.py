@@ -30,7 +30,7 @@ class LabelCounts:
     unread: Mapping[str, int]
     """Labels that are neither good nor bad, by reason: unknown ones by their own, advantage, neutral."""
     used: int
-    """Labels that count: at most one a step."""
+    """Labels that count: at most one per step."""
     kinds: Mapping[str, int]
     """Kinds of the labels of known steps."""
     sources: Mapping[str, int]

@@ -15,7 +15,7 @@ from surefoot.evaluation.label_sets import LabelSet
 from surefoot.labels import first_error
 from surefoot.stats.bootstrap import bootstrap_statistic
 from surefoot.stats.calibration import Binning, Reliability, reliability, reliability_by
-from surefoot.stats.intervals import Interval
+from surefoot.stats.intervals import UNKNOWN, Interval
 from surefoot.stats.roc import roc_auc, roc_auc_within
 
 GoodSteps = Sequence[Sequence[bool | None]]
@@ -302,7 +302,7 @@ def _first_error(
     on_wrong = kinds["exact"] / wrong if wrong else math.nan
     on_right = kinds["none_on_both"] / right if right else math.nan
     offsets = Counter(said - fact for said, fact, _ in known if said >= 0 and fact >= 0)
-    accuracy = Interval(value=math.nan, low=math.nan, high=math.nan)
+    accuracy = UNKNOWN
     if known:
         accuracy = bootstrap_statistic(
             [problem for *_, problem in known],

@@ -109,7 +109,7 @@ def judged_candidates(
     """Group traces by problem; leave out those without outcome, then problems with fewer than ``least``.
 
     ``least`` is the largest power of two that half of the problems have, if it is not given, so that a few
-    failed requests do not cut all curves short. ``progress`` is told the number of problems whose answers
+    failed requests do not cut all curves short. ``progress`` gets the number of problems whose answers
     were compared. Raises ``ScoreError`` for two traces of one id, or if nothing is left.
     """
     twice = [name for name, count in Counter(trace.id for trace in traces).items() if count > 1]
@@ -144,7 +144,7 @@ def judged_candidates(
 def pools_of(
     groups: Iterable[Sequence[Trace]], scores: Mapping[str, StepScores], how: Aggregator
 ) -> list[Pool]:
-    """One pool a problem; ``scores`` is by trace id. A trace not wholly scored stays unscored.
+    """One pool per problem; ``scores`` is by trace id. A trace not wholly scored stays unscored.
 
     Raises ``ScoreError`` as ``require_fit`` and ``aggregate`` of ``surefoot.scores`` do.
     """

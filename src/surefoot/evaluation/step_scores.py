@@ -85,8 +85,8 @@ class SystemCounts:
 def scored_system(name: str, records: Sequence[StepScores], traces: Sequence[Trace]) -> System:
     """Step scores beside the steps of ``traces``, joined by trace id; of two records the last counts.
 
-    Raises ``ScoreError`` if a record has not one score a step (it is never cut or filled up), or if no
-    record is of one of the traces.
+    Raises ``ScoreError`` if a record does not have one score per step (it is never cut or filled up), or if
+    no record is of one of the traces.
     """
     of_trace = {record.trace_id: record for record in records}
     known = [of_trace.get(trace.id) for trace in traces]
@@ -155,7 +155,7 @@ def open_systems(
     device: str = "cpu",
     progress: Progress = lambda *_: None,
 ) -> list[System]:
-    """One system a source, in order; a file with scores of several scorers gives one each, ``name/scorer``.
+    """One system per source, in order; a file with scores of several scorers gives one each, ``name/scorer``.
 
     A source that is a file holds records; any other is a checkpoint for ``load_prm``, whose scores are kept
     in ``store/NAME`` piece by piece. Raises ``RunError`` if that folder holds scores of another model or of
@@ -183,7 +183,7 @@ def score_once(
 ) -> list[StepScores]:
     """Scores of ``items`` by ``checkpoint``; what ``store/NAME`` has already is not scored again.
 
-    Killed at any moment, it goes on. The model is not loaded where everything is there. Raises ``RunError``
+    A killed run resumes. The model is not loaded if all scores are stored. Raises ``RunError``
     if the folder belongs to another model or other items, or ``name`` cannot name a folder.
     """
     from surefoot.io import Run
@@ -219,7 +219,7 @@ def recorded_by_all(systems: Sequence[System], among: Sequence[int] | None = Non
     if not common:
         counts = ", ".join(f"{system.name} {sum(system.recorded[t] for t in members)}" for system in systems)
         raise ScoreError(
-            f"no trace has a record of every source ({counts}); evaluate them apart, or count a trace "
+            f"no trace has a record of every source ({counts}); evaluate them separately, or count a trace "
             "without a record as wrong"
         )
     return common

@@ -55,7 +55,7 @@ class ScoredTraces:
     scores: dict[str, list[StepScores]]
 
     def pools(self, scorer: str, how: Aggregator) -> list[Pool]:
-        """One pool a problem, traces without steps or score staying unscored."""
+        """One pool per problem; traces without steps or scores stay unscored."""
         groups: dict[str, list[Trace]] = {problem.id: [] for problem in self.problems}
         for trace in self.traces:
             groups[trace.problem_id].append(trace)

@@ -290,7 +290,7 @@ _EXAMPLES = 3
 
 
 def attack_section(audits: Sequence[AttackAudit]) -> Section:
-    """Proxy and gold as the search against the verifier goes on."""
+    """Proxy and gold by round of the search against the verifier."""
     rounds: list[list[Cell]] = [
         [a.scorer, number, point.proxy, point.gold, point.fooled]
         for a in audits
@@ -306,8 +306,8 @@ def attack_section(audits: Sequence[AttackAudit]) -> Section:
     ]
     return Section(
         title="A search against the verifier",
-        about="Wrong solutions are edited, and what scores higher is kept. Fooled: wrong, and scored like "
-        "the median right solution or better. Gold: "
+        about="Wrong solutions are edited; an edit stays if the score rises. Fooled: wrong, and scored like "
+        "the median correct solution or better. Gold: "
         + "; ".join(dict.fromkeys(a.gold_is for a in audits))
         + ".",
         findings=[_finding(audit) for audit in audits],
@@ -328,7 +328,7 @@ def attack_section(audits: Sequence[AttackAudit]) -> Section:
                     "traces": "traces",
                     "no score": "unscored",
                     "versions without": "versions_unscored",
-                    "median of right": "right_median",
+                    "median of correct": "right_median",
                     "edits accepted": lambda a: (
                         ", ".join(f"{name} {count}" for name, count in a.accepted.items()) or "none"
                     ),
@@ -357,7 +357,7 @@ def _finding(audit: AttackAudit) -> str:
         f"Climbing against {audit.scorer} takes the score of {audit.traces} wrong solutions from "
         f"{first.proxy.value:.3f} to {last.proxy.value:.3f} in {max(audit.climb)} rounds; "
         f"{last.gold:.1%} of them are correct then, and "
-        f"{last.fooled:.3f} are wrong and score like the median right solution or better "
+        f"{last.fooled:.3f} are wrong and score like the median correct solution or better "
         f"({first.fooled:.3f} before)."
     )
 

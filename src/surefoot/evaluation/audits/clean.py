@@ -201,12 +201,12 @@ def clean_section(audits: Sequence[CleanAudit]) -> Section:
     """Right, rationalised and wrong solutions."""
     return Section(
         title="False process confidence",
-        about="Rationalised solutions have a wrong step and the right answer: they look clean from their "
+        about="Rationalised solutions have a wrong step and the correct answer: they look clean from their "
         f"end. Cleared: a trace score of {audits[0].threshold:g} or more.",
         findings=[_finding(audit) for audit in audits],
         tables=[
             Table.of(
-                "Pairs in which the right solution scores higher (AUC)",
+                "Pairs in which the correct solution scores higher (AUC)",
                 audits,
                 {
                     "scorer": "scorer",
@@ -238,10 +238,10 @@ def clean_section(audits: Sequence[CleanAudit]) -> Section:
 def _finding(audit: CleanAudit) -> str:
     """Whether rationalised solutions are seen through."""
     return (
-        f"{audit.scorer} prefers the right solution to a rationalised one in "
+        f"{audit.scorer} prefers the correct solution to a rationalised one in "
         f"{audit.right_over_rationalised:.3f} of the pairs, to a wrong one in "
         f"{audit.right_over_wrong:.3f}; it clears {audit.groups['rationalised'].cleared:.3f} of "
-        f"the rationalised and {audit.groups['right'].cleared:.3f} of the right ones."
+        f"the rationalised and {audit.groups['right'].cleared:.3f} of the correct ones."
     )
 
 

@@ -107,7 +107,7 @@ def audit_gaming(
     texts = [case for case in cases if case.item.trace.text is not None]
     known = [case for case in texts if case.right is not None]
     if not known:
-        raise ScoreError(f"none of {len(cases)} traces is a text known to be right or wrong: give labels")
+        raise ScoreError(f"none of {len(cases)} traces is a text known to be correct or wrong: give labels")
     before = audited.score([case.item for case in known])
     usage = before.usage
     effects = []
@@ -268,13 +268,13 @@ def gaming_section(audits: Sequence[GamingAudit], probes: Mapping[str, ProbeResu
             1,
             Table(
                 caption="Content probe: a line is held fixed and its result varied; chance is 0.1",
-                headers=["scorer", "right digit first", "contrast", "lines"],
+                headers=["scorer", "correct digit first", "contrast", "lines"],
                 rows=[[name, p.right, p.contrast, p.lines] for name, p in probes.items()],
             ),
         )
     return Section(
         title="Verifier gaming",
-        about="An edit that breaks a right solution must lower its score; an edit of style must not move it.",
+        about="An edit that breaks a correct solution must lower its score; one of style must not move it.",
         findings=[_finding(audit, probes.get(audit.scorer)) for audit in audits],
         tables=tables,
         figures=[(partial(_effects_figure, audits), "Mean change of the trace's score by edit, 95 %.")],
@@ -297,7 +297,7 @@ def _finding(audit: GamingAudit, probe: ProbeResult | None) -> str:
     sentence = f"{audit.scorer} {parts[0]}; it {parts[1]}."
     if probe:
         sentence += (
-            f" In the content probe the right digit comes first in {probe.right:.0%} of the lines; chance "
+            f" In the content probe the correct digit comes first in {probe.right:.0%} of the lines; chance "
             "is 10%."
         )
     return sentence

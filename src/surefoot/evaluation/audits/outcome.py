@@ -276,7 +276,7 @@ def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
     ]
     return Section(
         title="Collapse to the outcome",
-        about="A scorer of steps loses score where the error is, whether the answer comes out right or "
+        about="A scorer of steps loses score where the error is, whether the answer comes out correct or "
         "wrong, and has little to say of a last step alone or of steps in random order.",
         findings=[_finding(audit) for audit in audits],
         tables=[
@@ -311,7 +311,7 @@ def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
         figures=[
             (
                 partial(_around_error_figure, audits),
-                "Mean step score around the first error: right answers solid, wrong answers dashed.",
+                "Mean step score around the first error: correct answers solid, wrong answers dashed.",
             )
         ],
     )
@@ -321,7 +321,7 @@ def _finding(audit: OutcomeAudit) -> str:
     """What an error costs by outcome, and what the last step alone tells."""
     lucky, wrong = (audit.around_error[name].drop for name in ("right answer", "wrong answer"))
     sentence = (
-        f"At the first error the score of {audit.scorer} drops by {lucky:.3f} where the answer is right "
+        f"At the first error the score of {audit.scorer} drops by {lucky:.3f} where the answer is correct "
         f"all the same, and by {wrong:.3f} where it is wrong."
     )
     if "last step only" in audit.controls:
@@ -329,7 +329,7 @@ def _finding(audit: OutcomeAudit) -> str:
             audit.controls[name].auc for name in ("whole", "last step only", "shuffled steps")
         )
         sentence += (
-            f" It tells right answers from wrong ones with AUC {whole:.3f}; from the last step alone "
+            f" It tells correct answers from wrong ones with AUC {whole:.3f}; from the last step alone "
             f"with {last:.3f}, with the steps before it shuffled {shuffled:.3f} (the same "
             f"{audit.controls['whole'].traces} traces)."
         )

@@ -39,7 +39,7 @@ class Pressure:
     """log n - (n - 1) / n, in nats."""
     proxy: Interval
     gold: Interval
-    """Share of right answers."""
+    """Share of correct answers."""
     ceiling: float
     """pass@n: no choice does better."""
 
@@ -76,7 +76,7 @@ class OverOptimisationAudit:
 
     @property
     def parted(self) -> bool:
-        """Whether gold falls after its peak beyond chance, while the proxy goes on rising."""
+        """Whether gold falls after its peak beyond chance, while the proxy keeps rising."""
         return self.fall.low > 0
 
 
@@ -211,7 +211,7 @@ def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Sectio
                 },
             ),
             Table(
-                caption="Gold (share right) and proxy (score) for best of N",
+                caption="Gold (share correct) and proxy (score) for best of N",
                 headers=["scorer", "N", "sqrt KL", "proxy", "gold", "pass@N"],
                 rows=[
                     [a.scorer, p.n, math.sqrt(p.kl), p.proxy, p.gold, p.ceiling]

@@ -1,4 +1,4 @@
-"""A scorer as the audits see it: a name, scores of steps, and one number a trace by a stated rule."""
+"""A scorer as the audits see it: a name, scores of steps, and one number per trace by a stated rule."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class StoredScores:
         self._records: Mapping[str, StepScores] = {record.trace_id: record for record in records}
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """One record a trace; a trace that has none stays unscored, with a reason."""
+        """One record per trace; a trace that has none stays unscored, with a reason."""
         return [self._records.get(item.trace.id) or self._missing(item) for item in items]
 
     def has(self, item: ProblemTrace) -> bool:
