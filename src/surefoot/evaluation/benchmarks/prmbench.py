@@ -34,7 +34,7 @@ from surefoot.evaluation.plots import interval_figure, position_figure, wrapped
 from surefoot.evaluation.report import Column, JSONResult, Report
 from surefoot.evaluation.splits import SPLIT, Thresholds, thresholds
 from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
-from surefoot.labels import LabelRule
+from surefoot.labels import LabelRule, binary_labels
 from surefoot.protocols import LabelledTrace
 from surefoot.stats.intervals import Cell
 
@@ -238,10 +238,7 @@ def _case(item: LabelledTrace) -> PRMBenchCase:
             "give PRMBench's own rows, with one of its classes"
         )
     rule = LabelRule(neutral="bad", good_above=None)
-    good: list[bool | None] = [None] * len(trace.steps)
-    for label in item.labels:
-        if (value := rule.good(label)) is not None:
-            good[label.step] = value
+    good = [label.good for label in binary_labels(item.labels, len(trace.steps), rule)]
     known = [value for value in good if value is not None]
     if len(known) < len(good):
         raise LabelError(f"trace {trace.id}: step {good.index(None)} has no correctness label")

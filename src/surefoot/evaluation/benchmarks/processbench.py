@@ -26,7 +26,7 @@ from surefoot.evaluation.plots import interval_figure, position_figure, wrapped
 from surefoot.evaluation.report import Column, JSONResult, Report
 from surefoot.evaluation.splits import SPLIT, Thresholds, thresholds
 from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
-from surefoot.labels import LabelRule, first_error
+from surefoot.labels import LabelRule, binary_labels, first_error
 from surefoot.protocols import LabelledTrace
 from surefoot.stats.intervals import Cell, Interval
 
@@ -188,11 +188,7 @@ def _score(evaluator: FirstErrorEvaluator, entry: _Entry, reference: _Entry) -> 
 
 def _label(item: LabelledTrace) -> int:
     rule = LabelRule(neutral="good", good_above=None)
-    good: list[bool | None] = [None] * len(item.trace.steps)
-    for label in item.labels:
-        if (value := rule.good(label)) is not None:
-            good[label.step] = value
-    first = first_error(good)
+    first = first_error([label.good for label in binary_labels(item.labels, len(item.trace.steps), rule)])
     if first is None:
         raise LabelError(
             f"trace {item.trace.id}: a step without a correctness label leaves its first error open; "
