@@ -105,16 +105,16 @@ class Protocol(BaseModel):
     annotators: int = Field(default=1, ge=1, le=100)
     """How many different people label each item."""
     values: tuple[Literal[-1, 0, 1], ...] = Field(default=(-1, 0, 1), min_length=1)
-    """Labels that may be given."""
+    """Allowed labels."""
     queue: QueuePolicy = "order"
     random_share: float = Field(default=0.0, ge=0, le=1)
-    """Chance that an item is drawn at random instead: the control group of the queue."""
+    """Chance that an item is chosen at random instead: the control group of the queue."""
     control_share: float = Field(default=0.0, ge=0, le=1)
-    """Chance that an item with known answers is given instead."""
+    """Chance of an item with known answers instead."""
     screening_pass: float = Field(default=0.0, ge=0, le=1)
-    """Share of known screening labels that an annotator must get right to be given other items."""
+    """Share of known screening labels that an annotator must label correctly to get other items."""
     lease_seconds: int = Field(default=1800, ge=1)
-    """How long an item is kept for an annotator who does not finish it."""
+    """How long an item stays reserved for an annotator who does not finish it."""
 
 
 @dataclass(frozen=True, kw_only=True)

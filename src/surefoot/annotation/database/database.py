@@ -31,7 +31,7 @@ _LOCK: Final = 0x5EF007
 """Number of the PostgreSQL advisory lock under which migrations run."""
 
 _EARLIER: Final = frozenset(["0001", "0002", "0003", "0004"])
-"""Revisions of databases made before the first release, which no migration leads on from."""
+"""Revisions of databases made before the first release, which no migration upgrades."""
 
 
 class Database:

@@ -188,8 +188,8 @@ def pseudonym_in(connection: Connection, project_id: int, user_id: int) -> str:
 
 
 def _refuse_taken(connection: Connection, name: str, own: int | None) -> None:
-    taken = connection.scalar(select(t.projects.c.id).where(t.projects.c.name == name))
-    if taken is not None and taken != own:
+    owner = connection.scalar(select(t.projects.c.id).where(t.projects.c.name == name))
+    if owner is not None and owner != own:
         raise ConflictError(f"the name '{name}' is taken; choose another")
 
 

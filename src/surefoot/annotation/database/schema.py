@@ -1,7 +1,7 @@
 """Tables from data classes: one declaration gives the table, the frozen data and the mapping between them.
 
 A field of a data class is a column; its annotation gives the type, ``Annotated`` adds keys and references.
-Columns that must not leave the database (hashes) or that only queries need are given to ``table`` beside it.
+Columns that must not leave the database (hashes) or that only queries need are passed to ``table`` beside it.
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ class Users(Repository):
             if not _user(connection, t.users.c.id == user_id).active:
                 raise StoreError("the user is not active; activate them first")
             connection.execute(delete(t.sessions).where(t.sessions.c.expires <= moment))
-            made = connection.execute(insert(t.sessions).values(row).returning(t.sessions)).mappings().one()
-            return token, as_data(Session, made)
+            query = insert(t.sessions).values(row).returning(t.sessions)
+            return token, as_data(Session, connection.execute(query).mappings().one())
 
     def session(self, token: str) -> tuple[User, Session] | None:
         """The owner of a token; ``None`` if it is unknown, ended or expired, or its user inactive."""
@@ -194,11 +194,11 @@ class Keys(Repository):
         }
         with self._connections.write() as connection:
             for number, table in ((user_id, t.users), (project_id, t.projects)):
-                found = connection.scalar(select(table.c.id).where(table.c.id == number))
-                if number is not None and found is None:
+                exists = select(table.c.id).where(table.c.id == number)
+                if number is not None and connection.scalar(exists) is None:
                     raise NotFoundError(f"there is no row {number} in {table.name}")
-            made = connection.execute(insert(t.api_keys).values(row).returning(t.api_keys)).mappings().one()
-            return key, as_data(ApiKey, made)
+            query = insert(t.api_keys).values(row).returning(t.api_keys)
+            return key, as_data(ApiKey, connection.execute(query).mappings().one())
 
     def authenticate(self, key: str) -> ApiKey | None:
         """The row of ``key``; ``None`` if it is unknown or revoked, or its user is not active.

@@ -136,7 +136,7 @@ def comment(request: Request, place: AnnotatorPlace, item_id: int, form: Checked
     if kind == "comment" and not text:
         raise StoreError("'comment' is empty; write something first")
     trace, step = form.optional("trace"), form.optional("step")
-    made = place.db.comments.add(
+    added = place.db.comments.add(
         place.id,
         item_id,
         place.user_id,
@@ -145,7 +145,7 @@ def comment(request: Request, place: AnnotatorPlace, item_id: int, form: Checked
         trace_id=trace,
         step=form.whole("step") if step is not None and trace is not None else None,
     )
-    return done(request, f"/projects/{place.id}/items/{item_id}", {"comment": made})
+    return done(request, f"/projects/{place.id}/items/{item_id}", {"comment": added})
 
 
 @twin(router, "/projects/{project_id:int}/instructions")
