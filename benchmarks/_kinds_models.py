@@ -29,6 +29,12 @@ from surefoot.models import (
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import StepScores
 from surefoot.training import (
+    ImplicitConfig,
+    LoopConfig,
+    OutcomeTargets,
+    StepTargets,
+    TrainingConfig,
+    VerifierConfig,
     build_critique_examples,
     build_examples,
     build_outcome_examples,
@@ -37,14 +43,6 @@ from surefoot.training import (
     train_implicit,
     train_verifier,
     write_critiques,
-)
-from surefoot.training.config import (
-    ImplicitConfig,
-    LoopConfig,
-    OutcomeTargets,
-    StepTargets,
-    TrainingConfig,
-    VerifierConfig,
 )
 
 CONTEXT = 256

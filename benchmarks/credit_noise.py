@@ -36,21 +36,22 @@ from surefoot.models import LabelScorer, load_prm
 from surefoot.policies import PromptFormat, TransformersPolicy
 from surefoot.protocols import Sampling, StepScorer
 from surefoot.rl import (
+    Actor,
     Advantage,
     Credit,
     Effective,
     Group,
+    Judges,
     LeaveOneOut,
     MinForm,
     Outcome,
     RLConfig,
     Rollout,
     Summed,
+    microbatches,
     roll_out,
+    training_samples,
 )
-from surefoot.rl.actor import Actor
-from surefoot.rl.advantages import Judges, training_samples
-from surefoot.rl.learner import microbatches
 from surefoot.segment import Line
 
 Array = NDArray[np.float64]

@@ -52,15 +52,15 @@ from numpy.typing import NDArray
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_json
-from surefoot.lab import POLICY, ExactLabeller, NoisySolver, generate_problems
-from surefoot.lab.train import RECIPES
-from surefoot.lab.train import train as train_start
+from surefoot.lab import POLICY, RECIPES, ExactLabeller, NoisySolver, generate_problems
+from surefoot.lab import train as train_start
 from surefoot.models import LabelScorer, load_causal, load_prm
 from surefoot.policies import PromptFormat, TransformersPolicy
 from surefoot.protocols import ProblemTrace, Sampling, StepScorer
 from surefoot.records import Problem, StepScores
 from surefoot.rl import (
     PRESETS,
+    EvaluationRow,
     Guards,
     RLConfig,
     RLLog,
@@ -70,7 +70,6 @@ from surefoot.rl import (
     samples_to,
     train_policy,
 )
-from surefoot.rl.log import EvaluationRow
 from surefoot.segment import Line
 from surefoot.stats import bootstrap_seeds
 

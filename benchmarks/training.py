@@ -35,8 +35,7 @@ from surefoot.models import CheckpointCard, Encoding, RewardModel
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace
 from surefoot.segment import Line, segment_trace
-from surefoot.training import Example, TrainingConfig, train
-from surefoot.training.batches import batch_order
+from surefoot.training import Example, TrainingConfig, batch_order, train
 
 WARM = 2
 """Updates at the start that are not timed."""

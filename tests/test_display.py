@@ -27,6 +27,12 @@ def test_steps_are_listed_with_scores_and_the_first_error() -> None:
     ]
 
 
+def test_a_text_is_cut_as_it_is_scored() -> None:
+    assert show("7 + 3 = 0\n<b> = 2\n", scores(0.9, 0.2)).first_error == 1
+    with pytest.raises(ScoreError, match="do not fit the 1 steps"):
+        show("one step", scores(0.9, 0.2))
+
+
 def test_without_a_low_score_there_is_no_first_error() -> None:
     view = show(TRACE, scores(0.9, None), threshold=0.3)
     assert view.first_error is None

@@ -1,19 +1,13 @@
-"""surefoot: process supervision, feedback on every step of a model's reasoning."""
+"""surefoot: process supervision, feedback on every step of a model's reasoning.
+
+The names here tell the whole story, from records to a measured reward model; each subpackage
+(``surefoot.segment``, ``surefoot.labelling``, ``surefoot.search`` …) offers the rest of its part. Everything
+is imported when it is first asked for, so ``import surefoot`` is quick.
+"""
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from surefoot.models.loading import load_prm
+import lazy_loader
 
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __version__ = version("surefoot")
-__all__ = ["__version__", "load_prm"]
-
-
-def __getattr__(name: str) -> object:
-    """``load_prm`` brings torch with it, so it is imported when first asked for."""
-    if name == "load_prm":
-        from surefoot.models.loading import load_prm
-
-        return load_prm
-    raise AttributeError(f"module 'surefoot' has no attribute {name!r}")

@@ -7,6 +7,7 @@ from html import escape
 
 from surefoot.records import StepScores, Trace
 from surefoot.scores import require_fit
+from surefoot.segment import segment_trace
 
 _STYLE = (
     "border-collapse:collapse;font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;"
@@ -61,14 +62,20 @@ class TraceView:
         )
 
 
-def show(trace: Trace, scores: StepScores | None = None, *, threshold: float = 0.5) -> TraceView:
-    """The steps of ``trace``, with their ``scores`` and the first step that scores below ``threshold``.
+def show(solution: Trace | str, scores: StepScores | None = None, *, threshold: float = 0.5) -> TraceView:
+    """The steps of a trace with their ``scores``, and the first step that scores below ``threshold``.
 
-    Scores learned from Monte Carlo labels are chances of success from there on, so that an early step of a
-    hard problem may be correct and still score below ½: choose the threshold on problems with known errors.
+    A text is cut into steps as ``prm.score`` does it. Scores learned from Monte Carlo labels are chances of
+    success from there on, so that an early step of a hard problem may be correct and still score below ½:
+    choose the threshold on problems with known errors.
 
     Raises ``ScoreError`` if the scores are of another trace or not one per step.
     """
+    if isinstance(solution, str):
+        name = scores.trace_id if scores else ""
+        trace = segment_trace(Trace(id=name, problem_id="", text=solution))
+    else:
+        trace = solution
     if scores is not None:
         require_fit(scores, trace)
     values = () if scores is None else scores.scores

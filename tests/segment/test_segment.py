@@ -153,8 +153,9 @@ def test_text_trace_keeps_its_id():
     assert cut_trace.id == trace.id
     assert cut_trace.steps == (Step(start=0, end=2), Step(start=2, end=3))
     assert Trace.model_validate_json(cut_trace.model_dump_json()) == cut_trace
-    with pytest.raises(SegmentError, match="'segmenter' must not be None"):
-        segment_trace(trace, None)
+    assert segment_trace(trace) == cut_trace
+    paragraphs = trace.model_copy(update={"text": "a\nb\n\nc"})
+    assert [step.end for step in segment_trace(paragraphs).steps] == [5, 6]
 
 
 def test_spans_of_a_foreign_segmenter_must_tile():

@@ -141,22 +141,18 @@ class PolicySettings(Settings):
 
     def open(self, *, chat: bool, device: str, extra_body: dict[str, Any] | None = None) -> Policy:
         """The policy; ``extra_body`` goes into every request to a server. Raises ``PolicyError``."""
-        if self.base_url:
-            from surefoot.policies.openai import OpenAIPolicy
+        from surefoot.policies import load_policy
 
-            return OpenAIPolicy(
-                model=self.name,
-                base_url=self.base_url,
-                mode="chat" if chat else "completions",
-                dialect=self.dialect,
-                concurrency=self.concurrency,
-                timeout_s=self.timeout,
-                extra_body=extra_body,
-            )
-        from surefoot.policies.transformers import TransformersPolicy
-
-        return TransformersPolicy.from_pretrained(
-            lab_policy(self.name), batch_size=self.batch_size, device=device
+        return load_policy(
+            self.name if self.base_url else lab_policy(self.name),
+            base_url=self.base_url,
+            chat=chat,
+            dialect=self.dialect,
+            concurrency=self.concurrency,
+            timeout_s=self.timeout,
+            extra_body=extra_body,
+            batch_size=self.batch_size,
+            device=device,
         )
 
 

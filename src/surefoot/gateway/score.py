@@ -16,7 +16,7 @@ from surefoot.gateway.responses import ResponseModel
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
 from surefoot.scores import Aggregator, aggregate
-from surefoot.segment import BlankLine, Line, segment_trace, segmenter
+from surefoot.segment import segment_trace, segmenter
 
 
 class SolutionInput(RequestModel):
@@ -60,12 +60,12 @@ def trace_of_steps(problem: Problem, steps: list[str]) -> ProblemTrace:
 
 def segmented_solution(problem: Problem, solution: str, segment: str | None = None) -> ProblemTrace:
     """A solution cut into steps. Raises :class:`ApiError` if there is none, or ``segment`` is unknown."""
-    how = BlankLine() if "\n\n" in solution.strip() else Line()
+    how = None
     if segment is not None:
         if segment.startswith("regex:"):  # a client's pattern could take forever
             raise ApiError(400, "segment: patterns are not accepted here; send 'steps'", param="segment")
         try:
-            how = segmenter(segment)  # type: ignore[assignment]
+            how = segmenter(segment)
         except SegmentError as error:
             raise ApiError(400, f"segment: {error}", param="segment") from error
     trace = segment_trace(Trace(problem_id=problem.id, text=solution), how)

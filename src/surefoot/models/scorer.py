@@ -17,7 +17,7 @@ from surefoot.models.engine.packing import TrunkOutput, read_states, tree_limit
 from surefoot.protocols import ProblemTrace, Segmenter
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.scores import aggregate
-from surefoot.segment import BlankLine, Line, segment_trace
+from surefoot.segment import segment_trace
 
 
 class StepModel(Protocol):
@@ -182,7 +182,6 @@ def pasted(
 
 def cut(problem: Problem, solution: str, segmenter: Segmenter | None = None) -> Trace:
     """A pasted solution as a trace with steps. Raises ``ScoreError`` if there is no step in it."""
-    segmenter = segmenter or (BlankLine() if "\n\n" in solution.strip() else Line())
     trace = segment_trace(Trace(problem_id=problem.id, text=solution), segmenter)
     if not trace.steps:
         raise ScoreError("the solution is empty: nothing to score")

@@ -1,3 +1,4 @@
+from .loading import load_policy as load_policy
 from .openai import OpenAIPolicy as OpenAIPolicy
 from .prompts import PromptFormat as PromptFormat
 from .prompts import break_control_tokens as break_control_tokens

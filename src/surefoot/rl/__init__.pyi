@@ -1,8 +1,11 @@
+from .actor import Actor as Actor
 from .advantage import Advantage as Advantage
 from .advantage import Gae as Gae
 from .advantage import Group as Group
 from .advantage import LeaveOneOut as LeaveOneOut
 from .advantage import Reinforce as Reinforce
+from .advantages import Judges as Judges
+from .advantages import training_samples as training_samples
 from .audit import audit_policy as audit_policy
 from .config import KL as KL
 from .config import Objective as Objective
@@ -19,8 +22,10 @@ from .expert_iteration import iterate as iterate
 from .guards import Guards as Guards
 from .imitation import Expert as Expert
 from .imitation import imitate as imitate
+from .learner import microbatches as microbatches
 from .learner_config import CriticConfig as CriticConfig
 from .learner_config import OnlinePRMConfig as OnlinePRMConfig
+from .log import EvaluationRow as EvaluationRow
 from .log import RLLog as RLLog
 from .log import samples_to as samples_to
 from .loop import train_policy as train_policy

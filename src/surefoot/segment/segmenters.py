@@ -175,15 +175,16 @@ def _opens_line(text: str, at: int) -> bool:
     return not text[max(newline + 1, near) : at].strip(" \t-*#>(")
 
 
-def segment_trace(trace: Trace, segmenter: Segmenter | None) -> Trace:
+def segment_trace(trace: Trace, segmenter: Segmenter | None = None) -> Trace:
     """Copy of ``trace`` (same ``id``) with its steps filled in, in place of any it had.
 
-    A text trace is cut by ``segmenter``. In a chat trace each assistant message is one step, its whole
+    A text trace is cut by ``segmenter``; without one at blank lines, or at line ends if it has no blank line.
+    In a chat trace each assistant message is one step, its whole
     content; ``segmenter`` is not used. The messages of other roles are observations, not steps. An assistant
     message that only calls tools has the span (0, 0).
 
     Raises:
-        SegmentError: a text trace without a segmenter, or spans that do not tile the text.
+        SegmentError: the spans do not tile the text.
     """
     if trace.text is None:
         steps = tuple(
@@ -192,8 +193,7 @@ def segment_trace(trace: Trace, segmenter: Segmenter | None) -> Trace:
             if message.role == "assistant"
         )
         return trace.model_copy(update={"steps": steps})
-    if segmenter is None:
-        raise SegmentError(f"trace {trace.id} is text, so 'segmenter' must not be None")
+    segmenter = segmenter or (BlankLine() if "\n\n" in trace.text.strip() else Line())
     spans = segmenter.segment(trace.text)
     ends = [0, *(end for _, end in spans)]
     tiles = all(start == before <= end for (start, end), before in zip(spans, ends, strict=False))

@@ -1,3 +1,4 @@
+from .batches import batch_order as batch_order
 from .classifier import train as train
 from .cloning import Demonstration as Demonstration
 from .cloning import build_cloning_examples as build_cloning_examples
@@ -5,6 +6,7 @@ from .cloning import clone_steps as clone_steps
 from .cloning import demonstrate as demonstrate
 from .cloning import good_steps as good_steps
 from .config import ImplicitConfig as ImplicitConfig
+from .config import LoopConfig as LoopConfig
 from .config import OutcomeTargets as OutcomeTargets
 from .config import SFTConfig as SFTConfig
 from .config import StepTargets as StepTargets

@@ -35,7 +35,7 @@ from surefoot.errors import NotFoundError, StoreError
 from surefoot.gateway.records import GatewayCandidate, GatewayRecord
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.search.saved_tree import SavedTree
-from surefoot.segment import BlankLine, Line, segment_trace
+from surefoot.segment import segment_trace
 
 router = APIRouter()
 
@@ -216,7 +216,7 @@ def _cut(trace: Trace) -> Trace:
     """The trace with steps; plain answers have none yet."""
     if trace.steps or not (trace.text or "").strip():
         return trace
-    return segment_trace(trace, BlankLine() if "\n\n" in (trace.text or "").strip() else Line())
+    return segment_trace(trace)
 
 
 def _present(db: Database, project: int, trace_ids: Iterable[str]) -> dict[str, Trace]:

@@ -1,0 +1,50 @@
+"""Opening a policy by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from surefoot.errors import PolicyError
+from surefoot.protocols import Policy
+
+
+def load_policy(
+    name: str | Path,
+    *,
+    base_url: str | None = None,
+    chat: bool = False,
+    dialect: Literal["openai", "vllm"] = "openai",
+    concurrency: int = 16,
+    timeout_s: float = 120.0,
+    extra_body: Mapping[str, Any] | None = None,
+    batch_size: int = 256,
+    device: str = "cpu",
+) -> Policy:
+    """A policy: a checkpoint directory or hub name in this process, or with ``base_url`` a server's model.
+
+    ``chat``, ``dialect``, ``concurrency`` (requests in flight), ``timeout_s`` (seconds per call) and
+    ``extra_body`` (goes into every request) are for a server; its key is read from ``OPENAI_API_KEY``.
+    ``dialect="vllm"`` makes one call for all samples of a prompt. ``batch_size`` (samples decoded together)
+    and ``device`` are for a model in this process.
+
+    Raises ``PolicyError`` for a checkpoint that cannot be loaded, or a dialect without a server.
+    """
+    if base_url:
+        from surefoot.policies.openai import OpenAIPolicy
+
+        return OpenAIPolicy(
+            model=str(name),
+            base_url=base_url,
+            mode="chat" if chat else "completions",
+            dialect=dialect,
+            concurrency=concurrency,
+            timeout_s=timeout_s,
+            extra_body=extra_body,
+        )
+    if dialect != "openai":
+        raise PolicyError(f"dialect {dialect!r} is for a server; give its address as base_url")
+    from surefoot.policies.transformers import TransformersPolicy
+
+    return TransformersPolicy.from_pretrained(name, batch_size=batch_size, device=device)

@@ -1,0 +1,94 @@
+"""The public face: what packages offer, and that documents and programs use nothing else."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import surefoot
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "surefoot"
+PACKAGES = sorted(
+    ".".join(("surefoot", *stub.parent.relative_to(SOURCE).parts)) for stub in SOURCE.rglob("__init__.pyi")
+)
+MODULES = {f"surefoot.{path.stem}" for path in SOURCE.glob("[a-z]*.py")}
+"""Modules that are no package are public as they stand."""
+
+ENGINES = ("trl", "verl")
+"""Trainers whose adapters need them."""
+
+PROGRAMS = [*sorted((ROOT / "examples").glob("*.py")), *sorted((ROOT / "benchmarks").glob("*.py"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+
+
+def imports(text: str) -> set[tuple[str, str]]:
+    """Module and name of everything that a program imports from the package."""
+    names = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "surefoot":
+            names |= {(str(node.module), alias.name) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {(alias.name, "") for alias in node.names if alias.name.split(".")[0] == "surefoot"}
+    return names
+
+
+def private(text: str) -> list[str]:
+    return sorted(
+        f"{module}: {name}" for module, name in imports(text) if module not in {*MODULES, *PACKAGES}
+    )
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_public_name_exists_and_is_listed(name: str) -> None:
+    package = importlib.import_module(name)
+    assert package.__doc__
+    assert package.__all__
+    for public in package.__all__:
+        try:
+            assert getattr(package, public) is not None
+        except ModuleNotFoundError as missing:
+            assert missing.name in ENGINES  # noqa: PT017
+    assert set(package.__all__) <= set(dir(package))
+
+
+def test_the_package_tells_its_story_with_few_names() -> None:
+    assert 25 <= len(surefoot.__all__) <= 40
+    assert {"load_prm", "read_records", "segment_trace", "run_search", "show"} <= set(surefoot.__all__)
+    with pytest.raises(AttributeError):
+        _ = surefoot.nothing_of_this_name
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_programs_import_public_names_only(path: Path) -> None:
+    assert private(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_import_public_names_that_exist(page: Path) -> None:
+    for block in PYTHON.findall(page.read_text(encoding="utf-8")):
+        assert private(block) == []
+        for module, name in imports(block):
+            if name:
+                assert name in dir(importlib.import_module(module)), f"{module} has no {name}"
+
+
+def test_the_type_checker_sees_the_public_names(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import surefoot\nreveal_type(surefoot.Problem)\nsurefoot.no_such_name\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file=", "--follow-imports=silent", str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"MYPYPATH": str(SOURCE.parent), "MYPY_CACHE_DIR": str(tmp_path)},
+    )
+    assert "def (*, schema_version" in done.stdout
+    assert 'Module has no attribute "no_such_name"' in done.stdout
