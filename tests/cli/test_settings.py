@@ -13,7 +13,7 @@ import typer
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typer.testing import CliRunner
 
-from surefoot.cli.settings import Command, Flag, Group, add, options_of
+from surefoot.cli.settings import Command, Flag, OptionGroup, add, options_of
 from surefoot.errors import RunError
 
 
@@ -65,9 +65,9 @@ class Say(Command):
     limit: int | None = Field(default=None, ge=1, description="How often.")
     training: Annotated[
         Training,
-        Group(title="Fit", names={"rate": "--learning-rate"}, omit=("hidden",), transient=("freeze",)),
+        OptionGroup(title="Fit", names={"rate": "--learning-rate"}, omit=("hidden",), transient=("freeze",)),
     ] = Training(epochs=5)
-    method: Annotated[Method, Group(omit=("name",))] = Method(width=9)
+    method: Annotated[Method, OptionGroup(omit=("name",))] = Method(width=9)
 
     def run(self) -> None:
         self.seen.append(self)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from surefoot.cli.label.rules import Expert
+from surefoot.cli.label.rules import LabelExpert
 from surefoot.cli.settings import add
 from surefoot.errors import LabelError, SurefootError
 from surefoot.formats import read_gsm8k_solutions, read_processbench
@@ -264,7 +264,7 @@ def test_traces_without_steps_or_with_a_wrong_outcome_are_no_experts():
 def run(tmp_path):
     """The command on files; gives the labels, or the error, and standard error."""
     app = typer.Typer()
-    add(app, "expert", Expert)
+    add(app, "expert", LabelExpert)
     write_records(tmp_path / "problems.jsonl", [PROBLEM])
     write_records(tmp_path / "traces.jsonl", [text_trace("a", "2 + 2 = 4", "9")])
     experts = [text_trace("so 2+2 = 4", "8"), text_trace("9", outcome=False)]

@@ -11,7 +11,7 @@ import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.settings import Command, Flag, Group
+from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.rounds_config import ExpertIterationConfig, ImitationConfig
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EXACT = "lab-exact"
 """Name of the solver of the lab's world that makes no error."""
 
-ROUNDS = Group(
+ROUNDS = OptionGroup(
     title="Rounds",
     names={
         "problems": "--round-problems",
@@ -125,7 +125,7 @@ class Imitate(RoundsCommand):
     threshold: float = Field(
         default=0.5, ge=0, le=1, description="A step with this value or a higher one is good."
     )
-    expert: Annotated[ExpertSettings, Group(omit=("batch_size",))] = ExpertSettings()
+    expert: Annotated[ExpertSettings, OptionGroup(omit=("batch_size",))] = ExpertSettings()
     rounds: Annotated[ImitationConfig, ROUNDS] = ImitationConfig()
 
     @model_validator(mode="after")

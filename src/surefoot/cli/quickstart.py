@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.settings import Command, Group
+from surefoot.cli.settings import Command, OptionGroup
 from surefoot.quickstart.config import QuickstartConfig
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Quickstart(Command):
     """
 
     out: o.OutDirectory = Field(default=Path("runs/quickstart"), description="Run directory.")
-    sizes: Annotated[QuickstartConfig, Group(omit=("training",))] = QuickstartConfig()
+    sizes: Annotated[QuickstartConfig, OptionGroup(omit=("training",))] = QuickstartConfig()
 
     def run(self) -> None:
         """Do or finish the run, and print its summary."""

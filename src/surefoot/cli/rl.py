@@ -10,7 +10,7 @@ import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.settings import Command, Flag, Group
+from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.config import RLConfig
 from surefoot.scores import Aggregator
@@ -71,10 +71,10 @@ class RL(Command):
     aggregate: Aggregator | Literal["sum"] = Field(
         default="min", description="How step scores become the proxy that the curves show."
     )
-    judge: Annotated[o.JudgeSettings, Group(title="Reward")] = o.JudgeSettings()
+    judge: Annotated[o.JudgeSettings, OptionGroup(title="Reward")] = o.JudgeSettings()
     rl: Annotated[
         RLConfig,
-        Group(
+        OptionGroup(
             title="Training",
             names={
                 "problems": "--round-problems",

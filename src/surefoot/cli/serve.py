@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from surefoot.answers import AnswerStyle
 from surefoot.cli import options as o
-from surefoot.cli.settings import Command, Flag, Group, add, callback
+from surefoot.cli.settings import Command, Flag, OptionGroup, add, callback
 from surefoot.gateway.settings import GatewaySettings, MonitorSettings, ServerSettings, is_loopback
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ DatabaseName = Annotated[
 ]
 DEFAULT_DATABASE = "surefoot.db"
 
-_SERVER = Group(
+_SERVER = OptionGroup(
     names={
         "limits.max_body_bytes": "--max-body",
         "limits.timeout_s": "--request-timeout",
@@ -38,8 +38,8 @@ _SERVER = Group(
     },
     omit=("limits.max_json_depth", "limits.keep_alive_s"),
 )
-_GATEWAY = Group(names={"offered": "--offer"}, omit=("extract", "overlap", "gather_s"))
-_MONITOR = Group(omit=tuple(MonitorSettings.model_fields))
+_GATEWAY = OptionGroup(names={"offered": "--offer"}, omit=("extract", "overlap", "gather_s"))
+_MONITOR = OptionGroup(omit=tuple(MonitorSettings.model_fields))
 
 
 class VerifierSettings(o.Settings):

@@ -14,8 +14,8 @@ To write a command:
 3. Settings that another package declares (``TrainingConfig``, a search method) are nested, not declared
    again: ``training: TrainingConfig = TrainingConfig()``. Their fields become options in a panel of their
    own, with the bounds, descriptions (or docstrings) and defaults that they have there;
-   ``Annotated[TrainingConfig, Group(...)]`` renames or omits some. Pydantic classes and data classes can be
-   nested; an optional one (``adapter: Adapter | None = None``) is built when one of its options
+   ``Annotated[TrainingConfig, OptionGroup(...)]`` renames or omits some. Pydantic classes and data classes
+   can be nested; an optional one (``adapter: Adapter | None = None``) is built when one of its options
    (``--adapter-rank``) is used.
 4. Refuse impossible combinations in a ``model_validator``, with the fields' names in quotes
    (``'head_epochs' needs ...``): the user reads ``--head-epochs needs ...``.
@@ -73,7 +73,7 @@ class Flag:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class OptionGroup:
     """How the fields of a nested settings class show on the command line."""
 
     title: str | None = None
@@ -141,7 +141,8 @@ class Option:
 class Command(BaseModel):
     """Settings of one command, and what it does with them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    # of some fifty commands one runs, so the others need no validator
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
 
     def run(self) -> None:
         """Do it. Raises an error of :mod:`surefoot.errors`."""
@@ -264,7 +265,7 @@ def explained(error: ValidationError, command: type[BaseModel]) -> Exception:
 @cache
 def options_of(kind: type[BaseModel]) -> tuple[Option, ...]:
     """Every setting of a class and of those nested in it, in their order."""
-    return tuple(_options(kind, None, (), Group()))
+    return tuple(_options(kind, None, (), OptionGroup()))
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -399,7 +400,7 @@ def _is_settings(kind: Any) -> bool:
 
 
 def _options(
-    kind: Any, default: Any, path: tuple[str, ...], group: Group, *, prefix: str | None = None
+    kind: Any, default: Any, path: tuple[str, ...], group: OptionGroup, *, prefix: str | None = None
 ) -> Iterator[Option]:
     """Settings of ``kind``; values of the instance ``default``, where there is one, are their defaults.
 
@@ -410,10 +411,10 @@ def _options(
         value = field.default if default is None else getattr(default, field.name)
         below = ".".join(here[1:])
         if field.nested:
-            own = next((one for one in field.metadata if isinstance(one, Group)), None)
+            own = next((one for one in field.metadata if isinstance(one, OptionGroup)), None)
             inner = group if path else own
             title = field.name.replace("_", " ").capitalize()
-            inner = inner or Group()
+            inner = inner or OptionGroup()
             if path:
                 inner = replace(inner, title=f"{group.title}: {title.lower()}")
             elif not inner.title:
@@ -448,7 +449,7 @@ def _options(
         )
 
 
-def _names(field: str, below: str, flag: Flag, group: Group, kind: Any) -> tuple[str, ...]:
+def _names(field: str, below: str, flag: Flag, group: OptionGroup, kind: Any) -> tuple[str, ...]:
     if kind is None:
         return ()
     if flag.argument:

@@ -10,7 +10,7 @@ import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.settings import Command, Group, add
+from surefoot.cli.settings import Command, OptionGroup, add
 from surefoot.labels import Neutral
 from surefoot.policies.prompts import PromptFormat
 from surefoot.scores import Aggregator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Train reward models.", no_args_is_help=True)
 
-TRAINING = Group(title="Training", names={"lora.rank": "--lora", "lora.targets": "--lora-target"})
+TRAINING = OptionGroup(title="Training", names={"lora.rank": "--lora", "lora.targets": "--lora-target"})
 
 Progress = Callable[[int, int, float], None]
 """Called with updates done, updates in all, and the loss."""
@@ -301,8 +301,8 @@ class TrainORM(ClassifierCommand):
     """
 
     traces: o.Traces
-    targets: Annotated[OutcomeTargets, Group(omit=("kind",))] = OutcomeTargets()
-    training: Annotated[TrainingConfig, Group(**{**vars(TRAINING), "omit": ("loss", "balance")})] = (
+    targets: Annotated[OutcomeTargets, OptionGroup(omit=("kind",))] = OutcomeTargets()
+    training: Annotated[TrainingConfig, OptionGroup(**{**vars(TRAINING), "omit": ("loss", "balance")})] = (
         TrainingConfig()
     )
 

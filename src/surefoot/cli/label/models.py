@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.label.command import LabelCommand, all_failed, with_answer
-from surefoot.cli.settings import Flag, Group
+from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.labelling.judge_prompt import JudgeMode
 from surefoot.protocols import Sampling
 
@@ -57,9 +57,9 @@ class Judge(LabelCommand):
     temperature: float | None = Field(
         default=None, ge=0, description="0 is greedy; by default 0 for one vote and 1 for several."
     )
-    sampling: Annotated[Sampling, Group(omit=("temperature", "stop"))] = Sampling(max_tokens=2048)
+    sampling: Annotated[Sampling, OptionGroup(omit=("temperature", "stop"))] = Sampling(max_tokens=2048)
     seed: o.Seed = 0
-    budget: Annotated[o.BudgetSettings, Group(transient=("*",))] = o.BudgetSettings()
+    budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
     device: o.Device = "cpu"
 
     @model_validator(mode="after")
@@ -125,9 +125,9 @@ class Critiques(LabelCommand):
     policy: CriticSettings
     format: o.VerifierFormatFile = None
     chains: Annotated[int, Flag(short="-k")] = Field(default=4, ge=1, description="Critiques per trace.")
-    sampling: Annotated[Sampling, Group(omit=("stop",))] = Sampling(temperature=0.1, max_tokens=4096)
+    sampling: Annotated[Sampling, OptionGroup(omit=("stop",))] = Sampling(temperature=0.1, max_tokens=4096)
     seed: o.Seed = 0
-    budget: Annotated[o.BudgetSettings, Group(transient=("*",))] = o.BudgetSettings()
+    budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
     device: o.Device = "cpu"
 
     def run(self) -> None:

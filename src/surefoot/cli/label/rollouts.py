@@ -12,7 +12,7 @@ from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.label.command import LabelCommand, with_answer
-from surefoot.cli.settings import Command, Flag, Group
+from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.labelling.monte_carlo import Order, OwnOutcome
 from surefoot.labelling.omegaprm_tree import TreeSettings
 from surefoot.policies.prompts import PromptFormat
@@ -38,7 +38,7 @@ class RolloutSettings(Command):
     grading: o.GradingSettings = o.GradingSettings()
     device: o.Device = "cpu"
     seed: o.Seed = 0
-    budget: Annotated[o.BudgetSettings, Group(transient=("*",))] = o.BudgetSettings()
+    budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
     dry_run: Annotated[bool, Flag(transient=True)] = Field(
         default=False, description="Predict labels and tokens from the traces, spend nothing."
     )
@@ -174,7 +174,7 @@ class Tree(RolloutSettings):
         description="soft: the share of correct rollouts, for probed prefixes. hard: whether any solution "
         "through here is correct; labels more steps.",
     )
-    tree: Annotated[TreeSettings, Group(names={"rollouts": "--rollouts -k"})] = TreeSettings()
+    tree: Annotated[TreeSettings, OptionGroup(names={"rollouts": "--rollouts -k"})] = TreeSettings()
     segment: o.Segment = "line"
 
     def run(self) -> None:

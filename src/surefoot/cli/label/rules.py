@@ -41,7 +41,7 @@ class Verify(LabelCommand):
             self.write_labels("label verify", labeller, self.items(), size=500)
 
 
-class Expert(LabelCommand):
+class LabelExpert(LabelCommand):
     """Label steps by agreement with an expert's step at the same point (imitation).
 
     Steps shared with an expert are +1; the first that no expert took is unknown, or -1 on request; those
@@ -101,7 +101,7 @@ class Expert(LabelCommand):
         return rule() if self.tolerance is None else rule(tolerance=self.tolerance)
 
 
-class Consensus(Command):
+class LabelConsensus(Command):
     """Keep what several sources of labels agree on, and count what they do not.
 
     The default is the published filter (arXiv 2501.07301): a trace is kept if all sources have the same

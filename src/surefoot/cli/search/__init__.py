@@ -9,8 +9,8 @@ from surefoot.cli.settings import add
 
 app = typer.Typer(help="Search for solutions, guided by step scores.", no_args_is_help=True)
 
-add(app, "best-of-n", methods.BestOfN)
-add(app, "majority", methods.Majority)
+add(app, "best-of-n", methods.SearchBestOfN)
+add(app, "majority", methods.SearchMajority)
 add(app, "beam", methods.Beam)
 add(app, "dvts", methods.Dvts)
 add(app, "rebase", methods.REBASE)

@@ -13,7 +13,7 @@ import typer
 from pydantic import AfterValidator, Field
 
 from surefoot.cli import options as o
-from surefoot.cli.settings import Command, Group
+from surefoot.cli.settings import Command, OptionGroup
 from surefoot.errors import PolicyError, RecordError, RunError
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
@@ -70,7 +70,7 @@ class SearchSettings(Command):
     in_flight: int = Field(default=32, ge=1, description="Problems searched at the same time.")
     policy: o.PolicySettings = o.PolicySettings()
     prompt: PromptFormat = PromptFormat()
-    sampling: Annotated[Sampling, Group(omit=("stop",))] = Sampling(temperature=0.8, max_tokens=2048)
+    sampling: Annotated[Sampling, OptionGroup(omit=("stop",))] = Sampling(temperature=0.8, max_tokens=2048)
     steps: StepSettings = StepSettings()
     grading: o.GradingSettings = o.GradingSettings()
     device: o.Device = "cpu"
@@ -109,7 +109,7 @@ class SearchCommand(SearchSettings):
     trees: str | None = Field(
         default=None, description="File for the trees, to draw (`.jsonl`, `.jsonl.gz`, `.parquet`)."
     )
-    budget: Annotated[o.BudgetSettings, Group(transient=("*",))] = o.BudgetSettings()
+    budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
 
     def search(self) -> Search:
         """The method."""
@@ -238,7 +238,7 @@ class SearchCommand(SearchSettings):
 class GuidedSearch(SearchCommand):
     """A search that a reward model of steps guides."""
 
-    prm: Annotated[StepPRMSettings, Group(title="Reward model")]
+    prm: Annotated[StepPRMSettings, OptionGroup(title="Reward model")]
 
     @property
     def reward(self) -> StepPRMSettings:

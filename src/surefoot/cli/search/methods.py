@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -10,7 +11,7 @@ import typer
 from pydantic import Field
 
 from surefoot.cli.search.command import GuidedSearch, SearchCommand
-from surefoot.cli.settings import Command, Flag, Group
+from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.search.beam import BeamSearch
 from surefoot.search.best_of_n_search import BestOfNSearch
 from surefoot.search.dvts import DVTS
@@ -19,10 +20,10 @@ from surefoot.search.particle import ParticleFilter
 from surefoot.search.rebase import Rebase
 from surefoot.search.resample import StepResampling
 
-METHOD = Group(names={"n": "--n -n"}, omit=("name",))
+METHOD = OptionGroup(names={"n": "--n -n"}, omit=("name",))
 
 
-class BestOfN(GuidedSearch):
+class SearchBestOfN(GuidedSearch):
     """Whole solutions, of which the best-scored one is chosen, or by `--rule weighted_vote` its answer.
 
     Example: `surefoot search best-of-n --problems problems.jsonl --prm prm --n 16 --out results.jsonl`
@@ -32,15 +33,15 @@ class BestOfN(GuidedSearch):
     method: Annotated[BestOfNSearch, METHOD] = BestOfNSearch(rule="best_of_n")
 
 
-class Majority(SearchCommand):
+class SearchMajority(SearchCommand):
     """Whole solutions, of which one with the most frequent answer is chosen: self-consistency, no scores.
 
     Example: `surefoot search majority --problems problems.jsonl --n 16 --batch 4 --out results.jsonl`
     """
 
     command: ClassVar[str] = "majority"
-    method: Annotated[BestOfNSearch, Group(names={"n": "--n -n"}, omit=("name", "rule"))] = BestOfNSearch(
-        rule="majority", name="majority"
+    method: Annotated[BestOfNSearch, OptionGroup(names={"n": "--n -n"}, omit=("name", "rule"))] = (
+        BestOfNSearch(rule="majority", name="majority")
     )
 
 
@@ -75,7 +76,7 @@ class REBASE(GuidedSearch):
 
     command: ClassVar[str] = "rebase"
     method: Annotated[
-        Rebase, Group(names={"n": "--n -n", "temperature": "--value-temperature"}, omit=("name",))
+        Rebase, OptionGroup(names={"n": "--n -n", "temperature": "--value-temperature"}, omit=("name",))
     ] = Rebase()
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.cli import options as o
 from surefoot.cli.search.command import GuidedSearch, SearchSettings, StepPRMSettings, parse_size
-from surefoot.cli.settings import Flag, Group
+from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.errors import RunError
 from surefoot.search import SEARCHES, ComputeOptimal, OptimalFit, Probe, Search, Trial
 from surefoot.search.method import SearchMethod
@@ -142,12 +142,12 @@ class FindPlan(SearchSettings):
     trials: Annotated[tuple[str, ...], Flag(argument=True, metavar="METHOD:SETTING=VALUE,…@FILE")] = Field(
         description="A search, and the file of its results on these problems."
     )
-    prm: Annotated[StepPRMSettings, Group(title="Reward model")]
+    prm: Annotated[StepPRMSettings, OptionGroup(title="Reward model")]
     tokens: float = Field(ge=1, description="Most tokens per problem, of policy and verifier.")
     out: Annotated[str, Flag(short="-o")] = Field(default="plan.json", description="JSON file to write.")
     bins: int = Field(default=5, ge=1, description="Bins of difficulty, equally full.")
     slack: float = Field(default=0.1, ge=0, description="Share by which a search may exceed `--tokens`.")
-    probe: Annotated[Probe, Group(names={"n": "--probe"})] = Probe()
+    probe: Annotated[Probe, OptionGroup(names={"n": "--probe"})] = Probe()
     rule: Rule = Field(default="weighted_vote", description="How the solution that is returned is chosen.")
 
     def run(self) -> None:
