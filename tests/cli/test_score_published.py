@@ -53,10 +53,10 @@ def test_every_repository_is_known_by_its_name(checkpoint):
     """The files are those of a nameless language model, so that the name alone decides."""
     nameless = Checkpoint(checkpoint)
     nameless.config["architectures"] = ["Qwen2ForCausalLM"]
-    for family in FAMILIES:
+    for family in FAMILIES.values():
         for repository in family.repositories:
-            assert find_family(nameless, name=repository).name == family.name
-            assert find_family(nameless, name=repository.lower()).name == family.name
+            assert find_family(nameless, name=repository) is family
+            assert find_family(nameless, name=repository.lower()) is family
 
 
 def test_a_snapshot_in_the_cache_of_the_hub_is_known(checkpoint, tmp_path):
@@ -64,7 +64,7 @@ def test_a_snapshot_in_the_cache_of_the_hub_is_known(checkpoint, tmp_path):
     shutil.copytree(checkpoint, snapshot)
     nameless = Checkpoint(snapshot)
     nameless.config["architectures"] = ["Qwen2ForCausalLM"]
-    assert find_family(nameless, name=str(snapshot)).name == "qwen-prm"
+    assert find_family(nameless, name=str(snapshot)) is FAMILIES["qwen-prm"]
     # two owners use this name: the directory's alone does not tell
     shutil.copytree(checkpoint, tmp_path / "Qwen2.5-Math-7B-PRM800K")
     bare = Checkpoint(tmp_path / "Qwen2.5-Math-7B-PRM800K")

@@ -14,7 +14,7 @@ from surefoot.errors import CheckpointError
 from surefoot.models.card import CALIBRATION, CARD, read_card
 from surefoot.models.checkpoint import fetch_checkpoint
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.registry import FAMILIES, family_names, find_family
+from surefoot.models.families.registry import FAMILIES, find_family, quoted
 from surefoot.models.kinds.classifier import FAMILY as CLASSIFIER
 from surefoot.models.kinds.classifier import HEAD, RewardModel
 from surefoot.models.kinds.ensemble import Ensemble
@@ -182,22 +182,20 @@ def _published(directory: Path, *, name: str, family: str | None, options: Openi
         trust_remote_code=options.trust_remote_code,
         reference=options.reference,
     )
-    if family not in (None, *(known.name for known in FAMILIES)):
-        own = ", ".join(map(repr, OWN))
-        raise CheckpointError(f"family={family!r} is not known; choose {family_names(FAMILIES)}, {own}")
-    known = find_family(checkpoint, name=name, family=family)
+    if family not in (None, *FAMILIES):
+        raise CheckpointError(f"family={family!r} is not known; choose {quoted([*FAMILIES, *OWN])}")
+    known = FAMILIES[family] if family else find_family(checkpoint, name=name)
     if not known.has_reference:
-        options.refuse("reference", of=f"of family {known.name!r}")
+        options.refuse("reference", of=f"of family {known.CARD.family!r}")
     model = known.load(checkpoint).to(options.device)
-    return known.scorer(model, name=Path(name).name, batch_tokens=options.batch_tokens)
+    return model.scorer(name=Path(name).name, batch_tokens=options.batch_tokens)
 
 
 def _own(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:
     card = read_card(directory)
     if card.family not in _KINDS:
-        kinds = ", ".join(map(repr, _KINDS))
         raise CheckpointError(
-            f"{directory / CARD}: family {card.family!r} is none that is trained here: {kinds}"
+            f"{directory / CARD}: family {card.family!r} is none that is trained here: {quoted(_KINDS)}"
         )
     if family not in (None, card.family):
         raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {family!r}")

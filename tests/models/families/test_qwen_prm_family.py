@@ -25,6 +25,7 @@ from transformers import Qwen2Config, Qwen2Model, Qwen2PreTrainedModel
 from surefoot import load_prm
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.families.qwen_prm import QwenPRM
 from surefoot.models.families.registry import find_family
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Step, Trace
@@ -212,7 +213,7 @@ def test_loading_by_name_from_the_cache_of_the_hub(checkpoint, tmp_path, monkeyp
 
 def test_the_family_is_known_by_name(checkpoint):
     found = find_family(Checkpoint(checkpoint[0]), name="Qwen/Qwen2.5-Math-PRM-7B")
-    assert found.name == "qwen-prm"
+    assert found is QwenPRM
 
 
 def test_a_name_that_contradicts_the_files(checkpoint):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ class Checkpoint:
         self._trust = trust_remote_code
         known = self.config.get("model_type") in CONFIG_MAPPING
         self.remote = trust_remote_code and not known
+        self._head: set[str] = set()
 
     @property
     def architectures(self) -> tuple[str, ...]:
@@ -76,9 +77,10 @@ class Checkpoint:
         return None if number is None else int(number)
 
     def tensor(self, name: str, rows: Sequence[int] | None = None) -> torch.Tensor:
-        """One tensor in float32, or only ``rows`` of it; nothing else is read from the shard."""
+        """One tensor of the head in float32, or only ``rows`` of it; nothing else is read from the shard."""
         if name not in self.tensors:
             raise CheckpointError(f"{self.directory}: weight {name!r} is missing")
+        self._head.add(name)
         file = self.tensors[name]
         try:
             if file.suffix == ".bin":
@@ -92,9 +94,14 @@ class Checkpoint:
         except (OSError, SafetensorError, KeyError, RuntimeError) as error:
             raise CheckpointError(f"{file}: weight {name!r} cannot be read: {error}") from error
 
-    def linear(self, prefix: str) -> nn.Linear:
-        """The linear layer ``prefix.weight`` [out, in], with ``prefix.bias`` if the checkpoint has one."""
+    def linear(self, prefix: str, *, classes: int | None = None) -> nn.Linear:
+        """The linear layer ``prefix.weight`` [out, in], with ``prefix.bias`` if the checkpoint has one.
+
+        Raises ``CheckpointError`` if it does not give so many ``classes``.
+        """
         weight = self.tensor(f"{prefix}.weight")
+        if classes not in (None, len(weight)):
+            raise CheckpointError(f"{self.directory}: {prefix} has {len(weight)} classes, not {classes}")
         bias = self.tensor(f"{prefix}.bias") if f"{prefix}.bias" in self.tensors else None
         return _linear(weight, bias)
 
@@ -105,8 +112,8 @@ class Checkpoint:
             name = "model.embed_tokens.weight"
         return _linear(self.tensor(name, ids), None)
 
-    def trunk(self, head: Collection[str] = ()) -> PreTrainedModel:
-        """The trunk without a head; ``head`` names the tensors that belong to the family's head.
+    def trunk(self) -> PreTrainedModel:
+        """The trunk without a head, whose tensors have been read before.
 
         A language-model head is passed over. Raises ``CheckpointError`` naming weights that the trunk needs
         and the checkpoint lacks, and weights that neither trunk nor head knows.
@@ -121,7 +128,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.directory}: the trunk could not be loaded: {error}") from error
         finally:
             logging.set_verbosity(before)
-        unknown = set(info["unexpected_keys"]) - set(head) - {"lm_head.weight"}
+        unknown = set(info["unexpected_keys"]) - self._head - {"lm_head.weight"}
         for problem, names in (("missing", info["missing_keys"]), ("unexpected", unknown)):
             if names:
                 some = ", ".join(sorted(names)[:5])

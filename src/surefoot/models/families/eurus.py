@@ -19,7 +19,7 @@ Qwen2.5-7B-Instruct in the authors' shell script; other public readers load Qwen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -30,7 +30,6 @@ from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.engine.causal import load_causal, read_logprobs, require_plain_head
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import (
-    Family,
     FamilyMatch,
     is_causal,
     plain_texts,
@@ -45,27 +44,27 @@ from surefoot.records import Message, StepScores
 REFERENCE = "Qwen/Qwen2.5-7B-Instruct"
 COEFFICIENT = 0.001
 
-CARD = CheckpointCard(
-    family="eurus",
-    kind="prm",
-    encoding=Encoding(template="{problem}", chat=True),
-    aggregation="min",
-    score_means="value",
-    label_source="outcomes (Stage 1), then steps judged by a language model (Stage 2)",
-    base="Qwen2.5-Math-7B-Instruct",
-)
-
 
 class ImplicitModel:
     """Two language models and the way their input is written."""
+
+    CARD: ClassVar = CheckpointCard(
+        family="eurus",
+        kind="prm",
+        encoding=Encoding(template="{problem}", chat=True),
+        aggregation="min",
+        score_means="value",
+        label_source="outcomes (Stage 1), then steps judged by a language model (Stage 2)",
+        base="Qwen2.5-Math-7B-Instruct",
+    )
+    repositories: ClassVar[tuple[str, ...]] = ("PRIME-RL/EurusPRM-Stage1", "PRIME-RL/EurusPRM-Stage2")
+    has_reference: ClassVar = True
 
     def __init__(
         self,
         policy: PreTrainedModel,
         reference: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        *,
-        coefficient: float = COEFFICIENT,
     ) -> None:
         for model in (policy, reference):
             require_plain_head(model)
@@ -73,9 +72,20 @@ class ImplicitModel:
             if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
                 raise CheckpointError(f"{model.name_or_path}: its vocabulary is smaller than the tokenizer's")
         self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
-        self.coefficient = coefficient
-        self.card = within_context(CARD, policy, reference)
+        self.card = within_context(self.CARD, policy, reference)
         self._reserved = reserved_text(tokenizer, ())
+
+    @classmethod
+    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
+        return FamilyMatch.POSSIBLE if is_causal(checkpoint, "qwen2") else FamilyMatch.NO
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Self:
+        dtype, remote = checkpoint.dtype, checkpoint.remote
+        policy, tokenizer = load_causal(checkpoint.directory, dtype=dtype, trust_remote_code=remote)
+        other = checkpoint.reference or REFERENCE
+        reference, _ = load_causal(other, dtype=dtype, trust_remote_code=remote)
+        return cls(policy, reference, tokenizer)
 
     @property
     def trunk(self) -> PreTrainedModel:
@@ -87,6 +97,10 @@ class ImplicitModel:
         self.policy.to(device)
         self.reference.to(device)
         return self
+
+    def scorer(self, *, name: str, batch_tokens: int) -> ImplicitScorer:
+        """What scores with this model."""
+        return ImplicitScorer(self, name=name, batch_tokens=batch_tokens)
 
     def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
         """Tokens of each trace; ``positions`` is the last token that counts to each step's sum.
@@ -104,8 +118,8 @@ class ImplicitModel:
     def read(self, hidden_sh: torch.Tensor) -> torch.Tensor:
         """Raise ``ScoreError``: hidden states at the steps do not give this family's scores."""
         raise ScoreError(
-            f"{len(hidden_sh)} hidden states at steps give no score in family {CARD.family!r}, which needs "
-            "log-probabilities of tokens; use score_traces"
+            f"{len(hidden_sh)} hidden states at steps give no score in family {self.CARD.family!r}, "
+            "which needs log-probabilities of tokens; use score_traces"
         )
 
     def _write(self, question: str, steps: list[str]) -> tuple[list[int], list[int], list[int]]:
@@ -153,7 +167,7 @@ class ImplicitScorer(Scorer):
         policy_logprobs, cost = read_logprobs(self.model.policy, sequences, begins)
         reference_logprobs, more = read_logprobs(self.model.reference, sequences, begins)
         sums = {
-            number: self.model.coefficient * (own.double() - other.double()).cumsum(0)
+            number: COEFFICIENT * (own.double() - other.double()).cumsum(0)
             for number, own, other in zip(read, policy_logprobs, reference_logprobs, strict=True)
         }
         tokens = dict(zip(read, map(sum, zip(cost, more, strict=True)), strict=True))
@@ -168,25 +182,3 @@ class ImplicitScorer(Scorer):
 
 def _numbered(number: int, step: str) -> str:
     return step if step.startswith(f"Step {number}:") else f"Step {number}: {step}"
-
-
-def _fit(checkpoint: Checkpoint) -> FamilyMatch:
-    return FamilyMatch.POSSIBLE if is_causal(checkpoint, "qwen2") else FamilyMatch.NO
-
-
-def _load(checkpoint: Checkpoint) -> ImplicitModel:
-    dtype, remote = checkpoint.dtype, checkpoint.remote
-    policy, tokenizer = load_causal(checkpoint.directory, dtype=dtype, trust_remote_code=remote)
-    other = checkpoint.reference or REFERENCE
-    reference, _ = load_causal(other, dtype=dtype, trust_remote_code=remote)
-    return ImplicitModel(policy, reference, tokenizer)
-
-
-FAMILY = Family(
-    name=CARD.family,
-    repositories=("PRIME-RL/EurusPRM-Stage1", "PRIME-RL/EurusPRM-Stage2"),
-    fit=_fit,
-    load=_load,
-    scorer=ImplicitScorer,
-    has_reference=True,
-)

@@ -13,32 +13,36 @@ weights; whether the hub holds safetensors was not seen, ``pytorch_model.bin`` i
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import Encoding
+from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, FamilyMatch, PublishedModel, Written, is_causal
+from surefoot.models.families.published import FamilyMatch, PublishedModel, is_causal
 from surefoot.segment import token_positions
 
 TAG = "ки"
-
-CARD = CheckpointCard(
-    family="math-shepherd",
-    kind="prm",
-    encoding=Encoding(template="{problem} "),
-    aggregation="min",
-    score_means="value",
-    label_source="Math-Shepherd: one of eight completions right",
-    base="Mistral-7B",
-)
 
 
 class MathShepherd(PublishedModel):
     """See the module."""
 
-    def write(self, question: str, steps: list[str]) -> Written:
+    CARD = CheckpointCard(
+        family="math-shepherd",
+        kind="prm",
+        encoding=Encoding(template="{problem} "),
+        aggregation="min",
+        score_means="value",
+        label_source="Math-Shepherd: one of eight completions right",
+        base="Mistral-7B",
+    )
+    repositories = ("peiyi9979/math-shepherd-mistral-7b-prm",)
+    markers = (TAG,)
+
+    def write(self, question: str, steps: list[str]) -> EncodedTrace:
         text, spans = question + " ", []
         for step in steps:
             text += f"{step} {TAG}"
@@ -48,28 +52,27 @@ class MathShepherd(PublishedModel):
         reads = token_positions(text[:-1], tokens["offset_mapping"], spans)
         if None in reads:
             raise ScoreError(f"the tokenizer dropped the step tag {TAG!r}; it is not this family's")
-        return Written(ids=list(tokens["input_ids"]), reads=[at for at in reads if at is not None])
+        return EncodedTrace(ids=tuple(tokens["input_ids"]), positions=tuple(reads))
 
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         return logits_sc.softmax(dim=-1)[:, 0]
 
+    @classmethod
+    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
+        if not is_causal(checkpoint, "mistral"):
+            return FamilyMatch.NO
+        return FamilyMatch.POSSIBLE if checkpoint.token_id(f"▁{TAG}") is not None else FamilyMatch.NO
 
-def _fit(checkpoint: Checkpoint) -> FamilyMatch:
-    if not is_causal(checkpoint, "mistral"):
-        return FamilyMatch.NO
-    return FamilyMatch.POSSIBLE if checkpoint.token_id(f"▁{TAG}") is not None else FamilyMatch.NO
-
-
-def _load(checkpoint: Checkpoint) -> PublishedModel:
-    tokenizer, where = checkpoint.tokenizer, checkpoint.directory
-    if not tokenizer.is_fast:
-        raise CheckpointError(f"{where}: the tokenizer gives no character offsets; tokenizer.json is missing")
-    signs = tokenizer("+ -", add_special_tokens=False)["input_ids"]
-    if len(signs) != 2:
-        raise CheckpointError(f"{where}: '+ -' is {len(signs)} tokens here, not a plus and a minus: {signs}")
-    return MathShepherd(checkpoint.trunk(), tokenizer, CARD, checkpoint.answers(signs), markers=(TAG,))
-
-
-FAMILY = Family(
-    name=CARD.family, repositories=("peiyi9979/math-shepherd-mistral-7b-prm",), fit=_fit, load=_load
-)
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Self:
+        tokenizer, where = checkpoint.tokenizer, checkpoint.directory
+        if not tokenizer.is_fast:
+            raise CheckpointError(
+                f"{where}: the tokenizer gives no character offsets; tokenizer.json is missing"
+            )
+        signs = tokenizer("+ -", add_special_tokens=False)["input_ids"]
+        if len(signs) != 2:
+            raise CheckpointError(
+                f"{where}: '+ -' is {len(signs)} tokens here, not a plus and a minus: {signs}"
+            )
+        return cls(checkpoint.trunk(), tokenizer, checkpoint.answers(signs))

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, Protocol, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import nn
@@ -22,7 +21,7 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.scorer import Scorer, StepModel
+from surefoot.models.scorer import Scorer
 from surefoot.policies.prompts import special_tokens
 from surefoot.protocols import ProblemTrace
 
@@ -36,54 +35,25 @@ class FamilyMatch(IntEnum):
     YES = 2
 
 
-class FamilyModel(StepModel, Protocol):
-    """A published model, which can be moved to another device."""
-
-    def to(self, device: Any, /) -> Self: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """One published way to write a trace and to read its scores."""
-
-    name: str
-    repositories: tuple[str, ...]
-    """Names on the hub, ``owner/name``."""
-    fit: Callable[[Checkpoint], FamilyMatch]
-    load: Callable[[Checkpoint], FamilyModel]
-    scorer: type[Scorer] = Scorer
-    has_reference: bool = False
-    """Whether scores compare the model with a second one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """A trace as one family writes it."""
-
-    ids: list[int]
-    reads: list[int]
-    """Index into ``ids`` of each step's read-out position."""
-
-
 class PublishedModel(nn.Module, ABC):
     """A :class:`surefoot.models.scorer.StepModel` with the trunk and head of a published checkpoint.
 
     The head works in float32, whatever the trunk's type.
     """
 
-    def __init__(
-        self,
-        trunk: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        card: CheckpointCard,
-        head: nn.Module,
-        *,
-        markers: Sequence[str] = (),
-    ) -> None:
+    CARD: ClassVar[CheckpointCard]
+    repositories: ClassVar[tuple[str, ...]]
+    """Names on the hub, ``owner/name``."""
+    has_reference: ClassVar[bool] = False
+    """Whether scores compare the model with a second one."""
+    markers: ClassVar[tuple[str, ...]] = ()
+    """What the family writes between steps, and a step may not hold."""
+
+    def __init__(self, trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: nn.Module) -> None:
         super().__init__()
         self.trunk, self.tokenizer, self.head = trunk, tokenizer, head
-        self.card = within_context(card, trunk)
-        self._reserved = reserved_text(tokenizer, markers)
+        self.card = within_context(self.CARD, trunk)
+        self._reserved = reserved_text(tokenizer, self.markers)
         expected, width = trunk.config.get_text_config().hidden_size, _width(head)
         if width != expected:
             raise CheckpointError(
@@ -91,13 +61,27 @@ class PublishedModel(nn.Module, ABC):
             )
         self.eval()
 
+    @classmethod
     @abstractmethod
-    def write(self, question: str, steps: list[str]) -> Written:
+    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
+        """What the files say."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, checkpoint: Checkpoint) -> Self:
+        """Raises ``CheckpointError``."""
+
+    @abstractmethod
+    def write(self, question: str, steps: list[str]) -> EncodedTrace:
         """Token ids and read-out positions, before any cut. Texts hold no special token."""
 
     @abstractmethod
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         """Scores ``[S]`` from the head's logits ``[S, C]``."""
+
+    def scorer(self, *, name: str, batch_tokens: int) -> Scorer:
+        """What scores with this model."""
+        return Scorer(self, name=name, batch_tokens=batch_tokens)
 
     def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
         """Tokens as the family writes them, cut at the trunk's context. Raises ``ScoreError``."""
@@ -105,8 +89,8 @@ class PublishedModel(nn.Module, ABC):
         encoded = []
         for item in items:
             written = self.write(*plain_texts(item, self._reserved))
-            reads = tuple(at if at < limit else None for at in written.reads)
-            encoded.append(EncodedTrace(ids=tuple(written.ids[:limit]), positions=reads))
+            reads = tuple(at if at is not None and at < limit else None for at in written.positions)
+            encoded.append(EncodedTrace(ids=written.ids[:limit], positions=reads))
         return encoded
 
     def read(self, hidden_sh: torch.Tensor) -> torch.Tensor:

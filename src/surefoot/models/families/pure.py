@@ -14,28 +14,31 @@ real names of the head's weights were not seen.
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, FamilyMatch, PublishedModel
+from surefoot.models.families.published import FamilyMatch
 from surefoot.models.families.qwen_prm import ARCHITECTURE, MARKER, process_head
 from surefoot.models.families.trl import TokenClassifier, classifier_head
-
-CARD = CheckpointCard(
-    family="pure",
-    kind="prm",
-    encoding=Encoding(template="{problem}"),
-    aggregation="min",
-    score_means="correctness",
-    label_source="PRM800K, neutral as good",
-    base="Qwen2.5-Math-7B",
-)
 
 
 class Pure(TokenClassifier):
     """See the module."""
+
+    CARD = CheckpointCard(
+        family="pure",
+        kind="prm",
+        encoding=Encoding(template="{problem}"),
+        aggregation="min",
+        score_means="correctness",
+        label_source="PRM800K, neutral as good",
+        base="Qwen2.5-Math-7B",
+    )
+    repositories = ("jinachris/PURE-PRM-7B", "jinachris/Qwen2.5-Math-7B-PRM800K")
 
     begins = False
 
@@ -43,21 +46,13 @@ class Pure(TokenClassifier):
         chances = logits_sc.softmax(dim=-1)
         return chances[:, 1] - chances[:, 0]
 
+    @classmethod
+    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
+        named = ARCHITECTURE in checkpoint.architectures
+        return FamilyMatch.YES if named and checkpoint.token_id(MARKER) is None else FamilyMatch.NO
 
-def _fit(checkpoint: Checkpoint) -> FamilyMatch:
-    named = ARCHITECTURE in checkpoint.architectures
-    return FamilyMatch.YES if named and checkpoint.token_id(MARKER) is None else FamilyMatch.NO
-
-
-def _load(checkpoint: Checkpoint) -> PublishedModel:
-    wide = "score.0.weight" in checkpoint.tensors
-    head, names = process_head(checkpoint) if wide else classifier_head(checkpoint)
-    return Pure(checkpoint.trunk(names), checkpoint.tokenizer, CARD, head)
-
-
-FAMILY = Family(
-    name=CARD.family,
-    repositories=("jinachris/PURE-PRM-7B", "jinachris/Qwen2.5-Math-7B-PRM800K"),
-    fit=_fit,
-    load=_load,
-)
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Self:
+        wide = "score.0.weight" in checkpoint.tensors
+        head = process_head(checkpoint) if wide else classifier_head(checkpoint)
+        return cls(checkpoint.trunk(), checkpoint.tokenizer, head)

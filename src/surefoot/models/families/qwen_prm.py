@@ -13,14 +13,15 @@ shape and names, and that an ``lm_head`` in the files is to be ignored). Solutio
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import nn
 
-from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import Encoding
+from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, FamilyMatch, PublishedModel, Written, marked, one_token
+from surefoot.models.families.published import FamilyMatch, PublishedModel, marked, one_token
 from surefoot.policies.prompts import render_chat
 from surefoot.records import Message
 
@@ -28,21 +29,23 @@ ARCHITECTURE = "Qwen2ForProcessRewardModel"
 MARKER = "<extra_0>"
 SYSTEM = "Please reason step by step, and put your final answer within \\boxed{}."
 
-CARD = CheckpointCard(
-    family="qwen-prm",
-    kind="prm",
-    encoding=Encoding(template="{problem}", chat=True, system=SYSTEM),
-    aggregation="product",
-    score_means="correctness",
-    label_source="Monte Carlo and judge in agreement (PRM-7B, -72B); PRM800K, neutral good (7B-PRM800K)",
-    base="Qwen2.5-Math-Instruct",
-)
-
 
 class QwenPRM(PublishedModel):
     """See the module."""
 
-    def write(self, question: str, steps: list[str]) -> Written:
+    CARD = CheckpointCard(
+        family="qwen-prm",
+        kind="prm",
+        encoding=Encoding(template="{problem}", chat=True, system=SYSTEM),
+        aggregation="product",
+        score_means="correctness",
+        label_source="Monte Carlo and judge in agreement (PRM-7B, -72B); PRM800K, neutral good (7B-PRM800K)",
+        base="Qwen2.5-Math-Instruct",
+    )
+    repositories = ("Qwen/Qwen2.5-Math-PRM-7B", "Qwen/Qwen2.5-Math-PRM-72B", "Qwen/Qwen2.5-Math-7B-PRM800K")
+    markers = (MARKER,)
+
+    def write(self, question: str, steps: list[str]) -> EncodedTrace:
         messages = [
             Message(role="system", content=SYSTEM),
             Message(role="user", content=question),
@@ -50,34 +53,26 @@ class QwenPRM(PublishedModel):
         ]
         text = render_chat(self.tokenizer, messages, generation=False)
         ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        return Written(ids=ids, reads=marked(ids, self.tokenizer.convert_tokens_to_ids(MARKER), len(steps)))
+        return EncodedTrace(
+            ids=tuple(ids),
+            positions=tuple(marked(ids, self.tokenizer.convert_tokens_to_ids(MARKER), len(steps))),
+        )
 
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         return logits_sc.softmax(dim=-1)[:, 1]
 
+    @classmethod
+    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
+        named = ARCHITECTURE in checkpoint.architectures
+        return FamilyMatch.YES if named and checkpoint.token_id(MARKER) is not None else FamilyMatch.NO
 
-def process_head(checkpoint: Checkpoint) -> tuple[nn.Module, list[str]]:
-    """Linear, ReLU, Linear from ``score.0`` and ``score.2``, and the names of their tensors."""
-    head = nn.Sequential(checkpoint.linear("score.0"), nn.ReLU(), checkpoint.linear("score.2"))
-    if head[2].out_features != 2:
-        raise CheckpointError(f"{checkpoint.directory}: score.2 has {head[2].out_features} classes, not 2")
-    return head, [f"score.{name}" for name in head.state_dict()]
-
-
-def _fit(checkpoint: Checkpoint) -> FamilyMatch:
-    named = ARCHITECTURE in checkpoint.architectures
-    return FamilyMatch.YES if named and checkpoint.token_id(MARKER) is not None else FamilyMatch.NO
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Self:
+        one_token(checkpoint, MARKER)
+        head = process_head(checkpoint)
+        return cls(checkpoint.trunk(), checkpoint.tokenizer, head)
 
 
-def _load(checkpoint: Checkpoint) -> PublishedModel:
-    one_token(checkpoint, MARKER)
-    head, names = process_head(checkpoint)
-    return QwenPRM(checkpoint.trunk(names), checkpoint.tokenizer, CARD, head, markers=(MARKER,))
-
-
-FAMILY = Family(
-    name=CARD.family,
-    repositories=("Qwen/Qwen2.5-Math-PRM-7B", "Qwen/Qwen2.5-Math-PRM-72B", "Qwen/Qwen2.5-Math-7B-PRM800K"),
-    fit=_fit,
-    load=_load,
-)
+def process_head(checkpoint: Checkpoint) -> nn.Module:
+    """Linear, ReLU, Linear from ``score.0`` and ``score.2``."""
+    return nn.Sequential(checkpoint.linear("score.0"), nn.ReLU(), checkpoint.linear("score.2", classes=2))

@@ -16,31 +16,34 @@ script). Never run on the real weights; the 7B's special tokens are inferred fro
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import Encoding
+from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, FamilyMatch, PublishedModel, Written
+from surefoot.models.families.published import FamilyMatch, PublishedModel
 
 PROMPT = "Question:\n{problem}\nAnswer:\nLet's think step by step.\n"
-
-CARD = CheckpointCard(
-    family="reasoneval",
-    kind="prm",
-    encoding=Encoding(template=PROMPT),
-    aggregation="min",
-    score_means="correctness",
-    label_source="PRM800K",
-    base="WizardMath-7B-V1.1 (7B), llemma_34b (34B)",
-)
 
 
 class ReasonEval(PublishedModel):
     """See the module."""
 
-    def write(self, question: str, steps: list[str]) -> Written:
+    CARD = CheckpointCard(
+        family="reasoneval",
+        kind="prm",
+        encoding=Encoding(template=PROMPT),
+        aggregation="min",
+        score_means="correctness",
+        label_source="PRM800K",
+        base="WizardMath-7B-V1.1 (7B), llemma_34b (34B)",
+    )
+    repositories = ("GAIR/ReasonEval-7B", "GAIR/ReasonEval-34B")
+
+    def write(self, question: str, steps: list[str]) -> EncodedTrace:
         separator = self.tokenizer.pad_token
         pieces = [PROMPT.replace("{problem}", question), *steps]
         tokens = self.tokenizer("".join(piece + separator for piece in pieces))["input_ids"]
@@ -56,7 +59,7 @@ class ReasonEval(PublishedModel):
         reads = ends[2:] if begins else ends[1:]
         if len(reads) != len(steps):
             raise ScoreError(f"{len(reads)} step separators ({separator!r}) came back for {len(steps)} steps")
-        return Written(ids=[mark, *ids] if begins else ids, reads=reads)
+        return EncodedTrace(ids=tuple([mark, *ids] if begins else ids), positions=tuple(reads))
 
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         return logits_sc.softmax(dim=-1)[:, 1:].sum(dim=-1)
@@ -65,24 +68,16 @@ class ReasonEval(PublishedModel):
         """Redundancy ``[S]``, the chance of "neutral", from states ``[S, H]``; the script takes its max."""
         return self.head(hidden_sh.float()).softmax(dim=-1)[:, 1]
 
+    @classmethod
+    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
+        named = any(name.startswith("ReasonEval") for name in checkpoint.architectures)
+        return FamilyMatch.YES if named or "score_head.weight" in checkpoint.tensors else FamilyMatch.NO
 
-def _fit(checkpoint: Checkpoint) -> FamilyMatch:
-    named = any(name.startswith("ReasonEval") for name in checkpoint.architectures)
-    return FamilyMatch.YES if named or "score_head.weight" in checkpoint.tensors else FamilyMatch.NO
-
-
-def _load(checkpoint: Checkpoint) -> PublishedModel:
-    if checkpoint.tokenizer.pad_token is None:
-        raise CheckpointError(
-            f"{checkpoint.directory}: the tokenizer names no pad_token, which separates steps"
-        )
-    head = checkpoint.linear("score_head")
-    if head.out_features != 3:
-        raise CheckpointError(f"{checkpoint.directory}: score_head has {head.out_features} classes, not 3")
-    names = [f"score_head.{name}" for name in head.state_dict()]
-    return ReasonEval(checkpoint.trunk(names), checkpoint.tokenizer, CARD, head)
-
-
-FAMILY = Family(
-    name=CARD.family, repositories=("GAIR/ReasonEval-7B", "GAIR/ReasonEval-34B"), fit=_fit, load=_load
-)
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Self:
+        if checkpoint.tokenizer.pad_token is None:
+            raise CheckpointError(
+                f"{checkpoint.directory}: the tokenizer names no pad_token, which separates steps"
+            )
+        head = checkpoint.linear("score_head", classes=3)
+        return cls(checkpoint.trunk(), checkpoint.tokenizer, head)

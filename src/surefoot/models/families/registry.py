@@ -2,84 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from surefoot.errors import CheckpointError
-from surefoot.models.families import (
-    eurus,
-    math_shepherd,
-    pure,
-    qwen_prm,
-    reasoneval,
-    rlhflow,
-    skywork,
-    trl,
-)
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, FamilyMatch
+from surefoot.models.families.eurus import ImplicitModel
+from surefoot.models.families.math_shepherd import MathShepherd
+from surefoot.models.families.published import FamilyMatch, PublishedModel
+from surefoot.models.families.pure import Pure
+from surefoot.models.families.qwen_prm import QwenPRM
+from surefoot.models.families.reasoneval import ReasonEval
+from surefoot.models.families.rlhflow import RLHFlow
+from surefoot.models.families.skywork import Skywork
+from surefoot.models.families.trl import TokenClassifier
 
-FAMILIES: tuple[Family, ...] = (
-    math_shepherd.FAMILY,
-    rlhflow.FAMILY,
-    skywork.FAMILY,
-    qwen_prm.FAMILY,
-    pure.FAMILY,
-    reasoneval.FAMILY,
-    trl.FAMILY,
-    eurus.FAMILY,
-)
+Family = type[PublishedModel] | type[ImplicitModel]
+
+FAMILIES: dict[str, Family] = {
+    family.CARD.family: family
+    for family in (
+        *(MathShepherd, RLHFlow, Skywork, QwenPRM),
+        *(Pure, ReasonEval, TokenClassifier, ImplicitModel),
+    )
+}
+"""The classes by their families' names."""
 
 
-def find_family(checkpoint: Checkpoint, *, name: str, family: str | None = None) -> Family:
-    """The family that ``family`` names, else that of the repository ``name``, else the one its files show.
+def find_family(checkpoint: Checkpoint, *, name: str) -> Family:
+    """The family of the repository ``name``, else the one that the checkpoint's files show.
 
     A plain language model shows no family: nothing in its files says that it is a reward model. Raises
     ``CheckpointError`` if none or several come into question, or if name and files disagree.
     """
-    if family is not None:
-        named = next((known for known in FAMILIES if known.name == family), None)
-        if named is None:
-            raise CheckpointError(f"family={family!r} is not known; choose {family_names(FAMILIES)}")
-        return named
-    fits = {known.name: known.fit(checkpoint) for known in FAMILIES}
-    by_files = [known for known in FAMILIES if fits[known.name] == FamilyMatch.YES]
+    matches = {family: known.match(checkpoint) for family, known in FAMILIES.items()}
+    by_files = [family for family, match in matches.items() if match == FamilyMatch.YES]
     named = _by_name(checkpoint.directory, name)
     if named and (named in by_files or not by_files):
-        return named
+        return FAMILIES[named]
     if len(by_files) == 1 and not named:
-        return by_files[0]
+        return FAMILIES[by_files[0]]
     if named or by_files:
-        both = family_names([*([named] if named else []), *by_files])
+        both = quoted([*([named] if named else []), *by_files])
         raise CheckpointError(f"{name}: its name and files speak for {both}; say which with family=")
-    possible = [known for known in FAMILIES if fits[known.name] == FamilyMatch.POSSIBLE]
+    possible = [family for family, match in matches.items() if match == FamilyMatch.POSSIBLE]
     if possible:
         raise CheckpointError(
-            f"{name} is a plain language model that could be {family_names(possible)}, or no reward model "
+            f"{name} is a plain language model that could be {quoted(possible)}, or no reward model "
             "at all; say which with family="
         )
     what = ", ".join(checkpoint.architectures) or "no architecture"
     raise CheckpointError(
-        f"{name} ({what}) is of no known family; say which with family=: {family_names(FAMILIES)}"
+        f"{name} ({what}) is of no known family; say which with family=: {quoted(FAMILIES)}"
     )
 
 
-def _by_name(directory: Path, name: str) -> Family | None:
+def quoted(names: Iterable[str]) -> str:
+    """A list of families, for an error."""
+    return ", ".join(map(repr, names))
+
+
+def _by_name(directory: Path, name: str) -> str | None:
     """By ``owner/name`` (asked for, or of the hub's cache), else by a directory's name if it is unique."""
     cached = [
         part.split("--", 1)[1].replace("--", "/") for part in directory.parts if part.startswith("models--")
     ]
     full = {"/".join(Path(name).parts[-2:]).lower(), *(repository.lower() for repository in cached)}
     last = {Path(name).name.lower(), directory.name.lower()}
-    known = [(repository.lower(), family) for family in FAMILIES for repository in family.repositories]
-    exact = {family.name: family for repository, family in known if repository in full}
-    loose = {family.name: family for repository, family in known if repository.split("/")[1] in last}
-    for families in (exact, loose):
-        if len(families) == 1:
-            return next(iter(families.values()))
-    return None
-
-
-def family_names(families: Sequence[Family]) -> str:
-    """Their names, for an error."""
-    return ", ".join(repr(family.name) for family in families)
+    known = [(at.lower(), family) for family, one in FAMILIES.items() for at in one.repositories]
+    exact = {family for repository, family in known if repository in full}
+    loose = {family for repository, family in known if repository.split("/")[1] in last}
+    return next((families.pop() for families in (exact, loose) if len(families) == 1), None)

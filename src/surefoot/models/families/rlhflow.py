@@ -15,16 +15,16 @@ steps (that script). Never run on the real weights.
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 
 from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import Encoding
+from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import (
-    Family,
     FamilyMatch,
     PublishedModel,
-    Written,
     is_causal,
     marked,
     one_token,
@@ -34,21 +34,23 @@ from surefoot.records import Message
 
 PLACE = "<|reserved_special_token_0|>"
 
-CARD = CheckpointCard(
-    family="rlhflow",
-    kind="prm",
-    encoding=Encoding(template="{problem} ", chat=True),
-    aggregation="mean",
-    score_means="value",
-    label_source="completions of Mistral or DeepSeek solutions",
-    base="Llama-3.1-8B-Instruct",
-)
-
 
 class RLHFlow(PublishedModel):
     """See the module."""
 
-    def write(self, question: str, steps: list[str]) -> Written:
+    CARD = CheckpointCard(
+        family="rlhflow",
+        kind="prm",
+        encoding=Encoding(template="{problem} ", chat=True),
+        aggregation="mean",
+        score_means="value",
+        label_source="completions of Mistral or DeepSeek solutions",
+        base="Llama-3.1-8B-Instruct",
+    )
+    repositories = ("RLHFlow/Llama3.1-8B-PRM-Mistral-Data", "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data")
+    markers = (PLACE,)
+
+    def write(self, question: str, steps: list[str]) -> EncodedTrace:
         texts = [step.strip() for step in steps]
         texts[0] = f"{question} {texts[0]}"
         messages = [
@@ -62,27 +64,19 @@ class RLHFlow(PublishedModel):
         [plus] = self.tokenizer("+", add_special_tokens=False)["input_ids"]
         for place in places:
             ids[place] = plus
-        return Written(ids=ids, reads=[place - 1 for place in places])
+        return EncodedTrace(ids=tuple(ids), positions=tuple(place - 1 for place in places))
 
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         return logits_sc.softmax(dim=-1)[:, 0]
 
+    @classmethod
+    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
+        plain = is_causal(checkpoint, "llama")
+        return FamilyMatch.POSSIBLE if plain and checkpoint.token_id(PLACE) is not None else FamilyMatch.NO
 
-def _fit(checkpoint: Checkpoint) -> FamilyMatch:
-    plain = is_causal(checkpoint, "llama")
-    return FamilyMatch.POSSIBLE if plain and checkpoint.token_id(PLACE) is not None else FamilyMatch.NO
-
-
-def _load(checkpoint: Checkpoint) -> PublishedModel:
-    signs = [one_token(checkpoint, sign) for sign in "+-"]
-    one_token(checkpoint, PLACE)
-    head = checkpoint.answers(signs)
-    return RLHFlow(checkpoint.trunk(), checkpoint.tokenizer, CARD, head, markers=(PLACE,))
-
-
-FAMILY = Family(
-    name=CARD.family,
-    repositories=("RLHFlow/Llama3.1-8B-PRM-Mistral-Data", "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data"),
-    fit=_fit,
-    load=_load,
-)
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Self:
+        signs = [one_token(checkpoint, sign) for sign in "+-"]
+        one_token(checkpoint, PLACE)
+        head = checkpoint.answers(signs)
+        return cls(checkpoint.trunk(), checkpoint.tokenizer, head)

@@ -13,29 +13,35 @@ text was not seen.
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 
 from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import Encoding
+from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, FamilyMatch, PublishedModel, Written
-
-CARD = CheckpointCard(
-    family="skywork",
-    kind="prm",
-    encoding=Encoding(template="{problem}\n"),
-    aggregation="last",
-    score_means="value",
-    label_source="not published",
-    base="Qwen2.5-Math-Instruct",
-)
+from surefoot.models.families.published import FamilyMatch, PublishedModel
 
 
 class Skywork(PublishedModel):
     """See the module."""
 
-    def write(self, question: str, steps: list[str]) -> Written:
+    CARD = CheckpointCard(
+        family="skywork",
+        kind="prm",
+        encoding=Encoding(template="{problem}\n"),
+        aggregation="last",
+        score_means="value",
+        label_source="not published",
+        base="Qwen2.5-Math-Instruct",
+    )
+    repositories = (
+        "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B",
+        "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-7B",
+    )
+
+    def write(self, question: str, steps: list[str]) -> EncodedTrace:
         encode = self.tokenizer.encode
         line_end = encode("\n")[-1]
         ids = list(encode(f"{self.tokenizer.bos_token}{question}\n"))
@@ -43,33 +49,21 @@ class Skywork(PublishedModel):
         for step in steps:
             ids += [*(encode(step) if step else ()), line_end]
             reads.append(len(ids) - 1)
-        return Written(ids=ids, reads=reads)
+        return EncodedTrace(ids=tuple(ids), positions=tuple(reads))
 
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         return torch.sigmoid(logits_sc[:, 0])
 
+    @classmethod
+    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
+        named = "Qwen2ForPrmModel" in checkpoint.architectures
+        return FamilyMatch.YES if named or "v_head.summary.weight" in checkpoint.tensors else FamilyMatch.NO
 
-def _fit(checkpoint: Checkpoint) -> FamilyMatch:
-    named = "Qwen2ForPrmModel" in checkpoint.architectures
-    return FamilyMatch.YES if named or "v_head.summary.weight" in checkpoint.tensors else FamilyMatch.NO
-
-
-def _load(checkpoint: Checkpoint) -> PublishedModel:
-    if checkpoint.tokenizer.bos_token is None:
-        raise CheckpointError(
-            f"{checkpoint.directory}: the tokenizer names no bos_token, which begins the input"
-        )
-    head = checkpoint.linear("v_head.summary")
-    names = [f"v_head.summary.{name}" for name in head.state_dict()]
-    return Skywork(checkpoint.trunk(names), checkpoint.tokenizer, CARD, head)
-
-
-FAMILY = Family(
-    name=CARD.family,
-    repositories=(
-        "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B",
-        "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-7B",
-    ),
-    fit=_fit,
-    load=_load,
-)
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Self:
+        if checkpoint.tokenizer.bos_token is None:
+            raise CheckpointError(
+                f"{checkpoint.directory}: the tokenizer names no bos_token, which begins the input"
+            )
+        head = checkpoint.linear("v_head.summary")
+        return cls(checkpoint.trunk(), checkpoint.tokenizer, head)

@@ -12,35 +12,37 @@ the minimum is the package's default. Never run on the real weights.
 
 from __future__ import annotations
 
+from typing import ClassVar, Self
+
 import torch
 from torch import nn
 
-from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import Encoding
+from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Family, FamilyMatch, PublishedModel, Written
+from surefoot.models.families.published import FamilyMatch, PublishedModel
 
 SEPARATOR = "\n"
-
-CARD = CheckpointCard(
-    family="trl",
-    kind="prm",
-    encoding=Encoding(template="{problem}"),
-    aggregation="min",
-    score_means="correctness",
-    label_source="not recorded in the checkpoint",
-    base="not recorded in the checkpoint",
-)
 
 
 class TokenClassifier(PublishedModel):
     """See the module."""
 
+    CARD = CheckpointCard(
+        family="trl",
+        kind="prm",
+        encoding=Encoding(template="{problem}"),
+        aggregation="min",
+        score_means="correctness",
+        label_source="not recorded in the checkpoint",
+        base="not recorded in the checkpoint",
+    )
+    repositories: ClassVar[tuple[str, ...]] = ("trl-lib/Qwen2-0.5B-Reward-Math-Sheperd",)
+
     begins = True
     """Whether the tokenizer's beginning of text comes first."""
 
-    def write(self, question: str, steps: list[str]) -> Written:
+    def write(self, question: str, steps: list[str]) -> EncodedTrace:
         separator = self._pieces(SEPARATOR)
         first = self.tokenizer.bos_token_id if self.begins else None
         ids = [*(() if first is None else (first,)), *self._pieces(question)]
@@ -48,7 +50,7 @@ class TokenClassifier(PublishedModel):
         for step in steps:
             ids += [*self._pieces(step), *separator]
             reads.append(len(ids) - 1)
-        return Written(ids=ids, reads=reads)
+        return EncodedTrace(ids=tuple(ids), positions=tuple(reads))
 
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         return logits_sc.softmax(dim=-1)[:, 1]
@@ -56,31 +58,19 @@ class TokenClassifier(PublishedModel):
     def _pieces(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
+    @classmethod
+    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
+        named = any(name.endswith("ForTokenClassification") for name in checkpoint.architectures)
+        return FamilyMatch.YES if named and checkpoint.labels == 2 else FamilyMatch.NO
 
-def classifier_head(checkpoint: Checkpoint) -> tuple[nn.Module, list[str]]:
-    """The linear head with two classes, and the names of its tensors."""
-    prefix = "classifier" if "classifier.weight" in checkpoint.tensors else "score"
-    head = checkpoint.linear(prefix)
-    if head.out_features != 2:
-        raise CheckpointError(f"{checkpoint.directory}: {prefix} has {head.out_features} classes, not 2")
-    return head, [f"{prefix}.{name}" for name in head.state_dict()]
-
-
-def is_token_classifier(checkpoint: Checkpoint) -> bool:
-    """Whether the configuration names a token classifier with two classes."""
-    named = any(name.endswith("ForTokenClassification") for name in checkpoint.architectures)
-    return named and checkpoint.labels == 2
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Self:
+        head = classifier_head(checkpoint)
+        return cls(checkpoint.trunk(), checkpoint.tokenizer, head)
 
 
-def _fit(checkpoint: Checkpoint) -> FamilyMatch:
-    return FamilyMatch.YES if is_token_classifier(checkpoint) else FamilyMatch.NO
-
-
-def _load(checkpoint: Checkpoint) -> PublishedModel:
-    head, names = classifier_head(checkpoint)
-    return TokenClassifier(checkpoint.trunk(names), checkpoint.tokenizer, CARD, head)
-
-
-FAMILY = Family(
-    name=CARD.family, repositories=("trl-lib/Qwen2-0.5B-Reward-Math-Sheperd",), fit=_fit, load=_load
-)
+def classifier_head(checkpoint: Checkpoint) -> nn.Module:
+    """The linear head with two classes."""
+    return checkpoint.linear(
+        "classifier" if "classifier.weight" in checkpoint.tensors else "score", classes=2
+    )
