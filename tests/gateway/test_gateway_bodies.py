@@ -9,7 +9,7 @@ from gateway_server import LineScorer, ask, served
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.gateway.bodies import has_half_surrogate, json_depth
+from surefoot.gateway.access import has_half_surrogate, json_depth
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 TEXTS = st.text() | st.text('"\\\\[]{}u/', max_size=8)

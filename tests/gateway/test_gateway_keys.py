@@ -14,8 +14,8 @@ from gateway_server import ask, served
 from openai import OpenAI
 
 from surefoot.annotation import open_database
+from surefoot.gateway.access import KeyAuth, TokenBucket
 from surefoot.gateway.app import create_app
-from surefoot.gateway.auth import KeyAuth, TokenBucket
 from surefoot.gateway.errors import ApiError
 from surefoot.gateway.settings import ServerSettings, is_loopback
 

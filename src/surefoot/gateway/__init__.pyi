@@ -5,6 +5,8 @@ from .errors import ApiError as ApiError
 from .gateway import Gateway as Gateway
 from .monitor import Monitor as Monitor
 from .monitor import resume_monitor as resume_monitor
+from .plan import Strategy as Strategy
+from .plan import strategy_of as strategy_of
 from .records import GatewayCandidate as GatewayCandidate
 from .records import GatewayRecord as GatewayRecord
 from .records import KeyStore as KeyStore
@@ -14,5 +16,3 @@ from .settings import GatewaySettings as GatewaySettings
 from .settings import Limits as Limits
 from .settings import MonitorSettings as MonitorSettings
 from .settings import ServerSettings as ServerSettings
-from .strategies import Strategy as Strategy
-from .strategies import strategy_of as strategy_of

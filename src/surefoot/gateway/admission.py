@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from types import TracebackType
+from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
 from starlette.types import Receive
@@ -18,51 +17,36 @@ _SMOOTHING = 0.1
 
 
 class Admission:
-    """At most ``running`` requests run and ``waiting`` wait, in the order of arrival; more are refused."""
+    """At most ``max_running`` requests run and ``max_waiting`` wait, in the order of arrival; more are
+    refused."""
 
     def __init__(self, *, running: int, waiting: int) -> None:
         self.max_running, self.max_waiting = running, waiting
-        self._free = asyncio.Semaphore(running)
-        self._admitted = 0
-        self._running = 0
-        self._mean_s = 1.0
+        self.free = asyncio.Semaphore(running)
+        self.admitted = 0
+        """Requests that are worked on or wait."""
+        self.running = 0
+        """Requests that are worked on."""
+        self.mean_s = 1.0
+        """Mean duration of a request."""
         self.draining = False
         """Whether new requests are refused, because the server is stopping."""
 
     @property
-    def running(self) -> int:
-        """Requests that are worked on."""
-        return self._running
-
-    @property
     def waiting(self) -> int:
         """Requests that wait for a slot."""
-        return self._admitted - self._running
+        return self.admitted - self.running
 
     def reserve(self) -> Slot:
         """A slot to wait for. Raises :class:`ApiError` 429 if too many wait already, 503 while stopping."""
         if self.draining:
             raise ApiError(503, "the server is stopping", code="stopping", retry_after_s=5)
-        if self._admitted >= self.max_running + self.max_waiting:
-            wait_s = min(60.0, self._mean_s * (self.waiting + 1) / self.max_running)
-            message = f"{self._running} requests are running and {self.waiting} wait; try again later"
+        if self.admitted >= self.max_running + self.max_waiting:
+            wait_s = min(60.0, self.mean_s * (self.waiting + 1) / self.max_running)
+            message = f"{self.running} requests are running and {self.waiting} wait; try again later"
             raise ApiError(429, message, code="overloaded", retry_after_s=wait_s)
-        self._admitted += 1
+        self.admitted += 1
         return Slot(self)
-
-    async def start(self) -> float:
-        """Wait for a free slot; the time at which it was free."""
-        await self._free.acquire()
-        self._running += 1
-        return time.monotonic()
-
-    def release(self, started: float | None) -> None:
-        """Give up a reservation, and the slot if it was ``started``."""
-        self._admitted -= 1
-        if started is not None:
-            self._mean_s += _SMOOTHING * (time.monotonic() - started - self._mean_s)
-            self._running -= 1
-            self._free.release()
 
 
 class Slot:
@@ -75,21 +59,27 @@ class Slot:
 
     def close(self) -> None:
         """Release it; calling this again does nothing."""
-        if self._open:
-            self._open = False
-            self._admission.release(self._started)
+        if not self._open:
+            return
+        self._open = False
+        admission = self._admission
+        admission.admitted -= 1
+        if self._started is not None:
+            admission.mean_s += _SMOOTHING * (time.monotonic() - self._started - admission.mean_s)
+            admission.running -= 1
+            admission.free.release()
 
     async def __aenter__(self) -> Self:
         try:
-            self._started = await self._admission.start()
+            await self._admission.free.acquire()
         except BaseException:
             self.close()
             raise
+        self._admission.running += 1
+        self._started = time.monotonic()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
 
@@ -124,25 +114,6 @@ class Jobs:
             message = "the server is stopping, and this was not done in time"
             raise ApiError(503, message, code="stopping", retry_after_s=5)
         return task.result()
-
-
-async def run_while_connected(
-    receive: Receive, jobs: Jobs, work: Coroutine[Any, Any, T], on_disconnect: Callable[[], None]
-) -> T:
-    """The result of ``work``, which is cancelled if the client disconnects first.
-
-    Raises :class:`ClientDisconnectedError`, or what ``work`` raises.
-    """
-    task = jobs.start(work)
-    disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
-    try:
-        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return jobs.result(task)
-        on_disconnect()
-        raise ClientDisconnectedError
-    finally:
-        await cancel(task, disconnect)
 
 
 async def wait_for_disconnect(receive: Receive) -> None:

@@ -17,17 +17,16 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot import __version__
+from surefoot.gateway.access import KeyAuth, guarded_route
 from surefoot.gateway.admission import ClientDisconnectedError
-from surefoot.gateway.auth import KeyAuth, guarded_route
 from surefoot.gateway.chat import chat_routes
 from surefoot.gateway.errors import ApiError, declared, install_error_handlers, response_of
 from surefoot.gateway.gateway import CLIENT_DISCONNECTED, Gateway
 from surefoot.gateway.pooling import pooling_routes
 from surefoot.gateway.records import KeyStore
-from surefoot.gateway.responses import ResponseModel
+from surefoot.gateway.schemas import ResponseModel
 from surefoot.gateway.score import score_routes
 from surefoot.gateway.settings import ServerSettings
-from surefoot.gateway.verify import verify_routes
 
 
 def create_app(
@@ -74,7 +73,7 @@ def create_app(
     admin = guarded_route("admin", settings=settings, auth=auth)
     probe = guarded_route("client", settings=settings, auth=auth, public=settings.open_health)
     if gateway is not None:
-        for routes in (chat_routes, score_routes, verify_routes, pooling_routes, model_routes):
+        for routes in (chat_routes, score_routes, pooling_routes, model_routes):
             app.include_router(routes(gateway, client))
         app.include_router(health_routes(gateway, probe))
         app.include_router(admin_routes(gateway, admin))

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from starlette.types import Receive, Scope, Send
 
-from surefoot.gateway.admission import Slot
-from surefoot.gateway.errors import declared
+from surefoot.gateway.admission import Jobs, cancel, wait_for_disconnect
+from surefoot.gateway.errors import ApiError, declared
 from surefoot.gateway.gateway import Gateway
-from surefoot.gateway.plan import Generation, Plan
+from surefoot.gateway.plan import Plan
 from surefoot.gateway.request_log import LogEntry, new_id
-from surefoot.gateway.requests import ChatRequest, CompletionRequest, GenerationRequest, StrategyOptions
-from surefoot.gateway.responses import (
+from surefoot.gateway.responses import ChatWriter, Emit, ResponseWriter, TextWriter
+from surefoot.gateway.schemas import (
+    ChatRequest,
     ChatResponse,
+    CompletionRequest,
     CompletionResponse,
-    TokenUsage,
-    chat_choice,
-    extension,
-    text_choice,
+    GenerationRequest,
 )
-from surefoot.gateway.settings import Candidates, GatewaySettings
-from surefoot.gateway.streaming import ChatChunks, Chunks, Emit, EventStream, TextChunks
 
-_ERRORS = declared(400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
+_LOG = logging.getLogger("surefoot.gateway")
 _STREAM = {
     "description": "The answer; with `stream`, server-sent events.",
     "content": {"text/event-stream": {}},
@@ -37,111 +36,54 @@ _STREAM = {
 def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     """The generating interfaces."""
     router = APIRouter(route_class=route_class, tags=["generate"])
-    responses: dict[int | str, dict[str, Any]] = {200: _STREAM, **_ERRORS}
+    errors = declared(400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
+    responses: dict[int | str, dict[str, Any]] = {200: _STREAM, **errors}
 
     @router.post("/v1/chat/completions", response_model=ChatResponse, responses=responses)
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         """Answer a conversation, by the strategy that the model's name or `surefoot.strategy` says."""
-        exchange = _Exchange.of(gateway, request, body, "chatcmpl", gateway.planner.chat(body))
-        return await _respond(gateway, exchange)
+        return await _respond(gateway, request, body, gateway.planner.chat(body), ChatWriter)
 
     @router.post("/v1/completions", response_model=CompletionResponse, responses=responses)
     async def completions(request: Request, body: CompletionRequest) -> Response:
         """Continue a prompt, by the strategy that the model's name or `surefoot.strategy` says."""
-        exchange = _Exchange.of(gateway, request, body, "cmpl", gateway.planner.completion(body))
-        return await _respond(gateway, exchange)
+        return await _respond(gateway, request, body, gateway.planner.completion(body), TextWriter)
 
     return router
 
 
-async def _respond(gateway: Gateway, exchange: _Exchange) -> Response:
-    if exchange.body.stream:
-        slot = gateway.admission.reserve()
-        return EventStream(
-            _streamed(gateway, exchange, slot),
-            jobs=gateway.jobs,
-            keep_alive_s=gateway.limits.keep_alive_s,
-            on_disconnect=gateway.metrics.disconnects.inc,
-            on_end=slot.close,
-        )
-    generation = await gateway.serve(
-        exchange.request, lambda slot: gateway.generate(slot, exchange.entry, exchange.plan)
+async def _respond(
+    gateway: Gateway, request: Request, body: GenerationRequest, plan: Plan, form: type[ResponseWriter]
+) -> Response:
+    entry = LogEntry(
+        id=new_id(form.id_prefix),
+        endpoint=request.url.path,
+        model=body.model,
+        strategy=plan.strategy.name,
+        problem=plan.problem,
+        key=request.state.key,
+        policy=gateway.policy.name,
+        scorer=gateway.planner.scorer if plan.strategy.needs_scorer else None,
+        parameters=_parameters(body, plan),
     )
-    return Response(exchange.response(generation).model_dump_json(), media_type="application/json")
+    writer = form(body, entry, gateway.settings)
+    if not body.stream:
+        generation = await gateway.serve(request, lambda slot: gateway.generate(slot, entry, plan))
+        return Response(writer.response(generation).model_dump_json(), media_type="application/json")
+    slot = gateway.admission.reserve()
 
+    async def write(emit: Emit) -> None:
+        writer.emit = emit
+        writer.begin(plan.n)
+        writer.end(await gateway.generate(slot, entry, plan, writer))
 
-def _streamed(
-    gateway: Gateway, exchange: _Exchange, slot: Slot
-) -> Callable[[Emit], Coroutine[Any, Any, None]]:
-    async def work(emit: Emit) -> None:
-        chunks = exchange.chunks(emit)
-        chunks.begin(exchange.plan.n)
-        chunks.end(await gateway.generate(slot, exchange.entry, exchange.plan, chunks))
-
-    return work
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Exchange:
-    """A request with its plan and its entry in the log, and the form of its answer."""
-
-    request: Request
-    body: GenerationRequest
-    plan: Plan
-    entry: LogEntry
-    settings: GatewaySettings
-
-    @classmethod
-    def of(
-        cls, gateway: Gateway, request: Request, body: GenerationRequest, prefix: str, plan: Plan
-    ) -> _Exchange:
-        entry = LogEntry(
-            id=new_id(prefix),
-            endpoint=request.url.path,
-            model=body.model,
-            strategy=plan.strategy.name,
-            problem=plan.problem,
-            key=request.state.key,
-            policy=gateway.policy.name,
-            scorer=gateway.planner.scorer if plan.strategy.needs_scorer else None,
-            parameters=_parameters(body, plan),
-        )
-        return cls(request=request, body=body, plan=plan, entry=entry, settings=gateway.settings)
-
-    @property
-    def candidates(self) -> Candidates:
-        return (self.body.surefoot or StrategyOptions()).candidates or self.settings.candidates
-
-    @property
-    def created(self) -> int:
-        return int(self.entry.created.timestamp())
-
-    def response(self, generation: Generation) -> BaseModel:
-        fields: dict[str, Any] = {
-            "id": self.entry.id,
-            "created": self.created,
-            "model": self.body.model,
-            "usage": TokenUsage.of(generation.usage),
-            "surefoot": extension(generation, self.candidates),
-        }
-        numbered = list(enumerate(generation.choices))
-        if isinstance(self.body, ChatRequest):
-            as_text = self.settings.refusal_as_text
-            choices = [chat_choice(*pair, refusal_as_text=as_text) for pair in numbered]
-            return ChatResponse(choices=choices, **fields)
-        return CompletionResponse(choices=[text_choice(*pair) for pair in numbered], **fields)
-
-    def chunks(self, emit: Emit) -> Chunks:
-        form = ChatChunks if isinstance(self.body, ChatRequest) else TextChunks
-        return form(
-            emit,
-            id=self.entry.id,
-            created=self.created,
-            model=self.body.model,
-            candidates=self.candidates,
-            usage=bool(self.body.stream_options and self.body.stream_options.include_usage),
-            refusal_as_text=self.settings.refusal_as_text,
-        )
+    return EventStream(
+        write,
+        jobs=gateway.jobs,
+        keep_alive_s=gateway.limits.keep_alive_s,
+        on_disconnect=gateway.metrics.disconnects.inc,
+        on_end=slot.close,
+    )
 
 
 def _parameters(body: GenerationRequest, plan: Plan) -> dict[str, Any]:
@@ -151,3 +93,74 @@ def _parameters(body: GenerationRequest, plan: Plan) -> dict[str, Any]:
     parameters = body.model_dump(mode="json", exclude_none=True, exclude=excluded)
     tools = getattr(body, "tools", None)
     return {**parameters, "seed": plan.seed, **({"tools": len(tools)} if tools else {})}
+
+
+class EventStream(Response):
+    """Server-sent events that ``work`` emits, each a line ``data: …``; then ``data: [DONE]``.
+
+    After ``keep_alive_s`` seconds of silence a comment is sent. An error of ``work`` is an event in the
+    OpenAI form, and ends the stream. If the client disconnects, ``work`` is cancelled and ``on_disconnect``
+    called; ``on_end`` is called at the end in any case.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Emit], Coroutine[Any, Any, None]],
+        *,
+        jobs: Jobs,
+        keep_alive_s: float,
+        on_disconnect: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(media_type="text/event-stream", headers=headers)
+        del self.headers["content-length"]
+        self._work, self._jobs, self._keep_alive_s = work, jobs, keep_alive_s
+        self._on_disconnect, self._on_end = on_disconnect, on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send the stream."""
+        try:
+            await self._stream(receive, send)
+        finally:
+            self._on_end()
+
+    async def _stream(self, receive: Receive, send: Send) -> None:
+        events: asyncio.Queue[str | None] = asyncio.Queue()
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        task = self._jobs.start(self._work(events.put_nowait))
+        disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
+        for ending in (task, disconnect):
+            ending.add_done_callback(lambda _: events.put_nowait(None))
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(self._keep_alive_s):
+                        data = await events.get()
+                except TimeoutError:
+                    await _send_text(send, ": keep-alive\n\n")
+                    continue
+                if data is None:
+                    break
+                await _send_text(send, f"data: {data}\n\n")
+            if task.done():
+                await _send_text(send, f"data: {self._last_event(task)}\n\n")
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            else:
+                self._on_disconnect()
+        finally:
+            await cancel(task, disconnect)
+
+    def _last_event(self, task: asyncio.Task[None]) -> str:
+        try:
+            self._jobs.result(task)
+        except ApiError as error:
+            return json.dumps(error.body)
+        except Exception as error:
+            _LOG.exception("a stream failed")
+            return json.dumps(ApiError(500, f"unforeseen error: {type(error).__name__}").body)
+        return "[DONE]"
+
+
+async def _send_text(send: Send, text: str) -> None:
+    await send({"type": "http.response.body", "body": text.encode("utf-8"), "more_body": True})

@@ -14,18 +14,23 @@ from starlette.requests import Request
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.batching import Batcher
-from surefoot.gateway.admission import Admission, Jobs, Slot, run_while_connected
+from surefoot.gateway.admission import (
+    Admission,
+    ClientDisconnectedError,
+    Jobs,
+    Slot,
+    cancel,
+    wait_for_disconnect,
+)
 from surefoot.gateway.errors import ApiError
 from surefoot.gateway.generation import Generator
-from surefoot.gateway.metrics import Metrics
-from surefoot.gateway.monitor import Monitor, Observations
-from surefoot.gateway.plan import DEFAULT, GeneratedChoice, Generation, Plan, Planner, UsageMeter
+from surefoot.gateway.monitor import Metrics, Monitor, Observations
+from surefoot.gateway.plan import DEFAULT, PLAIN, GeneratedChoice, Generation, Plan, Planner, UsageMeter
 from surefoot.gateway.records import GatewayRecord, RecordStore
 from surefoot.gateway.request_log import LogEntry, Recorder
-from surefoot.gateway.requests import StrategyOptions
+from surefoot.gateway.responses import ResponseWriter
+from surefoot.gateway.schemas import StrategyOptions
 from surefoot.gateway.settings import GatewaySettings, Limits
-from surefoot.gateway.strategies import PLAIN
-from surefoot.gateway.streaming import Chunks
 from surefoot.gateway.upstream import StaysConnected, TakesExtraBody, UpstreamPolicy, UpstreamScorer
 from surefoot.protocols import Policy, ProblemTrace, StepScorer
 from surefoot.records import StepScores, Usage
@@ -102,14 +107,20 @@ class Gateway:
     async def serve(self, request: Request, work: Callable[[Slot], Coroutine[Any, Any, T]]) -> T:
         """What ``work`` returns; it is cancelled if the client disconnects or the server stops.
 
-        Raises :class:`ApiError`: 429 if there are too many requests, 503 while stopping.
+        Raises :class:`ApiError`: 429 if there are too many requests, 503 while stopping; and
+        :class:`ClientDisconnectedError`.
         """
         slot = self.admission.reserve()
+        task = self.jobs.start(work(slot))
+        disconnect = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:
-            return await run_while_connected(
-                request.receive, self.jobs, work(slot), self.metrics.disconnects.inc
-            )
+            await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return self.jobs.result(task)
+            self.metrics.disconnects.inc()
+            raise ClientDisconnectedError
         finally:
+            await cancel(task, disconnect)
             slot.close()
 
     async def run_in_slot(self, slot: Slot, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -122,12 +133,12 @@ class Gateway:
             raise ApiError(504, message, code="timeout") from error
 
     async def generate(
-        self, slot: Slot, entry: LogEntry, plan: Plan, chunks: Chunks | None = None
+        self, slot: Slot, entry: LogEntry, plan: Plan, writer: ResponseWriter | None = None
     ) -> Generation:
         """Answers of a plan, once their record is kept. Raises :class:`ApiError`."""
 
         async def generate_and_record() -> Generation:
-            generation = await self.generator.generate(plan, chunks.on_text if chunks else None)
+            generation = await self.generator.generate(plan, writer.on_text if writer else None)
             observations = Observations()
             for choice in generation.choices:
                 observe(observations, plan, choice)
@@ -138,7 +149,7 @@ class Gateway:
             self.monitor.add(observations)
             return generation
 
-        with self.failures_recorded(entry, plan.meter, chunks.sent if chunks else {}):
+        with self.failures_recorded(entry, plan.meter, writer.sent if writer else {}):
             return await self.run_in_slot(slot, generate_and_record)
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:

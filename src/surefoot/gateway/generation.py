@@ -13,8 +13,7 @@ from surefoot.answers import Grader
 from surefoot.batching import Batcher
 from surefoot.errors import PolicyError, ScoreError
 from surefoot.gateway.errors import ApiError
-from surefoot.gateway.plan import GeneratedChoice, Generation, OnText, Plan
-from surefoot.gateway.strategies import StreamMode
+from surefoot.gateway.plan import GeneratedChoice, Generation, OnText, Plan, StreamMode
 from surefoot.gateway.upstream import MAX_CHARACTERS, TakesExtraBody, UpstreamPolicy
 from surefoot.protocols import STOP_UNKNOWN, Completion, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Message, StepScores, Trace, Usage, content_id

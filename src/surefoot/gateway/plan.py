@@ -1,29 +1,109 @@
-"""From a request to a plan: strategy, prompt and numbers, held to the limits."""
+"""From a request to a plan: strategy (by its name), prompt and numbers, held to the limits."""
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from surefoot.gateway.errors import ApiError
-from surefoot.gateway.requests import (
+from pydantic import ValidationError
+
+from surefoot.gateway.errors import ApiError, invalid
+from surefoot.gateway.schemas import (
     ChatMessage,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
+    SamplingRequest,
     StrategyOptions,
 )
 from surefoot.gateway.settings import GatewaySettings, Limits
-from surefoot.gateway.strategies import PLAIN, Strategy, strategy_of, unknown_strategy
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Message, Problem, ToolCall, Usage
 from surefoot.scores import Aggregator
-from surefoot.search.method import SearchResult
+from surefoot.search.beam import BeamSearch
+from surefoot.search.best_of_n_search import BestOfNSearch
+from surefoot.search.dvts import DVTS
+from surefoot.search.mcts import MCTS
+from surefoot.search.method import Search, SearchMethod, SearchResult
+from surefoot.search.particle import ParticleFilter
+from surefoot.search.rebase import Rebase
+from surefoot.search.resample import StepResampling
 from surefoot.search.saved_tree import SavedTree
 from surefoot.search.space import Steps
+
+StreamMode = Literal["end", "chain", "common"]
+"""When a stream sends text. end: when everything is done; chain: there is one solution, and the prefix of a
+request for its next step has been accepted; common: what all solutions still possible begin with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """A way from a prompt to an answer."""
+
+    name: str
+    search: Search | None
+    """``None`` = what the policy writes is the answer."""
+    draws: int
+    """Solutions, or next steps of a round, that are drawn at once."""
+    needs_scorer: bool
+    stream_mode: StreamMode = "end"
+
+    @property
+    def family(self) -> str:
+        """The name without its numbers: a metric's label, so there must be few, whatever clients send."""
+        return _NUMBERS.sub("", self.name)
+
+    @property
+    def threshold(self) -> float | None:
+        """Lowest score of an accepted step, for a strategy that accepts steps."""
+        return self.search.threshold if isinstance(self.search, StepResampling) else None
+
+
+PLAIN = Strategy(name="plain", search=None, draws=1, needs_scorer=False)
+_NUMBERS = re.compile("-[0-9]+(?:x[0-9]+)?$")
+# one spelling per strategy: names are recorded, and another spelling would count as another strategy
+_NAME = re.compile("([a-z-]+?)-(?:(0|[1-9][0-9]{0,3})|(0|[1-9][0-9]{0,2})x(0|[1-9][0-9]{0,2}))")
+_SAMPLED: dict[str, Callable[[str, int], SearchMethod]] = {
+    "best-of": lambda name, n: BestOfNSearch(n=n, rule="best_of_n", name=name),
+    "majority": lambda name, n: BestOfNSearch(n=n, rule="majority", name=name),
+    "weighted-vote": lambda name, n: BestOfNSearch(n=n, rule="weighted_vote", name=name),
+    "rebase": lambda name, n: Rebase(n=n, name=name),
+    "particle": lambda name, n: ParticleFilter(n=n, name=name),
+    "mcts": lambda name, n: MCTS(paths=n, name=name),
+}
+_BEAMS: dict[str, Callable[[str, int, int], SearchMethod]] = {
+    "beam": lambda name, width, expand: BeamSearch(width=width, expand=expand, name=name),
+    "dvts": lambda name, trees, expand: DVTS(n=trees * expand, expand=expand, name=name),
+}
+
+
+def strategy_of(name: str, *, threshold: float, retries: int) -> Strategy | None:
+    """A strategy from its name, such as ``best-of-16``, ``beam-4x4`` (width x expand) or ``dvts-4x4`` (trees
+    x expand); ``None`` = not the name of a strategy. Raises :class:`ApiError` for impossible numbers.
+    """
+    if name == PLAIN.name:
+        return PLAIN
+    if name == "accept-reject":
+        accept = StepResampling(n=1, threshold=threshold, retries=retries, rule="first", name=name)
+        return Strategy(name=name, search=accept, draws=1, needs_scorer=True, stream_mode="chain")
+    if not (match := _NAME.fullmatch(name)):
+        return None
+    kind, n, width, expand = match.groups()
+    try:
+        if n and kind in _SAMPLED:
+            search = _SAMPLED[kind](name, int(n))
+            return Strategy(name=name, search=search, draws=int(n), needs_scorer=kind != "majority")
+        if width and kind in _BEAMS:
+            search, draws = _BEAMS[kind](name, int(width), int(expand)), int(width) * int(expand)
+            return Strategy(name=name, search=search, draws=draws, needs_scorer=True, stream_mode="common")
+    except ValidationError as error:
+        problem = invalid(error.errors()).message
+        raise ApiError(400, f"strategy {name!r}: {problem}", param="strategy") from error
+    return None
 
 
 @dataclass(kw_only=True)
@@ -98,7 +178,7 @@ class Generation:
 
 
 OnText = Callable[[int, str], None]
-"""ResponseModel what the text of a choice, by its number, is certain to begin with."""
+"""Called with the number of a choice, and what its text is certain to begin with."""
 
 
 DEFAULT = "surefoot"
@@ -118,7 +198,7 @@ class FixedPrompt(PromptFormat):
 
 @dataclass(frozen=True, kw_only=True)
 class Planner:
-    """Makes plans. ``aggregation`` applies where neither request nor settings name one."""
+    """Makes plans. ``aggregation`` applies where a request names none."""
 
     policy: str
     takes_tools: bool
@@ -142,23 +222,16 @@ class Planner:
             raise ApiError(400, "prompt: is empty", param="prompt")
         return self._plan(request, request.prompt, request.prompt)
 
-    def steps(self, prompt: str | tuple[Message, ...], sampling: Sampling, options: StrategyOptions) -> Steps:
-        """How solutions are written."""
-        settings = self.settings
-        return Steps(
-            separator=options.separator or settings.separator,
-            step_tokens=options.step_tokens or settings.step_tokens,
-            max_steps=options.max_steps or settings.max_steps,
-            sampling=sampling,
-            prompt=FixedPrompt(prompt=prompt),
-        )
-
     def strategy(self, model: str, options: StrategyOptions) -> Strategy:
         """The strategy that a request asks for. Raises :class:`ApiError`."""
         name = options.strategy or self._strategy_name(model)
         strategy = self._find(name, options)
         if strategy is None:
-            raise unknown_strategy(name)
+            message = (
+                f"there is no strategy {name[:100]!r}; choose from best-of-N, majority-N, weighted-vote-N, "
+                "beam-WxE, dvts-TxE, rebase-N, particle-N, mcts-N, accept-reject, plain"
+            )
+            raise ApiError(400, message, param="strategy")
         if strategy.needs_scorer and self.scorer is None:
             message = f"strategy {name!r} needs a reward model, and this server has none"
             raise ApiError(400, message, param="strategy", code="no_scorer")
@@ -236,32 +309,64 @@ class Planner:
         return problem, self.prompt_of(messages, problem)
 
     def _plan(self, request: GenerationRequest, problem: str, prompt: str | tuple[Message, ...]) -> Plan:
-        options, settings = request.surefoot or StrategyOptions(), self.settings
+        options, settings = request.options, self.settings
         strategy = self.strategy(request.model, options)
         if options.abstain_below is not None and strategy is PLAIN:
             message = "abstain_below: the plain strategy computes no scores; choose another"
             raise ApiError(400, message, param="abstain_below", code="unsupported")
-        n = request.n or 1
-        self.require_few(n, strategy)
+        return self.plan(
+            request,
+            options,
+            strategy,
+            problem=Problem(text=options.problem or problem),
+            prompt=prompt,
+            n=request.n or 1,
+            stop=request.stops,
+            abstain_below=settings.abstain_below if options.abstain_below is None else options.abstain_below,
+        )
+
+    def plan(
+        self,
+        request: SamplingRequest,
+        options: StrategyOptions,
+        strategy: Strategy,
+        *,
+        problem: Problem,
+        prompt: str | tuple[Message, ...],
+        n: int = 1,
+        **more: Any,
+    ) -> Plan:
+        """The plan for ``problem``, which ``prompt`` puts to the policy; ``more`` are other fields of it.
+
+        Raises :class:`ApiError` for numbers beyond the limits.
+        """
+        settings = self.settings
+        self._require_few(n, strategy)
         max_tokens = self.max_tokens(request.max_tokens, "max_tokens")
         sampling = Sampling(
             temperature=settings.temperature if request.temperature is None else request.temperature,
             top_p=settings.top_p if request.top_p is None else request.top_p,
             max_tokens=max_tokens,
         )
+        steps = Steps(
+            separator=options.separator or settings.separator,
+            step_tokens=options.step_tokens or settings.step_tokens,
+            max_steps=options.max_steps or settings.max_steps,
+            sampling=sampling,
+            prompt=FixedPrompt(prompt=prompt),
+        )
         return Plan(
-            problem=Problem(text=options.problem or problem),
+            problem=problem,
             strategy=strategy,
-            steps=self.steps(prompt, sampling, options),
+            steps=steps,
             max_tokens=max_tokens,
             n=n,
             seed=secrets.randbelow(2**31) if request.seed is None else request.seed,
-            stop=request.stops,
-            aggregation=options.aggregation or settings.aggregation or self.aggregation,
-            abstain_below=settings.abstain_below if options.abstain_below is None else options.abstain_below,
+            aggregation=options.aggregation or self.aggregation,
+            **more,
         )
 
-    def require_few(self, n: int, strategy: Strategy) -> None:
+    def _require_few(self, n: int, strategy: Strategy) -> None:
         """Raises :class:`ApiError` for more choices or candidates than the limits allow."""
         if n > self.limits.max_n:
             raise ApiError(400, f"n: is {n}, at most {self.limits.max_n} here", param="n")

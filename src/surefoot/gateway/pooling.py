@@ -5,81 +5,64 @@ A row holds the chances of "bad" and "good", as a classifier of two classes has 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
-
-from surefoot.gateway.errors import ApiError
-from surefoot.gateway.gateway import Gateway
-from surefoot.gateway.requests import ChatMessage, RequestModel
-from surefoot.gateway.responses import ResponseModel
-from surefoot.gateway.score import SCORING_ERRORS, require_scorer, segmented_solution
-from surefoot.gateway.upstream import UpstreamScorer
-
-if TYPE_CHECKING:
-    from surefoot.models.scorer import Scorer
 import asyncio
+import sys
 import time
-import uuid
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from pydantic import Field, model_validator
 
+from surefoot.gateway.errors import ApiError
+from surefoot.gateway.gateway import Gateway
+from surefoot.gateway.request_log import new_id
+from surefoot.gateway.schemas import ChatMessage, RequestModel, ResponseModel
+from surefoot.gateway.score import SCORING_ERRORS, require_scorer, segmented_solution
+from surefoot.gateway.upstream import UpstreamScorer
 from surefoot.records import Problem, Usage
+
+if TYPE_CHECKING:
+    from surefoot.models.scorer import Scorer
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenScores:
-    """Scores of one prompt."""
-
-    scores: list[float]
-    """In [0, 1], in the order of the positions asked for."""
-    tokens: int
-    """Tokens of the prompt."""
-    read: int
-    """Of these, tokens that went through the trunk; what prompts share is read once."""
-
-
 class TokenScorer:
     """Computes scores at tokens with a classifier of steps. Made by :func:`token_scorer`."""
 
-    def __init__(self, shared: UpstreamScorer, scorer: Scorer) -> None:
-        self._shared, self._scorer = shared, scorer
+    upstream: UpstreamScorer
+    scorer: Scorer
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a text, as it stands."""
-        ids: list[int] = self._scorer.model.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids: list[int] = self.scorer.model.tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def score(self, prompts: Sequence[Sequence[int]], *, last: bool) -> list[TokenScores]:
-        """Scores at the last token of each prompt, or at all. Runs the model; call it from a thread."""
+    def score(self, prompts: Sequence[Sequence[int]], *, last: bool) -> tuple[list[list[float]], int]:
+        """Scores in [0, 1] at the last token of each prompt, or at all; and how many tokens went through the
+        trunk, where what prompts share is read once. Runs the model; call it from a thread."""
         import torch
 
         from surefoot.models.engine.packing import read_states
 
-        model = self._scorer.model
+        model = self.scorer.model
         sequences = [tuple(ids) for ids in prompts]
         positions = [(len(ids) - 1,) if last else tuple(range(len(ids))) for ids in sequences]
-        found: dict[int, list[float]] = {}
-        read: dict[int, int] = dict.fromkeys(range(len(prompts)), 0)
-        with self._shared.lock, torch.no_grad():
-            budget = self._scorer.batch_tokens
+        scores: dict[int, list[float]] = {}
+        read: dict[int, int] = {}
+        with self.upstream.lock, torch.no_grad():
+            budget = self.scorer.batch_tokens
             for reading in read_states(model.trunk, sequences, positions, batch_tokens=budget):
                 read |= reading.new
                 for number, states in reading.states.items():
-                    found[number] = model.read(states).double().tolist()
-        return [
-            TokenScores(scores=found[number], tokens=len(ids), read=read[number])
-            for number, ids in enumerate(sequences)
-        ]
+                    scores[number] = model.read(states).double().tolist()
+        return [scores[number] for number in range(len(prompts))], sum(read.values())
 
     def require_readable(self, prompts: Sequence[Sequence[int]]) -> None:
         """Raises :class:`ApiError` for an id that is no token, or a prompt beyond the model's context."""
-        model = self._scorer.model
+        model = self.scorer.model
         size = model.trunk.get_input_embeddings().num_embeddings
         longest = model.card.encoding.max_length
         for number, ids in enumerate(prompts):
@@ -90,15 +73,13 @@ class TokenScorer:
                 raise ApiError(400, message, param="input", code="context_length_exceeded")
 
 
-def token_scorer(shared: UpstreamScorer | None) -> TokenScorer | None:
+def token_scorer(upstream: UpstreamScorer | None) -> TokenScorer | None:
     """A scorer at tokens; ``None`` where the reward model is no classifier that reads them."""
-    if shared is None:
-        return None
     # if no code has imported its module, there is no such scorer, and torch need not be imported to find out
     module = sys.modules.get("surefoot.models.scorer")
-    if module is None or type(shared.scorer) is not module.Scorer:
+    if upstream is None or module is None or type(upstream.scorer) is not module.Scorer:
         return None
-    return TokenScorer(shared, cast("Scorer", shared.scorer))
+    return TokenScorer(upstream=upstream, scorer=cast("Scorer", upstream.scorer))
 
 
 LABELS = ("bad", "good")
@@ -162,26 +143,24 @@ class PoolingUsage(ResponseModel):
     completion_tokens: int = 0
 
 
-class PoolingResponse(ResponseModel):
+class _ListResponse(ResponseModel):
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    usage: PoolingUsage
+
+
+class PoolingResponse(_ListResponse):
     """Answer of ``/pooling``."""
 
-    id: str
-    object: Literal["list"] = "list"
-    created: int
-    model: str
     data: list[PoolingRow]
-    usage: PoolingUsage
 
 
-class ClassifyResponse(ResponseModel):
+class ClassifyResponse(_ListResponse):
     """Answer of ``/classify``."""
 
-    id: str
-    object: Literal["list"] = "list"
-    created: int
-    model: str
     data: list[ClassifyRow]
-    usage: PoolingUsage
 
 
 def pooling_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
@@ -198,25 +177,30 @@ def pooling_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
             work = _prompts(gateway, tokens, body, reading, last=last)
         return await gateway.serve(request, lambda slot: gateway.run_in_slot(slot, work))
 
+    def head(prefix: str, rows: _Rows) -> dict[str, Any]:
+        usage = PoolingUsage(prompt_tokens=rows.tokens, total_tokens=rows.tokens)
+        model = gateway.planner.scorer or ""
+        return {"id": new_id(prefix), "created": int(time.time()), "model": model, "usage": usage}
+
     @router.post("/pooling", response_model=PoolingResponse, responses=SCORING_ERRORS)
     async def pooling(request: Request, body: PoolingRequest) -> PoolingResponse:
         """Rows of each token of prompts, or of each step of a conversation."""
-        found = await rows(request, body, last=False)
+        scored = await rows(request, body, last=False)
         data = [
-            PoolingRow(index=number, data=[_row(score) for score in scores])
-            for number, scores in enumerate(found.scores)
+            PoolingRow(index=number, data=[[1 - score, score] for score in scores])
+            for number, scores in enumerate(scored.scores)
         ]
-        return PoolingResponse(**_head("pool", gateway), data=data, usage=found.usage)
+        return PoolingResponse(**head("pool", scored), data=data)
 
     @router.post("/classify", response_model=ClassifyResponse, responses=SCORING_ERRORS)
     async def classify(request: Request, body: ClassifyRequest) -> ClassifyResponse:
         """Classes at the last token of prompts, or at the last step of a conversation."""
-        found = await rows(request, body, last=True)
+        scored = await rows(request, body, last=True)
         data = [
-            ClassifyRow(index=number, label=LABELS[scores[-1] >= 0.5], probs=_row(scores[-1]))
-            for number, scores in enumerate(found.scores)
+            ClassifyRow(index=number, label=LABELS[scores[-1] >= 0.5], probs=[1 - scores[-1], scores[-1]])
+            for number, scores in enumerate(scored.scores)
         ]
-        return ClassifyResponse(**_head("classify", gateway), data=data, usage=found.usage)
+        return ClassifyResponse(**head("classify", scored), data=data)
 
     return router
 
@@ -224,7 +208,8 @@ def pooling_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
     scores: list[list[float]]
-    usage: PoolingUsage
+    tokens: int
+    """Of all prompts."""
 
 
 Work = Callable[[], Coroutine[Any, Any, _Rows]]
@@ -243,8 +228,7 @@ def _conversation(gateway: Gateway, messages: Sequence[ChatMessage]) -> Work:
         if len(known) < len(record.scores):
             message = f"steps have no score, which this form cannot express: {record.unscored_reason}"
             raise ApiError(400, message, code="unscored")
-        tokens = record.usage.verifier_tokens
-        return _Rows(scores=[known], usage=PoolingUsage(prompt_tokens=tokens, total_tokens=tokens))
+        return _Rows(scores=[known], tokens=record.usage.verifier_tokens)
 
     return work
 
@@ -256,43 +240,22 @@ def _prompts(
     if scorer is None:
         message = "this reward model takes no tokens; send 'messages', or use /v1/score"
         raise ApiError(400, message, param="input", code="unsupported")
-    prompts = [
-        scorer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in _listed(body.input or [])
-    ]
+    listed: Sequence[Any] = body.input or []
+    if isinstance(listed, str) or (listed and isinstance(listed[0], int)):  # one prompt
+        listed = [listed]
+    prompts = [scorer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in listed]
     if len(prompts) > gateway.limits.max_items * _PROMPTS_AN_ITEM:
         raise ApiError(400, f"input: {len(prompts)} prompts are too many", param="input")
     scorer.require_readable(prompts)
 
     async def work() -> _Rows:
         async with reading:
-            found = await asyncio.to_thread(scorer.score, prompts, last=last)
-        gateway.metrics.add_usage(Usage(verifier_tokens=sum(one.read for one in found)))
-        tokens = sum(one.tokens for one in found)
-        usage = PoolingUsage(prompt_tokens=tokens, total_tokens=tokens)
-        return _Rows(scores=[one.scores for one in found], usage=usage)
+            scores, read = await asyncio.to_thread(scorer.score, prompts, last=last)
+        gateway.metrics.add_usage(Usage(verifier_tokens=read))
+        return _Rows(scores=scores, tokens=sum(len(prompt) for prompt in prompts))
 
     return work
 
 
 _PROMPTS_AN_ITEM = 64
 """``/classify`` is sent a prompt for each step of an item."""
-
-
-def _listed(prompts: str | list[int] | list[str] | list[list[int]]) -> list[str] | list[list[int]]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if prompts and isinstance(prompts[0], int):
-        return [prompts]
-    return cast("list[str] | list[list[int]]", prompts)
-
-
-def _row(score: float) -> Row:
-    return [1 - score, score]
-
-
-def _head(prefix: str, gateway: Gateway) -> dict[str, Any]:
-    return {
-        "id": f"{prefix}-{uuid.uuid4().hex}",
-        "created": int(time.time()),
-        "model": gateway.planner.scorer or "",
-    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
@@ -83,17 +84,13 @@ class RecordStore(Protocol):
         ...
 
 
-class LoggedScores(Protocol):
-    """Step scores of one logged request."""
+@dataclass(frozen=True, kw_only=True)
+class ScoredRequest:
+    """Step scores of a request's answers, concatenated."""
 
-    @property
-    def created(self) -> datetime: ...
-
-    @property
-    def request_id(self) -> str: ...
-
-    @property
-    def scores(self) -> Sequence[float | None]: ...
+    created: datetime
+    request_id: str
+    scores: tuple[float | None, ...]
 
 
 class ScoreHistory(Protocol):
@@ -107,7 +104,7 @@ class ScoreHistory(Protocol):
         since: datetime | None = None,
         latest: bool = False,
         limit: int = 2000,
-    ) -> Sequence[LoggedScores]:
+    ) -> Sequence[ScoredRequest]:
         """Those of the first ``limit`` requests from ``since`` on, or of the ``latest``, oldest first."""
         ...
 

@@ -1,109 +1,199 @@
-"""What the generating interfaces answer: OpenAI's bodies, with a field ``surefoot``."""
+"""Answers to generating requests: as one body, or in the chunks of a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
+from surefoot.gateway.errors import ApiError
 from surefoot.gateway.plan import GeneratedChoice, Generation
-from surefoot.gateway.settings import Candidates
-from surefoot.records import Usage
-from surefoot.search.method import SearchCounts, SearchResult
+from surefoot.gateway.request_log import LogEntry
+from surefoot.gateway.schemas import (
+    CandidateResponse,
+    ChatChoice,
+    ChatResponse,
+    CompletionResponse,
+    DroppedStep,
+    Extension,
+    GenerationRequest,
+    OutputFunctionCall,
+    OutputMessage,
+    OutputToolCall,
+    ScoredStep,
+    SearchResponse,
+    TextChoice,
+    TokenUsage,
+)
+from surefoot.gateway.settings import Candidates, GatewaySettings
+from surefoot.search.method import SearchResult
+
+Emit = Callable[[str], None]
+"""Sends the data of one event."""
+
+CONTENT_FILTER = "content_filter"
+"""Finish reason of a text that was withheld."""
 
 
-class ResponseModel(BaseModel):
-    """Base of what is answered."""
+class ResponseWriter:
+    """Base of both forms of answers: :meth:`response` is the whole one, the other methods write a stream.
 
-    model_config = ConfigDict(frozen=True)
+    ``emit`` gets the data of each event of a stream. The last event with a choice has the field
+    ``surefoot``; with ``stream_options.include_usage`` there is one more, which has the usage.
+    """
 
+    id_prefix: str
+    chunk: str
+    """Type of the object that is a chunk."""
 
-class TokenUsage(ResponseModel):
-    """Tokens. Prompt and completion are the policy's, over all candidates; the verifier's are apart."""
+    def __init__(self, body: GenerationRequest, entry: LogEntry, settings: GatewaySettings) -> None:
+        self.emit: Emit = lambda _: None
+        self.sent: dict[int, str] = {}
+        """Text of each choice that the client has received."""
+        self._candidates = body.options.candidates or settings.candidates
+        self._usage = bool(body.stream_options and body.stream_options.include_usage)
+        self._refusal_as_text = settings.refusal_as_text
+        self._head = {"id": entry.id, "created": int(entry.created.timestamp()), "model": body.model}
+        self._chunk_head = {"object": self.chunk, **self._head}
 
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    verifier_tokens: int
-    calls: int
-    """Calls of policy and verifier."""
-
-    @classmethod
-    def of(cls, usage: Usage) -> TokenUsage:
-        """From the usage of a search."""
-        return cls(
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            total_tokens=usage.prompt_tokens + usage.completion_tokens,
-            verifier_tokens=usage.verifier_tokens,
-            calls=usage.calls,
+    def response(self, generation: Generation) -> BaseModel:
+        """The body of an answer that is not streamed."""
+        return self.whole(
+            list(enumerate(generation.choices)),
+            usage=TokenUsage.of(generation.usage),
+            surefoot=extension(generation, self._candidates),
+            **self._head,
         )
 
+    def begin(self, count: int) -> None:
+        """Start a stream of ``count`` choices."""
 
-class ScoredStep(ResponseModel):
-    """A step as a span of the candidate's text, in characters."""
+    def on_text(self, number: int, text: str) -> None:
+        """Send what is new in ``text``, with which a choice is certain to begin."""
+        sent = self.sent.get(number, "")
+        if len(text) > len(sent):
+            self.sent[number] = text
+            self._send([self.piece(number, text[len(sent) :])])
 
-    start: int
-    end: int
-    score: float | None
+    def end(self, generation: Generation) -> None:
+        """Send the rest. Raises :class:`ApiError` if it contradicts what was sent before."""
+        for number, choice in enumerate(generation.choices):
+            text = "" if choice.withheld else choice.text
+            if not text.startswith(self.sent.get(number, "")):
+                raise ApiError(500, "the answer does not begin with what was sent of it", code="stream")
+            self.on_text(number, text)
+            last = number == len(generation.choices) - 1
+            field = extension(generation, self._candidates).model_dump(mode="json") if last else None
+            self._send(self.closing(number, choice), field)
+        if self._usage:
+            self._dump([], {"usage": TokenUsage.of(generation.usage).model_dump(mode="json")})
 
+    def whole(self, choices: Sequence[tuple[int, GeneratedChoice]], **fields: Any) -> BaseModel:
+        """The body with these choices, by their numbers, and the other ``fields``."""
+        raise NotImplementedError
 
-class CandidateResponse(ResponseModel):
-    """A solution that was found."""
+    def piece(self, number: int, text: str) -> dict[str, Any]:
+        """A choice with new text."""
+        raise NotImplementedError
 
-    text: str
-    answer: str | None
-    """Final answer, as extracted."""
-    value: float | None
-    """Aggregated score."""
-    weight: int
-    """How often it was drawn."""
-    chosen: bool
-    finish_reason: str | None
-    steps: list[ScoredStep]
-    unscored_reason: str | None = None
+    def closing(self, number: int, choice: GeneratedChoice) -> list[dict[str, Any]]:
+        """A choice's last pieces."""
+        raise NotImplementedError
 
+    def _send(self, pieces: list[dict[str, Any]], field: dict[str, Any] | None = None) -> None:
+        for place, piece in enumerate(pieces):
+            more = {"surefoot": field} if field is not None and place == len(pieces) - 1 else {}
+            self._dump([piece], more)
 
-class DroppedStep(ResponseModel):
-    """A step that was drawn and dropped."""
-
-    step: int
-    """Its place in the solution, counted from 0."""
-    text: str
-    score: float | None
-
-
-class SearchResponse(ResponseModel):
-    """How one choice came about."""
-
-    index: int
-    seed: int
-    rule: str
-    chosen: int | None
-    """Index of the chosen one of all candidates that were found."""
-    value: float | None
-    """Its aggregated score."""
-    abstained: bool
-    usage: TokenUsage
-    counts: SearchCounts
-    error: str | None
-    candidates: list[CandidateResponse]
-    """Solutions that were found."""
-    dropped: list[DroppedStep] = []
-    """Steps that lead to none of them; where all candidates are shown."""
+    def _dump(self, choices: list[dict[str, Any]], more: dict[str, Any]) -> None:
+        self.emit(json.dumps({**self._chunk_head, "choices": choices, **more}, ensure_ascii=False))
 
 
-class Extension(ResponseModel):
-    """Field ``surefoot`` of an answer: how it was found, and what it cost."""
+class ChatWriter(ResponseWriter):
+    """``chat.completion``: a message, or pieces of it."""
 
-    strategy: str
-    seed: int
-    """The same request with this seed gives the same answer."""
-    policy: str
-    scorer: str | None
-    searches: list[SearchResponse]
-    """One a choice."""
+    id_prefix = "chatcmpl"
+    chunk = "chat.completion.chunk"
+
+    def whole(self, choices: Sequence[tuple[int, GeneratedChoice]], **fields: Any) -> BaseModel:
+        """As the base says."""
+        return ChatResponse(choices=[self._choice(*pair) for pair in choices], **fields)
+
+    def begin(self, count: int) -> None:
+        """Send each choice's role."""
+        self._send([_delta(number, {"role": "assistant", "content": ""}) for number in range(count)])
+
+    def piece(self, number: int, text: str) -> dict[str, Any]:
+        """New content."""
+        return _delta(number, {"content": text})
+
+    def closing(self, number: int, choice: GeneratedChoice) -> list[dict[str, Any]]:
+        """Refusal, tool calls, and the reason for the end."""
+        pieces = []
+        if choice.withheld and self._refusal_as_text:
+            return [_delta(number, {"content": choice.withheld}), _delta(number, {}, CONTENT_FILTER)]
+        if choice.withheld:
+            pieces.append(_delta(number, {"refusal": choice.withheld}))
+        if choice.tool_calls:
+            calls = [call.model_dump(mode="json") for call in _tool_calls(choice, numbered=True)]
+            pieces.append(_delta(number, {"tool_calls": calls}))
+        return [*pieces, _delta(number, {}, choice.finish_reason)]
+
+    def _choice(self, index: int, choice: GeneratedChoice) -> ChatChoice:
+        if choice.withheld and self._refusal_as_text:
+            message = OutputMessage(content=choice.withheld)
+            return ChatChoice(index=index, message=message, finish_reason=CONTENT_FILTER)
+        message = OutputMessage(
+            content=None if choice.withheld or (choice.tool_calls and not choice.text) else choice.text,
+            refusal=choice.withheld,
+            tool_calls=_tool_calls(choice) or None,
+        )
+        return ChatChoice(index=index, message=message, finish_reason=choice.finish_reason)
+
+
+class TextWriter(ResponseWriter):
+    """``text_completion``: a text, or pieces of it; empty if it was withheld."""
+
+    id_prefix = "cmpl"
+    chunk = "text_completion"
+
+    def whole(self, choices: Sequence[tuple[int, GeneratedChoice]], **fields: Any) -> BaseModel:
+        """As the base says."""
+        texts = [
+            TextChoice(
+                index=index,
+                text="" if choice.withheld else choice.text,
+                finish_reason=CONTENT_FILTER if choice.withheld else choice.finish_reason,
+            )
+            for index, choice in choices
+        ]
+        return CompletionResponse(choices=texts, **fields)
+
+    def piece(self, number: int, text: str) -> dict[str, Any]:
+        """New text."""
+        return {"index": number, "text": text, "logprobs": None, "finish_reason": None}
+
+    def closing(self, number: int, choice: GeneratedChoice) -> list[dict[str, Any]]:
+        """The reason for the end."""
+        reason = CONTENT_FILTER if choice.withheld else choice.finish_reason
+        return [{"index": number, "text": "", "logprobs": None, "finish_reason": reason}]
+
+
+def _delta(number: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+    return {"index": number, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+
+def _tool_calls(choice: GeneratedChoice, *, numbered: bool = False) -> list[OutputToolCall]:
+    return [
+        OutputToolCall(
+            index=number if numbered else None,
+            id=call.id or f"call_{number}",
+            function=OutputFunctionCall(name=call.name, arguments=call.arguments),
+        )
+        for number, call in enumerate(choice.tool_calls)
+    ]
 
 
 def extension(generation: Generation, candidates: Candidates) -> Extension:
@@ -164,106 +254,3 @@ def _candidate(result: SearchResult, number: int) -> CandidateResponse:
         ],
         unscored_reason=record.unscored_reason if record else None,
     )
-
-
-CONTENT_FILTER = "content_filter"
-"""Finish reason of a text that was withheld."""
-
-
-class OutputFunctionCall(ResponseModel):
-    """Function and arguments of a tool call."""
-
-    name: str
-    arguments: str
-
-
-class OutputToolCall(ResponseModel):
-    """A tool call; ``index`` is there in streams only."""
-
-    index: int | None = Field(default=None, exclude_if=lambda value: value is None)
-    id: str
-    type: Literal["function"] = "function"
-    function: OutputFunctionCall
-
-
-class OutputMessage(ResponseModel):
-    """The assistant's message; ``refusal`` says why an answer was withheld."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str | None
-    refusal: str | None = None
-    tool_calls: list[OutputToolCall] | None = Field(default=None, exclude_if=lambda value: value is None)
-
-
-class ChatChoice(ResponseModel):
-    """One answer."""
-
-    index: int
-    message: OutputMessage
-    logprobs: None = None
-    finish_reason: str
-
-
-class ChatResponse(ResponseModel):
-    """Answer of ``/v1/chat/completions``."""
-
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: TokenUsage
-    surefoot: Extension
-
-
-class TextChoice(ResponseModel):
-    """One answer."""
-
-    index: int
-    text: str
-    logprobs: None = None
-    finish_reason: str
-
-
-class CompletionResponse(ResponseModel):
-    """Answer of ``/v1/completions``."""
-
-    id: str
-    object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    choices: list[TextChoice]
-    usage: TokenUsage
-    surefoot: Extension
-
-
-def chat_choice(index: int, choice: GeneratedChoice, *, refusal_as_text: bool = False) -> ChatChoice:
-    """A choice as a whole message."""
-    if choice.withheld and refusal_as_text:
-        return ChatChoice(
-            index=index, message=OutputMessage(content=choice.withheld), finish_reason=CONTENT_FILTER
-        )
-    message = OutputMessage(
-        content=None if choice.withheld or (choice.tool_calls and not choice.text) else choice.text,
-        refusal=choice.withheld,
-        tool_calls=output_tool_calls(choice) or None,
-    )
-    return ChatChoice(index=index, message=message, finish_reason=choice.finish_reason)
-
-
-def text_choice(index: int, choice: GeneratedChoice) -> TextChoice:
-    """A choice as a text; empty if it was withheld."""
-    reason = CONTENT_FILTER if choice.withheld else choice.finish_reason
-    return TextChoice(index=index, text="" if choice.withheld else choice.text, finish_reason=reason)
-
-
-def output_tool_calls(choice: GeneratedChoice, *, numbered: bool = False) -> list[OutputToolCall]:
-    """A choice's tool calls."""
-    return [
-        OutputToolCall(
-            index=number if numbered else None,
-            id=call.id or f"call_{number}",
-            function=OutputFunctionCall(name=call.name, arguments=call.arguments),
-        )
-        for number, call in enumerate(choice.tool_calls)
-    ]

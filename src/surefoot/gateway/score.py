@@ -1,20 +1,30 @@
-"""``/v1/score``: step scores of solutions that clients send."""
+"""``/v1/score`` and ``/v1/verify``: solutions that clients send.
+
+``/v1/score`` gives their step scores; ``/v1/verify`` accepts a solution, rejects it with its first bad step,
+or writes it anew from there.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from pydantic import Field, model_validator
 
 from surefoot.errors import ScoreError, SegmentError
+from surefoot.gateway.admission import Slot
 from surefoot.gateway.errors import ApiError, declared
-from surefoot.gateway.gateway import Gateway
-from surefoot.gateway.requests import RequestModel
-from surefoot.gateway.responses import ResponseModel
+from surefoot.gateway.gateway import Gateway, observe
+from surefoot.gateway.monitor import Observations
+from surefoot.gateway.plan import DEFAULT, Generation, Plan, UsageMeter
+from surefoot.gateway.records import Decision, GatewayCandidate
+from surefoot.gateway.request_log import LogEntry, new_id
+from surefoot.gateway.responses import extension
+from surefoot.gateway.schemas import Extension, RequestModel, ResponseModel, SamplingRequest, TokenUsage
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Problem, Step, StepScores, Trace, Usage
+from surefoot.records import Message, Problem, Step, StepScores, Trace, Usage
 from surefoot.scores import Aggregator, aggregate
 from surefoot.segment import segment_trace, segmenter
 
@@ -43,18 +53,13 @@ class SolutionInput(RequestModel):
 def trace_of_solution(solution: SolutionInput) -> ProblemTrace:
     """The trace of a solution. Raises :class:`ApiError`."""
     problem = Problem(text=solution.problem)
-    if solution.steps is not None:
-        return trace_of_steps(problem, solution.steps)
-    return segmented_solution(problem, solution.solution or "", solution.segment)
-
-
-def trace_of_steps(problem: Problem, steps: list[str]) -> ProblemTrace:
-    """A trace of which each of ``steps`` is a step."""
+    if solution.steps is None:
+        return segmented_solution(problem, solution.solution or "", solution.segment)
     spans, at = [], 0
-    for text in steps:
+    for text in solution.steps:
         spans.append(Step(start=at, end=at + len(text)))
         at += len(text)
-    trace = Trace(problem_id=problem.id, text="".join(steps), steps=tuple(spans))
+    trace = Trace(problem_id=problem.id, text="".join(solution.steps), steps=tuple(spans))
     return ProblemTrace(problem=problem, trace=trace)
 
 
@@ -114,8 +119,50 @@ class ScoreResponse(ResponseModel):
     usage: ScorerUsage
 
 
+class VerifyRequest(SolutionInput, SamplingRequest):
+    """Body of ``/v1/verify``; what is sampled is the rest of a rejected solution."""
+
+    model: str | None = Field(default=None, max_length=300)
+    threshold: float | None = Field(default=None, ge=0, le=1)
+    """A step below it is bad; ``null`` = the server's."""
+    resample: bool = False
+    """Write a rejected solution anew from its first bad step; ``surefoot.strategy`` says how."""
+
+
+class Resampled(ResponseModel):
+    """The solution that was written anew."""
+
+    solution: str
+    """All of it, including the steps that were kept."""
+    kept_steps: int
+    answer: str | None
+    value: float | None
+    finish_reason: str
+    surefoot: Extension
+
+
+class VerifyResponse(ResponseModel):
+    """Answer of ``/v1/verify``."""
+
+    id: str
+    object: Literal["surefoot.verification"] = "surefoot.verification"
+    created: int
+    model: str
+    decision: Decision
+    """unscored: no step is known to be bad, but some have no score."""
+    first_bad_step: int | None
+    """Counted from 0."""
+    threshold: float
+    steps: list[str]
+    scores: list[float | None]
+    value: float | None
+    unscored_reason: str | None
+    resampled: Resampled | None
+    usage: TokenUsage
+
+
 def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
-    """The scoring interface."""
+    """The scoring and the verifying interface."""
     router = APIRouter(route_class=route_class, tags=["score"])
 
     @router.post("/v1/score", response_model=ScoreResponse, responses=SCORING_ERRORS)
@@ -146,6 +193,41 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
             usage=ScorerUsage(verifier_tokens=usage.verifier_tokens, calls=usage.calls),
         )
 
+    @router.post("/v1/verify", response_model=VerifyResponse, responses=SCORING_ERRORS)
+    async def verify(request: Request, body: VerifyRequest) -> VerifyResponse:
+        """Accept a solution or find its first bad step; with `resample`, write it anew from there."""
+        scorer = require_scorer(gateway, body.model)
+        item = trace_of_solution(body)
+        threshold = gateway.settings.threshold if body.threshold is None else body.threshold
+        resampling = _resampling(gateway, body, item, threshold) if body.resample else None
+        texts: dict[str, Any] = {
+            "problem": True,
+            "steps": True,
+            "solution": True,
+            "model": True,
+            "surefoot": {"problem"},
+        }
+        entry = LogEntry(
+            id=new_id("verify"),
+            endpoint=request.url.path,
+            model=scorer,
+            strategy=resampling.strategy.name if resampling else "",
+            policy=gateway.policy.name,
+            scorer=scorer,
+            problem=item.problem,
+            key=request.state.key,
+            parameters=body.model_dump(mode="json", exclude_none=True, exclude=texts),
+        )
+        meter = resampling.meter if resampling else UsageMeter()
+
+        async def work(slot: Slot) -> VerifyResponse:
+            with gateway.failures_recorded(entry, meter):
+                return await gateway.run_in_slot(
+                    slot, lambda: _verify(gateway, body, item, threshold, resampling, meter, entry)
+                )
+
+        return await gateway.serve(request, work)
+
     return router
 
 
@@ -166,3 +248,98 @@ def value_of(record: StepScores, how: Aggregator) -> float | None:
         return aggregate(record.scores, how)
     except ScoreError:
         return None
+
+
+async def _verify(
+    gateway: Gateway,
+    body: VerifyRequest,
+    item: ProblemTrace,
+    threshold: float,
+    resampling: Plan | None,
+    meter: UsageMeter,
+    entry: LogEntry,
+) -> VerifyResponse:
+    """The verdict, and perhaps a new solution, once their record is kept."""
+    [record] = await gateway.score([item])
+    meter.usage += record.usage
+    bad = (step for step, score in enumerate(record.scores) if score is not None and score < threshold)
+    first_bad = next(bad, None)
+    decision: Decision = "accept"
+    if first_bad is not None:
+        decision = "reject"
+    elif None in record.scores:
+        decision = "unscored"
+    observations = Observations()
+    observations.score(record.scores)
+    observations.count("unscored", None in record.scores)
+    observations.count("accepted", decision == "accept")
+    generation = None
+    if resampling is not None and first_bad is not None:
+        good = tuple(item.trace.step_text(step) for step in range(first_bad))
+        # the steps that are kept do not count against the number of steps
+        steps = replace(resampling.steps, max_steps=resampling.steps.max_steps + first_bad)
+        resampling = replace(resampling, initial_steps=good, steps=steps)
+        generation = await gateway.generator.generate(resampling)
+        for choice in generation.choices:
+            observe(observations, resampling, choice)
+    usage = record.usage + (generation.usage if generation else Usage())
+    value = value_of(record, gateway.aggregation)
+    candidate = GatewayCandidate(trace=item.trace, chosen=False, choice=None, score=value, scores=record)
+    await gateway.record(
+        entry.success(
+            usage=usage,
+            generation=generation,
+            client_candidate=candidate,
+            observations=observations,
+            decision=decision,
+        )
+    )
+    gateway.metrics.verdicts.labels(decision).inc()
+    gateway.monitor.add(observations)
+    return VerifyResponse(
+        id=entry.id,
+        created=int(entry.created.timestamp()),
+        model=entry.model,
+        decision=decision,
+        first_bad_step=first_bad,
+        threshold=threshold,
+        steps=[item.trace.step_text(step) for step in range(len(item.trace.steps))],
+        scores=list(record.scores),
+        value=value,
+        unscored_reason=record.unscored_reason,
+        resampled=_resampled(gateway, body, generation, first_bad or 0) if generation else None,
+        usage=TokenUsage.of(usage),
+    )
+
+
+def _resampled(gateway: Gateway, body: VerifyRequest, generation: Generation, kept_steps: int) -> Resampled:
+    [choice] = generation.choices
+    return Resampled(
+        solution=choice.text,
+        kept_steps=kept_steps,
+        answer=None if choice.result.chosen is None else choice.result.answer,
+        value=choice.value,
+        finish_reason=choice.finish_reason,
+        surefoot=extension(generation, body.options.candidates or gateway.settings.candidates),
+    )
+
+
+def _resampling(gateway: Gateway, body: VerifyRequest, item: ProblemTrace, threshold: float) -> Plan:
+    """How to continue from the first bad step; the steps before it are not yet in it. Raises
+    :class:`ApiError`."""
+    planner, options = gateway.planner, body.options
+    options = options.model_copy(
+        update={
+            "strategy": options.strategy or "accept-reject",
+            "threshold": threshold if options.threshold is None else options.threshold,
+        }
+    )
+    strategy = planner.strategy(DEFAULT, options)
+    if strategy.search is None:
+        raise ApiError(400, "the plain strategy cannot continue from a step", param="strategy")
+    if options.abstain_below is not None:
+        message = "abstain_below: nothing is withheld here; 'resampled.value' says what it is worth"
+        raise ApiError(400, message, param="abstain_below", code="unsupported")
+    problem = options.problem or item.problem.text
+    prompt = planner.prompt_of([Message(role="user", content=problem)], problem)
+    return planner.plan(body, options, strategy, problem=item.problem, prompt=prompt)

@@ -39,7 +39,7 @@ from surefoot.annotation.database.schema import (
     table,
 )
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.gateway.records import GatewayCandidate, GatewayRecord
+from surefoot.gateway.records import GatewayCandidate, GatewayRecord, ScoredRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,15 +95,6 @@ class Counter:
 
 
 counters = table("counters", Counter)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoredRequest:
-    """Step scores of a request's answers, concatenated."""
-
-    created: datetime
-    request_id: str
-    scores: tuple[float | None, ...]
 
 
 class RequestLog(Repository):

@@ -1,4 +1,4 @@
-"""What clients may send to the generating interfaces."""
+"""Bodies of the generating interfaces: requests, and OpenAI's answers with a field ``surefoot``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from surefoot.gateway.settings import Candidates
+from surefoot.records import Usage
 from surefoot.scores import Aggregator
+from surefoot.search.method import SearchCounts
 
 _NEUTRAL = {"top_k": (0, -1), "min_p": (0,), "repetition_penalty": (1,), "repeat_penalty": (1,)}
 """Fields of other servers that would change the answer, with the values at which they do nothing."""
@@ -96,20 +98,30 @@ class ChatMessage(RequestModel):
 StopText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class GenerationRequest(RequestModel):
+class SamplingRequest(RequestModel):
+    """How something is to be generated."""
+
+    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    surefoot: StrategyOptions | None = None
+
+    @property
+    def options(self) -> StrategyOptions:
+        """Field ``surefoot``, or that of a request that says nothing."""
+        return self.surefoot or StrategyOptions()
+
+
+class GenerationRequest(SamplingRequest):
     """What both generating interfaces share."""
 
     model: str = Field(max_length=300)
     """The policy's name, a strategy, ``surefoot`` (the server's default), or ``POLICY/STRATEGY``."""
     n: int | None = Field(default=None, ge=1)
     stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
-    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    max_tokens: int | None = Field(default=None, ge=1)
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    surefoot: StrategyOptions | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
@@ -171,3 +183,162 @@ class CompletionRequest(GenerationRequest):
         """As :meth:`GenerationRequest.unsupported`; for ``best_of`` there are strategies."""
         names = [name for name in ("logprobs", "echo", "suffix") if getattr(self, name)]
         return [*super().unsupported(), *names, *(["best_of"] if (self.best_of or 1) > 1 else [])]
+
+
+class ResponseModel(BaseModel):
+    """Base of what is answered."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class TokenUsage(ResponseModel):
+    """Tokens. Prompt and completion are the policy's, over all candidates; the verifier's are apart."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    verifier_tokens: int
+    calls: int
+    """Calls of policy and verifier."""
+
+    @classmethod
+    def of(cls, usage: Usage) -> TokenUsage:
+        """From the usage of a search."""
+        return cls(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            total_tokens=usage.prompt_tokens + usage.completion_tokens,
+            verifier_tokens=usage.verifier_tokens,
+            calls=usage.calls,
+        )
+
+
+class ScoredStep(ResponseModel):
+    """A step as a span of the candidate's text, in characters."""
+
+    start: int
+    end: int
+    score: float | None
+
+
+class CandidateResponse(ResponseModel):
+    """A solution that was found."""
+
+    text: str
+    answer: str | None
+    """Final answer, as extracted."""
+    value: float | None
+    """Aggregated score."""
+    weight: int
+    """How often it was drawn."""
+    chosen: bool
+    finish_reason: str | None
+    steps: list[ScoredStep]
+    unscored_reason: str | None = None
+
+
+class DroppedStep(ResponseModel):
+    """A step that was drawn and dropped."""
+
+    step: int
+    """Its place in the solution, counted from 0."""
+    text: str
+    score: float | None
+
+
+class SearchResponse(ResponseModel):
+    """How one choice came about."""
+
+    index: int
+    seed: int
+    rule: str
+    chosen: int | None
+    """Index of the chosen one of all candidates that were found."""
+    value: float | None
+    """Its aggregated score."""
+    abstained: bool
+    usage: TokenUsage
+    counts: SearchCounts
+    error: str | None
+    candidates: list[CandidateResponse]
+    """Solutions that were found."""
+    dropped: list[DroppedStep] = []
+    """Steps that lead to none of them; where all candidates are shown."""
+
+
+class Extension(ResponseModel):
+    """Field ``surefoot`` of an answer: how it was found, and what it cost."""
+
+    strategy: str
+    seed: int
+    """The same request with this seed gives the same answer."""
+    policy: str
+    scorer: str | None
+    searches: list[SearchResponse]
+    """One a choice."""
+
+
+class OutputFunctionCall(ResponseModel):
+    """Function and arguments of a tool call."""
+
+    name: str
+    arguments: str
+
+
+class OutputToolCall(ResponseModel):
+    """A tool call; ``index`` is there in streams only."""
+
+    index: int | None = Field(default=None, exclude_if=lambda value: value is None)
+    id: str
+    type: Literal["function"] = "function"
+    function: OutputFunctionCall
+
+
+class OutputMessage(ResponseModel):
+    """The assistant's message; ``refusal`` says why an answer was withheld."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    refusal: str | None = None
+    tool_calls: list[OutputToolCall] | None = Field(default=None, exclude_if=lambda value: value is None)
+
+
+class ChatChoice(ResponseModel):
+    """One answer."""
+
+    index: int
+    message: OutputMessage
+    logprobs: None = None
+    finish_reason: str
+
+
+class _GenerationResponse(ResponseModel):
+    id: str
+    object: str
+    created: int
+    model: str
+    usage: TokenUsage
+    surefoot: Extension
+
+
+class ChatResponse(_GenerationResponse):
+    """Answer of ``/v1/chat/completions``."""
+
+    object: Literal["chat.completion"] = "chat.completion"
+    choices: list[ChatChoice]
+
+
+class TextChoice(ResponseModel):
+    """One answer."""
+
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: str
+
+
+class CompletionResponse(_GenerationResponse):
+    """Answer of ``/v1/completions``."""
+
+    object: Literal["text_completion"] = "text_completion"
+    choices: list[TextChoice]
