@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_scorers import Toy, constant, exact, lab_material, length, outcome
 
-from surefoot.cli.audit.commands import Clean, rationalised
+from surefoot.cli.audit.commands import AuditClean, rationalised
 from surefoot.cli.audit.inputs import subset
 from surefoot.formats import write_processbench
 from surefoot.io import write_records
@@ -126,7 +126,7 @@ def test_clean_from_labels_from_processbench_and_built(files, tmp_path):
 
 def test_solutions_are_built_for_problems_drawn_from_the_whole_file(files):
     path = str(files / "p.jsonl")
-    audit = Clean(scorers=("prm",), out=files, problems=path, build=True, limit=4)
+    audit = AuditClean(scorers=("prm",), out=files, problems=path, build=True, limit=4)
     chosen = [
         {case.problem_id for case in rationalised(audit.model_copy(update={"seed": seed}), path, [])}
         for seed in (0, 0, 1)

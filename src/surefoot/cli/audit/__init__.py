@@ -15,9 +15,9 @@ def audit() -> None:
     """Look for the known failures of step scorers."""
 
 
-add(app, "gaming", c.Gaming)
-add(app, "outcome", c.Outcome)
-add(app, "clean", c.Clean)
-add(app, "transfer", c.Transfer)
-add(app, "over-optimisation", c.OverOptimisation)
-add(app, "all", c.All)
+add(app, "gaming", c.AuditGaming)
+add(app, "outcome", c.AuditOutcome)
+add(app, "clean", c.AuditClean)
+add(app, "transfer", c.AuditTransfer)
+add(app, "over-optimisation", c.AuditOverOptimisation)
+add(app, "all", c.AuditAll)

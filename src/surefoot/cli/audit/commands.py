@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.audit.inputs import (
-    Audit,
+    AuditCommand,
     CaseAudit,
     PartialAudit,
     limited,
@@ -57,7 +57,7 @@ class AttackSettings(o.Settings):
     )
 
 
-class Gaming(CaseAudit):
+class AuditGaming(CaseAudit):
     """Edit solutions and see whether the score follows the logic or the looks.
 
     Correct traces are broken (number swapped, premise deleted, steps reordered, answer pasted after
@@ -82,7 +82,7 @@ class Gaming(CaseAudit):
         self.leave("gaming", *audit_edits(self, self.search, self.subjects(), cases))
 
 
-class Outcome(PartialAudit):
+class AuditOutcome(PartialAudit):
     """See how much of a step scorer is only the outcome.
 
     Reports how often the lowest step is the last; how far the score drops at the first error where the answer
@@ -101,7 +101,7 @@ class Outcome(PartialAudit):
         self.leave("outcome", *audit_outcomes(self, subjects, cases))
 
 
-class Clean(PartialAudit):
+class AuditClean(PartialAudit):
     """Compare correct solutions with rationalised ones: a wrong step, and yet the correct answer.
 
     A scorer of outcomes cannot distinguish them, a scorer of steps can. Groups come from outcomes and labels
@@ -144,7 +144,7 @@ class Clean(PartialAudit):
         self.leave("clean", *audit_clean_traces(self, subjects, with_scores(cases, subjects), self.threshold))
 
 
-class Transfer(Audit):
+class AuditTransfer(AuditCommand):
     """Measure each scorer on each domain: AUC of steps, and F1 of the first error.
 
     A scorer's NAME is the domain it was trained on, a set's the domain it comes from; where the two are
@@ -195,7 +195,7 @@ class Transfer(Audit):
         return paths
 
 
-class OverOptimisation(Audit):
+class AuditOverOptimisation(AuditCommand):
     """Show where more pressure on the score stops buying correct answers.
 
     From stored traces with outcomes: expected score (proxy) and share of correct answers (gold) for best of
@@ -251,7 +251,7 @@ class OverOptimisation(Audit):
         self.leave("over-optimisation", *audit_pressure(self, subjects, items, self.largest))
 
 
-class All(PartialAudit):
+class AuditAll(PartialAudit):
     """Run gaming, outcome, clean and over-optimisation on the same traces.
 
     What cannot be done with them is reported and left out: gaming needs checkpoints, clean needs outcomes and
@@ -361,7 +361,9 @@ def audit_edits(
     return sections, {"gaming": edits, "probe": probes, "attack": attacks, "attack_left_out": left_out}
 
 
-def audit_outcomes(settings: Audit, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Results:
+def audit_outcomes(
+    settings: AuditCommand, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
+) -> Results:
     """The outcome audit of each scorer."""
     from surefoot.evaluation.audits import audit_outcome, outcome_section
 
@@ -370,7 +372,7 @@ def audit_outcomes(settings: Audit, subjects: Sequence[AuditedScorer], cases: Se
 
 
 def audit_clean_traces(
-    settings: Audit, subjects: Sequence[AuditedScorer], cases: Sequence[Case], threshold: float
+    settings: AuditCommand, subjects: Sequence[AuditedScorer], cases: Sequence[Case], threshold: float
 ) -> Results:
     """The audit of clean-looking false process for each scorer."""
     from surefoot.evaluation.audits import audit_clean, clean_section
@@ -383,7 +385,10 @@ def audit_clean_traces(
 
 
 def audit_pressure(
-    settings: Audit, subjects: Sequence[AuditedScorer], items: Sequence[ProblemTrace], largest: int | None
+    settings: AuditCommand,
+    subjects: Sequence[AuditedScorer],
+    items: Sequence[ProblemTrace],
+    largest: int | None,
 ) -> Results:
     """The over-optimisation audit of each scorer."""
     from surefoot.evaluation.audits import audit_over_optimisation, over_optimisation_section
@@ -395,7 +400,7 @@ def audit_pressure(
     return [over_optimisation_section(audits)], {"over_optimisation": audits}
 
 
-def rationalised(settings: Audit, problems: str, subjects: Sequence[AuditedScorer]) -> list[Case]:
+def rationalised(settings: AuditCommand, problems: str, subjects: Sequence[AuditedScorer]) -> list[Case]:
     """Three solutions of each lab problem: correct, rationalised and wrong.
 
     Raises ``RunError`` for stored scores.

@@ -27,7 +27,7 @@ PRINTED_ROWS = 60
 """Rows of a table that are printed; the report has them all."""
 
 
-class Audit(Command):
+class AuditCommand(Command):
     """Settings of every audit."""
 
     scorers: o.Sources = Field(
@@ -96,7 +96,7 @@ class Audit(Command):
         _print(sections)
 
 
-class CaseAudit(Audit):
+class CaseAudit(AuditCommand):
     """Settings of the audits that read traces with what is known of their steps."""
 
     problems: o.Problems | None = None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from surefoot.cli.evaluate.benchmarks import PRMBench, ProcessBench
-from surefoot.cli.evaluate.best_of_n import BestOfN
-from surefoot.cli.evaluate.calibration import Calibration
-from surefoot.cli.evaluate.labels import Labels
+from surefoot.cli.evaluate.benchmarks import EvaluatePRMBench, EvaluateProcessBench
+from surefoot.cli.evaluate.best_of_n import EvaluateBestOfN
+from surefoot.cli.evaluate.calibration import EvaluateCalibration
+from surefoot.cli.evaluate.labels import EvaluateLabels
 from surefoot.cli.settings import add
 
 app = typer.Typer(help="Measure labels and scorers.", no_args_is_help=True)
@@ -18,8 +18,8 @@ def evaluate() -> None:
     """Measure labels and scorers."""
 
 
-add(app, "labels", Labels)
-add(app, "processbench", ProcessBench)
-add(app, "prmbench", PRMBench)
-add(app, "best-of-n", BestOfN)
-add(app, "calibration", Calibration)
+add(app, "labels", EvaluateLabels)
+add(app, "processbench", EvaluateProcessBench)
+add(app, "prmbench", EvaluatePRMBench)
+add(app, "best-of-n", EvaluateBestOfN)
+add(app, "calibration", EvaluateCalibration)

@@ -8,7 +8,7 @@ import typer
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import Evaluation, named, open_all, rule_text, show, show_records
+from surefoot.cli.evaluate.inputs import EvaluationCommand, named, open_all, rule_text, show, show_records
 from surefoot.labels import LabelRule
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from surefoot.protocols import LabelledTrace
 
 
-class Benchmark(Evaluation):
+class BenchmarkCommand(EvaluationCommand):
     """Settings of both benchmarks."""
 
     data: Annotated[tuple[str, ...], o.INPUT] = Field(
@@ -32,7 +32,7 @@ class Benchmark(Evaluation):
     device: o.Device = "cpu"
 
 
-class ProcessBench(Benchmark):
+class EvaluateProcessBench(BenchmarkCommand):
     """Find the first error: ProcessBench's F1 of scorers and judges, side by side, with intervals.
 
     Sources are checkpoints, or files of step scores, of a judge's labels, or of published scores. Scores of
@@ -80,7 +80,7 @@ class ProcessBench(Benchmark):
         _print_processbench(result)
 
 
-class PRMBench(Benchmark):
+class EvaluatePRMBench(BenchmarkCommand):
     """Flag wrong steps: PRMBench's PRMScore of scorers and judges, side by side, with intervals.
 
     Scores of checkpoints are stored in DIR/scores and reused; a killed run resumes. The tables are printed;

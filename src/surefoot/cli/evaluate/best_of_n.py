@@ -11,7 +11,7 @@ import typer
 from pydantic import BeforeValidator, Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import Evaluation, named, show
+from surefoot.cli.evaluate.inputs import EvaluationCommand, named, show
 from surefoot.cli.settings import Flag
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def _numbers(value: Any) -> Any:
     return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
 
-class BestOfN(Evaluation):
+class EvaluateBestOfN(EvaluationCommand):
     """Choose among N samples: every selector beside pass@N and majority, against N and against tokens.
 
     Best-of-N and the weighted vote by min, product, last and mean, for any number of scorers on the same

@@ -9,7 +9,7 @@ import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import AfterError, Evaluation, lab_labels, named, open_all, show
+from surefoot.cli.evaluate.inputs import AfterError, EvaluationCommand, lab_labels, named, open_all, show
 from surefoot.errors import CheckpointError
 from surefoot.labels import LabelRule
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from surefoot.evaluation.scorer_calibration import CalibrationAudit
 
 
-class Calibration(Evaluation):
+class EvaluateCalibration(EvaluationCommand):
     """Do step scores mean what they say? Reliability, ECE and Brier score, and what a fitted map changes.
 
     Overall and by the step's position, with 95 % intervals over problems. Maps are fitted on one half of the

@@ -26,7 +26,7 @@ AfterError = Literal["unlabelled", "step", "wrong"]
 _ENDINGS = (".jsonl.gz", ".json.gz", ".jsonl", ".json", ".parquet")
 
 
-class Evaluation(Command):
+class EvaluationCommand(Command):
     """Settings of every evaluation."""
 
     sources: o.Sources = Field(min_length=1, description="NAME=CHECKPOINT, or NAME=FILE of step scores.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import AfterError, Evaluation, lab_labels, named, show
+from surefoot.cli.evaluate.inputs import AfterError, EvaluationCommand, lab_labels, named, show
 from surefoot.labels import LabelRule
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from surefoot.records import StepLabel, Trace
 
 
-class Labels(Evaluation):
+class EvaluateLabels(EvaluationCommand):
     """Audit labels: errors found, first error, calibration, agreement between sources, cost.
 
     Without `--truth` only counts, cost and agreement are reported. The tables are printed; DIR/labels.json
