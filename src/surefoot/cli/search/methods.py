@@ -143,7 +143,8 @@ class Draw(Command):
         if tree is None:
             known = ", ".join(tree.problem_id for tree in saved[:5])
             raise RecordError(
-                f"--problem {self.problem}: {self.trees} has no such tree, but {len(saved)}, such as {known}"
+                f"--problem {self.problem}: {self.trees} has no such tree; it has {len(saved)}, such as "
+                f"{known}"
             )
         if self.problem is None and len(saved) > 1:
             typer.echo(f"the first of {len(saved)} trees; --problem names another", err=True)
