@@ -13,8 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from surefoot.rl.advantage import LeaveOneOut
 from surefoot.rl.config import KL, Objective
-from surefoot.rl.credit import Outcome
-from surefoot.rl.credit.rule import ScoredRollout
+from surefoot.rl.credit import Outcome, ScoredRollout
 from surefoot.rl.loss import TokenBatch, kl_estimate, policy_loss, token_weights
 
 BOUNDS = Objective(clip_low=0.2, clip_high=0.3)

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from surefoot.errors import CheckpointError
 from surefoot.models.engine.causal import Entropy, read_logprobs, require_plain_head, token_statistics
 from surefoot.models.lora import has_adapter
-from surefoot.rl.credit.rule import FloatArray
+from surefoot.rl.credit import FloatArray
 from surefoot.rl.learner import microbatches, pad_rollouts
 from surefoot.rl.rollouts import Rollout
 

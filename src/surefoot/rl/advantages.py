@@ -12,7 +12,7 @@ from surefoot.errors import TrainingError
 from surefoot.protocols import StepScorer
 from surefoot.records import Usage
 from surefoot.rl.config import RLConfig
-from surefoot.rl.credit.rule import FloatArray, RewardStream, ScoredRollout
+from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout
 from surefoot.rl.critic import Critic
 from surefoot.rl.online_prm import OnlinePRM
 from surefoot.rl.rollouts import Rollout, TrainingSample

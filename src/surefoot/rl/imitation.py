@@ -148,20 +148,6 @@ def _problem_data(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExpertDecisions:
-    """What an expert would have done in the states of one rollout."""
-
-    demonstrations: tuple[Demonstration, ...]
-    """Together they hold the expert's decision in every state that counts, each once."""
-    states: int
-    """States in which it decided: before each step, and at the end."""
-    agreed: int
-    """Of these, those in which the policy did the same, word for word."""
-    dropped: Counter[str]
-    usage: Usage
-
-
 async def relabel(
     expert: Expert,
     rollouts: Sequence[ProblemTrace],
@@ -178,21 +164,12 @@ async def relabel(
     states: it is what the expert does there. A failure, or a truncated step, ends the relabelling of the
     rollout and is counted.
     """
-    pending = [_Relabelling(item, after, match or ExactText()) for item in rollouts]
-    while active := [one for one in pending if not one.done]:
+    decisions = [ExpertDecisions(item, after, match or ExactText()) for item in rollouts]
+    while active := [one for one in decisions if not one.done]:
         requests = [one.request(expert, seed) for one in active]
         for one, result in zip(active, await expert.policy.sample(requests), strict=True):
             one.receive(result, expert, segmenter)
-    return [
-        ExpertDecisions(
-            demonstrations=tuple(one.demonstrations),
-            states=one.states,
-            agreed=one.agreed,
-            dropped=one.dropped,
-            usage=one.usage,
-        )
-        for one in pending
-    ]
+    return decisions
 
 
 def step_match(name: str) -> StepMatch[Any]:
@@ -203,8 +180,11 @@ def step_match(name: str) -> StepMatch[Any]:
     return rules[name]
 
 
-class _Relabelling:
-    """One rollout, decision by decision: a decision is the text of a step, or ``None`` to end here."""
+class ExpertDecisions:
+    """What an expert would have done in the states of one rollout, collected decision by decision.
+
+    A decision is the text of a step, or ``None`` to end here.
+    """
 
     def __init__(self, item: ProblemTrace, after: After, match: StepMatch[Any]) -> None:
         trace = item.trace
@@ -217,7 +197,11 @@ class _Relabelling:
         self._at = 0  # decisions before the current state
         self._same: list[int] = []  # decisions shared with the expert, not yet in a demonstration
         self.demonstrations: list[Demonstration] = []
-        self.states = self.agreed = 0
+        """Together they hold the expert's decision in every state that counts, each once."""
+        self.states = 0
+        """States in which it decided: before each step, and at the end."""
+        self.agreed = 0
+        """Of these, those in which the policy did the same, word for word."""
         self.dropped: Counter[str] = Counter()
         self.usage = Usage()
         self.done = False

@@ -23,11 +23,11 @@ from surefoot.errors import TrainingError
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, Usage
-from surefoot.rl.advantage.estimator import total_return
+from surefoot.rl.advantage import total_return
 from surefoot.rl.advantages import within_band
 from surefoot.rl.audit import Reduction, audit_policy, reduce_scores, shape_of
 from surefoot.rl.config import RLConfig
-from surefoot.rl.credit.rule import FloatArray
+from surefoot.rl.credit import FloatArray
 from surefoot.rl.guards import stop_reason, watch
 from surefoot.rl.log import RLLog, Seconds, Shape, UpdateRow, scalars
 from surefoot.rl.rollouts import RolloutBatch, TrainingSample, roll_out

@@ -22,7 +22,7 @@ from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.lora import has_adapter
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.actor import Actor
-from surefoot.rl.credit.rule import FloatArray
+from surefoot.rl.credit import FloatArray
 from surefoot.rl.learner import Execution, Learner
 from surefoot.rl.learner_config import OnlinePRMConfig
 from surefoot.rl.rollouts import Rollout

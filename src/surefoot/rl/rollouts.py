@@ -15,7 +15,7 @@ from surefoot.policies.prompts import PromptFormat, encode_prompt
 from surefoot.policies.traces import build_traces
 from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, Sampling, Segmenter
 from surefoot.records import Problem, Step, Trace, Usage
-from surefoot.rl.credit.rule import FloatArray, ScoredRollout
+from surefoot.rl.credit import FloatArray, ScoredRollout
 
 _CONTEXT_TOKENS = 4
 """Decoded before new tokens, so that their leading white space is preserved."""

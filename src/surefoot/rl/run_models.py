@@ -15,7 +15,7 @@ from surefoot.rl.actor import ReferencePolicy
 from surefoot.rl.advantage import Gae
 from surefoot.rl.advantages import Judges, training_samples
 from surefoot.rl.config import RLConfig
-from surefoot.rl.credit.rule import FloatArray
+from surefoot.rl.credit import FloatArray
 from surefoot.rl.critic import Critic
 from surefoot.rl.learner import Execution
 from surefoot.rl.online_prm import OnlinePRM

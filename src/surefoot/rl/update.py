@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from surefoot.rl.actor import Actor
 from surefoot.rl.config import RLConfig
-from surefoot.rl.credit.rule import FloatArray
+from surefoot.rl.credit import FloatArray
 from surefoot.rl.learner import Execution, Learner
 from surefoot.rl.loss import TokenBatch, policy_loss, token_weights
 from surefoot.rl.rollouts import TrainingSample

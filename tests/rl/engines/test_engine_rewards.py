@@ -12,7 +12,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.records import Problem
-from surefoot.rl.advantage.estimator import token_returns, total_return
+from surefoot.rl.advantage import token_returns, total_return
 from surefoot.rl.credit import ClipDelta, Credit, Effective, Implicit, MinForm, Mixed, Outcome, Summed
 from surefoot.rl.engines.rewards import EngineSample, StepRewards, token_rewards
 from surefoot.segment import Line

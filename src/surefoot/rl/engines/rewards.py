@@ -14,8 +14,8 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, Trace
-from surefoot.rl.advantage.estimator import token_returns
-from surefoot.rl.credit.rule import CreditRule, FloatArray, ScoredRollout
+from surefoot.rl.advantage import token_returns
+from surefoot.rl.credit import CreditRule, FloatArray, ScoredRollout
 from surefoot.rl.rollouts import step_ends, token_starts
 from surefoot.scores import checked_scores
 from surefoot.segment import segment_trace

@@ -12,8 +12,8 @@ from typing import Any
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.protocols import Segmenter, StepScorer
-from surefoot.rl.advantage.estimator import total_return
-from surefoot.rl.credit.rule import CreditRule
+from surefoot.rl.advantage import total_return
+from surefoot.rl.credit import CreditRule
 from surefoot.rl.engines.rewards import EngineSample, StepRewards, problems_of
 
 

@@ -12,8 +12,8 @@ from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
 from surefoot.errors import TrainingError
-from surefoot.rl.advantage.estimator import Estimator, total_return
-from surefoot.rl.credit.rule import FloatArray
+from surefoot.rl.advantage import Estimator, total_return
+from surefoot.rl.credit import FloatArray
 from surefoot.rl.engines.rewards import EngineSample, StepRewards, problems_of
 
 

@@ -26,8 +26,8 @@ import torch
 
 from surefoot.errors import TrainingError
 from surefoot.records import Problem
-from surefoot.rl.advantage.estimator import total_return
-from surefoot.rl.credit.rule import FloatArray, ScoredRollout
+from surefoot.rl.advantage import total_return
+from surefoot.rl.credit import FloatArray, ScoredRollout
 from surefoot.rl.engines.rewards import EngineSample, StepRewards, token_rewards
 
 TOKEN_REWARDS: Final = "token_rewards"

@@ -1,0 +1,377 @@
+"""Advantage estimators: from rewards at tokens to advantages at tokens, less a baseline; chosen by the tag
+``kind``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, ClassVar, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from surefoot.errors import TrainingError
+from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout
+
+
+class Estimator(Protocol):
+    """Subtracts a baseline. Estimators are frozen pydantic models with a tag ``kind``."""
+
+    needs_values: ClassVar[bool]
+    """Reads :attr:`ScoredRollout.values`, so there must be a critic."""
+    compares: ClassVar[bool]
+    """Takes the other samples of a problem as baseline, so there must be two or more."""
+
+    def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
+        """One array [T] for every rollout of every group, from its ``rewards``."""
+
+
+SubtractBaseline: TypeAlias = Callable[[Sequence[RewardStream]], list[FloatArray]]
+"""From the rewards of one source to rewards less a baseline, given a group's streams; none of them is
+empty."""
+
+_EPSILON = 1e-8
+
+
+def at_tokens(stream: RewardStream, values: FloatArray, tokens: int) -> FloatArray:
+    """``values`` of the stream's events as credit of every token [T], by its ``reach``."""
+    credit = np.zeros(tokens)
+    if stream.reach == "returns":
+        np.add.at(credit, list(stream.at), values)  # two steps may end at one token: both count
+        return np.asarray(credit[::-1].cumsum()[::-1])
+    covered = np.repeat(values, event_lengths(stream))
+    credit[: len(covered)] = covered
+    return credit
+
+
+def event_lengths(stream: RewardStream) -> NDArray[np.int64]:
+    """Tokens of each event: those after the event before it, up to its own."""
+    return np.diff(np.array((-1, *stream.at)))
+
+
+def group_advantages(
+    group: Sequence[ScoredRollout], subtract_baseline: SubtractBaseline, *, least: int
+) -> list[FloatArray | None]:
+    """Weighted sum over all sources, [T] of every rollout; ``None`` for a rollout without rewards.
+
+    Empty streams are ignored. A source that fewer than ``least`` rollouts have is ignored too, unless it is
+    centred: there is nothing to compare with.
+    """
+    totals: list[FloatArray | None] = [None] * len(group)
+    for source in range(len(group[0].rewards) if group else 0):
+        present = [index for index, one in enumerate(group) if one.rewards[source].at]
+        streams = [group[index].rewards[source] for index in present]
+        if not streams or (len(streams) < least and not streams[0].centred):
+            continue
+        values = (
+            [np.array(one.values) for one in streams] if streams[0].centred else subtract_baseline(streams)
+        )
+        for index, stream, credit_at_events in zip(present, streams, values, strict=True):
+            credit = stream.weight * at_tokens(stream, credit_at_events, group[index].tokens)
+            before = totals[index]
+            totals[index] = credit if before is None else before + credit
+    return totals
+
+
+def complete_batch(
+    batch: Sequence[Sequence[ScoredRollout]],
+    advantages: Sequence[Sequence[FloatArray | None]],
+    *,
+    whiten: bool,
+) -> list[list[FloatArray]]:
+    """Advantages of a batch: 0 where they are unknown, the rest whitened if ``whiten``.
+
+    Whitening subtracts the mean over all known response tokens and divides by their (sample) standard
+    deviation. Rollouts without rewards are not part of it and stay 0.
+    """
+    known = [array for group in advantages for array in group if array is not None]
+    mean, scale = _moments(known) if whiten and known else (0.0, 1.0)
+    return [
+        [
+            np.zeros(one.tokens) if array is None else (array - mean) * scale
+            for one, array in zip(group, arrays, strict=True)
+        ]
+        for group, arrays in zip(batch, advantages, strict=True)
+    ]
+
+
+def _moments(known: Sequence[FloatArray]) -> tuple[float, float]:
+    """Mean and inverse standard deviation; equal tokens have (that value, 0)."""
+    flat = np.concatenate(known)
+    if flat.min() == flat.max():
+        return float(flat[0]), 0.0
+    return float(flat.mean()), float(1 / np.sqrt(flat.var(ddof=1) + _EPSILON))
+
+
+def total_return(rollout: ScoredRollout) -> float | None:
+    """Return of the whole response: that of its first token, of all rewards together, weighted.
+
+    The sum of the rewards, or, where a rule sets returns (``min-form``, strict), the first of these.
+    Centred streams do not count. ``None`` if there is no reward, which is not 0.
+    """
+    rewards = [stream for stream in rollout.rewards if stream.at and not stream.centred]
+    return float(token_returns(rollout)[0]) if rewards else None
+
+
+def token_returns(rollout: ScoredRollout) -> FloatArray:
+    """Return of every token [T], of all rewards together, weighted; 0 where there are none."""
+    returns = np.zeros(rollout.tokens)
+    for stream in rollout.rewards:
+        if stream.at and not stream.centred:
+            returns += stream.weight * at_tokens(stream, np.array(stream.values), rollout.tokens)
+    return returns
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Reinforce(_Settings):
+    """REINFORCE (Williams 1992): A_t = the return from token t, sum of the rewards at or after it.
+
+    Unbiased, with the highest variance. If all rewards have one sign, all rollouts are pushed the same way;
+    ``whiten`` (REINFORCE++, arXiv 2501.03262) centers and scales over the tokens of the batch.
+    """
+
+    kind: Literal["none"] = Field(default="none", description="No baseline (REINFORCE).")
+    needs_values: ClassVar[bool] = False
+    compares: ClassVar[bool] = False
+    whiten: bool = Field(
+        default=False, description="Center and scale over the tokens of the batch (REINFORCE++)."
+    )
+
+    def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
+        """One array [T] for every rollout of every group."""
+        advantages = [group_advantages(group, _unchanged, least=1) for group in batch]
+        return complete_batch(batch, advantages, whiten=self.whiten)
+
+
+def _unchanged(streams: Sequence[RewardStream]) -> list[FloatArray]:
+    return [np.array(stream.values) for stream in streams]
+
+
+class Group(_Settings):
+    """Group-relative advantages (GRPO; DeepSeekMath, arXiv 2402.03300, sections 4.1.2 and 4.1.3).
+
+    All rewards of one source in a group are pooled, and r~ = (r - mean) / (std + ``epsilon``) replaces
+    r; the advantage of a token is the sum of r~ at or after it. With one outcome a rollout that is GRPO's
+    outcome supervision, with step rewards its process supervision. Without ``scale``, r~ = r - mean (Dr.
+    GRPO, arXiv 2503.20783), which does not favour problems that are nearly always correct or wrong.
+
+    The paper writes std({r}) without saying which: ``population`` divides by n, ``sample`` by n - 1, as the
+    code of TRL and verl does. Rewards that are all equal, and groups in which fewer than two rollouts have a
+    reward, give exactly 0.
+    """
+
+    kind: Literal["group"] = Field(default="group", description="Group-relative advantages (GRPO).")
+    needs_values: ClassVar[bool] = False
+    compares: ClassVar[bool] = True
+    scale: bool = Field(default=True, description="Divide by the standard deviation; not in Dr. GRPO.")
+    std: Literal["population", "sample"] = Field(
+        default="population",
+        description="Standard deviation over n (population) or n - 1 (sample; TRL, verl).",
+    )
+    epsilon: float = Field(
+        default=1e-6, ge=0, description="Added to the standard deviation, in units of reward; verl's value."
+    )
+
+    def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
+        """One array [T] for every rollout of every group."""
+        return complete_batch(
+            batch, [group_advantages(group, self._standardize, least=2) for group in batch], whiten=False
+        )
+
+    def _standardize(self, streams: Sequence[RewardStream]) -> list[FloatArray]:
+        pool = np.concatenate([stream.values for stream in streams])
+        if pool.min() == pool.max():
+            return [np.zeros(len(stream.values)) for stream in streams]
+        centred = [np.array(stream.values) - pool.mean() for stream in streams]
+        if not self.scale:
+            return centred
+        spread = pool.std(ddof=1 if self.std == "sample" else 0) + self.epsilon
+        return [values / spread for values in centred]
+
+
+Baseline = Literal["event", "token", "prime"]
+
+
+class LeaveOneOut(_Settings):
+    """Leave-one-out baseline (RLOO; Ahmadian et al., arXiv 2402.14740).
+
+    With one reward a rollout, A_i = r_i - mean of r_j over j != i, for all tokens: unbiased, as the baseline
+    knows nothing of rollout i. With several, r_i^t at each event t and m_i their mean, the reward is first
+    replaced, and later sums are the advantage:
+
+    - ``event``: r_i^t - mean of m_j over j != i. PURE's ``reward_baseline`` step.
+    - ``token``: r_i^t - n_t · (all rewards of the others) / (all their tokens), n_t the tokens of the event:
+      the one of PURE's scripts (arXiv 2504.15275). Where every rollout has one event, ``event`` is used, as
+      in PURE for the outcome.
+    - ``prime``: r_i^t · K / (K - 1) - sum of m_j over all j / (K - 1), the form of PRIME's code (arXiv
+      2502.01456). It equals ``event`` plus (r_i^t - m_i) / (K - 1): the same for one event a
+      rollout and at the first token, else not free of the rollout's own rewards.
+
+    With several events the subtracted baseline grows with their number, so what is maximized is the reward
+    less the group's average: writing more average steps does not pay.
+
+    K counts the rollouts that have a reward of that source; one alone gets 0. ``whiten`` (PRIME) then centres
+    and scales over all response tokens of the batch: a group of equal rewards is then no longer 0, which is
+    why PRIME drops such groups (``accuracy_band``).
+    """
+
+    kind: Literal["leave-one-out"] = Field(
+        default="leave-one-out", description="The other samples of the problem as baseline (RLOO)."
+    )
+    needs_values: ClassVar[bool] = False
+    compares: ClassVar[bool] = True
+    baseline: Baseline = Field(
+        default="event",
+        description="Baseline of rollouts with several rewards: event, token (PURE) or prime.",
+    )
+    whiten: bool = Field(default=False, description="Center and scale over the tokens of the batch (PRIME).")
+
+    def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
+        """One array [T] for every rollout of every group."""
+        advantages = [group_advantages(group, self._centre, least=2) for group in batch]
+        return complete_batch(batch, advantages, whiten=self.whiten)
+
+    def _centre(self, streams: Sequence[RewardStream]) -> list[FloatArray]:
+        if self.baseline == "token" and any(len(stream.values) > 1 for stream in streams):
+            return _minus_token_baseline(streams)
+        # subtracting one of them first makes equal rewards give exactly 0 despite rounding
+        values = [np.array(stream.values) - streams[0].values[0] for stream in streams]
+        means = np.array([one.mean() for one in values])
+        others = len(streams) - 1
+        if self.baseline == "prime":
+            return [one * len(streams) / others - means.sum() / others for one in values]
+        return [one - (means.sum() - mean) / others for one, mean in zip(values, means, strict=True)]
+
+
+def _minus_token_baseline(streams: Sequence[RewardStream]) -> list[FloatArray]:
+    lengths = [event_lengths(stream) for stream in streams]
+    # a reward of reach "own" counts once per token of its step, any other once in total
+    totals = np.array([
+        float(np.dot(stream.values, tokens if stream.reach == "own" else np.ones(len(tokens))))
+        for stream, tokens in zip(streams, lengths, strict=True)
+    ])  # fmt: skip
+    counts = np.array([tokens.sum() for tokens in lengths])
+    rates = (totals.sum() - totals) / (counts.sum() - counts)
+    return [
+        np.array(stream.values) - rate * (1 if stream.reach == "own" else tokens)
+        for stream, tokens, rate in zip(streams, lengths, rates, strict=True)
+    ]
+
+
+class Gae(_Settings):
+    """Generalised advantage estimation (arXiv 1506.02438, equation 16), as PPO has it (arXiv 1707.06347).
+
+        δ_t = r_t + γ V_{t+1} - V_t,    A_t = δ_t + γ λ A_{t+1},    V_T = A_T = 0
+
+    with r_t all weighted rewards at token t, and V_t the critic's value of the state in which token t was
+    sampled. λ = 1 is the return less V, λ = 0 the error of one step. The critic's targets are A + V
+    (:meth:`targets`).
+
+    Returns set directly (reach ``own``, not centred: the strict min-form) enter as the rewards that have
+    these returns, G_t - γ G_{t+1}. Centred streams are added to the advantages unchanged and are not part of
+    the targets. A rollout without rewards has advantage 0 and no target. ``whiten`` is usual in PPO code; the
+    papers do not have it.
+    """
+
+    kind: Literal["gae"] = Field(default="gae", description="Generalized advantage estimation (PPO).")
+    needs_values: ClassVar[bool] = True
+    compares: ClassVar[bool] = False
+    gamma: float = Field(default=1.0, gt=0, le=1, description="Discount per token.")
+    lam: float = Field(
+        default=0.95, ge=0, le=1, description="1 = return less value, 0 = one-step error; between: a mixture."
+    )
+    whiten: bool = Field(default=False, description="Center and scale over the tokens of the batch.")
+
+    def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
+        """One array [T] for every rollout of every group.
+
+        Raises ``TrainingError`` for missing values.
+        """
+        advantages = [
+            [_add(estimate, _centred(one)) for one, estimate in zip(group, estimates, strict=True)]
+            for group, estimates in zip(batch, self._estimates(batch), strict=True)
+        ]
+        return complete_batch(batch, advantages, whiten=self.whiten)
+
+    def targets(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray | None]]:
+        """What the critic should say [T], the λ-return A + V; ``None`` for a rollout without rewards.
+
+        Raises ``TrainingError`` for missing values.
+        """
+        return [
+            [_add(estimate, one.values) if estimate is not None else None
+             for one, estimate in zip(group, estimates, strict=True)]
+            for group, estimates in zip(batch, self._estimates(batch), strict=True)
+        ]  # fmt: skip
+
+    def _estimates(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray | None]]:
+        """A [T] of every rollout, ``None`` without rewards; one pass over the columns of all padded rows."""
+        flat = [one for group in batch for one in group]
+        rewards_rt = [self._rewards(one) for one in flat]
+        width = max((one.tokens for one in flat), default=0)
+        deltas_rt = np.zeros((len(flat), width))
+        for row, (one, rewards_t) in enumerate(zip(flat, rewards_rt, strict=True)):
+            if rewards_t is not None:
+                values = _values(one)
+                deltas_rt[row, : one.tokens] = rewards_t + self.gamma * np.append(values[1:], 0.0) - values
+        for column in range(width - 2, -1, -1):
+            deltas_rt[:, column] += self.gamma * self.lam * deltas_rt[:, column + 1]
+        estimates = iter(
+            None if rewards_t is None else deltas_rt[row, : one.tokens].copy()
+            for row, (one, rewards_t) in enumerate(zip(flat, rewards_rt, strict=True))
+        )
+        return [[next(estimates) for _ in group] for group in batch]
+
+    def _rewards(self, rollout: ScoredRollout) -> FloatArray | None:
+        """r [T]; ``None`` if no stream has any."""
+        total: FloatArray | None = None
+        for stream in rollout.rewards:
+            if not stream.at or stream.centred:
+                continue
+            values = stream.weight * np.array(stream.values)
+            if stream.reach == "own":
+                returns = at_tokens(stream, values, rollout.tokens)
+                rewards = returns - self.gamma * np.append(returns[1:], 0.0)
+            else:
+                rewards = np.zeros(rollout.tokens)
+                np.add.at(rewards, list(stream.at), values)
+            total = _add(total, rewards)
+        return total
+
+
+def _centred(rollout: ScoredRollout) -> FloatArray | None:
+    """Weighted sum of the streams that are advantages already [T]."""
+    total: FloatArray | None = None
+    for stream in rollout.rewards:
+        if stream.centred and stream.at:
+            total = _add(total, at_tokens(stream, stream.weight * np.array(stream.values), rollout.tokens))
+    return total
+
+
+def _values(rollout: ScoredRollout) -> FloatArray:
+    if rollout.values is None:
+        raise TrainingError(
+            "advantage 'gae' needs a critic's 'values' for every rollout: give them, or choose another kind"
+        )
+    if rollout.values.shape != (rollout.tokens,):
+        raise TrainingError(f"'values' has shape {rollout.values.shape} for {rollout.tokens} tokens")
+    return rollout.values
+
+
+def _add(one: FloatArray | None, other: FloatArray | None) -> FloatArray | None:
+    """Sum of what is known."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
+
+
+Advantage: TypeAlias = Annotated[Group | LeaveOneOut | Gae | Reinforce, Field(discriminator="kind")]
+"""Any estimator, as a field of the settings."""
+
+ADVANTAGES: dict[str, type[BaseModel]] = {
+    kind.model_fields["kind"].default: kind for kind in (Group, LeaveOneOut, Gae, Reinforce)
+}
+"""Estimators by their tag."""

@@ -1,0 +1,426 @@
+"""Credit rules: which rewards each token's return is made of; chosen by the tag ``rule``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Annotated, ClassVar, Literal, Protocol, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from surefoot.errors import ScoreError
+
+FloatArray: TypeAlias = NDArray[np.float64]
+
+Need = Literal["scores", "outcome", "log_ratios"]
+"""Field of :class:`ScoredRollout` that a rule reads: the trainer computes only what the rule needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardStream:
+    """Rewards of one rollout from one source, at token positions; empty = no reward, which is not 0."""
+
+    at: tuple[int, ...]
+    """Positions, in non-decreasing order."""
+    values: tuple[float, ...]
+    weight: float = 1.0
+    """Multiplies the advantages, after the baseline is subtracted."""
+    reach: Literal["returns", "own"] = "returns"
+    """returns: a reward is credited to every token up to it; own: to the tokens of its own step alone, that
+    is those after the position before it."""
+    centred: bool = False
+    """The values are advantages already: no baseline is subtracted."""
+
+    def __post_init__(self) -> None:
+        if len(self.at) != len(self.values):
+            raise ValueError(f"a stream has {len(self.values)} rewards at {len(self.at)} positions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredRollout:
+    """The numbers of one rollout that credit rules and advantage estimators read.
+
+    Positions count the response's tokens from 0. Raises ``ScoreError`` if the numbers of steps, scores and
+    log-ratios do not match.
+    """
+
+    tokens: int
+    """Length T of the response, including its end-of-sequence token."""
+    ends: tuple[int, ...] = ()
+    """Last token of each of the K steps, in non-decreasing order (a step in which no token begins ends with
+    the one before it); the last step ends with the response."""
+    scores: tuple[float | None, ...] = ()
+    """Step scores [K] of a reward model or checker; ``None`` = not scored. Empty without a scorer."""
+    outcome: float | None = None
+    """1 = correct answer, 0 = wrong; ``None`` = not judged."""
+    log_ratios: FloatArray | None = None
+    """log π_φ / π_ref [T] in nats, of an implicit reward model."""
+    values: FloatArray | None = None
+    """A critic's V [T], of the state in which each token was sampled."""
+    rewards: tuple[RewardStream, ...] = ()
+    """What the credit rule made of these; estimators read them."""
+
+    def __post_init__(self) -> None:
+        if self.scores and len(self.scores) != len(self.ends):
+            raise ScoreError(
+                f"'scores' has {len(self.scores)} values for {len(self.ends)} steps: give each one, or "
+                "None where it is not scored"
+            )
+        if self.log_ratios is not None and self.log_ratios.shape != (self.tokens,):
+            raise ScoreError(
+                f"'log_ratios' has shape {self.log_ratios.shape} for {self.tokens} tokens: give one per token"
+            )
+
+    @property
+    def last(self) -> int:
+        """Position of the last token."""
+        return self.tokens - 1
+
+    def scored_steps(self) -> list[tuple[int, int, float]]:
+        """Index, last token and score of each step that has a score, in order."""
+        steps = enumerate(zip(self.ends, self.scores, strict=False))
+        return [(index, end, score) for index, (end, score) in steps if score is not None]
+
+
+class CreditRule(Protocol):
+    """Turns scored rollouts into rewards at tokens. Rules are frozen pydantic models with a tag ``rule``."""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What it reads; a class variable where that does not depend on its fields."""
+
+    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+        """Rewards of every rollout of every group (the samples of one problem).
+
+        Every rollout has the same streams in the same order; one that has no reward to give is empty.
+        """
+
+
+class _Rule(BaseModel):
+    """Base of the rules; one with a single stream per rollout makes it in :meth:`stream`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+        """As :meth:`CreditRule.credit`."""
+        return [[(self.stream(one),) for one in group] for group in batch]
+
+    def stream(self, rollout: ScoredRollout) -> RewardStream:
+        """The rewards of a rollout."""
+        raise NotImplementedError
+
+
+class Outcome(_Rule):
+    """Outcome reward: r = 1 for a correct answer, 0 for a wrong one, at the last token (T - 1).
+
+    Every token has the same return, so nothing says which step was to blame. The reward of RLOO (Ahmadian et
+    al., arXiv 2402.14740) and of outcome-supervised GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2).
+    A rollout that was not judged has no reward: its stream is empty.
+    """
+
+    rule: Literal["outcome"] = Field(default="outcome", description="Credit by the final answer alone.")
+    needs: ClassVar[frozenset[Need]] = frozenset({"outcome"})
+
+    def stream(self, rollout: ScoredRollout) -> RewardStream:
+        """The outcome, where it is judged."""
+        return outcome_stream(rollout)
+
+
+def outcome_stream(rollout: ScoredRollout, *, weight: float = 1.0) -> RewardStream:
+    """The outcome at the last token; empty where it is not judged."""
+    if rollout.outcome is None:
+        return RewardStream(at=(), values=(), weight=weight)
+    return RewardStream(at=(rollout.last,), values=(rollout.outcome,), weight=weight)
+
+
+class Summed(_Rule):
+    """Step rewards summed: r_k = p_k at the last token of step k, return G_t = sum of r_k with end_k >= t.
+
+    Step-by-step PPO of Math-Shepherd (Wang et al., arXiv 2312.08935) with the estimator ``gae``;
+    process supervision of DeepSeekMath (arXiv 2402.03300, section 4.1.3) with ``group``. ``signed`` has
+    r_k = 2 p_k - 1, so that a step more likely wrong than right costs.
+
+    More steps bring more reward: this is the rule that policies game by writing empty or repeated steps.
+    A step that is not scored has no reward.
+    """
+
+    rule: Literal["summed"] = Field(default="summed", description="Credit by the sum of step scores.")
+    needs: ClassVar[frozenset[Need]] = frozenset({"scores"})
+    signed: bool = Field(default=False, description="Reward 2 p - 1 rather than the score p.")
+
+    def stream(self, rollout: ScoredRollout) -> RewardStream:
+        """A reward for each scored step."""
+        steps = rollout.scored_steps()
+        return RewardStream(
+            at=tuple(end for _, end, _ in steps),
+            values=tuple(2 * score - 1 if self.signed else score for _, _, score in steps),
+        )
+
+
+class MinForm(_Rule):
+    """Min-form credit (PURE, Cheng et al., arXiv 2504.15275): the return is the worst reward to come.
+
+    With r_k = 2 p_k - 1 = P(+) - P(-) over the K scored steps of a rollout,
+
+    - ``soft``: w = softmax(-r / T), reward w_k r_k at the last token of step k. The sum goes to min_k r_k for
+      T -> 0, to the mean for T -> infinity, and lies between them.
+    - ``strict``: every token of step k has the return min_{j >= k} r_j, which no softmax blurs.
+
+    Another good step cannot raise the return much, so length does not pay. ``temperature`` 0.1 is that of
+    the paper's code. Without ``signed``, r_k = p_k, and no rollout is worth less than nothing.
+    """
+
+    rule: Literal["min-form"] = Field(default="min-form", description="Credit by the worst step.")
+    needs: ClassVar[frozenset[Need]] = frozenset({"scores"})
+    form: Literal["soft", "strict"] = Field(
+        default="soft", description="Soft minimum by a softmax, or the strict suffix minimum."
+    )
+    temperature: float = Field(default=0.1, gt=0, description="Temperature of the softmax of the soft form.")
+    signed: bool = Field(default=True, description="Reward 2 p - 1 rather than the score p.")
+
+    def stream(self, rollout: ScoredRollout) -> RewardStream:
+        """Steps without a score weigh nothing."""
+        steps = rollout.scored_steps()
+        if not steps:
+            return RewardStream(at=(), values=(), reach="own" if self.form == "strict" else "returns")
+        at = tuple(end for _, end, _ in steps)
+        scores_s = np.array([score for _, _, score in steps])
+        rewards_s = 2 * scores_s - 1 if self.signed else scores_s
+        if self.form == "soft":
+            return RewardStream(
+                at=at, values=tuple((min_weights(rewards_s, self.temperature) * rewards_s).tolist())
+            )
+        # reach "own" gives an unscored step the return of the next scored one, its suffix minimum
+        suffix_s = np.minimum.accumulate(rewards_s[::-1])[::-1]
+        return RewardStream(at=at, values=tuple(suffix_s.tolist()), reach="own")
+
+
+def min_weights(rewards_s: FloatArray, temperature: float) -> FloatArray:
+    """softmax(-r / T) [S], positive and summing to 1."""
+    powers = np.exp((rewards_s.min() - rewards_s) / temperature)
+    return np.asarray(powers / powers.sum())
+
+
+class ClipDelta(_Rule):
+    """Clip and Delta (Gao et al., arXiv 2410.15115), the clip first.
+
+    - ``clip``: r_k <- min(r_k - eta, 0). No step earns, so more steps never do.
+    - ``delta``: r_k <- r_k - r_{k+1} for k < K - 1, r_k for k = K - 1, and 0 for the last step K, which the
+      outcome rewards. The return from step k < K is then r_k itself, and that of the whole r_1.
+
+    Steps without a score are skipped: the difference is to the next scored one before K. The paper adds the
+    outcome: use this within ``mixed``, whose ``process`` is the paper's α. It does not print η; by the
+    default a step is bad if it is more likely wrong than correct. Choose one that most steps of the first
+    policy exceed.
+    """
+
+    rule: Literal["clip-delta"] = Field(default="clip-delta", description="Credit of bounded sum.")
+    needs: ClassVar[frozenset[Need]] = frozenset({"scores"})
+    clip: bool = Field(default=True, description="Bound step rewards above by 0, after subtracting eta.")
+    delta: bool = Field(default=True, description="Reward the difference to the next step.")
+    eta: float = Field(default=0.5, description="A step with this score or more costs nothing.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not (self.clip or self.delta):
+            raise ValueError("'clip' and 'delta' are both off: that is the rule 'summed', use it instead")
+        return self
+
+    def stream(self, rollout: ScoredRollout) -> RewardStream:
+        """A reward for each scored step."""
+        steps = rollout.scored_steps()
+        rewards = [min(score - self.eta, 0.0) if self.clip else score for _, _, score in steps]
+        if self.delta and steps:
+            final = steps[-1][0] == len(rollout.ends) - 1
+            body = rewards[:-1] if final else rewards
+            rewards = [reward - after for reward, after in pairwise([*body, 0.0])]
+            rewards += [0.0] * final
+        return RewardStream(at=tuple(end for _, end, _ in steps), values=tuple(rewards))
+
+
+_EPSILON = 1e-6
+
+
+class Implicit(_Rule):
+    """Implicit process reward (PRIME, Cui et al., arXiv 2502.01456): r_t = log π_φ(y_t) / π_ref(y_t).
+
+    A reward at every token, from a model that learns from outcomes alone (implicit PRM, arXiv 2412.01981) and
+    keeps learning with the policy. As in the paper's code, it is not scaled by β, but (``normalize``)
+    divided by the largest |sum of r_s over s >= t| (return-to-go) of any token of the batch, plus 1e-6.
+    PRIME is this within ``mixed``, with ``leave-one-out`` as estimator.
+    """
+
+    rule: Literal["implicit"] = Field(
+        default="implicit", description="Credit by the log-ratios of an implicit reward model."
+    )
+    needs: ClassVar[frozenset[Need]] = frozenset({"log_ratios"})
+    normalize: bool = Field(
+        default=True, description="Divide by the largest absolute return-to-go of the batch."
+    )
+
+    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+        """One stream per rollout; empty where there are no log-ratios."""
+        known = [one.log_ratios for group in batch for one in group if one.log_ratios is not None]
+        scale = largest_return(known) + _EPSILON if self.normalize else 1.0
+        return [[(_stream(one, scale),) for one in group] for group in batch]
+
+
+def largest_return(rewards: Sequence[FloatArray]) -> float:
+    """Largest |return-to-go| of any token of rewards [T] each; 0 where there are none."""
+    return max((float(np.abs(one[::-1].cumsum()).max()) for one in rewards if one.size), default=0.0)
+
+
+def _stream(rollout: ScoredRollout, scale: float) -> RewardStream:
+    if rollout.log_ratios is None:
+        return RewardStream(at=(), values=())
+    return RewardStream(at=tuple(range(rollout.tokens)), values=tuple((rollout.log_ratios / scale).tolist()))
+
+
+Process: TypeAlias = Annotated[Summed | MinForm | ClipDelta | Implicit, Field(discriminator="rule")]
+"""Rules without an outcome of their own."""
+
+
+class Mixed(_Rule):
+    """Process and verifiable reward: ``process`` · A_process + ``outcome`` · A_outcome.
+
+    Each source has its own baseline, and is weighted after it. It is PURE's PRM + VR (arXiv
+    2504.15275; 1 and 1), Clip and Delta's J = α Σ r_k + Correct (arXiv 2410.15115; ``process`` = α) and PRIME
+    (arXiv 2502.01456; 1 and 1: the ``rm_coef`` 5 of its scripts does not reach the advantages).
+    An outcome that was not judged is no reward; the process part stays.
+    """
+
+    rule: Literal["mixed"] = Field(default="mixed", description="Step rewards plus the outcome.")
+    of: Process = Field(default=MinForm(), description="Rule of the process reward; PURE uses min-form.")
+    process: float = Field(default=1.0, gt=0, description="Weight of the process reward.")
+    outcome: float = Field(default=1.0, gt=0, description="Weight of the outcome.")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the inner rule reads, and the outcome."""
+        return self.of.needs | {"outcome"}
+
+    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+        """The inner rule's streams, then the outcome's."""
+        inner = self.of.credit(batch)
+        return [
+            [
+                (*(self._weighted(stream) for stream in streams), outcome_stream(one, weight=self.outcome))
+                for one, streams in zip(group, rewards, strict=True)
+            ]
+            for group, rewards in zip(batch, inner, strict=True)
+        ]
+
+    def _weighted(self, stream: RewardStream) -> RewardStream:
+        return replace(stream, weight=stream.weight * self.process)
+
+
+class Effective(_Rule):
+    """Effective reward of process advantage verifiers (Setlur et al., arXiv 2410.08146).
+
+    The policy gradient uses Q^π + α A^μ as return: the outcome, whose mean is Q^π, and for the tokens of step
+    k alone
+
+        A_k = q_k - q_{k-1},    q = 1 - (1 - v)^``best_of``,    v = the step's score,
+
+    where v is the value (chance of success) after the step, of a prover μ, or of the policy itself with
+    ``best_of`` K > 1, which makes the prover best-of-K of the policy. The policy as its own prover adds
+    nothing to the gradient on average. q_0 comes from ``start``, else from the mean outcome of the *other*
+    rollouts of the group, which is the policy's value: its own outcome would cancel part of its reward. Where
+    there is neither, the first scored step has no advantage. Steps without a score share the advantage of the
+    next scored one, so that all sum to q_K - q_0.
+
+    With ``scores`` = advantages, a score s stands for A = 2 s - 1 and nothing is subtracted. The paper has
+    ``alpha`` 3 for a 9B policy and 5 for a 2B one (useful: 0.5 to 6).
+    """
+
+    rule: Literal["effective"] = Field(
+        default="effective", description="Credit by the outcome and by step advantages under a prover."
+    )
+    needs: ClassVar[frozenset[Need]] = frozenset({"scores", "outcome"})
+    alpha: float = Field(default=3.0, ge=0, description="Weight of the step advantages; useful: 0.5 to 6.")
+    scores: Literal["values", "advantages"] = Field(
+        default="values", description="Whether scores are values (v) or advantages (A = 2 s - 1)."
+    )
+    best_of: int = Field(
+        default=1, ge=1, description="Values are of the policy; the prover is its best-of-K."
+    )
+    start: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Value before the first step, for all problems; by default the other rollouts' mean "
+        "outcome.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.scores == "advantages" and (self.best_of != 1 or self.start is not None):
+            raise ValueError(
+                "'best_of' and 'start' are about values: leave them out with 'scores' = advantages"
+            )
+        return self
+
+    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+        """The outcome, and the advantages weighted by α.
+
+        Raises ``ScoreError`` for a score outside [0, 1], which is no value.
+        """
+        return [
+            [
+                (outcome_stream(one), self._advantages(one, self._before(group, index)))
+                for index, one in enumerate(group)
+            ]
+            for group in batch
+        ]
+
+    def _advantages(self, rollout: ScoredRollout, before: float | None) -> RewardStream:
+        at, values = [], []
+        for end, score in zip(rollout.ends, rollout.scores, strict=False):
+            if score is None:
+                if (
+                    self.scores == "advantages"
+                ):  # a boundary, so that the next step's advantage does not reach back here
+                    at.append(end)
+                    values.append(0.0)
+                continue
+            if not 0 <= score <= 1:
+                raise ScoreError(
+                    f"a step's score is {score:g}, but credit 'effective' needs values in [0, 1]"
+                )
+            at.append(end)
+            if self.scores == "advantages":
+                values.append(2 * score - 1)
+                continue
+            value = self._prover_value(score)
+            values.append(0.0 if before is None else value - before)
+            before = value
+        if not rollout.scored_steps():
+            at, values = [], []
+        return RewardStream(at=tuple(at), values=tuple(values), weight=self.alpha, reach="own", centred=True)
+
+    def _before(self, group: Sequence[ScoredRollout], index: int) -> float | None:
+        """q_0 of the rollout at ``index``."""
+        if self.start is not None:
+            return self._prover_value(self.start)
+        others = [
+            one.outcome for place, one in enumerate(group) if place != index and one.outcome is not None
+        ]
+        return self._prover_value(sum(others) / len(others)) if others else None
+
+    def _prover_value(self, value: float) -> float:
+        return float(1 - (1 - value) ** self.best_of) if self.best_of > 1 else value
+
+
+Credit: TypeAlias = Annotated[
+    Outcome | Summed | MinForm | ClipDelta | Effective | Implicit | Mixed, Field(discriminator="rule")
+]
+"""Any rule, as a field of the settings."""
+
+CREDITS: dict[str, type[BaseModel]] = {
+    kind.model_fields["rule"].default: kind
+    for kind in (Outcome, Summed, MinForm, ClipDelta, Effective, Implicit, Mixed)
+}
+"""Rules by their tag."""
