@@ -257,14 +257,6 @@ def test_a_model_may_have_more_ids_than_its_tokenizer():
     assert all(c.text.endswith("\n") or "\n" not in c.text for c in result.completions)
 
 
-def test_progress_counts_finished_samples(llama):
-    seen = []
-    policy = TransformersPolicy(*llama, name="tiny", batch_size=4, progress=seen.append)
-    run(policy, ask(PROMPTS[0], n=3), ask(PROMPTS[1], n=3))
-    assert sum(seen) == 6
-    assert max(seen) <= 4
-
-
 def test_loading_from_a_directory(lab_base, policy, tmp_path):
     loaded = TransformersPolicy.from_pretrained(lab_base)
     assert loaded.name == lab_base.name

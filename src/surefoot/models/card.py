@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -11,6 +11,8 @@ from surefoot.errors import CheckpointError
 from surefoot.models.encoding import Encoding
 from surefoot.records import LabelKind
 from surefoot.scores import Aggregator
+
+M = TypeVar("M", bound=BaseModel)
 
 CARD = "surefoot.json"
 CALIBRATION = "calibration.json"
@@ -47,11 +49,20 @@ class CheckpointCard(BaseModel):
     2305.20050, report both); no other head knows the class."""
 
 
-def read_card(directory: Path) -> CheckpointCard:
-    """The card of a checkpoint. Raises ``CheckpointError`` if it is absent or broken."""
+def read_card(directory: Path, *, family: str | None = None) -> CheckpointCard:
+    """The card of a checkpoint. Raises ``CheckpointError`` if it is absent, broken or of another family."""
+    missing = f"{directory} is no surefoot checkpoint: {CARD} is missing"
+    card = read_json(directory / CARD, CheckpointCard, missing)
+    if family not in (None, card.family):
+        raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {family!r}")
+    return card
+
+
+def read_json(path: Path, kind: type[M], missing: str) -> M:
+    """A file of a checkpoint. Raises ``CheckpointError``, which says ``missing`` if it cannot be read."""
     try:
-        return CheckpointCard.model_validate_json((directory / CARD).read_bytes())
+        return kind.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise CheckpointError(f"{directory} is no surefoot checkpoint: {CARD} is missing") from error
+        raise CheckpointError(missing) from error
     except ValidationError as error:
-        raise CheckpointError(f"{directory / CARD}: {error}") from error
+        raise CheckpointError(f"{path}: {error}") from error

@@ -73,6 +73,12 @@ class EncodedTrace:
         """Steps that lie beyond ``max_length``."""
         return sum(position is None for position in self.positions)
 
+    def unscored_reason(self, limit: int) -> str | None:
+        """Why steps beyond ``limit`` tokens have no score; ``None`` if there are none."""
+        if not self.truncated_steps:
+            return None
+        return f"{self.truncated_steps} steps lie beyond the model's context of {limit} tokens"
+
 
 def encode_traces(
     tokenizer: PreTrainedTokenizerBase, encoding: Encoding, items: Sequence[ProblemTrace]

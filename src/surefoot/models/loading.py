@@ -192,13 +192,11 @@ def _published(directory: Path, *, name: str, family: str | None, options: Openi
 
 
 def _own(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:
-    card = read_card(directory)
+    card = read_card(directory, family=family)
     if card.family not in _KINDS:
         raise CheckpointError(
             f"{directory / CARD}: family {card.family!r} is none that is trained here: {quoted(_KINDS)}"
         )
-    if family not in (None, card.family):
-        raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {family!r}")
     if base_of(directory) is None:
         options.refuse("base", of=f"whole ({directory})")
     return _KINDS[card.family](directory, name, options)

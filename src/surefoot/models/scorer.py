@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -76,19 +76,11 @@ class Scorer(CheckpointScorer):
 
     What traces have in common from their beginning on (the prompt, a shared prefix, all of it) goes through
     the trunk once a call; see ``engine.packing`` for how, and for trunks that do not allow it.
-    ``batch_tokens`` bounds the tokens of one forward pass. ``progress`` is called with the number of traces
-    scored.
+    ``batch_tokens`` bounds the tokens of one forward pass.
     """
 
-    def __init__(
-        self,
-        model: StepModel,
-        *,
-        name: str,
-        batch_tokens: int = 16_384,
-        progress: Callable[[int], None] | None = None,
-    ) -> None:
-        self.model, self.name, self.batch_tokens, self.progress = model, name, batch_tokens, progress
+    def __init__(self, model: StepModel, *, name: str, batch_tokens: int = 16_384) -> None:
+        self.model, self.name, self.batch_tokens = model, name, batch_tokens
         self.card = model.card
         model.trunk.eval()
 
@@ -115,8 +107,6 @@ class Scorer(CheckpointScorer):
                 for repeat, number in enumerate(places[trace]):
                     record = self._record(items[number].trace, trace, row, 0 if repeat else tokens)
                     results[number] = record
-                if self.progress:
-                    self.progress(len(places[trace]))
         return [results[number] for number in range(len(items))]
 
     @cached_property
@@ -143,15 +133,11 @@ class Scorer(CheckpointScorer):
     def _record(
         self, trace: Trace, encoded: EncodedTrace, scores: list[float | None], tokens: int
     ) -> StepScores:
-        reason = None
-        if encoded.truncated_steps:
-            limit = self.card.encoding.max_length
-            reason = f"{encoded.truncated_steps} steps lie beyond the model's context of {limit} tokens"
         return StepScores(
             trace_id=trace.id,
             scorer=self.name,
             scores=tuple(scores),
-            unscored_reason=reason,
+            unscored_reason=encoded.unscored_reason(self.card.encoding.max_length),
             usage=Usage(verifier_tokens=tokens, calls=1),
         )
 

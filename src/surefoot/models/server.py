@@ -10,7 +10,6 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -130,9 +129,7 @@ class RemoteScorer(CheckpointScorer):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _batch(self, items: Sequence[ProblemTrace]) -> list[StepScores]:

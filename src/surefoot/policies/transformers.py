@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -37,11 +37,10 @@ _CONTEXT_TOKENS = 4  # decoded along with new tokens, so that leading white spac
 class TransformersPolicy:
     """A :class:`surefoot.protocols.Policy` on a transformers model.
 
-    ``batch_size`` bounds the rows decoded at once. ``progress`` is called with the number of samples
-    finished. ``remember`` is for searches: keys and values of so many tokens are kept, so that a prefix that
-    was read or written before is not read again (and not counted); equal to reading up to rounding, so a
-    sample may then depend, by chance, on what came before. Raises ``PolicyError`` for a prompt that fills the
-    model's context.
+    ``batch_size`` bounds the rows decoded at once. ``remember`` is for searches: keys and values of so many
+    tokens are kept, so that a prefix that was read or written before is not read again (and not counted);
+    equal to reading up to rounding, so a sample may then depend, by chance, on what came before. Raises
+    ``PolicyError`` for a prompt that fills the model's context.
     """
 
     def __init__(
@@ -51,15 +50,9 @@ class TransformersPolicy:
         *,
         name: str,
         batch_size: int = 256,
-        progress: Callable[[int], None] | None = None,
         remember: int = 0,
     ) -> None:
-        self.model, self.tokenizer, self.batch_size, self.progress = (
-            model.eval(),
-            tokenizer,
-            batch_size,
-            progress,
-        )
+        self.model, self.tokenizer, self.batch_size = model.eval(), tokenizer, batch_size
         self._name = name
         self._known = PrefixCache(remember)
         ends = model.generation_config.eos_token_id if model.generation_config else None
@@ -126,8 +119,6 @@ class TransformersPolicy:
             batch = rows[start : start + self.batch_size]
             for row, tokens in self._decode(batch, cancelled):
                 read[row.request_number] += tokens
-            if self.progress:
-                self.progress(len(batch))
         finished: dict[int, list[DecodingRow]] = {number: [] for number in range(len(requests))}
         for row in sorted(rows, key=lambda row: row.sample):
             finished[row.request_number].append(row)

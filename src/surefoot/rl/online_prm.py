@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from surefoot.errors import TrainingError
 from surefoot.models.encoding import Encoding
 from surefoot.models.engine.causal import read_logprobs
-from surefoot.models.kinds.implicit import ImplicitPRM
+from surefoot.models.kinds.implicit import ImplicitPRM, ImplicitSettings
 from surefoot.models.lora import has_adapter
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.actor import Actor
@@ -92,11 +92,10 @@ class OnlinePRM:
         prm = ImplicitPRM.assemble(
             copy.deepcopy(policy).float(),
             tokenizer,
+            ImplicitSettings(beta=config.beta, reference=name),
             # in the same type: rounding would be a reward, which is scaled up to 1 where nothing was learned
             reference=copy.deepcopy(policy).float() if reference is None else reference,
-            reference_name=name,
             base=name,
-            beta=config.beta,
             encoding=Encoding(
                 template=prompt.template,
                 chat=prompt.chat,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from types import TracebackType
 from typing import Literal, Self
 
 from surefoot.errors import LabelError
@@ -110,9 +109,7 @@ class ArithmeticVerifier:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _verdict(self, text: str, problem: str) -> Verdict:

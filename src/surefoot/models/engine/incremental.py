@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from transformers import PreTrainedModel
 
@@ -82,9 +82,8 @@ class IncrementalScorer(Scorer):
         name: str,
         batch_tokens: int = 16_384,
         max_tokens: int = 65_536,
-        progress: Callable[[int], None] | None = None,
     ) -> None:
-        super().__init__(model, name=name, batch_tokens=batch_tokens, progress=progress)
+        super().__init__(model, name=name, batch_tokens=batch_tokens)
         self._cache = TokenCache(TokenPool(), max_tokens)
 
     @property

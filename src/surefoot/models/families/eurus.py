@@ -175,8 +175,6 @@ class ImplicitScorer(Scorer):
         for number, (item, trace) in enumerate(zip(items, encoded, strict=True)):
             row = [None if at is None else float(sums[number][at - first[number]]) for at in trace.positions]
             records.append(self._record(item.trace, trace, row, tokens.get(number, 0)))
-        if self.progress:
-            self.progress(len(records))
         return records
 
 

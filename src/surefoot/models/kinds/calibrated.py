@@ -15,12 +15,12 @@ from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from sklearn.isotonic import IsotonicRegression
 
-from surefoot.errors import CheckpointError, ScoreError
+from surefoot.errors import ScoreError
 from surefoot.io import write_json
-from surefoot.models.card import CALIBRATION
+from surefoot.models.card import CALIBRATION, read_json
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import StepScores, content_id
@@ -149,13 +149,8 @@ def save_calibration(directory: str | Path, fitted: Calibration) -> None:
 
 def load_calibration(directory: str | Path) -> Calibration:
     """Read a checkpoint's ``calibration.json``. Raises ``CheckpointError`` if it is absent or broken."""
-    path = Path(directory) / CALIBRATION
-    try:
-        return Calibration.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{directory} has no {CALIBRATION}: fit one (fit_calibration)") from error
-    except ValidationError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+    missing = f"{directory} has no {CALIBRATION}: fit one (fit_calibration)"
+    return read_json(Path(directory) / CALIBRATION, Calibration, missing)
 
 
 class CalibratedScorer:

@@ -12,12 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pydantic import ValidationError
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from surefoot.errors import CheckpointError, ScoreError
+from surefoot.errors import ScoreError
 from surefoot.io import write_json
-from surefoot.models.card import CARD, CheckpointCard, read_card
+from surefoot.models.card import CARD, CheckpointCard, read_card, read_json
 from surefoot.models.engine.causal import load_causal, save_causal
 from surefoot.models.kinds.verifier_format import Critique, CritiqueError, VerifierFormat
 from surefoot.models.kinds.yes_no import TransformersYesNo, YesNoReader
@@ -262,15 +261,9 @@ def read_verifier(
 
     Raises ``CheckpointError`` naming the missing or bad file.
     """
-    card = read_card(directory)
-    if card.family != FAMILY:
-        raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {FAMILY!r}")
-    try:
-        form = VerifierFormat.model_validate_json((directory / FORMAT).read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{directory} is no generative checkpoint: {FORMAT} is missing") from error
-    except ValidationError as error:
-        raise CheckpointError(f"{directory / FORMAT}: {error}") from error
+    card = read_card(directory, family=FAMILY)
+    missing = f"{directory} is no generative checkpoint: {FORMAT} is missing"
+    form = read_json(directory / FORMAT, VerifierFormat, missing)
     stated = base_of(directory)
     if stated is None:
         model, tokenizer = load_causal(directory, dtype=dtype, trust_remote_code=trust_remote_code)

@@ -11,15 +11,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.io import write_json
-from surefoot.models.card import CARD, CheckpointCard
+from surefoot.models.card import CARD, CheckpointCard, read_card, read_json
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.engine.causal import (
     ReferenceModel,
@@ -32,8 +32,6 @@ from surefoot.models.scorer import CheckpointScorer
 from surefoot.protocols import ProblemTrace
 from surefoot.records import LabelKind, StepScores, Usage
 from surefoot.scores import Aggregator
-
-M = TypeVar("M", bound=BaseModel)
 
 FAMILY = "implicit"
 SETTINGS = "implicit.json"
@@ -135,16 +133,9 @@ class ImplicitPRM(CheckpointScorer):
         other = None
         if named is not None:
             other, _ = load_causal(named, dtype=dtype, trust_remote_code=trust_remote_code)
+        settings = ImplicitSettings(beta=beta, read=read, reference=None if named is None else str(named))
         return cls.assemble(
-            policy,
-            tokenizer,
-            reference=other,
-            reference_name=None if named is None else str(named),
-            base=str(base),
-            beta=beta,
-            read=read,
-            encoding=encoding,
-            cache=cache,
+            policy, tokenizer, settings, reference=other, base=str(base), encoding=encoding, cache=cache
         )
 
     @classmethod
@@ -152,12 +143,10 @@ class ImplicitPRM(CheckpointScorer):
         cls,
         policy: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
+        settings: ImplicitSettings,
         *,
         reference: PreTrainedModel | None,
-        reference_name: str | None,
         base: str,
-        beta: float = 0.05,
-        read: Read = "step",
         encoding: Encoding | None = None,
         cache: Path | None = None,
     ) -> ImplicitPRM:
@@ -166,7 +155,7 @@ class ImplicitPRM(CheckpointScorer):
         limit = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
         if limit and encoding.max_length > limit:
             encoding = encoding.model_copy(update={"max_length": limit})
-        meaning, aggregation = MEANING[read]
+        meaning, aggregation = MEANING[settings.read]
         card = CheckpointCard(
             family=FAMILY,
             kind="prm",
@@ -176,7 +165,6 @@ class ImplicitPRM(CheckpointScorer):
             label_source="outcome",
             base=base,
         )
-        settings = ImplicitSettings(beta=beta, read=read, reference=reference_name)
         return cls(policy, tokenizer, card, settings, reference=reference, cache=cache)
 
     @classmethod
@@ -194,10 +182,9 @@ class ImplicitPRM(CheckpointScorer):
         the one that the checkpoint was trained against.
         """
         directory = Path(directory)
-        card = _read_json(directory / CARD, CheckpointCard)
-        if card.family != FAMILY:
-            raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {FAMILY!r}")
-        settings = _read_json(directory / SETTINGS, ImplicitSettings)
+        card = read_card(directory, family=FAMILY)
+        missing = f"{directory} is no implicit reward model: {SETTINGS} is missing"
+        settings = read_json(directory / SETTINGS, ImplicitSettings, missing)
         policy, tokenizer = load_causal(directory, dtype="auto", trust_remote_code=trust_remote_code)
         own = directory / _OWN_COPY if settings.reference == _OWN_COPY else settings.reference
         if own is None and reference is not None:
@@ -337,12 +324,3 @@ def per_step(trace: EncodedTrace, ratio: torch.Tensor, first: int) -> tuple[floa
         None if at is None else float(ratio[tokens.start - first : tokens.stop - first].sum())
         for tokens, at in zip(counted_tokens(trace), trace.positions, strict=True)
     )
-
-
-def _read_json(path: Path, kind: type[M]) -> M:
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path.parent} is no implicit reward model: {path.name} is missing") from error
-    except ValidationError as error:
-        raise CheckpointError(f"{path}: {error}") from error
