@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 EXTRAS ?= dev,gguf,train,server,postgres
 WORKERS ?= auto
+# the tests of a file share its fixtures, so one process runs them all; tests/conftest.py puts long files first
+XDIST   := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 SOURCES := $(wildcard src tests benchmarks examples)
 
 .DEFAULT_GOAL := help
@@ -35,10 +37,10 @@ quickstart: setup ## run the whole way from problems to a measured reward model 
 	$(BIN)/surefoot quickstart $(if $(OUT),--out '$(OUT)') $(ARGS)
 
 test: setup ## run every test, the slow ones too, one process a core (ARGS='pytest options')
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest $(XDIST) $(ARGS)
 
 test-fast: setup ## run the tests that take seconds
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(ARGS)
+	$(BIN)/python -m pytest $(XDIST) -m 'not slow' $(ARGS)
 
 check: setup ## lint, formatting, types, import ranks
 	$(BIN)/ruff check $(SOURCES)

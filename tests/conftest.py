@@ -21,6 +21,18 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: more threads woul
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
 
+LONGEST = ("rl/test_rl_processes.py", "training/test_processes.py", "quickstart/test_quickstart.py")
+"""Files that take longest: they start first, so that no process is left with one of them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return 0 if str(item.path).endswith(LONGEST) else 1 if item.path in slow else 2
+
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=place)
+
+
 CONTEXT = 128
 """Tokens that the tiny models can read."""
 

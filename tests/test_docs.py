@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -65,6 +66,7 @@ def broken_links(page: Path) -> Iterator[str]:
             yield f"{target}: no such heading"
 
 
+@cache
 def commands() -> dict[str, Any]:
     """Every visible command as ``surefoot NAME``, groups gone through; the program itself as ``surefoot``."""
     from typer.main import get_command

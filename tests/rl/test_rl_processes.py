@@ -17,6 +17,7 @@ pytest.importorskip("accelerate")
 PROGRAM = """
 import json, sys
 from pathlib import Path
+from accelerate.state import AcceleratorState
 from surefoot.answers import Grade
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.engine.causal import load_causal
@@ -25,7 +26,7 @@ from surefoot.rl.config import RLConfig
 from surefoot.rl.loop import train_policy
 from surefoot.rl.task import Task
 from surefoot.segment import Line
-base, out, changes = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+base, out, runs = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 
 class Sevens:
     def score_traces(self, items):
@@ -54,8 +55,10 @@ common = {
     "updates": 4, "problems": 4, "samples": 3, "max_tokens": 12, "learning_rate": 0.001, "warmup": 0,
     "evaluate_every": 2, "guards": {"stop_on": []}, "advantage": {"kind": "leave-one-out"},
 }
-model, tokenizer = load_causal(base, dtype="float32", trust_remote_code=False)
-train_policy(model, tokenizer, task, RLConfig.model_validate(common | changes), out)
+for name, changes in runs.items():
+    model, tokenizer = load_causal(base, dtype="float32", trust_remote_code=False)
+    train_policy(model, tokenizer, task, RLConfig.model_validate(common | changes), out / name)
+    AcceleratorState._reset_state(reset_partial_state=True)  # the next run opens its own process group
 """
 
 SETTINGS = {
@@ -73,13 +76,20 @@ SETTINGS = {
     "online reward model": {"credit": {"rule": "mixed", "of": {"rule": "implicit", "normalize": False}}},
 }
 
+# two problems a round, one a process; where all of one's solutions are right, it is left out
+ONE_SIDED = {
+    "credit": {"rule": "mixed", "of": {"rule": "implicit"}},
+    "accuracy_band": [0.0, 0.9],
+    "problems": 2,
+}
 
-def run(base: Path, out: Path, settings: dict, *, processes: int) -> dict:
-    """The log of a run."""
+
+def run(base: Path, out: Path, runs: dict[str, dict], *, processes: int) -> Path:
+    """A folder of runs, one after the other in the same processes, which take seconds to start."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    command = [sys.executable, "-c", PROGRAM, str(base), str(out), json.dumps(settings)]
+    command = [sys.executable, "-c", PROGRAM, str(base), str(out), json.dumps(runs)]
     plain = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     running = [
         subprocess.Popen(
@@ -98,7 +108,22 @@ def run(base: Path, out: Path, settings: dict, *, processes: int) -> dict:
     finally:
         for one in running:
             one.kill()
-    return json.loads((out / "rl.json").read_text())["log"]
+    return out
+
+
+def log(run: Path) -> dict:
+    return json.loads((run / "rl.json").read_text())["log"]
+
+
+@pytest.fixture(scope="module")
+def one_process(lab_base, tmp_path_factory) -> Path:
+    return run(lab_base, tmp_path_factory.mktemp("one"), SETTINGS, processes=1)
+
+
+@pytest.fixture(scope="module")
+def two_processes(lab_base, tmp_path_factory) -> Path:
+    runs = SETTINGS | {"one-sided": ONE_SIDED}
+    return run(lab_base, tmp_path_factory.mktemp("two"), runs, processes=2)
 
 
 def numbers(row: dict) -> dict:
@@ -108,31 +133,24 @@ def numbers(row: dict) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_two_processes_give_the_updates_of_one(lab_base, tmp_path, settings):
-    one = run(lab_base, tmp_path / "one", settings, processes=1)
-    two = run(lab_base, tmp_path / "two", settings, processes=2)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_two_processes_give_the_updates_of_one(one_process, two_processes, name):
+    one, two = log(one_process / name), log(two_processes / name)
     for mine, theirs in zip(two["updates"], one["updates"], strict=True):
-        for name in ("samples", "filtered", "dropped", "unscored_steps", "usage"):
-            assert mine[name] == theirs[name], name
+        for field in ("samples", "filtered", "dropped", "unscored_steps", "usage"):
+            assert mine[field] == theirs[field], field
         assert numbers(mine) == pytest.approx(numbers(theirs), rel=1e-3, abs=1e-5)
         assert mine["gradient_norm"] == pytest.approx(theirs["gradient_norm"], rel=2e-2)
         assert mine["shape"] == pytest.approx(theirs["shape"])
     assert [row["accuracy"] for row in two["evaluations"]] == [row["accuracy"] for row in one["evaluations"]]
-    weights = load_file(tmp_path / "one" / "policy" / "model.safetensors")
-    for name, tensor in load_file(tmp_path / "two" / "policy" / "model.safetensors").items():
-        assert (tensor - weights[name]).abs().max() < 5e-4, name
+    weights = load_file(one_process / name / "policy" / "model.safetensors")
+    for tensor_name, tensor in load_file(two_processes / name / "policy" / "model.safetensors").items():
+        assert (tensor - weights[tensor_name]).abs().max() < 5e-4, tensor_name
 
 
 @pytest.mark.slow
-def test_a_process_that_has_nothing_to_learn_from_is_not_waited_for(lab_base, tmp_path):
-    # two problems a round, one a process; where all of one's solutions are right, it is left out
-    settings = {
-        "credit": {"rule": "mixed", "of": {"rule": "implicit"}},
-        "accuracy_band": [0.0, 0.9],
-        "problems": 2,
-    }
-    log = run(lab_base, tmp_path, settings, processes=2)
-    filtered = [row["filtered"] for row in log["updates"]]
+def test_a_process_that_has_nothing_to_learn_from_is_not_waited_for(two_processes):
+    updates = log(two_processes / "one-sided")["updates"]
+    filtered = [row["filtered"] for row in updates]
     assert 3 in filtered, "no round in which one process alone has nothing"
-    assert all(row["loss"] is None for row in log["updates"] if row["filtered"])
+    assert all(row["loss"] is None for row in updates if row["filtered"])
