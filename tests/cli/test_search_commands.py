@@ -17,7 +17,7 @@ from openai_server import Body, Reply, completion, serve
 from surefoot.cli.options import PolicySettings, PRMSettings
 from surefoot.cli.search.caches import remembering_policy, remembering_scorer
 from surefoot.cli.search.command import SearchSettings, StepSettings, parse_size
-from surefoot.cli.search.plan import Plan, read_plan, search_of
+from surefoot.cli.search.plan import SearchPlan, read_plan, search_of
 from surefoot.errors import RunError
 from surefoot.io import read_records, write_records
 from surefoot.models.card import CheckpointCard
@@ -409,4 +409,4 @@ def test_a_plan_written_by_hand(tmp_path):
     with pytest.raises(RunError, match="extra"):
         read_plan(str(path))
     with pytest.raises(ValueError, match="make 2 bins, not 1"):
-        Plan(edges=(0.4,), searches=("beam",)).search()
+        SearchPlan(edges=(0.4,), searches=("beam",)).search()

@@ -99,13 +99,13 @@ NeutralRule = Annotated[
 ]
 
 
-class Settings(BaseModel):
+class SettingsGroup(BaseModel):
     """Base of the nested settings of the command line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
-class PolicySettings(Settings):
+class PolicySettings(SettingsGroup):
     """Who writes: a model in this process, or one behind an OpenAI-compatible server."""
 
     name: Annotated[str, Flag(name="--policy")] = Field(
@@ -156,7 +156,7 @@ class PolicySettings(Settings):
         )
 
 
-class GradingSettings(Settings):
+class GradingSettings(SettingsGroup):
     """Where the final answer is, and when two answers are equal."""
 
     extract: Annotated[tuple[AnswerStyle, ...], BeforeValidator(split_commas), Flag(comma=True)] = Field(
@@ -178,7 +178,7 @@ class GradingSettings(Settings):
                 typer.echo(f"{count} answers could not be compared: {reason}", err=True)
 
 
-class BudgetSettings(Settings):
+class BudgetSettings(SettingsGroup):
     """What a command may spend."""
 
     tokens: Annotated[int | None, Flag(name="--token-budget")] = Field(
@@ -191,7 +191,7 @@ class BudgetSettings(Settings):
     )
 
 
-class PRMSettings(Settings):
+class PRMSettings(SettingsGroup):
     """The reward model of steps."""
 
     names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(
@@ -215,7 +215,7 @@ class PRMSettings(Settings):
         return identifying_files(one_or_all(self.names))
 
 
-class JudgeSettings(Settings):
+class JudgeSettings(SettingsGroup):
     """Who judges steps: a reward model, or verifiers that go by rule."""
 
     names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(

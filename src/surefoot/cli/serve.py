@@ -42,7 +42,7 @@ _GATEWAY = OptionGroup(names={"offered": "--offer"}, omit=("extract", "overlap",
 _MONITOR = OptionGroup(omit=tuple(MonitorSettings.model_fields))
 
 
-class VerifierSettings(o.Settings):
+class VerifierSettings(o.SettingsGroup):
     """The reward model."""
 
     names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(

@@ -13,7 +13,7 @@ from surefoot.answers import Grader
 from surefoot.labelling.monte_carlo import RolloutSampler, require_rollable
 from surefoot.labelling.omegaprm_tree import (
     Estimate,
-    PrefixState,
+    PrefixRecord,
     ProblemTree,
     TreeSearch,
     TreeSettings,
@@ -157,7 +157,7 @@ class OmegaPRMLabeller:
                         )
         return rivals
 
-    def _value(self, node: Node[PrefixState]) -> tuple[float | None, str | None]:
+    def _value(self, node: Node[PrefixRecord]) -> tuple[float | None, str | None]:
         """Label of the step that leads to ``node``, or why it has none."""
         state = node.data
         if self.estimate == "hard" and state.good:
@@ -178,7 +178,7 @@ class OmegaPRMLabeller:
         return 0.0, None
 
     def _label(
-        self, trace: Trace, step: int, node: Node[PrefixState], tree: ProblemTree, usage: Usage
+        self, trace: Trace, step: int, node: Node[PrefixRecord], tree: ProblemTree, usage: Usage
     ) -> StepLabel:
         value, reason = self._value(node)
         state = node.data

@@ -120,7 +120,7 @@ class TreeSearch:
         tree.selected.append(candidate)
         return candidate
 
-    def _probe(self, candidate: WrongSolution) -> Node[PrefixState] | None:
+    def _probe(self, candidate: WrongSolution) -> Node[PrefixRecord] | None:
         """Node of the candidate's path to roll out next; ``None`` = no more, or that one failed already."""
         places = _ends(len(candidate.nodes), self.settings.pieces)
         known: dict[int, bool | None] = {len(places): False}
@@ -133,7 +133,7 @@ class TreeSearch:
         number_of_next = probe(known, len(places) - 1)
         return None if number_of_next is None else candidate.nodes[places[number_of_next - 1] - 1]
 
-    def _absorb(self, node: Node[PrefixState]) -> None:
+    def _absorb(self, node: Node[PrefixRecord]) -> None:
         """Take the rollouts from ``node`` into the tree, the wrong ones into the pool."""
         tally = node.data.tally
         for rollout in tally.rollouts if tally is not None else ():
@@ -144,13 +144,13 @@ class TreeSearch:
 
     def _add(
         self,
-        at: Node[PrefixState],
+        at: Node[PrefixRecord],
         steps: Sequence[str],
         outcome: bool | None,
         tokens: int,
         *,
         ended: bool,
-    ) -> Node[PrefixState]:
+    ) -> Node[PrefixRecord]:
         """Take in one solution, from ``at`` on; returns where it ends."""
         tree = self.tree
         end = (tree.tree.insert(steps, at=at) or [at])[-1]
@@ -178,7 +178,7 @@ def _ends(steps: int, pieces: int) -> list[int]:
 
 
 @dataclass(eq=False, kw_only=True)
-class PrefixState:
+class PrefixRecord:
     """What the search knows of one prefix."""
 
     tally: PrefixRollouts | None = None
@@ -215,8 +215,8 @@ class PrefixState:
 class WrongSolution:
     """A wrong solution in the pool: where its rollout began, and the nodes of the steps it added."""
 
-    state: Node[PrefixState]
-    nodes: tuple[Node[PrefixState], ...]
+    state: Node[PrefixRecord]
+    nodes: tuple[Node[PrefixRecord], ...]
     tokens: int
 
 
@@ -225,10 +225,10 @@ class ProblemTree:
     """The tree of one problem as the search left it."""
 
     problem: Problem
-    tree: StepTree[PrefixState] = field(default_factory=lambda: StepTree(PrefixState))
-    solutions: dict[Node[PrefixState], bool | None] = field(default_factory=dict)
+    tree: StepTree[PrefixRecord] = field(default_factory=lambda: StepTree(PrefixRecord))
+    solutions: dict[Node[PrefixRecord], bool | None] = field(default_factory=dict)
     """Where each solution ends, and its outcome, in order of appearance."""
-    seeds: dict[Node[PrefixState], Trace] = field(default_factory=dict)
+    seeds: dict[Node[PrefixRecord], Trace] = field(default_factory=dict)
     """The seed traces among them."""
     selected: list[WrongSolution] = field(default_factory=list)
     pool: list[WrongSolution] = field(default_factory=list)
@@ -251,7 +251,7 @@ def trace_steps(trace: Trace) -> list[str]:
     return [part for start, end in pairwise(cuts) if (part := text[start:end])]
 
 
-def step_nodes(tree: ProblemTree, trace: Trace) -> list[Node[PrefixState]]:
+def step_nodes(tree: ProblemTree, trace: Trace) -> list[Node[PrefixRecord]]:
     """Node of the prefix that ends with each step; a step without text stays at the node before it."""
     parts, nodes = trace_steps(trace), [tree.tree.root]
     by_length = {len(node.prefix): node for node in tree.tree.insert(parts)}
@@ -262,7 +262,7 @@ def step_nodes(tree: ProblemTree, trace: Trace) -> list[Node[PrefixState]]:
 
 def solution_trace(
     problem: Problem,
-    nodes: Sequence[Node[PrefixState]],
+    nodes: Sequence[Node[PrefixRecord]],
     outcome: bool | None,
     policy: str,
     seed: int,

@@ -36,7 +36,7 @@ PROBED_PROBLEMS = 100
 """Problems whose lines the content probe varies."""
 
 
-class AttackSettings(o.Settings):
+class AttackSettings(o.SettingsGroup):
     """Edits, and the search against the scorer."""
 
     tolerance: float = Field(

@@ -48,7 +48,7 @@ class RolloutSettings(Command):
         return self.policy.open(chat=self.prompt.chat, device=self.device)
 
 
-class EstimateSettings(o.Settings):
+class EstimateSettings(o.SettingsGroup):
     """How many rollouts a prefix gets, and what they mean."""
 
     kind: Annotated[Literal["soft", "hard", "sequential"], Flag(name="--estimate")] = Field(

@@ -45,7 +45,7 @@ def _size(text: str) -> str:
     return text
 
 
-class StepSettings(o.Settings):
+class StepSettings(o.SettingsGroup):
     """How solutions are written step by step."""
 
     separator: str = Field(
@@ -131,7 +131,7 @@ class SearchCommand(SearchSettings):
 
         from surefoot.cli.runs import file_inputs, in_pieces, read_all, stages
         from surefoot.cli.search.caches import remembering_policy, remembering_scorer
-        from surefoot.cli.search.summary import Summary
+        from surefoot.cli.search.summary import SearchSummary
         from surefoot.records import Problem
         from surefoot.search.method import SearchResult, run_search
         from surefoot.search.saved_tree import save_tree
@@ -144,7 +144,7 @@ class SearchCommand(SearchSettings):
         policy = self.policy.open(chat=self.prompt.chat, device=self.device)
         size = _PIECE * self.in_flight
         places = {problem.id: place for place, problem in enumerate(problems)}
-        summary = Summary()
+        summary = SearchSummary()
         with (
             self.grading.open() as grader,
             self._tree_file(command=command, config=config, inputs=inputs) as keep,

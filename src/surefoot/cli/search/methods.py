@@ -99,7 +99,7 @@ class Mcts(GuidedSearch):
     method: Annotated[MCTS, METHOD] = MCTS()
 
 
-class Resample(GuidedSearch):
+class SearchResample(GuidedSearch):
     """Accept a step or draw it again, while its score is too low (after Liao et al. 2025).
 
     Example: `surefoot search resample --problems problems.jsonl --prm prm --retries 3 --out results.jsonl`

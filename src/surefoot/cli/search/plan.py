@@ -33,7 +33,7 @@ class Cell(BaseModel):
     problems: int
 
 
-class Plan(BaseModel):
+class SearchPlan(BaseModel):
     """Which search for which predicted difficulty, as a file; see ``ComputeOptimal``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,7 +50,7 @@ class Plan(BaseModel):
     """Development problems whose difficulty could not be told."""
 
     @classmethod
-    def of(cls, fit: OptimalFit) -> Plan:
+    def of(cls, fit: OptimalFit) -> SearchPlan:
         """A fitted choice, whose searches are named by their words."""
         return cls(
             edges=fit.search.edges,
@@ -82,9 +82,9 @@ class Plan(BaseModel):
         )
 
 
-def read_plan(path: str) -> Plan:
+def read_plan(path: str) -> SearchPlan:
     """A plan from its JSON file. Raises ``RunError`` for a file that is none."""
-    return o.settings_file("--plan", path, Plan)
+    return o.settings_file("--plan", path, SearchPlan)
 
 
 def search_of(words: str) -> Search:
@@ -188,7 +188,7 @@ class FindPlan(SearchSettings):
                 probe=self.probe,
                 rule=self.rule,
             )
-        plan = Plan.of(fit)
+        plan = SearchPlan.of(fit)
         write_json(Path(self.out), plan.model_dump(mode="json"))
         _show(plan)
 
@@ -215,7 +215,7 @@ def _trials(words: Sequence[str], problems: Sequence[Problem]) -> list[Trial]:
     return trials
 
 
-def _show(plan: Plan) -> None:
+def _show(plan: SearchPlan) -> None:
     """Accuracy and tokens of each search in each bin; the chosen one is marked."""
     from rich.console import Console
     from rich.table import Table

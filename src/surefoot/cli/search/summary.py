@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from surefoot.search.method import SearchResult
 
 
-class Summary:
+class SearchSummary:
     """Adds results up and shows them as a table on standard error."""
 
     def __init__(self) -> None:
