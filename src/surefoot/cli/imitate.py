@@ -123,7 +123,7 @@ class Imitate(RoundsCommand):
         default=None, description="File of step labels: only good steps are cloned."
     )
     threshold: float = Field(
-        default=0.5, ge=0, le=1, description="A step with this value or a higher one is good."
+        default=0.5, ge=0, le=1, description="A step with a higher value than this is good."
     )
     expert: Annotated[ExpertSettings, OptionGroup(omit=("batch_size",))] = ExpertSettings()
     rounds: Annotated[ImitationConfig, ROUNDS] = ImitationConfig()
