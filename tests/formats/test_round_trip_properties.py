@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.formats import SIGN_WRITERS, WRITERS, WriteReport, read_source
-from surefoot.formats._rows import SEPARATOR_KEY, join_parts, step_parts
+from surefoot.formats._rows import joined_trace, step_parts
 from surefoot.formats.math_shepherd import TAG
 from surefoot.io import ReadReport
 from surefoot.protocols import LabelledTrace
@@ -209,16 +209,9 @@ def test_math_aps_rows(rows: list[dict]):
 def labelled(draw: st.DrawFn) -> LabelledTrace:
     """A trace that no reader of a public format made."""
     parts = draw(st.lists(TEXT, min_size=1, max_size=4))
-    text, steps = join_parts(parts, "\n")
     problem = Problem(text=draw(FULL), answer=draw(st.none() | TEXT))
-    trace = Trace(
-        problem_id=problem.id,
-        text=text,
-        steps=steps,
-        outcome=draw(FLAG),
-        sample=draw(st.integers(0, 10**9)),
-        meta={SEPARATOR_KEY: "\n"},
-    )
+    sample = draw(st.integers(0, 10**9))
+    trace = joined_trace(problem, parts, "\n", outcome=draw(FLAG), sample=sample)
     kind = draw(st.sampled_from(["correctness", "value"]))
     values = [-1.0, 0.0, 1.0, None] if kind == "correctness" else [0.0, 0.5, 1.0, None]
     labels = tuple(

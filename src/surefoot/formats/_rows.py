@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
@@ -28,7 +27,8 @@ from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_file
 from surefoot.io.files import ReadReport, error_reason, json_lines, readable
 from surefoot.labels import AFTER_FIRST_ERROR, NO_ERROR, up_to_first_error
-from surefoot.records import Evidence, Step, StepLabel, Trace, content_id
+from surefoot.protocols import LabelledTrace
+from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, content_id, now
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -75,17 +75,58 @@ class WriteReport:
         return f"{self.written} rows written; dropped: {lost or 'nothing'}"
 
 
-class SampleNumbers:
-    """Numbers equal solutions of a file, so that each stays a trace of its own, with its own labels."""
+class TraceBuilder:
+    """Makes the traces of one file, whose labels are all ``created`` when the builder is."""
 
-    def __init__(self) -> None:
+    def __init__(self, separator: str) -> None:
+        """``separator`` is put between steps."""
+        self.separator, self.created = separator, now()
         self._counts: Counter[str] = Counter()
 
     def number(self, *parts: object) -> int:
-        """How often ``parts`` came before: 0 for the first."""
+        """How often ``parts`` came before: 0 for the first.
+
+        It numbers equal solutions, so that each stays a trace of its own, with its own labels.
+        """
         key = content_id(*parts)
         self._counts[key] += 1
         return self._counts[key] - 1
+
+    def trace(self, problem: Problem, parts: Sequence[str], **fields: Any) -> Trace:
+        """A trace with ``parts`` as steps; its sample is its number unless ``fields`` tell it from others."""
+        if not fields.keys() & {"id", "sample"}:
+            fields["sample"] = self.number(problem.id, self.separator.join(parts))
+        return joined_trace(problem, parts, self.separator, **fields)
+
+    def labelled(
+        self,
+        problem: Problem,
+        parts: Sequence[str],
+        values: Sequence[float | None],
+        *,
+        source: str,
+        error_message: str | None = None,
+        **fields: Any,
+    ) -> LabelledTrace:
+        """A trace with one correctness label per step; ``None`` is unknown for being after the first error.
+
+        ``error_message`` becomes the evidence of the labels that are −1.
+        """
+        trace = self.trace(problem, parts, **fields)
+        labels = tuple(
+            StepLabel(
+                trace_id=trace.id,
+                step=index,
+                kind="correctness",
+                value=value,
+                reason=AFTER_FIRST_ERROR if value is None else None,
+                source=source,
+                evidence=Evidence(message=error_message if value == -1.0 else None),
+                created=self.created,
+            )
+            for index, value in enumerate(values)
+        )
+        return LabelledTrace(problem=problem, trace=trace, labels=labels)
 
 
 def read_rows(
@@ -155,15 +196,28 @@ def in_form(name: str, row: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[
     return {field: known[field] for field in note["fields"] if field in known}
 
 
-def join_parts(parts: Sequence[str], separator: str) -> tuple[str, tuple[Step, ...]]:
-    """Text and tiling spans of ``parts``; a separator belongs to the step before it."""
+def joined_trace(
+    problem: Problem,
+    parts: Sequence[str],
+    separator: str,
+    *,
+    meta: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Trace:
+    """A trace with ``parts`` as steps; a separator belongs to the step before it, and ``meta`` notes it."""
     steps: list[Step] = []
     end = 0
     for number, part in enumerate(parts, start=1):
         length = len(part) + (len(separator) if number < len(parts) else 0)
         steps.append(Step(start=end, end=end + length))
         end += length
-    return separator.join(parts), tuple(steps)
+    return Trace(
+        problem_id=problem.id,
+        text=separator.join(parts),
+        steps=tuple(steps),
+        meta={**(meta or {}), SEPARATOR_KEY: separator},
+        **fields,
+    )
 
 
 def step_parts(trace: Trace) -> list[str]:
@@ -177,33 +231,6 @@ def step_parts(trace: Trace) -> list[str]:
     if not isinstance(separator, str):
         return [text.strip() for text in texts]
     return [text.removesuffix(separator) for text in texts[:-1]] + texts[-1:]
-
-
-def correctness_labels(
-    trace_id: str,
-    values: Sequence[float | None],
-    *,
-    source: str,
-    created: datetime,
-    error_message: str | None = None,
-) -> tuple[StepLabel, ...]:
-    """One label per step; a value of ``None`` is unknown for being after the first error.
-
-    ``error_message`` becomes the evidence of the labels that are −1.
-    """
-    return tuple(
-        StepLabel(
-            trace_id=trace_id,
-            step=index,
-            kind="correctness",
-            value=value,
-            reason=AFTER_FIRST_ERROR if value is None else None,
-            source=source,
-            evidence=Evidence(message=error_message if value == -1.0 else None),
-            created=created,
-        )
-        for index, value in enumerate(values)
-    )
 
 
 def first_error_values(steps: Sequence[str], error: int | None, field: str) -> list[float | None]:

@@ -7,24 +7,14 @@ A row has ``input``, ``steps``, ``target`` (the right answer), ``answer`` (the c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 
-from surefoot.formats._rows import (
-    SEPARATOR_KEY,
-    FileRow,
-    SampleNumbers,
-    correctness_labels,
-    first_error_values,
-    join_parts,
-    read_rows,
-)
+from surefoot.formats._rows import FileRow, TraceBuilder, first_error_values, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, Trace, now
+from surefoot.records import Problem
 
 _NAME = "bigbench-mistake"
-_SEPARATOR = "\n"
 
 
 class _MistakeRow(FileRow):
@@ -45,25 +35,15 @@ def read_bigbench_mistake(path: Path | str, *, report: ReadReport | None = None)
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
-    moment, samples = now(), SampleNumbers()
-    return read_rows(path, _MistakeRow, lambda _, row: _item(row, moment, samples), report)
+    builder = TraceBuilder("\n")
+    return read_rows(path, _MistakeRow, lambda _, row: _item(row, builder), report)
 
 
-def _item(row: _MistakeRow, moment: datetime, samples: SampleNumbers) -> LabelledTrace:
+def _item(row: _MistakeRow, builder: TraceBuilder) -> LabelledTrace:
     values = first_error_values(row.steps, row.mistake_index, "mistake_index")
     problem = Problem(text=row.input, answer=row.target, source=_NAME)
-    text, steps = join_parts(row.steps, _SEPARATOR)
-    trace = Trace(
-        problem_id=problem.id,
-        text=text,
-        steps=steps,
-        answer=row.answer,
-        outcome=_equal(row.answer, row.target),
-        sample=samples.number(problem.id, text),
-        meta={SEPARATOR_KEY: _SEPARATOR},
-    )
-    labels = correctness_labels(trace.id, values, source=_NAME, created=moment)
-    return LabelledTrace(problem=problem, trace=trace, labels=labels)
+    outcome = _equal(row.answer, row.target)
+    return builder.labelled(problem, row.steps, values, source=_NAME, answer=row.answer, outcome=outcome)
 
 
 def _equal(answer: str | None, target: str | None) -> bool | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import SEPARATOR_KEY, FileRow, join_parts, read_rows
+from surefoot.formats._rows import FileRow, joined_trace, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.records import Problem, Step, StepScores, Trace
 
@@ -93,16 +93,9 @@ def _step_pool(row: _StepPool) -> CandidatePool:
         if {len(parts), candidate.n_steps_split or len(parts)} != {len(candidate.step_scores)}:
             dropped += 1
             continue
-        text, steps = join_parts(parts, _BLANK_LINE)
         meta = candidate.model_dump(include={"correct", "search"}, exclude_none=True)
-        trace = Trace(
-            problem_id=problem.id,
-            text=text,
-            steps=steps,
-            policy=candidate.generator,
-            sample=sample,
-            meta=meta | {SEPARATOR_KEY: _BLANK_LINE},
-        )
+        policy = candidate.generator
+        trace = joined_trace(problem, parts, _BLANK_LINE, policy=policy, sample=sample, meta=meta)
         traces.append(trace)
         scores.append(StepScores(trace_id=trace.id, scorer="stored PRM", scores=tuple(candidate.step_scores)))
     reason = "not as many steps, cut at blank lines, as scores"

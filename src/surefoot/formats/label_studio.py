@@ -15,18 +15,10 @@ from typing import Any, Final, cast
 from pydantic import Field
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import (
-    SEPARATOR_KEY,
-    FileRow,
-    SampleNumbers,
-    WriteReport,
-    join_parts,
-    read_rows,
-    write_rows,
-)
+from surefoot.formats._rows import FileRow, TraceBuilder, WriteReport, read_rows, write_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, LabelKind, Problem, StepLabel, Trace, content_id, now
+from surefoot.records import Evidence, LabelKind, Problem, StepLabel, Trace, content_id
 
 LABELLING_CONFIG: Final = """<View>
   <Header value="$problem"/>
@@ -61,7 +53,6 @@ _MEASURES = ("value", "advantage")
 
 _NAME = "label-studio"
 _PROBLEM_FIELDS = ("problem", "question", "prompt")
-_SEPARATOR = "\n"
 
 
 class _Result(FileRow):
@@ -101,8 +92,8 @@ def read_label_studio(path: Path | str, *, report: ReadReport | None = None) -> 
     Skipped annotations and results that are none of these are counted in ``trace.meta["ignored"]``.
     Raises ``RecordError`` for a bad task unless a ``report`` counts it.
     """
-    moment, samples = now(), SampleNumbers()
-    return read_rows(path, _Task, lambda _, task: _item(task, moment, samples), report)
+    builder = TraceBuilder("\n")
+    return read_rows(path, _Task, lambda _, task: _item(task, builder), report)
 
 
 def write_label_studio(items: Iterable[LabelledTrace], path: Path | str) -> WriteReport:
@@ -117,18 +108,18 @@ def write_label_studio(items: Iterable[LabelledTrace], path: Path | str) -> Writ
     return report
 
 
-def _item(task: _Task, moment: datetime, samples: SampleNumbers) -> LabelledTrace:
+def _item(task: _Task, builder: TraceBuilder) -> LabelledTrace:
     texts = _step_texts(task.data)
     ours = task.data.get(OURS)
-    problem, trace = _written(ours, texts) if isinstance(ours, dict) else _made(task.data, texts, samples)
+    problem, trace = _written(ours, texts) if isinstance(ours, dict) else _made(task.data, texts, builder)
     regions: list[list[StepLabel]] = []
     for answers in task.annotations or []:
         rater = _rater(answers.completed_by)
-        person = _Attribution(source="human", rater=rater, created=_time(answers, moment))
+        person = _Attribution(source="human", rater=rater, created=_time(answers, builder.created))
         regions += _read_answers(answers, person, trace)
     for answers in task.predictions or []:
         name = answers.model_version or "label-studio prediction"
-        model = _Attribution(source=name, rater=None, created=_time(answers, moment))
+        model = _Attribution(source=name, rater=None, created=_time(answers, builder.created))
         regions += _read_answers(answers, model, trace)
     if ignored := sum(not region for region in regions):
         trace = trace.model_copy(update={"meta": {**trace.meta, "ignored": ignored}})
@@ -156,21 +147,13 @@ def _written(ours: Mapping[str, Any], texts: Sequence[str]) -> tuple[Problem, Tr
     return problem, trace
 
 
-def _made(data: Mapping[str, Any], texts: Sequence[str], samples: SampleNumbers) -> tuple[Problem, Trace]:
+def _made(data: Mapping[str, Any], texts: Sequence[str], builder: TraceBuilder) -> tuple[Problem, Trace]:
     text = next((data[name] for name in _PROBLEM_FIELDS if isinstance(data.get(name), str)), None)
     if not text:
         raise RecordError(f"field 'data.problem': missing (or {' or '.join(_PROBLEM_FIELDS[1:])})")
     answer = data.get("answer")
     problem = Problem(text=text, answer=answer if isinstance(answer, str) and answer else None, source=_NAME)
-    solution, steps = join_parts(texts, _SEPARATOR)
-    trace = Trace(
-        problem_id=problem.id,
-        text=solution,
-        steps=steps,
-        sample=samples.number(problem.id, list(texts)),
-        meta={SEPARATOR_KEY: _SEPARATOR},
-    )
-    return problem, trace
+    return problem, builder.trace(problem, texts, sample=builder.number(problem.id, list(texts)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from pydantic import Field
 from surefoot.errors import RecordError
 from surefoot.formats._rows import (
     FileRow,
-    SampleNumbers,
+    TraceBuilder,
     WriteReport,
     form_note,
     in_form,
@@ -27,7 +26,7 @@ from surefoot.formats._rows import (
 )
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, Step, StepLabel, Trace, now
+from surefoot.records import Problem, Step, StepLabel, Trace
 
 _NAME = "math-aps"
 _FIELDS = ("question", "final_answer", "reasoning_steps", "question_id")
@@ -69,12 +68,8 @@ def read_math_aps(
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
-    moment, samples = now(), SampleNumbers()
-
-    def build(number: int, row: _SearchTreeRow) -> list[LabelledTrace]:
-        return _traces(number, row, separator, moment, samples)
-
-    for items in read_rows(path, _SearchTreeRow, build, report):
+    builder = TraceBuilder(separator)
+    for items in read_rows(path, _SearchTreeRow, lambda number, row: _traces(number, row, builder), report):
         yield from items
 
 
@@ -112,12 +107,10 @@ def write_math_aps(items: Iterable[LabelledTrace], path: Path | str) -> WriteRep
     return report
 
 
-def _traces(
-    number: int, row: _SearchTreeRow, separator: str, moment: datetime, samples: SampleNumbers
-) -> list[LabelledTrace]:
+def _traces(number: int, row: _SearchTreeRow, builder: TraceBuilder) -> list[LabelledTrace]:
     nested = isinstance(row.reasoning_steps, _NodeRow)
     states = (
-        list(_nested(row.reasoning_steps, None, _LEAD, separator, []))
+        list(_nested(row.reasoning_steps, None, _LEAD, builder.separator, []))
         if isinstance(row.reasoning_steps, _NodeRow)
         else _linked(_listed(row.question, row.reasoning_steps))
     )
@@ -142,7 +135,7 @@ def _traces(
     for path in paths:
         fresh = {id(state) for state in path} - claimed
         claimed |= fresh
-        made.append(_trace(problem, path, fresh, meta, moment, samples))
+        made.append(_trace(problem, path, fresh, meta, builder))
     return made
 
 
@@ -174,8 +167,7 @@ def _trace(
     path: Sequence[_TreeState],
     fresh: set[int],
     meta: dict[str, Any],
-    moment: datetime,
-    samples: SampleNumbers,
+    builder: TraceBuilder,
 ) -> LabelledTrace:
     whole = path[-1].text
     lead = len(whole) - len(whole.lstrip())
@@ -190,7 +182,7 @@ def _trace(
         problem_id=problem.id,
         text=whole[lead:],
         steps=tuple(Step(start=start, end=end) for start, end in pairwise(ends)),
-        sample=samples.number(problem.id, whole[lead:]),
+        sample=builder.number(problem.id, whole[lead:]),
         meta={**meta, "lead": whole[:lead], "values": [estimate.place for _, estimate in labelled]},
     )
     labels = tuple(
@@ -201,7 +193,7 @@ def _trace(
             value=estimate.value,
             reason="not estimated" if estimate.value is None else None,
             source=_NAME,
-            created=moment,
+            created=builder.created,
         )
         for index, estimate in labelled
     )

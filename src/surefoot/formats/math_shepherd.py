@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from surefoot.errors import RecordError
 from surefoot.formats._rows import (
-    SEPARATOR_KEY,
     FileRow,
-    SampleNumbers,
+    TraceBuilder,
     WriteReport,
     form_note,
     in_form,
-    join_parts,
     read_rows,
     step_parts,
     write_rows,
@@ -27,7 +24,7 @@ from surefoot.formats._rows import (
 from surefoot.io.files import ReadReport
 from surefoot.labels import BinaryLabel, LabelRule, Neutral, binary_labels
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, StepLabel, Trace, now
+from surefoot.records import Problem, StepLabel
 
 TAG = "ки"
 _FIRST = "Step 1: "
@@ -54,8 +51,8 @@ def read_math_shepherd(path: Path | str, *, report: ReadReport | None = None) ->
 
     Raises ``RecordError`` for a bad row (the label's text is not the input's) unless a ``report`` counts it.
     """
-    moment, samples = now(), SampleNumbers()
-    return read_rows(path, _MathShepherdRow, lambda _, row: _item(row, moment, samples), report)
+    builder = TraceBuilder("\n")
+    return read_rows(path, _MathShepherdRow, lambda _, row: _item(row, builder), report)
 
 
 def write_math_shepherd(
@@ -83,20 +80,16 @@ def write_math_shepherd(
     return report
 
 
-def _item(row: _MathShepherdRow, moment: datetime, samples: SampleNumbers) -> LabelledTrace:
+def _item(row: _MathShepherdRow, builder: TraceBuilder) -> LabelledTrace:
     tagged = _parse(row.input, row.label)
-    text, steps = join_parts(tagged.steps, "\n")
     problem = Problem(text=tagged.question, source=_NAME)
     _, mark, answer = tagged.steps[-1].rpartition(_ANSWER)
     usual = _render(_plain(tagged.question, tagged.steps, tagged.marks)) == (row.input, row.label)
-    trace = Trace(
-        problem_id=problem.id,
-        text=text,
-        steps=steps,
+    trace = builder.trace(
+        problem,
+        tagged.steps,
         answer=answer if mark else None,
-        sample=samples.number(problem.id, text),
         meta={
-            SEPARATOR_KEY: "\n",
             **({} if row.task is None else {"task": row.task}),
             **({} if usual else {_SPACES_KEY: list(tagged.spaces)}),
             **form_note(_NAME, row, _FIELDS),
@@ -109,7 +102,7 @@ def _item(row: _MathShepherdRow, moment: datetime, samples: SampleNumbers) -> La
             kind="value",
             value=1.0 if mark == "+" else 0.0,
             source=_NAME,
-            created=moment,
+            created=builder.created,
         )
         for index, mark in enumerate(tagged.marks)
         if mark

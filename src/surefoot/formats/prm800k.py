@@ -15,18 +15,10 @@ from typing import Any, Self
 from pydantic import ModelWrapValidatorHandler, field_validator, model_validator
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import (
-    SEPARATOR_KEY,
-    FileRow,
-    WriteReport,
-    join_parts,
-    read_rows,
-    step_parts,
-    write_rows,
-)
+from surefoot.formats._rows import FileRow, WriteReport, joined_trace, read_rows, step_parts, write_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, Problem, StepLabel, Trace, content_id
+from surefoot.records import Evidence, Problem, StepLabel, content_id
 
 RATINGS = (-1.0, 0.0, 1.0, None)
 
@@ -188,20 +180,14 @@ def labelled_trace(
     meta: Mapping[str, Any] | None = None,
 ) -> LabelledTrace:
     """One path through a record, with the labels of ``rated``. A rating of ``None`` is an unknown label."""
-    text, steps = join_parts(parts, separator)
-    trace = Trace(
+    trace = joined_trace(
+        problem,
+        parts,
+        separator,
         id=content_id("prm800k", branch, *identity, list(parts)),
-        problem_id=problem.id,
-        text=text,
-        steps=steps,
         answer=answer,
         finish_reason=finish_reason,
-        meta={
-            **(meta or {}),
-            "branch": branch,
-            "rows": [dict(entry.row) for entry in rated],
-            SEPARATOR_KEY: separator,
-        },
+        meta={**(meta or {}), "branch": branch, "rows": [dict(entry.row) for entry in rated]},
     )
     labels = tuple(
         StepLabel(

@@ -6,29 +6,19 @@ count from 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import (
-    SEPARATOR_KEY,
-    FileRow,
-    SampleNumbers,
-    correctness_labels,
-    join_parts,
-    read_rows,
-)
+from surefoot.formats._rows import FileRow, TraceBuilder, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, Trace, now
+from surefoot.records import Problem
 
 _NAME = "prmbench"
 _META = ("original_question", "original_process", "modified_steps", "reason", "question")
 _CONTROL = "correct"
 _CONTROLLED = "redundency"  # as the data set spells it
-_SEPARATOR = "\n"
 
 
 class _PRMBenchRow(FileRow):
@@ -55,8 +45,8 @@ def read_prmbench(path: Path | str, *, report: ReadReport | None = None) -> Iter
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
-    moment, samples = now(), SampleNumbers()
-    return read_rows(path, _PRMBenchRow, lambda _, row: _item(row, moment, samples), report)
+    builder = TraceBuilder("\n")
+    return read_rows(path, _PRMBenchRow, lambda _, row: _item(row, builder), report)
 
 
 def read_prmbench_controls(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
@@ -64,74 +54,49 @@ def read_prmbench_controls(path: Path | str, *, report: ReadReport | None = None
 
     ``meta["classification"]`` is ``correct``. Raises as ``read_prmbench`` does.
     """
-    moment, samples = now(), SampleNumbers()
-    for item in read_rows(path, _PRMBenchRow, lambda _, row: _control(row, moment, samples), report):
+    builder = TraceBuilder("\n")
+    for item in read_rows(path, _PRMBenchRow, lambda _, row: _control(row, builder), report):
         if item is not None:
             yield item
 
 
-def _item(row: _PRMBenchRow, moment: datetime, samples: SampleNumbers) -> LabelledTrace:
+def _item(row: _PRMBenchRow, builder: TraceBuilder) -> LabelledTrace:
     if any(number < 1 for number in row.error_steps):
         raise RecordError(f"field 'error_steps': steps count from 1, not {min(row.error_steps)}")
-    errors = set(row.error_steps)
+    if not row.modified_process:
+        raise RecordError("field 'modified_process': empty")
     meta = {
         "idx": row.idx,
         "classification": row.classification,
         "error_steps": row.error_steps,
         **{field: getattr(row, field) for field in _META if field in row.model_fields_set},
     }
-    values = [-1.0 if number in errors else 1.0 for number in range(1, len(row.modified_process) + 1)]
-    return _labelled(
-        row.modified_question,
+    values = [
+        -1.0 if number in row.error_steps else 1.0 for number in range(1, len(row.modified_process) + 1)
+    ]
+    name = f"{row.classification}_{row.idx}"
+    repeats = builder.number(name)
+    return builder.labelled(
+        Problem(text=row.modified_question, source=_NAME),
         row.modified_process,
         values,
+        source=_NAME,
+        error_message=row.reason,
+        id=f"{name}#{repeats}" if repeats else name,
         meta=meta,
-        number=samples.number(row.classification, row.idx),
-        moment=moment,
-        reason=row.reason,
-        field="modified_process",
     )
 
 
-def _control(row: _PRMBenchRow, moment: datetime, samples: SampleNumbers) -> LabelledTrace | None:
-    if row.classification != _CONTROLLED or samples.number(row.idx):
+def _control(row: _PRMBenchRow, builder: TraceBuilder) -> LabelledTrace | None:
+    if row.classification != _CONTROLLED or builder.number(row.idx):
         return None
-    if row.original_question is None or row.original_process is None:
+    if row.original_question is None or not row.original_process:
         raise RecordError("field 'original_process': missing, but it is the control")
-    return _labelled(
-        row.original_question,
+    return builder.labelled(
+        Problem(text=row.original_question, source=_NAME),
         row.original_process,
         [1.0] * len(row.original_process),
+        source=_NAME,
+        id=f"{_CONTROL}_{row.idx}",
         meta={"idx": row.idx, "classification": _CONTROL},
-        number=0,
-        moment=moment,
-        reason=None,
-        field="original_process",
     )
-
-
-def _labelled(
-    question: str,
-    process: Sequence[str],
-    values: Sequence[float],
-    *,
-    meta: dict[str, Any],
-    number: int,
-    moment: datetime,
-    reason: str | None,
-    field: str,
-) -> LabelledTrace:
-    if not process:
-        raise RecordError(f"field '{field}': empty")
-    text, steps = join_parts(process, _SEPARATOR)
-    problem = Problem(text=question, source=_NAME)
-    name = f"{meta['classification']}_{meta['idx']}"
-    trace = Trace(
-        id=f"{name}#{number}" if number else name,
-        problem_id=problem.id,
-        text=text,
-        steps=steps,
-        meta={**meta, SEPARATOR_KEY: _SEPARATOR},
-    )
-    labels = correctness_labels(trace.id, values, source=_NAME, created=moment, error_message=reason)
-    return LabelledTrace(problem=problem, trace=trace, labels=labels)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import SEPARATOR_KEY, FileRow, join_parts, read_rows
+from surefoot.formats._rows import FileRow, joined_trace, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Problem, Trace
+from surefoot.records import Problem
 
 _MARK = "####"
 _CALCULATOR = re.compile(r"<<[^<>]*>>")
@@ -49,16 +49,8 @@ def _gsm8k_problem(row: _GSM8KRow) -> Problem:
 
 def _gsm8k_solution(row: _GSM8KRow) -> ProblemTrace:
     problem = _gsm8k_problem(row)
-    text, steps = join_parts(_CALCULATOR.sub("", row.answer).split("\n"), "\n")
-    trace = Trace(
-        problem_id=problem.id,
-        text=text,
-        steps=steps,
-        answer=problem.answer,
-        outcome=True,
-        policy="human",
-        meta={SEPARATOR_KEY: "\n"},
-    )
+    lines = _CALCULATOR.sub("", row.answer).split("\n")
+    trace = joined_trace(problem, lines, "\n", answer=problem.answer, outcome=True, policy="human")
     return ProblemTrace(problem=problem, trace=trace)
 
 

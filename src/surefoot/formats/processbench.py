@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from surefoot.errors import RecordError
 from surefoot.formats._rows import (
-    SEPARATOR_KEY,
     FileRow,
-    SampleNumbers,
+    TraceBuilder,
     WriteReport,
-    correctness_labels,
     first_error_values,
     form_note,
     in_form,
-    join_parts,
     read_rows,
     step_parts,
     write_rows,
@@ -33,11 +29,10 @@ from surefoot.labels import (
     first_error,
 )
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, StepScores, Trace, now
+from surefoot.records import Problem, StepScores, Trace
 
 _NAME = "processbench"
 _FIELDS = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
-_SEPARATOR = "\n\n"
 
 
 class _ProcessBenchRow(FileRow):
@@ -59,8 +54,8 @@ def read_processbench(path: Path | str, *, report: ReadReport | None = None) -> 
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
-    moment, samples = now(), SampleNumbers()
-    return read_rows(path, _ProcessBenchRow, lambda _, row: _item(row, moment, samples), report)
+    builder = TraceBuilder("\n\n")
+    return read_rows(path, _ProcessBenchRow, lambda _, row: _item(row, builder), report)
 
 
 def write_processbench(
@@ -78,22 +73,20 @@ def write_processbench(
     return report
 
 
-def _item(row: _ProcessBenchRow, moment: datetime, samples: SampleNumbers) -> LabelledTrace:
+def _item(row: _ProcessBenchRow, builder: TraceBuilder) -> LabelledTrace:
     values = first_error_values(row.steps, None if row.label == NO_ERROR else row.label, "label")
     problem = Problem(text=row.problem, source=_NAME)
-    text, steps = join_parts(row.steps, _SEPARATOR)
-    repeats = samples.number(row.id)
-    trace = Trace(
+    repeats = builder.number(row.id)
+    return builder.labelled(
+        problem,
+        row.steps,
+        values,
+        source="human",
         id=f"{row.id}#{repeats}" if repeats else row.id,
-        problem_id=problem.id,
-        text=text,
-        steps=steps,
         outcome=row.final_answer_correct,
         policy=row.generator,
-        meta={"id": row.id, SEPARATOR_KEY: _SEPARATOR, **form_note(_NAME, row, _FIELDS)},
+        meta={"id": row.id, **form_note(_NAME, row, _FIELDS)},
     )
-    labels = correctness_labels(trace.id, values, source="human", created=moment)
-    return LabelledTrace(problem=problem, trace=trace, labels=labels)
 
 
 def _written_rows(

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from surefoot.errors import RecordError
 from surefoot.formats._rows import (
-    SEPARATOR_KEY,
     FileRow,
-    SampleNumbers,
+    TraceBuilder,
     WriteReport,
-    correctness_labels,
     form_note,
     in_form,
-    join_parts,
     read_rows,
     step_parts,
     write_rows,
@@ -25,7 +21,7 @@ from surefoot.formats._rows import (
 from surefoot.io.files import ReadReport
 from surefoot.labels import LabelRule, Neutral, binary_labels
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, Trace, now
+from surefoot.records import Problem
 
 _NAME = "stepwise"
 _FIELDS = ("prompt", "completions", "labels")
@@ -46,10 +42,8 @@ def read_stepwise(
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it; labels that are no booleans are bad.
     """
-    moment, samples = now(), SampleNumbers()
-    return read_rows(
-        path, _StepwiseRow, lambda _, row: _item(row, separator, source, moment, samples), report
-    )
+    builder = TraceBuilder(separator)
+    return read_rows(path, _StepwiseRow, lambda _, row: _item(row, source, builder), report)
 
 
 def write_stepwise(
@@ -68,23 +62,13 @@ def write_stepwise(
     return report
 
 
-def _item(
-    row: _StepwiseRow, separator: str, source: str, moment: datetime, samples: SampleNumbers
-) -> LabelledTrace:
+def _item(row: _StepwiseRow, source: str, builder: TraceBuilder) -> LabelledTrace:
     if not row.completions or len(row.completions) != len(row.labels):
         raise RecordError(f"field 'labels': {len(row.labels)} for {len(row.completions)} completions")
-    text, steps = join_parts(row.completions, separator)
     problem = Problem(text=row.prompt, source=source)
-    trace = Trace(
-        problem_id=problem.id,
-        text=text,
-        steps=steps,
-        sample=samples.number(problem.id, text),
-        meta={SEPARATOR_KEY: separator, **form_note(_NAME, row, _FIELDS)},
-    )
     values = [1.0 if good else -1.0 for good in row.labels]
-    labels = correctness_labels(trace.id, values, source=source, created=moment)
-    return LabelledTrace(problem=problem, trace=trace, labels=labels)
+    meta = form_note(_NAME, row, _FIELDS)
+    return builder.labelled(problem, row.completions, values, source=source, meta=meta)
 
 
 def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) -> Iterator[dict[str, Any]]:
