@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import torch
 from scoring import (
-    CLOCKS,
     Clock,
     Run,
     Subject,
@@ -22,6 +21,7 @@ from scoring import (
     lab_groups,
     padded,
     parse,
+    prepare,
     real_groups,
     reward_model,
     setting,
@@ -124,11 +124,10 @@ def main() -> None:
     parser.add_argument("--beams", type=int, default=BEAMS)
     parser.add_argument("--problems", type=int, default=8, help="of the tiny model; the real one has one")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads or torch.get_num_threads())
-    beams, steps = (4, 3) if options.quick else (options.beams, STEPS)
+    clock, beams, steps = prepare(options), options.beams, STEPS
     tested = []
     if options.only != "real":
-        lab = [group for group in lab_groups(1 if options.quick else options.problems, beams) if group]
+        lab = [group for group in lab_groups(options.problems, beams) if group]
         tested.append(Subject(name="tiny", model=reward_model(TRUNK, 256), groups=lab))
     if options.only != "tiny" and (base := wanted_base(options)):
         has = options.candidates.is_file()
@@ -138,7 +137,7 @@ def main() -> None:
     found: list[dict[str, object]] = []
     about: dict[str, object] = {"beams": beams, "steps": steps}
     for subject in tested:
-        runs = measure(subject, steps, 1 if options.quick else options.repetitions, CLOCKS[options.clock])
+        runs = measure(subject, steps, options.repetitions, clock)
         suffix = "" if subject is tested[0] else f"_{subject.name}"
         found += figures(runs, suffix)
         about[subject.name] = {
@@ -149,7 +148,7 @@ def main() -> None:
             "tokens": {name: of[0].tokens for name, of in runs.items()},
             "seconds": {name: round(min(run.seconds for run in of), 3) for name, of in runs.items()},
         }
-    write(options.json, found, setting(**about, clock=options.clock))
+    write(options.json, found, setting(**about, clock=options.clock, quick=options.quick))
 
 
 if __name__ == "__main__":

@@ -26,13 +26,38 @@ from surefoot.quickstart import MODELS, READINGS, RULES, QuickstartConfig, Score
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.stats import Interval, bootstrap_seeds
 
-QUICK = {"train_problems": 60, "rollouts": 2, "test_problems": 20, "test_samples": 16}
+QUICK = {"train_problems": 200, "test_problems": 150, "test_samples": 16}
+"""Sizes of ``--quick``; what is not named is as in the full quickstart."""
 
 
-def run_seed(seed: int, out: Path, config: Path) -> dict[str, np.ndarray]:
-    """Do or finish one quickstart; accuracy per problem and number of samples, by selection rule."""
+def finish_quickstart(runs: Path, seed: int, *, quick: bool) -> Path:
+    """Run or resume the quickstart of a seed, with ``quick`` a smaller one on one thread; its directory."""
+    out = runs / f"{'quick' if quick else 'seed'}-{seed}"
+    runs.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "surefoot", "quickstart", "--seed", str(seed), "--out", str(out)]
-    subprocess.run([*command, "--config", str(config)], check=True)
+    environment = dict(os.environ)
+    if quick:
+        config = runs / "quick.json"
+        config.write_text(json.dumps(QUICK))
+        command += ["--config", str(config)]
+        environment["OMP_NUM_THREADS"] = "1"
+    subprocess.run(command, check=True, env=environment)
+    return out
+
+
+def trained_prm(runs: Path, seed: int, *, quick: bool) -> Path:
+    """Directory of the PRM of a seed's quickstart, which is run if it is not there.
+
+    A quick measurement takes the PRM of a full quickstart where there is one.
+    """
+    for name in (f"seed-{seed}", f"quick-{seed}")[: 1 + quick]:
+        if (runs / name / "done" / "train-prm.json").exists():
+            return runs / name / "prm"
+    return finish_quickstart(runs, seed, quick=quick) / "prm"
+
+
+def curves_of(out: Path, seed: int) -> dict[str, np.ndarray]:
+    """Accuracy per problem and number of samples in one quickstart, by selection rule."""
     scored = ScoredTraces(
         problems=list(read_records(out / "test-problems.jsonl", Problem)),
         traces=list(read_records(out / "test-traces.jsonl", Trace)),
@@ -87,16 +112,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: checks that it runs, shows nothing")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--quick", action="store_true", help="one seed of a smaller quickstart, on one thread: a few minutes"
+    )
+    parser.add_argument("--seeds", type=int, help="3; with --quick 1")
     parser.add_argument("--out", type=Path, default=Path("runs/prm_vs_orm"))
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    sizes_file = options.out / "config.json"
-    sizes_file.write_text(json.dumps(QUICK if options.quick else {}))
-    curves = [run_seed(seed, options.out / f"seed-{seed}", sizes_file) for seed in range(options.seeds)]
-    config = QuickstartConfig.model_validate_json(sizes_file.read_text())
+    seeds = options.seeds or (1 if options.quick else 3)
+    runs = [finish_quickstart(options.out, seed, quick=options.quick) for seed in range(seeds)]
+    curves = [curves_of(out, seed) for seed, out in enumerate(runs)]
+    config = QuickstartConfig.model_validate(QUICK if options.quick else {})
     sizes = sizes_up_to(config.test_samples)
     for name in ("pass_at", "majority", *READINGS):
         row = "  ".join(
@@ -108,7 +134,8 @@ def main() -> None:
     if options.json:
         setting = {
             "version": __version__,
-            "seeds": options.seeds,
+            "seeds": seeds,
+            "quick": options.quick,
             "quickstart": config.model_dump(mode="json"),
         }
         setting |= {"machine": platform.machine(), "cores": os.cpu_count()}

@@ -21,6 +21,9 @@ problems. ``trace_error_difference``: share of right answers that have a wrong s
 dense. ``throughput_vs_trl``: samples a second of the whole loop, ours by TRL's GRPO trainer, same policy,
 prompts, group size and updates, by the CPU time of one thread, in turn.
 
+``--quick`` trains one seed of the published pair, outcome-only at half the rate and min-form with the
+checker, for the same number of updates and on one thread; held-out and test problems are fewer.
+
 Runs are kept in ``--runs`` and not repeated; ``runs.html`` there has all curves. ``--part 0/2`` and ``--part
 1/2`` train every other run and stop, so that two processes can share the work.
 
@@ -48,6 +51,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from prm_vs_orm import trained_prm
+from training import has_trl
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
@@ -114,6 +119,8 @@ START_UPDATES = 440
 """Updates of the start policy's training."""
 PROVER_ERROR = 0.25
 TRAIN, HELD_OUT, DEVELOPMENT, TEST = 2_000, 300, 300, 600
+QUICK_SIZES = (100, 20, 300)
+"""Held-out, development and test problems of ``--quick``."""
 LAST = 3
 """Evaluations whose mean is the final accuracy that others are timed to."""
 
@@ -151,6 +158,11 @@ CONDITIONS = [
     )
 ]
 
+QUICK_CONDITIONS = [
+    Condition(method="outcome, half the rate", rewards="none"),
+    Condition(method="min-form", rewards="checker"),
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class World:
@@ -184,7 +196,7 @@ class World:
 
     def _scorer(self, condition: Condition, seed: int) -> StepScorer | None:
         if condition.rewards == "prm":
-            return load_prm(self.quickstarts / f"seed-{seed}" / "prm")
+            return load_prm(trained_prm(self.quickstarts, seed, quick=False))
         if condition.rewards == "checker":
             if condition.method == "pav":
                 return Prover(NoisySolver(error_rate=PROVER_ERROR))
@@ -294,22 +306,23 @@ def samples_ratio(outcome: Sequence[EvaluationRow], dense: Sequence[EvaluationRo
 
 
 def compare(
-    world: World, seeds: Sequence[int], updates: int
+    world: World, conditions: Sequence[Condition], seeds: Sequence[int], updates: int
 ) -> tuple[list[dict[str, object]], dict[str, Any]]:
-    """All methods of all seeds; the figures, and a table for the settings."""
+    """All conditions of all seeds; the figures, and a table for the settings."""
     logs = {
-        condition.name: [train(world, condition, seed, updates) for seed in seeds] for condition in CONDITIONS
+        condition.name: [train(world, condition, seed, updates) for seed in seeds] for condition in conditions
     }
     ends = {
         condition.name: [final(world, condition, seed, world.test) for seed in seeds]
-        for condition in CONDITIONS
+        for condition in conditions
     }
-    base = max(OUTCOMES, key=lambda name: float(np.mean([one.accuracy.mean() for one in ends[name]])))
+    rivals = [name for name in OUTCOMES if name in ends]
+    base = max(rivals, key=lambda name: float(np.mean([one.accuracy.mean() for one in ends[name]])))
     developed = {
         condition.name: float(
             np.mean([final(world, condition, seed, world.development).accuracy.mean() for seed in seeds])
         )
-        for condition in CONDITIONS
+        for condition in conditions
         if condition.method not in OUTCOMES
     }
     best = max(developed, key=developed.__getitem__)
@@ -345,8 +358,8 @@ def compare(
             "high": 100 * max(errors),
         },
     ]
-    told = {"best": best, "outcome": base, "development": developed, "methods": table}
-    return figures, told | {"gaming": gaming(logs)}
+    setting = {"best": best, "outcome": base, "development": developed, "methods": table}
+    return figures, setting | {"gaming": gaming(conditions, logs)}
 
 
 def describe(
@@ -380,10 +393,10 @@ def difference(dense: Sequence[Final], outcome: Sequence[Final]) -> dict[str, ob
     }
 
 
-def gaming(logs: dict[str, list[RLLog]]) -> dict[str, Any]:
+def gaming(conditions: Sequence[Condition], logs: dict[str, list[RLLog]]) -> dict[str, Any]:
     """Gold and proxy where the PRM rewards, by seed: at the start, at the best evaluation, at the end."""
     found: dict[str, Any] = {}
-    for condition in CONDITIONS:
+    for condition in conditions:
         if condition.rewards != "prm":
             continue
         rows = []
@@ -406,7 +419,7 @@ def gaming(logs: dict[str, list[RLLog]]) -> dict[str, Any]:
 
 def throughput(options: argparse.Namespace, world: World) -> tuple[dict[str, object], dict[str, Any]]:
     """Samples a second, ours and TRL's in turn; outcome reward, one step of the optimiser a round."""
-    updates = 4 if options.quick else 10
+    updates = 10
     condition = Condition(method="outcome", rewards="none")
     task = world.task(condition, 0)
     ours, theirs, shares = [], [], []
@@ -494,11 +507,9 @@ def main() -> None:
     """Command line."""
     options = _options()
     torch.set_num_threads(options.threads)
-    seeds = range(1 if options.quick else options.seeds)
-    updates = 6 if options.quick else options.updates
-    for seed in seeds:
-        require_quickstart(options.quickstarts, seed, quick=options.quick)
-    sizes = (20, 20, 20) if options.quick else (HELD_OUT, DEVELOPMENT, TEST)
+    seeds = range(options.seeds or (1 if options.quick else 3))
+    conditions = QUICK_CONDITIONS if options.quick else CONDITIONS
+    sizes = QUICK_SIZES if options.quick else (HELD_OUT, DEVELOPMENT, TEST)
     made = generate_problems(sum(sizes), seed=5_000_000)
     with AnswerChecker("exact") as checker:
         world = World(
@@ -508,13 +519,13 @@ def main() -> None:
             test=made[sizes[0] + sizes[1] :],
             grader=Grader(checker=checker, styles=("phrase",)),
             quickstarts=options.quickstarts,
-            runs=options.runs,
+            runs=options.runs / "quick" if options.quick else options.runs,
         )
         if options.part:
-            share(world, seeds, updates, options.part)
+            share(world, conditions, seeds, options.updates, options.part)
             return
-        figures, setting = compare(world, seeds, updates)
-        if options.trl_python:
+        figures, setting = compare(world, conditions, seeds, options.updates)
+        if has_trl(options.trl_python):
             figure, about = throughput(options, world)
             figures.append(figure)
             setting["throughput"] = about
@@ -528,17 +539,19 @@ def main() -> None:
             "cores": os.cpu_count(),
             "threads": options.threads,
             "seeds": list(seeds),
-            "updates": updates,
+            "updates": options.updates,
             "quick": options.quick,
             "common": RLConfig.model_validate(COMMON).model_dump(mode="json"),
         }
         write_json(options.json, {"figures": figures, "setting": setting})
 
 
-def share(world: World, seeds: Sequence[int], updates: int, part: str) -> None:
+def share(
+    world: World, conditions: Sequence[Condition], seeds: Sequence[int], updates: int, part: str
+) -> None:
     """Train every N-th run, from the K-th on, for ``part`` = K/N."""
     first, step = (int(number) for number in part.split("/"))
-    jobs = [(condition, seed) for seed in seeds for condition in CONDITIONS]
+    jobs = [(condition, seed) for seed in seeds for condition in conditions]
     for condition, seed in jobs[first::step]:
         train(world, condition, seed, updates)
 
@@ -552,32 +565,20 @@ def start_policy(runs: Path) -> Path:
     return directory
 
 
-def require_quickstart(quickstarts: Path, seed: int, *, quick: bool) -> None:
-    """Run the quickstart whose PRM gives step rewards, if it is not there."""
-    directory = quickstarts / f"seed-{seed}"
-    if (directory / "done" / "train-prm.json").exists():
-        return
-    command = [sys.executable, "-m", "surefoot", "quickstart", "--seed", str(seed), "--out", str(directory)]
-    if quick:
-        sizes = quickstarts / "quickstart.json"
-        quickstarts.mkdir(parents=True, exist_ok=True)
-        write_json(sizes, {"train_problems": 60, "rollouts": 2, "test_problems": 20, "test_samples": 4})
-        command += ["--config", str(sizes)]
-    subprocess.run(command, check=True)
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=Path, default=Path("rl-runs"), help="directory of the runs")
     parser.add_argument("--quickstarts", type=Path, default=Path("runs"), help="quickstarts, for the PRMs")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, help="3; with --quick 1")
     parser.add_argument("--part", help="K/N: train every N-th run from the K-th on, and stop")
     parser.add_argument("--updates", type=int, default=40)
-    parser.add_argument("--trl-python", help="interpreter that has TRL 1.13; else it is not compared")
+    parser.add_argument("--trl-python", default=sys.executable, help="interpreter that has TRL 1.13")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="checks that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="one seed of the published pair of methods: a few minutes"
+    )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser.parse_args()
 

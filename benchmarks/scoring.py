@@ -297,8 +297,11 @@ def real_base(given: Path | None) -> Path | None:
 
 
 def wanted_base(options: argparse.Namespace) -> Path | None:
-    """As :func:`real_base`; a quick run converts nothing."""
-    return None if options.quick and not options.model else real_base(options.model)
+    """As :func:`real_base`, but a quick run measures the real model only where ``--model`` names it."""
+    if options.quick and not options.model:
+        print("the real model is left out: give --model DIR (python benchmarks/convert_smollm2.py DIR)")
+        return None
+    return real_base(options.model)
 
 
 def setting(**more: object) -> dict[str, object]:
@@ -316,10 +319,10 @@ def subjects(options: argparse.Namespace) -> list[Subject]:
     """The tiny model, and the real one if there is one."""
     found = []
     if options.only != "real":
-        lab = lab_groups(4 if options.quick else 64, 4 if options.quick else 16)
+        lab = lab_groups(64, 16)
         found.append(Subject(name="tiny", model=reward_model(TRUNK, 256), groups=lab))
     if options.only != "tiny" and (base := wanted_base(options)):
-        count, each = (1, 2) if options.quick else (options.problems, options.each)
+        count, each = (1, 4) if options.quick else (options.problems, options.each)
         has = options.candidates.is_file()
         groups = real_groups(options.candidates, count, each) if has else lab_groups(count, each)
         found.insert(0, Subject(name="real", model=reward_model(base, options.max_length), groups=groups))
@@ -331,21 +334,31 @@ def parse(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="few problems: checks that it runs")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="the tiny model alone, by CPU time on one thread; a little of the real one if --model names it",
+    )
     parser.add_argument("--model", type=Path, help="checkpoint directory of the real model")
     parser.add_argument("--candidates", type=Path, default=CANDIDATES, help="rows of problems and candidates")
     parser.add_argument("--max-length", type=int, default=2048, help="tokens of a real trace; longer is cut")
     parser.add_argument("--only", choices=["real", "tiny"], help="leave the other model out")
-    parser.add_argument("--threads", type=int, help="of torch; by default all cores")
+    parser.add_argument("--threads", type=int, help="of torch; by default all cores, with --quick one")
     parser.add_argument(
         "--clock",
         choices=sorted(CLOCKS),
-        default="wall",
-        help="cpu: the process's own time, with --threads 1 for a machine that others use too",
+        help="cpu (with --quick the default): the process's own time, with --threads 1 for a shared machine",
     )
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser
+
+
+def prepare(options: argparse.Namespace) -> Clock:
+    """Set the threads, and return the clock: with ``--quick`` CPU time on one thread by default."""
+    options.clock = options.clock or ("cpu" if options.quick else "wall")
+    torch.set_num_threads(options.threads or (1 if options.quick else torch.get_num_threads()))
+    return CLOCKS[options.clock]
 
 
 def write(path: Path | None, found: Sequence[dict[str, object]], about: dict[str, object]) -> None:
@@ -360,13 +373,13 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=2, help="of the real model; 64 take hours on a CPU")
     parser.add_argument("--each", type=int, default=8, help="candidates a problem for the real model")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads or torch.get_num_threads())
+    clock = prepare(options)
     found: list[dict[str, object]] = []
     about: dict[str, object] = {}
     tested = subjects(options)
     for subject in tested:
-        runs = measure(subject, 1 if options.quick else options.repetitions, CLOCKS[options.clock])
-        seconds, speed = limit(subject, CLOCKS[options.clock])
+        runs = measure(subject, options.repetitions, clock)
+        seconds, speed = limit(subject, clock)
         suffix = "" if subject is tested[0] else f"_{subject.name}"
         found += figures(runs, seconds, suffix)
         about[subject.name] = {
@@ -381,7 +394,7 @@ def main() -> None:
             "largest_score_difference": check(runs),
         }
     note = "the real model reads fewer candidates than 64 x 16: on a CPU they would take hours"
-    write(options.json, found, setting(**about, clock=options.clock, scaled_down=note))
+    write(options.json, found, setting(**about, clock=options.clock, quick=options.quick, scaled_down=note))
 
 
 if __name__ == "__main__":

@@ -14,10 +14,12 @@ and ``accuracy_vs_majority``: that method at its largest size that costs no more
 best-of-16 by the PRM's lowest step, and less the majority of 16, in points; ``ratio`` is the quotient of the
 accuracies. ``tokens_at_equal_accuracy``: the tokens at which best-of-N is as accurate as that, divided by
 its tokens; ``tokens_at_equal_accuracy_of_weighted_vote`` the same of the vote weighted by the PRM's product.
-Compute-optimal search (``_search_optimal.py``) chooses among them by predicted difficulty, by plans that are
-fitted on the development problems; its probe is among its tokens. ``accuracy_of_optimal_vs_best_tree``: its
-accuracy less the best tree method's at equal tokens; ``accuracy_of_optimal_vs_best_of_16`` and
-``tokens_at_equal_accuracy_of_optimal`` as above.
+Compute-optimal search chooses among five tree methods and the weighted vote, at several sizes and all with
+one aggregation, by predicted difficulty. Its plans are fitted on the development problems: for each N a plan
+may spend on average what best-of-N costs there, its probe included. What a search is worth is measured with
+the first seed's PRM, like all that is decided there; how difficult a problem is, each PRM says itself.
+``accuracy_of_optimal_vs_best_tree``: its accuracy less the best tree method's at equal tokens;
+``accuracy_of_optimal_vs_best_of_16`` and ``tokens_at_equal_accuracy_of_optimal`` as above.
 Their curves are read off between their sizes; where one never gets there, the tokens of its largest
 size stand for it, which is a lower bound and is said so.
 """
@@ -29,15 +31,15 @@ import asyncio
 import json
 import os
 import platform
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from _search_optimal import PROBE, Trials, described, fit_plans, gather
+import torch
 from numpy.typing import NDArray
+from prm_vs_orm import trained_prm
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
@@ -59,9 +61,12 @@ from surefoot.search import (
     Probe,
     Rebase,
     Search,
+    SearchMethod,
     SearchResult,
     StepResampling,
     Steps,
+    Trial,
+    fit_optimal,
     predict_difficulties,
     run_search,
 )
@@ -69,14 +74,24 @@ from surefoot.stats import bootstrap_seeds
 
 Array = NDArray[np.float64]
 
-QUICKSTART = {"train_problems": 60, "rollouts": 2, "test_problems": 20, "test_samples": 16}
-"""Sizes of ``--quick``."""
 STEPS = Steps(step_tokens=24, max_steps=14, sampling=Sampling(temperature=1.0, max_tokens=96))
 REMEMBER = 300_000
 SAMPLES = (1, 2, 4, 8, 16, 32, 64)
 SIZES = (4, 8, 16)
 DEVELOPED = 16
 """Size at which the methods are compared on development problems."""
+QUICK_SAMPLES, QUICK_PROBLEMS = (1, 2, 4, 8, 16, 32), 60
+QUICK_METHODS: dict[str, Aggregator] = {"resample": "min"}
+"""What the development problems chose in the published run; a quick run does not choose again."""
+PROBE = Probe(n=4)
+BINS = 3
+"""Of 60 development problems each holds 20: five, as published, would choose by chance."""
+PLANNED = ("beam", "dvts", "rebase", "particle", "resample")
+"""Left out: variants of these (a beam with lookahead or with finished solutions set aside, Gibbs), and MCTS,
+which costs more tokens for less."""
+VOTES = (1, 2, 4, 8, 16)
+BUDGETS = (8, 16, 32)
+"""A plan for the cost of each of these best-of-N; at 4 the probe alone would take it all."""
 BASELINES: dict[str, Aggregator] = {"best_of_n": "min", "weighted_vote": "product", "majority": "min"}
 
 
@@ -117,10 +132,10 @@ def tree_methods(size: int) -> dict[str, Search]:
 class Bench:
     """The searches of one seed; what is done is kept in a directory."""
 
-    def __init__(self, run: Path, out: Path, problems: Sequence[Problem]) -> None:
+    def __init__(self, prm: Path, out: Path, problems: Sequence[Problem]) -> None:
         self.out, self.problems = out, problems
         self.policy = TransformersPolicy.from_pretrained(POLICY)
-        self.scorer = IncrementalScorer(RewardModel.load(run / "prm"), name="prm")
+        self.scorer = IncrementalScorer(RewardModel.load(prm), name="prm")
 
     def search(self, name: str, method: Search, aggregation: Aggregator, seed: int) -> list[SearchResult]:
         """Results of all problems, from disk if they are there."""
@@ -209,18 +224,18 @@ def measure(
     bench: Bench,
     seed: int,
     ways: dict[str, Aggregator],
-    sizes: Sequence[int],
+    samples: Sequence[int],
     plans: dict[int, OptimalFit],
     planned: Aggregator,
 ) -> dict[str, dict[int, tuple[Array, Array]]]:
     """Outcomes and tokens of every method and size for one seed; ``plans`` aggregate by ``planned``."""
     found: dict[str, dict[int, tuple[Array, Array]]] = {}
-    for n in [n for n in SAMPLES if n <= 4 * max(sizes)]:
+    for n in samples:
         results = bench.search(f"samples-{n}", BestOfNSearch(n=n, rule="best_of_n"), "min", seed)
         for rule, how in BASELINES.items():
             found.setdefault(rule, {})[n] = baseline(results, rule, how)
-    for size in sizes:
-        for name, method in tree_methods(size).items():
+    for size in SIZES:
+        for name, method in ((name, tree_methods(size)[name]) for name in ways):
             results = bench.search(f"{name}-{size}", method, ways[name], seed)
             found.setdefault(name, {})[size] = outcomes(results)
     for n, fit in plans.items():
@@ -233,6 +248,68 @@ def outcomes(results: Sequence[SearchResult]) -> tuple[Array, Array]:
     """Whether each problem was solved, and its tokens."""
     right = np.array([result.outcome is True for result in results], dtype=float)
     return right, np.array([result.usage.tokens for result in results], dtype=float)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """What the searches gave on the development problems."""
+
+    tried: list[Trial]
+    costs: dict[int, float]
+    """Mean tokens of best-of-N, by N."""
+
+
+def gather(
+    bench: Bench, methods: Callable[[int], Mapping[str, SearchMethod]], sizes: Sequence[int], how: Aggregator
+) -> Trials:
+    """Run what is not there yet; ``how`` aggregates step scores."""
+    tried = []
+    for size in sizes:
+        for name, method in ((name, methods(size)[name]) for name in PLANNED):
+            # the reference size is there already, under the name that the choice of aggregations gave it
+            stored = f"{name}-{how}" + ("" if size == max(sizes) else f"-{size}")
+            named = method.model_copy(update={"name": f"{name}-{size}"})
+            tried.append(Trial(search=named, results=bench.search(stored, method, how, seed=0)))
+    costs = {}
+    for n in sorted({*VOTES, *BUDGETS, PROBE.n}):
+        vote = BestOfNSearch(n=n, rule="weighted_vote", name=f"vote-{n}")
+        results = bench.search(f"vote-{how}-{n}", vote, how, seed=0)
+        costs[n] = float(np.mean([result.usage.tokens for result in results]))
+        if n in VOTES:
+            tried.append(Trial(search=vote, results=results))
+    return Trials(tried=tried, costs=costs)
+
+
+def fit_plans(trials: Trials, difficulties: Sequence[float | None]) -> dict[int, OptimalFit]:
+    """N → the plan that costs, with its probe, at most what best-of-N does on these problems.
+
+    An N whose cost leaves no room for any search after the probe has no plan.
+    """
+    plans = {}
+    for n in BUDGETS:
+        left = trials.costs[n] - trials.costs[PROBE.n]
+        if left >= max(trials.costs[1], 1):
+            plans[n] = fit_optimal(trials.tried, difficulties, tokens=left, bins=BINS, slack=0.0, probe=PROBE)
+    return plans
+
+
+def described(plans: Mapping[int, OptimalFit]) -> dict[int, dict[str, Any]]:
+    """For the JSON file: edges, and the search of each bin with its showing on the development problems."""
+    return {
+        n: {
+            "edges": list(fit.search.edges),
+            "searches": [
+                {
+                    "name": search.name,
+                    "accuracy": row[search.name].accuracy,
+                    "tokens": row[search.name].tokens,
+                    "problems": row[search.name].problems,
+                }
+                for search, row in zip(fit.search.searches, fit.bins, strict=True)
+            ],
+        }
+        for n, fit in plans.items()
+    }
 
 
 def table(points: dict[str, dict[int, Point]]) -> None:
@@ -369,48 +446,47 @@ def tokens_at(curve: list[tuple[float, float]], goal: float) -> float:
     return curve[-1][0]
 
 
-def quickstart(run: Path, seed: int, config: Path) -> None:
-    """Do or finish the run that the PRM comes from."""
-    if not (run / "prm" / "surefoot.json").is_file():
-        command = [sys.executable, "-m", "surefoot", "quickstart", "--seed", str(seed), "--out", str(run)]
-        subprocess.run([*command, "--config", str(config)], check=True)
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: checks that it runs, shows nothing")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--problems", type=int, default=100, help="of each seed; the same for all")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one seed: step resampling against best-of-N and majority on 60 problems, one thread; no "
+        "development problems and no compute-optimal search",
+    )
+    parser.add_argument("--seeds", type=int, help="3; with --quick 1")
+    parser.add_argument("--problems", type=int, help="of each seed, the same for all: 100; with --quick 60")
     parser.add_argument("--development", type=int, default=60, help="problems to choose methods on")
     parser.add_argument("--runs", type=Path, default=Path("runs/prm_vs_orm"), help="quickstarts, one a seed")
     parser.add_argument("--out", type=Path, default=Path("runs/search"))
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
-    sizes = (4, 16) if options.quick else SIZES
-    count, development = (6, 6) if options.quick else (options.problems, options.development)
-    options.out.mkdir(parents=True, exist_ok=True)
-    config = options.out / "quickstart.json"
-    config.write_text(json.dumps(QUICKSTART if options.quick else {}))
-    made = generate_problems(count + development, seed=20_261)
+    if options.quick:
+        torch.set_num_threads(1)
+    prefix = "quick-" if options.quick else ""
+    count = options.problems or (QUICK_PROBLEMS if options.quick else 100)
+    made = generate_problems(count + options.development, seed=20_261)
     seeds: list[dict[str, dict[int, tuple[Array, Array]]]] = []
-    ways: dict[str, Aggregator] = {}
+    ways = dict(QUICK_METHODS)
     plans: list[dict[int, OptimalFit]] = []
     trials: Trials | None = None
-    for seed in range(options.seeds):
-        run = options.runs / f"seed-{seed}"
-        quickstart(run, seed, config)
-        beside = options.out / ("development" if seed == 0 else f"development-{seed}")
-        trying = Bench(run, folder(beside), made[count:])
-        if trials is None:
-            ways = develop(trying)
-            trials = gather(trying, tree_methods, sizes, next(iter(ways.values())))
-        how = next(iter(ways.values()))
-        plans.append(fit_plans(trials, trying.difficulties(PROBE, how, seed)))
-        testing = Bench(run, folder(options.out / f"seed-{seed}"), made[:count])
-        seeds.append(measure(testing, seed, ways, sizes, plans[-1], how))
+    for seed in range(options.seeds or (1 if options.quick else 3)):
+        prm = trained_prm(options.runs, seed, quick=options.quick)
+        plan: dict[int, OptimalFit] = {}
+        if not options.quick:
+            beside = options.out / ("development" if seed == 0 else f"development-{seed}")
+            trying = Bench(prm, folder(beside), made[count:])
+            if trials is None:
+                ways = develop(trying)
+                trials = gather(trying, tree_methods, SIZES, next(iter(ways.values())))
+            plan = fit_plans(trials, trying.difficulties(PROBE, next(iter(ways.values())), seed))
+        plans.append(plan)
+        testing = Bench(prm, folder(options.out / f"{prefix}seed-{seed}"), made[:count])
+        samples = QUICK_SAMPLES if options.quick else SAMPLES
+        seeds.append(measure(testing, seed, ways, samples, plan, next(iter(ways.values()))))
     points = {
         name: {
             size: Point(right=[s[name][size][0] for s in seeds], tokens=[s[name][size][1] for s in seeds])
@@ -430,7 +506,8 @@ def main() -> None:
     if options.json:
         setting = {
             "version": __version__,
-            "seeds": options.seeds,
+            "seeds": len(seeds),
+            "quick": options.quick,
             "problems": count,
             "method": best,
             "aggregation": ways,

@@ -1,10 +1,11 @@
 """Training speed against TRL's PRM trainer: useful tokens a second on the same model and traces.
 
-    python benchmarks/training.py --trl-python PATH [--model DIR ...] [--quick] [--json FILE]
+    python benchmarks/training.py [--trl-python PATH] [--model DIR ...] [--quick] [--json FILE]
 
 ``PATH`` is the interpreter of an environment with ``trl==1.13.0`` (the last release that has the trainer),
-torch and transformers; it may be this one. ``--model`` is a transformers checkpoint; the lab's trunk is
-always measured. Both train the whole model in float32 on the CPU with equal batches, optimiser and schedule.
+torch and transformers: by default this one. Without it only our rate is measured. ``--model`` is a
+transformers checkpoint; the lab's trunk is always measured. Both train the whole model in float32 on the CPU
+with equal batches, optimiser and schedule.
 
 Useful tokens are those of the traces, padding left out. Each repeat runs both, one after the other; ``ratio``
 is the median over the repeats, ``low`` and ``high`` its extremes. ``vs_trl`` lets each order the traces as it
@@ -60,13 +61,14 @@ def main() -> None:
     """Measure every model, print and write."""
     options = _options()
     torch.set_num_threads(options.threads)
+    rival = has_trl(options.trl_python)
     figures: list[dict[str, object]] = []
     settings: dict[str, object] = {}
-    plans = [("lab trunk", TRUNK, 4 if options.quick else 50, 3e-4)]
+    plans = [("lab trunk", TRUNK, 50, 3e-4)]
     plans += [(path.name, path, 6 if options.quick else 20, 1e-5) for path in options.model]
     for name, path, updates, rate in plans:
         # full batches only, because TRL cuts the rows itself
-        made, setting = measure(name, path, updates * options.batch_size, rate, options)
+        made, setting = measure(name, path, updates * options.batch_size, rate, options, rival=rival)
         figures += made
         settings[name] = setting
     setting = {
@@ -77,6 +79,7 @@ def main() -> None:
         "clock": options.clock,
         "batch_size": options.batch_size,
         "repeats": options.repeats,
+        "quick": options.quick,
         "models": settings,
     }
     print(json.dumps({"figures": figures, "setting": setting}, indent=2))
@@ -84,10 +87,20 @@ def main() -> None:
         options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
 
 
+def has_trl(python: str) -> bool:
+    """Whether an interpreter has the TRL release that is compared; if not, prints how to install it."""
+    ask = "from importlib.metadata import version; print(version('trl'))"
+    found = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False)
+    if found.returncode == 0 and found.stdout.startswith("1.13."):
+        return True
+    print(f"{python} has no TRL 1.13, which is left out; pip install 'trl==1.13.0', or give --trl-python")
+    return False
+
+
 def measure(
-    name: str, path: Path, count: int, rate: float, options: argparse.Namespace
+    name: str, path: Path, count: int, rate: float, options: argparse.Namespace, *, rival: bool
 ) -> tuple[list[dict[str, object]], dict[str, object]]:
-    """Both orders for one model: figures, and what they rest on."""
+    """Both orders for one model, without ``rival`` ours alone: figures, and what they rest on."""
     config = TrainingConfig(
         epochs=1, batch_size=options.batch_size, learning_rate=rate, weight_decay=0.0, warmup=0.0,
         head_epochs=0, microbatch_tokens=options.microbatch_tokens,
@@ -98,33 +111,33 @@ def measure(
     random_order = [
         shuffled[at : at + config.batch_size] for at in range(0, len(shuffled), config.batch_size)
     ]
-    rates: dict[str, list[float]] = {"ours": [], "trl": [], "trl, our batches": []}
+    orders = {"ours": ours_order, "trl, our batches": ours_order, "trl": random_order}
+    if not rival:
+        del orders["trl, our batches"], orders["trl"]
+    rates: dict[str, list[float]] = {who: [] for who in orders}
+    last: dict[str, Timing] = {}
     for _ in range(options.repeats):
-        ours = run_ours(path, examples, config, CLOCKS[options.clock])
-        rates["ours"].append(ours.rate(_tokens(examples, ours_order)))
-        same = run_trl(path, examples, ours_order, config, options)
-        rates["trl, our batches"].append(same.rate(_tokens(examples, ours_order)))
-        theirs = run_trl(path, examples, random_order, config, options)
-        rates["trl"].append(theirs.rate(_tokens(examples, random_order)))
-    tail = slice(-max(1, len(ours.losses) // 4), None)
+        for who, order in orders.items():
+            if who == "ours":
+                last[who] = run_ours(path, examples, config, CLOCKS[options.clock])
+            else:
+                last[who] = run_trl(path, examples, order, config, options)
+            rates[who].append(last[who].rate(_tokens(examples, order)))
+            print(f"{name}: {who} {rates[who][-1]:.0f} useful tokens/s", flush=True)
+    losses = {who: np.array(timing.losses) for who, timing in last.items()}
+    tail = slice(-max(1, len(losses["ours"]) // 4), None)
     setting: dict[str, object] = {
         "traces": len(examples),
         "tokens": sum(len(one.ids) for one in examples),
         "updates": len(ours_order),
-        "padded_per_useful": {
-            "ours": _padding(examples, ours_order),
-            "trl": _padding(examples, random_order),
-        },
+        "padded_per_useful": {who: _padding(examples, order) for who, order in orders.items()},
         "tokens_per_second": rates,
-        "mean_loss_of_last_quarter": {
-            "ours": float(np.mean(ours.losses[tail])),
-            "trl, our batches": float(np.mean(same.losses[tail])),
-            "trl": float(np.mean(theirs.losses[tail])),
-        },
-        "largest_difference_of_losses_on_our_batches": float(
-            np.abs(np.array(ours.losses) - np.array(same.losses)).max()
-        ),
+        "mean_loss_of_last_quarter": {who: float(values[tail].mean()) for who, values in losses.items()},
     }
+    if not rival:
+        return [_figure(f"ours ({name})", rates["ours"], [])], setting
+    gap = np.abs(losses["ours"] - losses["trl, our batches"]).max()
+    setting["largest_difference_of_losses_on_our_batches"] = float(gap)
     figures = [
         _figure(f"vs_trl ({name})", rates["ours"], rates["trl"]),
         _figure(f"vs_trl_same_batches ({name})", rates["ours"], rates["trl, our batches"]),
@@ -235,14 +248,15 @@ def _padding(examples: list[Example], batches: list[list[int]]) -> float:
 
 
 def _figure(name: str, ours: list[float], theirs: list[float]) -> dict[str, object]:
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    """Our rate, and how many times the rival's it is; ``theirs`` is empty without one."""
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)] if theirs else []
     return {
         "name": name,
         "value": median(ours),
         "unit": "useful tokens/s",
-        "ratio": median(ratios),
-        "low": min(ratios),
-        "high": max(ratios),
+        "ratio": median(ratios) if ratios else None,
+        "low": min(ratios, default=None),
+        "high": max(ratios, default=None),
     }
 
 
@@ -259,12 +273,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--clock",
         choices=CLOCKS,
-        default="wall",
-        help="cpu = time of the process, on a machine with other work",
+        help="cpu (with --quick the default) = time of the process, on a machine with other work",
     )
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=Path)
-    return parser.parse_args()
+    parser.add_argument(
+        "--quick", action="store_true", help="the lab's trunk by CPU time; 6 updates of each --model, not 20"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    options.clock = options.clock or ("cpu" if options.quick else "wall")
+    return options
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from surefoot.search.method import SearchCounts
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-import _search_optimal as optimal
 import search
 
 PROBLEMS = 9
@@ -64,8 +63,8 @@ DIFFICULTIES = [number / 10 for number in range(PROBLEMS)]
 
 @pytest.fixture(scope="module")
 def plans():
-    trials = optimal.gather(FakeBench(), search.tree_methods, (4, 8, 16), "min")
-    return optimal.fit_plans(trials, DIFFICULTIES)
+    trials = search.gather(FakeBench(), search.tree_methods, (4, 8, 16), "min")
+    return search.fit_plans(trials, DIFFICULTIES)
 
 
 def test_a_plan_spends_no_more_than_best_of_n_with_its_probe(plans):
@@ -82,7 +81,7 @@ def test_each_bin_gets_the_cheapest_of_the_best(plans):
     assert names(8) == ["vote-1", "dvts-4", "vote-1"]  # nothing solves the hard third for 400 tokens
     assert names(16) == ["vote-1", "dvts-4", "resample-16"]
     assert names(32) == names(16)
-    described = json.loads(json.dumps(optimal.described(plans)))
+    described = json.loads(json.dumps(search.described(plans)))
     assert described["16"]["searches"][2] == {
         "name": "resample-16",
         "accuracy": 1,
@@ -94,15 +93,15 @@ def test_each_bin_gets_the_cheapest_of_the_best(plans):
 
 def test_the_reference_size_is_what_the_choice_of_aggregations_left():
     bench = FakeBench()
-    optimal.gather(bench, search.tree_methods, (4, 16), "min")
+    search.gather(bench, search.tree_methods, (4, 16), "min")
     assert {"dvts-min", "dvts-min-4", "vote-min-32"} <= set(bench.asked)
     assert not any(name.startswith("mcts") for name in bench.asked)
 
 
 def test_where_the_probe_takes_it_all_there_is_no_plan():
     for most, budgets in ((16, [8, 16, 32]), (4, [])):
-        trials = optimal.gather(FakeBench(most), search.tree_methods, (4, 16), "min")
-        assert list(optimal.fit_plans(trials, DIFFICULTIES)) == budgets
+        trials = search.gather(FakeBench(most), search.tree_methods, (4, 16), "min")
+        assert list(search.fit_plans(trials, DIFFICULTIES)) == budgets
 
 
 BETWEEN = 50 + 50 * np.log(600 / 500) / np.log(1100 / 500)
