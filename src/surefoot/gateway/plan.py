@@ -24,9 +24,8 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Message, Problem, ToolCall, Usage
 from surefoot.scores import Aggregator
-from surefoot.search.beam import BeamSearch
+from surefoot.search.beam import DVTS, BeamSearch
 from surefoot.search.best_of_n_search import BestOfNSearch
-from surefoot.search.dvts import DVTS
 from surefoot.search.mcts import MCTS
 from surefoot.search.method import Search, SearchMethod, SearchResult
 from surefoot.search.particle import ParticleFilter

@@ -8,7 +8,10 @@ from .advantages import Judges as Judges
 from .advantages import training_samples as training_samples
 from .audit import audit_policy as audit_policy
 from .config import KL as KL
+from .config import PRESETS as PRESETS
+from .config import CriticConfig as CriticConfig
 from .config import Objective as Objective
+from .config import OnlinePRMConfig as OnlinePRMConfig
 from .config import RLConfig as RLConfig
 from .credit import ClipDelta as ClipDelta
 from .credit import Credit as Credit
@@ -23,13 +26,10 @@ from .guards import Guards as Guards
 from .imitation import Expert as Expert
 from .imitation import imitate as imitate
 from .learner import microbatches as microbatches
-from .learner_config import CriticConfig as CriticConfig
-from .learner_config import OnlinePRMConfig as OnlinePRMConfig
 from .log import EvaluationRow as EvaluationRow
 from .log import RLLog as RLLog
 from .log import samples_to as samples_to
 from .loop import train_policy as train_policy
-from .presets import PRESETS as PRESETS
 from .report import compare_runs as compare_runs
 from .report import write_report as write_report
 from .rollouts import Rollout as Rollout

@@ -15,8 +15,7 @@ from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout
 from surefoot.rl.critic import Critic
 from surefoot.rl.online_prm import OnlinePRM
-from surefoot.rl.rollouts import Rollout, TrainingSample
-from surefoot.scores import checked_scores
+from surefoot.rl.rollouts import Rollout, TrainingSample, score_steps
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -48,7 +47,10 @@ def training_samples(
     scores: Sequence[tuple[float | None, ...]] = [()] * len(flat)
     usages = [Usage()] * len(flat)
     if "scores" in needs:
-        scores, usages = _step_scores(flat, _require(judges.scorer, "a step scorer"))
+        items = [rollout.item for rollout in flat]
+        records = score_steps(_require(judges.scorer, "a step scorer"), items)
+        scores = [(None,) if record is None else record.scores for record in records]
+        usages = [Usage() if record is None else record.usage for record in records]
     ratios: Sequence[FloatArray | None] = [None] * len(flat)
     if "log_ratios" in needs:
         ratios = _require(judges.online_prm, "an implicit reward model (online_prm)").log_ratios(flat)
@@ -92,20 +94,6 @@ def within_band(groups: Sequence[Sequence[Rollout]], band: tuple[float, float] |
         if group and (band is None or not outcomes or band[0] <= float(np.mean(outcomes)) <= band[1]):
             within.append(list(group))
     return within
-
-
-def _step_scores(
-    rollouts: Sequence[Rollout], scorer: StepScorer
-) -> tuple[list[tuple[float | None, ...]], list[Usage]]:
-    """Scores of every rollout's steps, and what they cost; a response without a visible step has ``None``."""
-    readable = [rollout for rollout in rollouts if rollout.trace.steps]
-    records = checked_scores(scorer, [rollout.item for rollout in readable])
-    rest = iter(records)
-    by_rollout = [next(rest) if rollout.trace.steps else None for rollout in rollouts]
-    return (
-        [(None,) if record is None else record.scores for record in by_rollout],
-        [Usage() if record is None else record.usage for record in by_rollout],
-    )
 
 
 def _require(judge: T | None, what: str) -> T:

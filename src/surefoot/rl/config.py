@@ -1,17 +1,17 @@
-"""Settings of reinforcement learning; importable without torch."""
+"""Settings of reinforcement learning, and published methods by name; importable without torch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.models.lora import Lora
-from surefoot.rl.advantage import Advantage, Group, LeaveOneOut
-from surefoot.rl.credit import Credit, Outcome
+from surefoot.rl.advantage import Advantage, Gae, Group, LeaveOneOut, Reinforce
+from surefoot.rl.credit import Credit, Effective, Implicit, MinForm, Mixed, Outcome, Summed
 from surefoot.rl.guards import Guards
-from surefoot.rl.learner_config import CriticConfig, OnlinePRMConfig
-from surefoot.rl.presets import method_settings
 
 Mean = Literal["token", "sequence", "constant"]
 
@@ -22,10 +22,12 @@ _NOT_DECISIVE = {
 """Settings of memory use and of logging: they change results by rounding at most."""
 
 
-class KL(BaseModel):
-    """Penalty on leaving the reference policy, which is the policy that training started from."""
-
+class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class KL(_Settings):
+    """Penalty on leaving the reference policy, which is the policy that training started from."""
 
     coefficient: float = Field(
         default=0.04, ge=0, description="Penalty per nat; DeepSeekMath and Math-Shepherd use 0.04."
@@ -52,10 +54,8 @@ class KL(BaseModel):
         return self
 
 
-class Objective(BaseModel):
+class Objective(_Settings):
     """The policy loss (:mod:`surefoot.rl.loss`)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     clip_low: float = Field(
         default=0.2, gt=0, le=1, description="The probability ratio is clipped below 1 - clip_low."
@@ -72,10 +72,48 @@ class Objective(BaseModel):
     entropy: float = Field(default=0.0, ge=0, description="Entropy bonus per nat.")
 
 
-class RLConfig(BaseModel):
-    """How to train a policy. The defaults suit the lab's policy; large models need a much smaller rate."""
+class OnlinePRMConfig(_Settings):
+    """How an implicit reward model is updated (:mod:`surefoot.rl.online_prm`). Defaults suit the lab's.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    PRIME (7B) has a learning rate of 1e-6, twice the policy's, and the other values as here.
+    """
+
+    learning_rate: float = Field(default=3e-4, gt=0, description="Learning rate.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
+    beta: float = Field(
+        default=0.05,
+        gt=0,
+        description="Log odds of a correct outcome per nat of log-ratio; token rewards are not scaled by it.",
+    )
+    max_grad_norm: float = Field(
+        default=10.0, gt=0, description="Gradients with a larger norm are scaled down to this one."
+    )
+    epochs: int = Field(
+        default=1, ge=1, description="Optimiser steps per round, each over all of its rollouts."
+    )
+
+
+class CriticConfig(_Settings):
+    """How the value model is updated (:mod:`surefoot.rl.critic`). Defaults suit the lab's models."""
+
+    learning_rate: float = Field(default=1e-3, gt=0, description="Learning rate.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
+    value_clip: float | None = Field(
+        default=0.2,
+        gt=0,
+        # PPO's own code has 0.2, for returns of about 1
+        description="Bound on how far a value may move from that of the rollout before its loss is clipped; "
+        "none: plain squared error.",
+    )
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="Gradients with a larger norm are scaled down to this one."
+    )
+    epochs: int = Field(default=1, ge=1, description="Passes over the rollouts of a round.")
+    minibatches: int = Field(default=4, ge=1, description="Optimiser steps per epoch.")
+
+
+class RLConfig(_Settings):
+    """How to train a policy. The defaults suit the lab's policy; large models need a much smaller rate."""
 
     credit: Credit = Field(
         default=Outcome(), description="Credit rule: which rewards a token's return is made of."
@@ -200,3 +238,56 @@ class RLConfig(BaseModel):
     def decisive(self) -> dict[str, Any]:
         """The settings that determine the result, as JSON; a run may resume with the others changed."""
         return self.model_dump(mode="json", exclude=_NOT_DECISIVE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """Settings that make up a published method."""
+
+    credit: Credit
+    advantage: Advantage
+    accuracy_band: tuple[float, float] | None = None
+    source: str
+
+
+PRESETS: dict[str, Preset] = {
+    "grpo": Preset(
+        credit=Outcome(), advantage=Group(), source="DeepSeekMath, arXiv 2402.03300, section 4.1.2"
+    ),
+    "process-grpo": Preset(
+        credit=Summed(), advantage=Group(), source="DeepSeekMath, arXiv 2402.03300, section 4.1.3"
+    ),
+    "step-ppo": Preset(credit=Summed(), advantage=Gae(), source="Math-Shepherd, arXiv 2312.08935"),
+    "pure": Preset(
+        credit=Mixed(of=MinForm()), advantage=LeaveOneOut(baseline="token"), source="PURE, arXiv 2504.15275"
+    ),
+    "prime": Preset(
+        credit=Mixed(of=Implicit()),
+        advantage=LeaveOneOut(baseline="prime", whiten=True),
+        accuracy_band=(0.2, 0.8),
+        source="PRIME, arXiv 2502.01456",
+    ),
+    "pav": Preset(credit=Effective(), advantage=Reinforce(), source="PAV, arXiv 2410.08146"),
+}
+"""Methods by the name that the command line accepts."""
+
+
+def method_settings(credit: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a configuration whose ``credit`` names a rule or a published method.
+
+    ``process`` and ``outcome`` beside another rule than ``mixed`` mix it with the outcome by these weights.
+    """
+    credit = dict(credit)
+    settings: dict[str, Any] = {}
+    if preset := PRESETS.get(credit.get("rule", "")):
+        del credit["rule"]
+        credit = preset.credit.model_dump() | credit
+        settings = {"advantage": preset.advantage}
+        if preset.accuracy_band:
+            settings["accuracy_band"] = preset.accuracy_band
+    weights: dict[str, Any] = {name: credit.pop(name) for name in ("process", "outcome") if name in credit}
+    if weights and credit.get("rule") == "mixed":
+        credit |= weights
+    elif weights:
+        credit = {"rule": "mixed", "of": credit, **weights}
+    return {"credit": credit, **settings}

@@ -168,17 +168,6 @@ _CHECKS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Reading:
-    """What one row says about one alarm."""
-
-    update: int
-    measured: float
-    threshold: float
-    holds: bool
-    message: str
-
-
 def _of_updates(check: _Check, history: Sequence[UpdateRow], guards: Guards) -> Iterator[Alarm]:
     threshold: float | None = getattr(guards, check.name)
     known = [(row.update, value) for row in history if (value := check.quantity(row)) is not None]
@@ -190,16 +179,16 @@ def _of_updates(check: _Check, history: Sequence[UpdateRow], guards: Guards) -> 
     readings = []
     for update, now in known:
         measured = check.compare(now, start)
-        readings.append(
-            _Reading(
-                update=update,
-                measured=now if measured is None else measured,
-                threshold=threshold,
-                holds=measured is not None and check.sign * (measured - threshold) >= 0,
-                message=check.message.format(now=now, start=start),
-            )
+        alarm = Alarm(
+            name=check.name,
+            update=update,
+            raised=update,
+            measured=now if measured is None else measured,
+            threshold=threshold,
+            message=check.message.format(now=now, start=start),
         )
-    yield from _episodes(check.name, readings, guards.patience)
+        readings.append((measured is not None and check.sign * (measured - threshold) >= 0, alarm))
+    yield from _episodes(readings, guards.patience)
 
 
 def _of_evaluations(evaluations: Sequence[EvaluationRow], guards: Guards) -> Iterator[Alarm]:
@@ -207,26 +196,26 @@ def _of_evaluations(evaluations: Sequence[EvaluationRow], guards: Guards) -> Ite
     if guards.fall is None or not evaluations:
         return
     names: tuple[Literal["overoptimization", "gold"], ...] = ("overoptimization", "gold")
-    readings: dict[str, list[_Reading]] = {name: [] for name in names}
+    readings: dict[str, list[tuple[bool, Alarm]]] = {name: [] for name in names}
     best = evaluations[0]
     for row in evaluations[1:]:
         fall = best.accuracy.value - row.accuracy.value
         threshold = max(guards.fall, _chance(best, row))
         rose = row.proxy is not None and best.proxy is not None and row.proxy.value > best.proxy.value
         for name, applies in zip(names, (rose, not rose), strict=True):
-            readings[name].append(
-                _Reading(
-                    update=row.update,
-                    measured=fall,
-                    threshold=threshold,
-                    holds=applies and fall >= threshold,
-                    message=_fallen(best, row),
-                )
+            alarm = Alarm(
+                name=name,
+                update=row.update,
+                raised=row.update,
+                measured=fall,
+                threshold=threshold,
+                message=_fallen(best, row),
             )
+            readings[name].append((applies and fall >= threshold, alarm))
         if fall < 0:
             best = row
     for name in names:
-        yield from _episodes(name, readings[name], guards.evaluation_patience)
+        yield from _episodes(readings[name], guards.evaluation_patience)
 
 
 def _chance(best: EvaluationRow, row: EvaluationRow) -> float:
@@ -255,19 +244,14 @@ def _fallen(best: EvaluationRow, row: EvaluationRow) -> str:
     return f"{fallen}, and {proxies}: the updates do harm. {back}; lower the learning rate, or add KL."
 
 
-def _episodes(name: AlarmName, readings: Sequence[_Reading], patience: int) -> Iterator[Alarm]:
-    """An alarm for each unbroken run of at least ``patience`` readings that hold."""
-    for holds, run in groupby(readings, key=lambda reading: reading.holds):
-        episode = list(run)
-        if not holds or len(episode) < patience:
-            continue
-        raised = episode[patience - 1]
-        yield Alarm(
-            name=name,
-            update=episode[0].update,
-            raised=raised.update,
-            until=None if episode[-1] is readings[-1] else episode[-1].update,
-            measured=raised.measured,
-            threshold=raised.threshold,
-            message=raised.message,
-        )
+def _episodes(readings: Sequence[tuple[bool, Alarm]], patience: int) -> Iterator[Alarm]:
+    """An alarm for each unbroken run of at least ``patience`` readings that hold.
+
+    A reading is whether the alarm holds at an update, and the alarm as that update alone would raise it.
+    """
+    last = readings[-1][1] if readings else None
+    for holds, run in groupby(readings, key=lambda reading: reading[0]):
+        episode = [alarm for _, alarm in run]
+        if holds and len(episode) >= patience:
+            until = None if episode[-1] is last else episode[-1].update
+            yield episode[patience - 1].model_copy(update={"update": episode[0].update, "until": until})

@@ -25,7 +25,7 @@ from surefoot.protocols import Sampling
 from surefoot.records import Problem, Usage
 from surefoot.rl.advantage import total_return
 from surefoot.rl.advantages import within_band
-from surefoot.rl.audit import Reduction, audit_policy, reduce_scores, shape_of
+from surefoot.rl.audit import audit_policy, reduce_scores, shape_of
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import FloatArray
 from surefoot.rl.guards import stop_reason, watch
@@ -165,17 +165,43 @@ class _Loop:
         samples: Sequence[Sequence[TrainingSample]],
         statistics: UpdateStatistics,
     ) -> UpdateRow:
-        return update_row(
-            rollouts,
-            samples,
-            statistics,
+        """Row of round ``number``. All processes must call this together: counts and means are over all of
+        them, seconds those of this one."""
+        team = self.team
+        every = [rollout for group in rollouts.groups for rollout in group]
+        learned = [one for group in samples for one in group]
+        outcomes = [float(one.trace.outcome) for one in every if one.trace.outcome is not None]
+        proxies = [reduce_scores(one.scored.scores, self.task.aggregation) for one in learned]
+        returns = [total_return(one.scored) for one in learned]
+        advantages = np.concatenate([one.advantages for one in learned]) if learned else np.zeros(0)
+        mean = _mean(advantages, team)
+        variance = _mean((advantages - (mean or 0.0)) ** 2, team)
+        unrewarded = sum(not any(stream.at for stream in one.scored.rewards) for one in learned)
+        unscored = sum(one.scored.scores.count(None) for one in learned)
+        scorer_usage = sum((one.scorer_usage for one in learned), Usage())
+        usage = sum((rollout.trace.usage for rollout in every), scorer_usage)
+        stepped = bool(statistics.steps)
+        return UpdateRow(
             update=number + 1,
-            total_samples=(number + 1) * self.config.problems * self.config.samples,
+            samples=(number + 1) * self.config.problems * self.config.samples,
+            outcome=_mean(np.array(outcomes), team),
+            proxy=_mean(np.array([one for one in proxies if one is not None]), team),
+            reward=_mean(np.array([one for one in returns if one is not None]), team),
+            advantage_mean=mean,
+            advantage_std=None if variance is None else float(np.sqrt(variance)),
+            loss=statistics.loss if stepped else None,
+            kl=statistics.kl if stepped and self.models.reference is not None else None,
+            clipped=statistics.clipped if stepped else None,
+            entropy=statistics.entropy if stepped else None,
+            gradient_norm=statistics.gradient_norm if stepped else None,
             learning_rate=self.models.rate(number),
-            kl=self.models.reference is not None,
-            aggregation=self.task.aggregation,
+            shape=_shape(shape_of([rollout.trace for rollout in every]), team),
+            failed=_count(rollouts.failed, team),
+            dropped=_count(unrewarded, team),
+            filtered=_count(len(every) - len(learned), team),
+            unscored_steps=_count(unscored, team),
             seconds=Seconds(**self.seconds),
-            team=self.team,
+            usage=Usage(**{name: _count(spent, team) for name, spent in usage.model_dump().items()}),
         )
 
     def _roll_out(self, number: int) -> RolloutBatch:
@@ -252,60 +278,6 @@ def _problems_of(problems: Sequence[Problem], config: RLConfig, number: int) -> 
     epoch, at = divmod(number, count // size)
     order = np.random.default_rng([config.seed, epoch]).permutation(count)
     return [problems[int(index)] for index in order[at * size : (at + 1) * size]]
-
-
-def update_row(
-    rollouts: RolloutBatch,
-    samples: Sequence[Sequence[TrainingSample]],
-    statistics: UpdateStatistics,
-    *,
-    update: int,
-    total_samples: int,
-    learning_rate: float,
-    kl: bool,
-    aggregation: Reduction,
-    seconds: Seconds,
-    team: Distributed,
-) -> UpdateRow:
-    """Row of round ``update`` (from 1); ``kl``: there is a reference. All processes must call this together.
-
-    Counts and means are over all processes, ``seconds`` those of this one.
-    """
-    every = [rollout for group in rollouts.groups for rollout in group]
-    learned = [one for group in samples for one in group]
-    outcomes = [float(one.trace.outcome) for one in every if one.trace.outcome is not None]
-    proxies = [reduce_scores(one.scored.scores, aggregation) for one in learned]
-    returns = [total_return(one.scored) for one in learned]
-    advantages = np.concatenate([one.advantages for one in learned]) if learned else np.zeros(0)
-    mean = _mean(advantages, team)
-    variance = _mean((advantages - (mean or 0.0)) ** 2, team)
-    unrewarded = sum(not any(stream.at for stream in one.scored.rewards) for one in learned)
-    unscored = sum(one.scored.scores.count(None) for one in learned)
-    scorer_usage = sum((one.scorer_usage for one in learned), Usage())
-    usage = sum((rollout.trace.usage for rollout in every), scorer_usage)
-    stepped = bool(statistics.steps)
-    return UpdateRow(
-        update=update,
-        samples=total_samples,
-        outcome=_mean(np.array(outcomes), team),
-        proxy=_mean(np.array([one for one in proxies if one is not None]), team),
-        reward=_mean(np.array([one for one in returns if one is not None]), team),
-        advantage_mean=mean,
-        advantage_std=None if variance is None else float(np.sqrt(variance)),
-        loss=statistics.loss if stepped else None,
-        kl=statistics.kl if stepped and kl else None,
-        clipped=statistics.clipped if stepped else None,
-        entropy=statistics.entropy if stepped else None,
-        gradient_norm=statistics.gradient_norm if stepped else None,
-        learning_rate=learning_rate,
-        shape=_shape(shape_of([rollout.trace for rollout in every]), team),
-        failed=_count(rollouts.failed, team),
-        dropped=_count(unrewarded, team),
-        filtered=_count(len(every) - len(learned), team),
-        unscored_steps=_count(unscored, team),
-        seconds=seconds,
-        usage=Usage(**{name: _count(spent, team) for name, spent in usage.model_dump().items()}),
-    )
 
 
 def _mean(values: FloatArray, team: Distributed) -> float | None:

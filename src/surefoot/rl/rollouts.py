@@ -13,9 +13,18 @@ from transformers import PreTrainedTokenizerFast
 from surefoot.answers import Grader
 from surefoot.policies.prompts import PromptFormat, encode_prompt
 from surefoot.policies.traces import build_traces
-from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, Sampling, Segmenter
-from surefoot.records import Problem, Step, Trace, Usage
+from surefoot.protocols import (
+    Completion,
+    Policy,
+    ProblemTrace,
+    SampleRequest,
+    Sampling,
+    Segmenter,
+    StepScorer,
+)
+from surefoot.records import Problem, Step, StepScores, Trace, Usage
 from surefoot.rl.credit import FloatArray, ScoredRollout
+from surefoot.scores import checked_scores
 
 _CONTEXT_TOKENS = 4
 """Decoded before new tokens, so that their leading white space is preserved."""
@@ -115,6 +124,12 @@ async def roll_out(
         error = error or result.error
         groups.append(group)
     return RolloutBatch(groups=groups, failed=failed, error=error, retokenized=retokenized)
+
+
+def score_steps(scorer: StepScorer, items: Sequence[ProblemTrace]) -> list[StepScores | None]:
+    """Step scores of each item; ``None`` for one without a step, which the scorer does not see."""
+    records = iter(checked_scores(scorer, [item for item in items if item.trace.steps]))
+    return [next(records) if item.trace.steps else None for item in items]
 
 
 def step_ends(starts: Sequence[int], steps: Sequence[Step]) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
+from .beam import DVTS as DVTS
 from .beam import BeamSearch as BeamSearch
 from .beam import beam_search as beam_search
 from .best_of_n_search import BestOfNSearch as BestOfNSearch
 from .drawing import draw_svg as draw_svg
 from .drawing import draw_text as draw_text
-from .dvts import DVTS as DVTS
 from .estimators import Method as Method
 from .estimators import Pool as Pool
 from .estimators import best_of_n as best_of_n

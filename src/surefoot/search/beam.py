@@ -1,10 +1,11 @@
-"""Beam search over steps."""
+"""Beam search over steps, and diverse verifier tree search."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from surefoot.protocols import Policy, StepScorer
 from surefoot.records import Problem
@@ -12,7 +13,29 @@ from surefoot.search.method import SearchMethod, SearchResult, run_search
 from surefoot.search.space import Prefix, Space, is_open, is_repetition
 
 
-class BeamSearch(SearchMethod):
+class _RankedSearch(SearchMethod):
+    """Base of the searches that keep the best prefixes of each round."""
+
+    lookahead: int = Field(
+        default=0,
+        ge=0,
+        description="Greedy steps written ahead of a prefix before it is scored.",
+    )
+    penalize_repeats: bool = Field(
+        default=False, description="Rank a step that its solution already contains behind all others."
+    )
+
+    async def _ranks(self, space: Space, prefixes: Iterable[Prefix]) -> dict[Prefix, tuple[bool, float]]:
+        """The rank of each prefix; the lowest is the best."""
+        rivals = list(dict.fromkeys(prefixes))
+        values = await space.score_ahead(rivals, self.lookahead)
+        return {
+            prefix: (self.penalize_repeats and is_repetition(prefix), -value)
+            for prefix, value in zip(rivals, values, strict=True)
+        }
+
+
+class BeamSearch(_RankedSearch):
     """Keep the ``width`` best prefixes, draw ``expand`` next steps for each, score, keep the best again.
 
     Snell et al. 2024 (arXiv 2408.03314), section 5.2, whose N beams of width M are ``width`` = N / M and
@@ -39,17 +62,9 @@ class BeamSearch(SearchMethod):
 
     width: int = Field(default=4, ge=1, description="Prefixes kept after each round.")
     expand: int = Field(default=4, ge=1, description="Next steps drawn for each prefix.")
-    lookahead: int = Field(
-        default=0,
-        ge=0,
-        description="Greedy steps written ahead of a prefix before it is scored.",
-    )
     retire_finished: bool = Field(
         default=False,
         description="Finished solutions free their places, and the search continues until all have ended.",
-    )
-    penalize_repeats: bool = Field(
-        default=False, description="Rank a step that its solution already contains behind all others."
     )
     name: str = Field(default="beam", description="Name in records and reports.")
 
@@ -87,11 +102,58 @@ class BeamSearch(SearchMethod):
         """The ``width`` best; the first of equals."""
         if len(prefixes) <= self.width:  # nothing to choose between
             return prefixes
-        values = dict(zip(prefixes, await space.score_ahead(prefixes, self.lookahead), strict=True))
-        key = {
-            prefix: (self.penalize_repeats and is_repetition(prefix), -values[prefix]) for prefix in prefixes
-        }
-        return sorted(prefixes, key=key.__getitem__)[: self.width]
+        ranks = await self._ranks(space, prefixes)
+        return sorted(prefixes, key=ranks.__getitem__)[: self.width]
+
+
+class DVTS(_RankedSearch):
+    """``n`` / ``expand`` trees, each of which continues with the best of ``expand`` next steps.
+
+    Beeching, Tunstall and Rush 2024, "Scaling test-time compute with open models" (Hugging Face): the trees
+    do not compete, so a scorer's favourite cannot take all places, which helps where ``n`` is large. Each
+    round costs ``n`` draws at most. A tree ends when its best continuation is finished; all continuations of
+    its last round that are finished are candidates, as in the original. ``expand`` 1 is plain sampling; a
+    single tree is step-wise best-of-``expand``.
+
+    ``lookahead`` and ``penalize_repeats`` are as in :class:`BeamSearch`.
+    """
+
+    n: int = Field(default=16, ge=1, description="Draws per round, a multiple of `expand`.")
+    expand: int = Field(default=4, ge=1, description="Next steps drawn for each tree.")
+    name: str = Field(default="dvts", description="Name in records and reports.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.n % self.expand:
+            raise ValueError(f"'n' must be a multiple of 'expand', not {self.n} and {self.expand}")
+        return self
+
+    async def explore(self, space: Space) -> list[Prefix]:
+        """Finished continuations of each tree's last round, tree by tree."""
+        [first] = await space.extend([space.root], self.n)
+        last = [first[start : start + self.expand] for start in range(0, len(first), self.expand)]
+        active = list(range(len(last)))
+        while active:
+            heads = await self._best(space, [last[tree] for tree in active])
+            open_ = [(tree, head) for tree, head in zip(active, heads, strict=True) if is_open(head)]
+            drawn = await space.extend([head for _, head in open_], self.expand)
+            active = []
+            for (tree, head), children in zip(open_, drawn, strict=True):
+                if children:
+                    last[tree] = children
+                    active.append(tree)
+                else:  # the policy failed: what had ended beside the head is still a solution
+                    last[tree] = [end for end in last[tree] if not is_open(end)] or [head]
+        ends = [end for group in last for end in group if not is_open(end) or len(group) == 1]
+        if self.rule != "majority":
+            await space.score(ends)
+        return ends
+
+    async def _best(self, space: Space, groups: list[list[Prefix]]) -> list[Prefix]:
+        """The best of each group; the first of equals. All are scored together."""
+        rivals = (prefix for group in groups if len(set(group)) > 1 for prefix in group)
+        ranks = await self._ranks(space, rivals)
+        return [min(group, key=lambda prefix: ranks.get(prefix, (False, 0.0))) for group in groups]
 
 
 async def beam_search(

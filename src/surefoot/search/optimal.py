@@ -15,9 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.protocols import Policy, StepScorer
 from surefoot.records import Problem
-from surefoot.search.beam import BeamSearch
+from surefoot.search.beam import DVTS, BeamSearch
 from surefoot.search.best_of_n_search import BestOfNSearch
-from surefoot.search.dvts import DVTS
 from surefoot.search.mcts import MCTS
 from surefoot.search.method import Search, SearchMethod, SearchResult, run_search
 from surefoot.search.particle import ParticleFilter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -69,9 +69,8 @@ def share(
 
     With "ceil" the widths sum to ``budget``. With "round" they may not; the best prefix then gets one draw at
     least. A prefix without a score gets nothing, unless none has one, and then all get the same. Ties go to
-    the first. Raises ``ValueError`` for no values, or a temperature that is not positive.
+    the first. Raises ``ValueError`` for no values.
     """
-    _require(temperature, rounding)
     if not values:
         raise ValueError("'values' is empty: there is no prefix to share among")
     top = max(values)
@@ -96,10 +95,3 @@ def share(
 
 _ROUNDING_ERROR = 1e-9
 """A share of 2 that comes out as 2.0000000000000004 is 2 draws, not 3."""
-
-
-def _require(temperature: float, rounding: str) -> None:
-    if not temperature > 0:
-        raise ValueError(f"'temperature' must be positive, not {temperature}")
-    if rounding not in get_args(Rounding):
-        raise ValueError(f"'rounding' is {rounding!r}; choose from {', '.join(get_args(Rounding))}")

@@ -7,6 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 from scored_rollouts import credited, scored
 
 from surefoot.rl.advantage import ADVANTAGES, Advantage, LeaveOneOut
+from surefoot.rl.config import PRESETS
 from surefoot.rl.credit import (
     CREDITS,
     ClipDelta,
@@ -18,7 +19,6 @@ from surefoot.rl.credit import (
     Outcome,
     Summed,
 )
-from surefoot.rl.presets import PRESETS
 
 
 def test_both_sources_come_with_their_weights() -> None:

@@ -11,9 +11,8 @@ from pydantic import Field
 
 from surefoot.cli.search.command import GuidedSearch, SearchCommand
 from surefoot.cli.settings import Command, Flag, OptionGroup
-from surefoot.search.beam import BeamSearch
+from surefoot.search.beam import DVTS, BeamSearch
 from surefoot.search.best_of_n_search import BestOfNSearch
-from surefoot.search.dvts import DVTS
 from surefoot.search.mcts import MCTS
 from surefoot.search.particle import ParticleFilter
 from surefoot.search.rebase import Rebase

@@ -16,8 +16,7 @@ from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, Trace
 from surefoot.rl.advantage import token_returns
 from surefoot.rl.credit import CreditRule, FloatArray, ScoredRollout
-from surefoot.rl.rollouts import step_ends, token_starts
-from surefoot.scores import checked_scores
+from surefoot.rl.rollouts import score_steps, step_ends, token_starts
 from surefoot.segment import segment_trace
 
 
@@ -123,11 +122,10 @@ class StepRewards:
         return [None if grade.outcome is None else float(grade.outcome) for grade in grades]
 
     def _scores(self, items: Sequence[ProblemTrace]) -> list[tuple[float | None, ...]]:
-        """Scores of each response's steps; the scorer does not see responses without a step."""
         if self.scorer is None or "scores" not in self.credit.needs:
             return [()] * len(items)
-        records = iter(checked_scores(self.scorer, [item for item in items if item.trace.steps]))
-        return [next(records).scores if item.trace.steps else (None,) for item in items]
+        records = score_steps(self.scorer, items)
+        return [(None,) if record is None else record.scores for record in records]
 
 
 def token_rewards(rollout: ScoredRollout) -> FloatArray:
