@@ -168,7 +168,7 @@ def test_prmbench(data, prm, tmp_path):
     ended = good(
         "evaluate", "prmbench", f"mine={prm}", "--data", data / "prmbench.jsonl", "--out", tmp_path, FEW
     )
-    assert "36 traces, 4 controls" in ended.out
+    assert "36 traces and 4 controls" in ended.out
     result = json.loads((tmp_path / "prmbench.json").read_text())
     assert [score["rule"] for score in result["scores"]] == ["0.5", "split"]
     assert result["classes"] == dict.fromkeys(PRMBENCH_CLASSES, 4)

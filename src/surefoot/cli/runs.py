@@ -18,11 +18,28 @@ from surefoot.errors import RecordError, RunError
 from surefoot.records import Problem, Record, StepLabel, Trace, content_id
 
 if TYPE_CHECKING:
+    from surefoot.evaluation.report import Table
     from surefoot.io import Run
     from surefoot.protocols import LabelledTrace, ProblemTrace
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
+
+
+def print_table(table: Table) -> None:
+    """A table of a report on standard output; the first column is text, the others align right."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    from surefoot.stats import format_cell
+
+    printed = RichTable(title=table.caption, title_justify="left")
+    for number, heading in enumerate(table.headers):
+        printed.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for row in table.rows:
+        printed.add_row(*(Text(format_cell(cell, table.spec)) for cell in row))
+    Console(highlight=False).print(printed)
 
 
 @contextmanager

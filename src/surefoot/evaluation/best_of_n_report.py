@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def write_best_of_n_report(result: BestOfNResult, path: Path) -> None:
+def write_best_of_n_report(result: BestOfNResult, path: Path) -> Report:
     """One offline page: findings, curves of each scorer, differences from majority, tokens, counts."""
     report = Report("Best-of-N: accuracy against samples and tokens")
     for sentence in best_of_n_findings(result):
-        report.text(sentence)
+        report.text(sentence, printed=True)
     baselines = [curve for curve in result.curves if curve.scorer is None]
     if len(result.scorers) > 1:
         report.heading("Scorers side by side")
@@ -29,7 +29,7 @@ def write_best_of_n_report(result: BestOfNResult, path: Path) -> None:
         _scorer(report, scorer, baselines, [curve for curve in result.curves if curve.scorer == scorer])
     _tables(report, result)
     _counts(report, result)
-    report.write(path)
+    return report.write(path)
 
 
 def _scorer(
@@ -54,8 +54,10 @@ def _tables(report: Report, result: BestOfNResult) -> None:
     report.table(
         heads,
         [[curve.name, *curve.accuracy.values()] for curve in result.curves],
-        "Share of problems answered correctly, with 95 % intervals over problems",
+        f"{result.problems} problems, {result.traces} samples: share answered correctly, with 95 % intervals "
+        "over problems",
         spec=".1%",
+        printed=len(heads),
     )
     paired = [curve for curve in result.curves if curve.minus_majority]
     if paired:
@@ -64,13 +66,14 @@ def _tables(report: Report, result: BestOfNResult) -> None:
             [[curve.name, *(100 * gap for gap in curve.minus_majority.values())] for curve in paired],
             "Difference from majority, in points, paired by problem",
             spec="+.1f",
+            printed=len(heads),
         )
     known = [curve for curve in result.curves if curve.tokens]
     if known:
         rows: list[list[Cell]] = [
             [curve.name, *(round(curve.tokens[size]) for size in result.sizes)] for curve in known
         ]
-        report.table(heads, rows, "Mean tokens per problem, policy and verifier")
+        report.table(heads, rows, "Mean tokens per problem, policy and verifier", printed=len(heads))
 
 
 def _counts(report: Report, result: BestOfNResult) -> None:

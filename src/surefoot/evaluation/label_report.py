@@ -23,13 +23,14 @@ Judged = tuple[str, AgainstTruth]
 FIFTHS = ("first", "second", "third", "fourth", "last")
 
 
-def write_label_report(audit: LabelAudit, path: Path) -> None:
+def write_label_report(audit: LabelAudit, path: Path) -> Report:
     """One offline page: counts and cost, agreement with the truth, agreement of sources, with figures."""
     report = Report("Label audit")
     report.text(
         f"{audit.traces} traces of {audit.problems} problems with {audit.steps} steps; "
         f"{audit.traces_without_steps} traces without steps are left out. Intervals are 95 %, "
-        f"from {audit.settings['draws']} bootstrap draws of problems."
+        f"from {audit.settings['draws']} bootstrap draws of problems.",
+        printed=True,
     )
     _counts(report, [*audit.sources, *([audit.truth] if audit.truth else [])])
     judged = [(source.name, source.against_truth) for source in audit.sources if source.against_truth]
@@ -39,7 +40,7 @@ def write_label_report(audit: LabelAudit, path: Path) -> None:
         _soft_values(report, judged)
     if audit.pairs:
         _agreement(report, audit)
-    report.write(path)
+    return report.write(path)
 
 
 def _counts(report: Report, sources: Sequence[Source]) -> None:
@@ -48,10 +49,10 @@ def _counts(report: Report, sources: Sequence[Source]) -> None:
         "source": "name",
         "labels": "counts.labels",
         "used": "counts.used",
-        "superseded": "counts.superseded",
         "unread": lambda s: sum(s.counts.unread.values()),
         "of unknown traces": "counts.unknown_traces",
         "of unknown steps": "counts.unknown_steps",
+        "superseded": "counts.superseded",
         "steps without label": "counts.steps_without_label",
         "traces without label": "counts.traces_without_label",
         "kinds": lambda s: ", ".join(f"{kind} {count}" for kind, count in s.counts.kinds.items()),
@@ -59,25 +60,25 @@ def _counts(report: Report, sources: Sequence[Source]) -> None:
         "neutral is": "reading.neutral",
     }
     caption = "A step with several labels counts by the last that is good or bad; the others are superseded"
-    report.records(caption, sources, columns)
+    report.records(caption, sources, columns, printed=6)
     columns = {
         "source": "name",
-        "policy tokens": "cost.policy_tokens",
-        "verifier tokens": "cost.verifier_tokens",
-        "calls": "cost.calls",
         "policy tokens per label": "cost.policy_tokens_per_label",
         "verifier tokens per label": "cost.verifier_tokens_per_label",
         "policy tokens per trace": "cost.policy_tokens_per_trace",
+        "policy tokens": "cost.policy_tokens",
+        "verifier tokens": "cost.verifier_tokens",
+        "calls": "cost.calls",
     }
     caption = "Cost as noted in the labels: per label that counts, and per trace with a label"
-    report.records(caption, sources, columns)
+    report.records(caption, sources, columns, spec=".1f", printed=4)
     unread = [(s.name, reason, count) for s in sources for reason, count in s.counts.unread.items()]
     if unread:
         report.table(["source", "reason", "labels"], unread, "Labels that are neither good nor bad")
 
 
 def _steps(report: Report, judged: Sequence[Judged]) -> None:
-    report.heading("Bad steps result")
+    report.heading("Bad steps")
     columns: dict[str, Column[Judged]] = {
         "source": lambda j: j[0],
         "precision": lambda j: j[1].precision,
@@ -90,7 +91,8 @@ def _steps(report: Report, judged: Sequence[Judged]) -> None:
         "tn": lambda j: j[1].confusion.tn,
         "steps not compared": lambda j: j[1].noise.dropped,
     }
-    report.records("The positive class is the bad step, by the truth", judged, columns)
+    caption = "The positive class is the bad step, by the truth"
+    report.records(caption, judged, columns, spec=".1%", printed=5)
     report.table(
         ["source", "fifth of the trace", "precision", "recall", "tp", "fp", "fn", "tn"],
         [
@@ -119,7 +121,8 @@ def _first_errors(report: Report, judged: Sequence[Judged]) -> None:
         "false alarm": lambda j: j[1].first_error.false_alarm,
         "traces not compared": lambda j: j[1].first_error.dropped,
     }
-    report.records("Traces by where the source and the truth see the first bad step", judged, columns)
+    caption = "Traces by where the source and the truth see the first bad step"
+    report.records(caption, judged, columns, spec=".1%", printed=5)
     report.figure(
         _offset_figure(judged),
         "Called minus true index of the first error, over traces where both have one; "
@@ -172,7 +175,9 @@ def _agreement(report: Report, audit: LabelAudit) -> None:
             [p.first, p.second, p.steps.units, p.steps.raw, p.kappa, p.steps.alpha, p.steps.ac1]
             for p in audit.pairs
         ],
-        "Good and bad steps, every two sources over the steps that both label",
+        "Agreement on steps, good or bad: every two sources over the steps that both label",
+        spec=".3f",
+        printed=7,
     )
     report.table(
         ["first", "second", "traces", "raw", "Cohen's kappa", "Krippendorff's alpha", "Gwet's AC1"],

@@ -81,25 +81,38 @@ class Report:
         self._title = title
         self._parts: list[str] = []
         self._figures = 0
+        self.printed: list[str | Table] = []
+        """What a command prints of the report: some paragraphs, and tables with their leading columns."""
 
     def heading(self, text: str) -> Self:
         """Start a section."""
         return self._add(f"<h2>{escape(text)}</h2>")
 
-    def text(self, paragraph: str) -> Self:
+    def text(self, paragraph: str, *, printed: bool = False) -> Self:
         """Add a paragraph of plain text; mark-up in it is shown, not obeyed."""
+        self.printed += [paragraph] * printed
         return self._add(f"<p>{escape(paragraph)}</p>")
 
     def table(
-        self, headers: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str = "", *, spec: str = ".4g"
+        self,
+        headers: Sequence[str],
+        rows: Sequence[Sequence[Cell]],
+        caption: str = "",
+        *,
+        spec: str = ".4g",
+        printed: int = 0,
     ) -> Self:
         """Add a table; floats and intervals print as ``spec`` says (:func:`surefoot.stats.format_cell`).
 
+        ``printed`` is the number of leading columns that fit on a terminal, 0 if only the page has the table.
         Raises ``ValueError`` if a row is not as long as ``headers``.
         """
         for number, row in enumerate(rows):
             if len(row) != len(headers):
                 raise ValueError(f"rows[{number}] has {len(row)} cells, but there are {len(headers)} headers")
+        if printed:
+            short = [row[:printed] for row in rows]
+            self.printed.append(Table(caption=caption, headers=headers[:printed], rows=short, spec=spec))
         numeric = [_is_numeric([row[column] for row in rows]) for column in range(len(headers))]
         head = "".join(
             _cell("th", header, right, spec) for header, right in zip(headers, numeric, strict=True)
@@ -115,11 +128,17 @@ class Report:
         return self._add(f'<div class="scroll"><table>{title}{rows_html}</table></div>')
 
     def records(
-        self, caption: str, items: Iterable[T], columns: Mapping[str, Column[T]], *, spec: str = ".4g"
+        self,
+        caption: str,
+        items: Iterable[T],
+        columns: Mapping[str, Column[T]],
+        *,
+        spec: str = ".4g",
+        printed: int = 0,
     ) -> Self:
         """Add a table with one row per item, as :meth:`Table.of` makes it."""
         table = Table.of(caption, items, columns, spec=spec)
-        return self.table(table.headers, table.rows, table.caption, spec=table.spec)
+        return self.table(table.headers, table.rows, table.caption, spec=spec, printed=printed)
 
     def figure(self, figure: Figure, caption: str) -> Self:
         """Add a matplotlib figure as inline SVG; ``caption`` is also what a screen reader says."""
@@ -149,10 +168,11 @@ class Report:
             + "\n</body>\n</html>\n"
         )
 
-    def write(self, path: Path | str) -> None:
+    def write(self, path: Path | str) -> Self:
         """Write the page to ``path``, atomically."""
         with atomic_file(Path(path)) as stream:
             stream.write(self.html().encode("utf-8"))
+        return self
 
     def _add(self, part: str) -> Self:
         self._parts.append(part)

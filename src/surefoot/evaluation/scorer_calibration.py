@@ -289,16 +289,20 @@ def findings(audit: CalibrationAudit) -> list[str]:
     return [_finding(scorer) for scorer in audit.scorers]
 
 
-def write_calibration_report(audit: CalibrationAudit, path: Path) -> None:
+def write_calibration_report(audit: CalibrationAudit, path: Path) -> Report:
     """One offline page: overall, by position, and before and after each fitted map."""
     report = Report("Reliability of step scores")
     for sentence in findings(audit):
         report.text(sentence)
-    _overall(report, audit.scorers)
+    if audit.traces_without_record:
+        report.text(
+            f"{audit.traces_without_record} traces left out: no scorer has a record of them.", printed=True
+        )
+    _overall(report, audit)
     _positions(report, audit.scorers)
     _fits(report, audit)
     _counts(report, audit)
-    report.write(path)
+    return report.write(path)
 
 
 def _finding(scorer: ScorerCalibration) -> str:
@@ -325,24 +329,29 @@ def _changes(change: Interval) -> str:
     return "raises" if change.low > 0 else "does not measurably change"
 
 
-def _overall(report: Report, scorers: Sequence[ScorerCalibration]) -> None:
+def _overall(report: Report, audit: CalibrationAudit) -> None:
+    scorers = audit.scorers
+    known = audit.labels["good"] + audit.labels["bad"]
     report.heading("All labelled steps")
     report.figure(
         reliability_figure({scorer.name: {"scores": scorer.overall.calibration} for scorer in scorers}),
         "Share of good steps against mean score, by bins of the scores; calibrated ones lie on the diagonal",
     )
     report.records(
-        "With 95 % intervals over problems; dropped are steps without score or label",
+        f"{audit.traces} traces of {audit.problems} problems, {known} of {audit.steps} steps labelled; with "
+        "95 % intervals over problems; dropped are steps without score or label",
         scorers,
         {
             "scorer": "name",
             "steps": "overall.calibration.steps",
-            "dropped": "overall.calibration.dropped",
             "ECE": "overall.ece",
             "mean score less share good": "overall.calibration.bias",
             "Brier": "overall.brier",
             "Brier of a constant": "overall.calibration.brier_constant",
+            "dropped": "overall.calibration.dropped",
         },
+        spec=".3f",
+        printed=6,
     )
 
 
@@ -378,23 +387,25 @@ def _fits(report: Report, audit: CalibrationAudit) -> None:
         }
         report.figure(reliability_figure(panels), "Half 1 of the problems, before and after each map")
         report.records(
-            f"Fitted on {audit.fit_problems} of {audit.problems} problems",
+            f"Maps fitted on {audit.fit_problems} of {audit.problems} problems, judged on the others",
             [(scorer.name, fit) for scorer in fitted for fit in scorer.fits],
             {
                 "scorer": lambda row: row[0],
                 "map": lambda row: _map_text(row[1]),
-                "steps": lambda row: row[1].after.calibration.steps,
                 "ECE before": lambda row: row[1].before.ece.value,
                 "ECE after": lambda row: row[1].after.ece.value,
                 "change": lambda row: row[1].ece_change,
                 "Brier before": lambda row: row[1].before.brier.value,
                 "Brier after": lambda row: row[1].after.brier.value,
                 "change ": lambda row: row[1].brier_change,
+                "steps": lambda row: row[1].after.calibration.steps,
             },
+            spec=".3f",
+            printed=8,
         )
     for scorer in audit.scorers:
         for kind, reason in scorer.unfitted.items():
-            report.text(f"{scorer.name}: no {kind} map; {reason}.")
+            report.text(f"{scorer.name}: no {kind} map; {reason}.", printed=True)
 
 
 def _map_text(fit: FitResult) -> str:

@@ -78,7 +78,7 @@ def build_cloning_examples(
 
     ``prompt`` is how the policy will be asked; ``problems`` go by their ids. A token belongs to the step that
     it begins in. Demonstrations without a problem or a step, and steps beyond ``max_length`` tokens, are
-    dropped and counted. Raises ``TrainingError`` if nothing is drops, saying why, and for a tokenizer without
+    dropped and counted. Raises ``TrainingError`` if nothing is left, saying why, and for a tokenizer without
     an end-of-sequence token.
     """
     if tokenizer.eos_token_id is None:

@@ -91,7 +91,7 @@ def build_examples(
 ) -> ExampleSet[Example]:
     """Encode labelled traces. Steps without target are masked; traces without any are dropped and counted.
 
-    Raises ``TrainingError`` if nothing is drops, saying why, and where :func:`check_kinds` does.
+    Raises ``TrainingError`` if nothing is left, saying why, and where :func:`check_kinds` does.
     """
     if targets.kind == "step":
         check_kinds({label.kind for item in items for label in item.labels}, targets)
@@ -131,7 +131,7 @@ def build_pairs(
     """Encode pairs; the target is the pair's soft preference ½ (1 + p - q), or 1 with ``hard``.
 
     ``segmenter`` cuts the prefixes into steps, which an encoding with a marker needs to know. Pairs without
-    problem or beyond the context are dropped and counted. Raises ``TrainingError`` if nothing is drops.
+    problem or beyond the context are dropped and counted. Raises ``TrainingError`` if nothing is left.
     """
     if encoding.marker and segmenter is None:
         raise TrainingError(

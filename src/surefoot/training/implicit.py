@@ -32,7 +32,7 @@ def build_outcome_examples(
 
     An example's ``positions`` are the tokens that count, its only target is the outcome. Traces without
     outcome or steps, and those longer than the context (their outcome is not that of the part), are dropped
-    and counted. Raises ``TrainingError`` if nothing is drops, or if all outcomes are the same.
+    and counted. Raises ``TrainingError`` if nothing is left, or if all outcomes are the same.
     """
     drops = DropCounter()
     usable = []

@@ -11,6 +11,7 @@ import typer
 from pydantic import Field, field_validator, model_validator
 
 from surefoot.cli import options as o
+from surefoot.cli.runs import print_table
 from surefoot.cli.settings import Command
 from surefoot.errors import RunError
 from surefoot.scores import AGGREGATORS, Aggregator
@@ -315,26 +316,13 @@ def _read_scores(path: str) -> list[StepScores]:
 
 
 def _print(sections: Sequence[Section]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from surefoot.stats import format_cell
-
-    console = Console(highlight=False)
     for section in sections:
-        console.rule(section.title, align="left")
+        typer.echo(f"\n{section.title}")
         for table in section.tables:
-            texts = [[format_cell(cell, ".3f") for cell in row] for row in table.rows]
-            if not texts or any("\n" in text for row in texts for text in row):
+            if not table.rows or any("\n" in str(cell) for row in table.rows for cell in row):
                 continue  # whole solutions are for the page
-            shown = Table(title=table.caption, title_justify="left")
-            for number, heading in enumerate(table.headers):
-                shown.add_column(heading, justify="right" if number else "left", overflow="fold")
-            for row in texts[:PRINTED_ROWS]:
-                shown.add_row(*map(Text, row))
-            console.print(shown)
-            if len(texts) > PRINTED_ROWS:
-                console.print(f"{len(texts) - PRINTED_ROWS} more rows are in the report")
+            print_table(replace(table, rows=table.rows[:PRINTED_ROWS], spec=".3f"))
+            if len(table.rows) > PRINTED_ROWS:
+                typer.echo(f"{len(table.rows) - PRINTED_ROWS} more rows are in the report")
         for finding in section.findings:
-            console.print(Text(finding))
+            typer.echo(finding)

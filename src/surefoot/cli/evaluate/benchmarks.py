@@ -8,12 +8,10 @@ import typer
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import EvaluationCommand, named, open_all, rule_text, show, show_records
+from surefoot.cli.evaluate.inputs import EvaluationCommand, named, open_all, show
 from surefoot.labels import LabelRule
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.benchmarks.prmbench import PRMBenchEvaluation
-    from surefoot.evaluation.benchmarks.processbench import ProcessBenchEvaluation
     from surefoot.protocols import LabelledTrace
 
 
@@ -76,8 +74,7 @@ class EvaluateProcessBench(BenchmarkCommand):
         )
         inputs = {"sources": files, "data": paths, "neutral": self.neutral}
         write_json(folder / "processbench.json", {"inputs": inputs, **result.to_json()})
-        write_processbench_report(result, folder / "processbench.html")
-        _print_processbench(result)
+        show(write_processbench_report(result, folder / "processbench.html"))
 
 
 class EvaluatePRMBench(BenchmarkCommand):
@@ -129,8 +126,7 @@ class EvaluatePRMBench(BenchmarkCommand):
         )
         inputs = {"sources": files, "data": paths, "redundancy": redundancy, "neutral": self.neutral}
         write_json(folder / "prmbench.json", {"inputs": inputs, **result.to_json()})
-        write_prmbench_report(result, folder / "prmbench.html")
-        _print_prmbench(result)
+        show(write_prmbench_report(result, folder / "prmbench.html"))
 
 
 def _read_processbench(path: str) -> list[LabelledTrace]:
@@ -144,29 +140,6 @@ def _read_processbench(path: str) -> list[LabelledTrace]:
     return items
 
 
-def _print_processbench(found: ProcessBenchEvaluation) -> None:
-
-    show_records(found.systems)
-    left_out = f", {found.left_out} left out: no record of every source" if found.left_out else ""
-    show(
-        f"ProcessBench F1 with 95 % interval; {found.traces} traces, {found.problems} problems{left_out}",
-        ("source", "threshold", *found.subsets, "mean", "less the first", "unparsed"),
-        [
-            [
-                s.system,
-                rule_text(s.rule, s.thresholds),
-                *(f"{part.f1:.1%}{'*' if name == s.seen else ''}" for name, part in s.subsets.items()),
-                s.average_f1,
-                "" if s.difference is None else f"{s.difference:+.1%}",
-                sum(part.unparsed for part in s.subsets.values()),
-            ]
-            for s in found.scores
-        ],
-    )
-    if any(s.seen for s in found.scores):
-        typer.echo("* the threshold was fitted on this very subset: optimistic")
-
-
 def _read_prmbench(path: str) -> list[LabelledTrace]:
     """Rows and controls; what is skipped is said once."""
     from surefoot.formats import read_prmbench, read_prmbench_controls
@@ -178,39 +151,3 @@ def _read_prmbench(path: str) -> list[LabelledTrace]:
         if counted.bad_count > (0 if counted is report else report.bad_count):
             typer.echo(kind + counted.summary(), err=True)
     return items
-
-
-def _print_prmbench(found: PRMBenchEvaluation) -> None:
-    from surefoot.evaluation.benchmarks.prmbench import GROUPS
-
-    show_records(found.systems)
-    aside = "".join(
-        f", {count} {why}"
-        for count, why in (
-            (found.left_out, "left out: no record of every source"),
-            (found.repeated, "repeated rows left out"),
-        )
-        if count
-    )
-    show(
-        f"PRMScore with 95 % interval; {found.traces} traces, {found.controls} controls{aside}",
-        ("source", "threshold", "all", *GROUPS, "valid kept", "wrong flagged", "unparsed"),
-        [
-            [
-                s.system,
-                rule_text(s.rule, s.thresholds),
-                s.flags.total.score,
-                *s.flags.groups.values(),
-                s.flags.accuracy_good,
-                s.flags.accuracy_bad,
-                s.flags.unparsed,
-            ]
-            for s in found.scores
-        ],
-    )
-    short = {kind: code for group in GROUPS.values() for kind, code in group.items()}
-    show(
-        "PRMScore by class (MS: F1 alone)",
-        ("source", "threshold", *short.values()),
-        [[s.system, s.rule, *(s.flags.classes[kind].score.value for kind in short)] for s in found.scores],
-    )

@@ -118,8 +118,8 @@ class EvaluateBestOfN(EvaluationCommand):
         verdicts = {"stated": stored.verdicts, "differing": stored.differing} if stored else None
         data = {"inputs": inputs, "answers_not_compared": failures, "verdicts_of_the_file": verdicts}
         write_json(folder / "best_of_n.json", {**data, **result.to_json()})
-        write_best_of_n_report(result, folder / "best_of_n.html")
-        _print(result, stored)
+        show(write_best_of_n_report(result, folder / "best_of_n.html"))
+        _say_left_out(result, stored)
 
     def _stored(self, checker: AnswerChecker, progress: Progress) -> StoredPools | None:
         from surefoot.evaluation.pools import grade_stored
@@ -175,35 +175,7 @@ def _by_scorer(name: str | None, records: Sequence[StepScores]) -> dict[str, lis
     return {f"{name}/{scorer}": rows for scorer, rows in groups.items()}
 
 
-def _print(result: BestOfNResult, stored: StoredPools | None) -> None:
-    """Accuracy, differences and findings on standard output; what was left out on standard error."""
-    from surefoot.evaluation.best_of_n_report import best_of_n_findings
-
-    heads = ("selector", *(f"N={size}" for size in result.sizes))
-    show(
-        f"{result.problems} problems, {result.traces} samples: share answered correctly with 95 % interval",
-        heads,
-        [[curve.name, *curve.accuracy.values()] for curve in result.curves],
-    )
-    show(
-        "Difference from majority in points, paired by problem",
-        heads,
-        [
-            [curve.name, *(100 * gap for gap in curve.minus_majority.values())]
-            for curve in result.curves
-            if curve.minus_majority
-        ],
-        spec="+.1f",
-    )
-    known = [curve for curve in result.curves if curve.tokens]
-    if known:
-        show(
-            "Mean tokens per problem, policy and verifier",
-            heads,
-            [[c.name, *(f"{tokens:.0f}" for tokens in c.tokens.values())] for c in known],
-        )
-    for sentence in best_of_n_findings(result):
-        typer.echo(sentence)
+def _say_left_out(result: BestOfNResult, stored: StoredPools | None) -> None:
     for reason, count in result.dropped.items():
         typer.echo(f"left out: {count} {reason}", err=True)
     for what, reason in result.unknown.items():

@@ -88,8 +88,7 @@ class EvaluateCalibration(EvaluationCommand):
         names = {"problems", "traces", "labels", "after_error", "good_above", "neutral"}
         inputs = {"sources": files, **self.model_dump(include=names)}
         write_json(folder / "calibration.json", {"inputs": inputs, **audit.to_json()})
-        write_calibration_report(audit, folder / "calibration.html")
-        _print(audit)
+        show(write_calibration_report(audit, folder / "calibration.html"))
         if self.store:
             _store(audit, files)
 
@@ -104,48 +103,3 @@ def _store(audit: CalibrationAudit, files: dict[str, str]) -> None:
             raise CheckpointError(f"{scorer.name}: nothing to store; {reason}")
         save_calibration(files[scorer.name], scorer.fits[0].fitted)
         typer.echo(f"{scorer.name}: calibration.json written to {files[scorer.name]}", err=True)
-
-
-def _print(audit: CalibrationAudit) -> None:
-    known = audit.labels["good"] + audit.labels["bad"]
-    show(
-        f"{audit.traces} traces of {audit.problems} problems; {known} of {audit.steps} steps labelled good "
-        "or bad; 95 % intervals over problems",
-        ("scorer", "steps", "ECE", "mean score less share good", "Brier", "Brier of a constant"),
-        [
-            [
-                s.name,
-                s.overall.calibration.steps,
-                s.overall.ece,
-                f"{s.overall.calibration.bias:+.3f}",
-                s.overall.brier,
-                s.overall.calibration.brier_constant,
-            ]
-            for s in audit.scorers
-        ],
-        spec=".3f",
-    )
-    show(
-        f"Maps fitted on {audit.fit_problems} of {audit.problems} problems, judged on the others",
-        ("scorer", "map", "ECE before", "after", "change", "Brier before", "after", "change"),
-        [
-            [
-                s.name,
-                fit.kind,
-                fit.before.ece.value,
-                fit.after.ece.value,
-                f"{fit.ece_change:+.3f}",
-                fit.before.brier.value,
-                fit.after.brier.value,
-                f"{fit.brier_change:+.3f}",
-            ]
-            for s in audit.scorers
-            for fit in s.fits
-        ],
-        spec=".3f",
-    )
-    for scorer in audit.scorers:
-        for kind, reason in scorer.unfitted.items():
-            typer.echo(f"{scorer.name}: no {kind} map; {reason}", err=True)
-    if audit.traces_without_record:
-        typer.echo(f"{audit.traces_without_record} traces left out: no scorer has a record", err=True)

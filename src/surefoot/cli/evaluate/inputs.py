@@ -10,15 +10,16 @@ import typer
 from pydantic import Field
 
 from surefoot.cli import options as o
+from surefoot.cli.runs import print_table
 from surefoot.cli.settings import Command
 from surefoot.errors import LabelError
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.step_scores import System, SystemCounts
+    from surefoot.evaluation.report import Report
+    from surefoot.evaluation.step_scores import System
     from surefoot.labels import LabelRule
     from surefoot.protocols import LabelledTrace, ProblemTrace
     from surefoot.records import StepLabel
-    from surefoot.stats.intervals import Cell
 
 AfterError = Literal["unlabelled", "step", "wrong"]
 """What the lab's checker says of steps after the first error; see ``surefoot.lab.world.ExactLabeller``."""
@@ -85,53 +86,13 @@ def open_all(
     return systems
 
 
-def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[Cell]], *, spec: str = ".1%") -> None:
-    """A table on standard output; the first column is text, floats and intervals print as ``spec`` says."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from surefoot.stats.intervals import format_cell
-
-    table = Table(title=title, title_justify="left")
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(format_cell(cell, spec) for cell in row))
-    Console().print(table)
-
-
-def show_records(systems: Sequence[SystemCounts]) -> None:
-    """What the records of the systems are, where anything was left out."""
-    show(
-        "Records of each source",
-        (
-            "source",
-            "kind",
-            "records",
-            "foreign",
-            "superseded",
-            "steps without value",
-            "traces without record",
-        ),
-        [
-            [
-                s.name,
-                s.kind,
-                s.counts.records,
-                s.counts.foreign,
-                s.counts.superseded,
-                s.counts.without_value,
-                s.traces_without_record,
-            ]
-            for s in systems
-        ],
-    )
-
-
-def rule_text(rule: str, thresholds: Mapping[str, float]) -> str:
-    """The rule with the thresholds that it gave."""
-    values = ", ".join(f"{value:.3g}" for value in thresholds.values())
-    return f"{rule} ({values})" if values and values != rule else rule
+def show(report: Report) -> None:
+    """What a report has for the terminal, on standard output."""
+    for part in report.printed:
+        if isinstance(part, str):
+            typer.echo(part)
+        else:
+            print_table(part)
 
 
 def lab_labels(items: Sequence[ProblemTrace], after_error: AfterError) -> list[StepLabel]:

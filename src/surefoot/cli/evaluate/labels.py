@@ -11,7 +11,6 @@ from surefoot.cli.evaluate.inputs import AfterError, EvaluationCommand, lab_labe
 from surefoot.labels import LabelRule
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.label_audit import LabelAudit
     from surefoot.records import StepLabel, Trace
 
 
@@ -98,8 +97,7 @@ class EvaluateLabels(EvaluationCommand):
         folder = self.folder()
         inputs = {"traces": self.traces, "problems": self.problems, **files, TRUTH: self.truth}
         write_json(folder / "labels.json", {"inputs": inputs, **audit.to_json()})
-        write_label_report(audit, folder / "labels.html")
-        _print(audit)
+        show(write_label_report(audit, folder / "labels.html"))
 
     def _truth(self, traces: list[Trace]) -> list[StepLabel] | None:
         from surefoot.cli.runs import pair, read_all
@@ -110,59 +108,3 @@ class EvaluateLabels(EvaluationCommand):
         if self.truth != "lab":
             return read_all(self.truth, StepLabel)
         return lab_labels(pair(read_all(self.problems or "", Problem), traces), self.after_error)
-
-
-def _print(audit: LabelAudit) -> None:
-    """The main numbers as tables on standard output; shares in percent."""
-    left_out = f", {audit.traces_without_steps} traces without steps left out" * bool(
-        audit.traces_without_steps
-    )
-    show(
-        f"{audit.traces} traces of {audit.problems} problems, {audit.steps} steps{left_out}",
-        (
-            "source",
-            "labels",
-            "used",
-            "unread",
-            "foreign",
-            "policy tokens per label",
-            "verifier tokens per label",
-        ),
-        [
-            [
-                s.name,
-                s.counts.labels,
-                s.counts.used,
-                sum(s.counts.unread.values()),
-                s.counts.unknown_traces + s.counts.unknown_steps,
-                s.cost.policy_tokens_per_label,
-                s.cost.verifier_tokens_per_label,
-            ]
-            for s in (*audit.sources, *([audit.truth] if audit.truth else []))
-        ],
-        spec=".1f",
-    )
-    judged = [(s.name, s.against_truth) for s in audit.sources if s.against_truth]
-    if judged:
-        show(
-            "Bad steps and first errors found, with 95 % interval over problems",
-            ("source", "precision", "recall", "F1", "first error"),
-            [[name, t.precision, t.recall, t.f1, t.first_error.accuracy] for name, t in judged],
-        )
-    if audit.pairs:
-        show(
-            "Agreement on steps",
-            ("sources", "steps", "raw", "kappa", "alpha", "AC1"),
-            [
-                [
-                    f"{p.first}, {p.second}",
-                    p.steps.units,
-                    p.steps.raw,
-                    p.steps.kappa,
-                    p.steps.alpha,
-                    p.steps.ac1,
-                ]
-                for p in audit.pairs
-            ],
-            spec=".3f",
-        )

@@ -245,13 +245,14 @@ def _case(item: LabelledTrace) -> PRMBenchCase:
     return PRMBenchCase(item=item, kind=kind, problem=problem, good=tuple(known))
 
 
-def write_prmbench_report(result: PRMBenchEvaluation, path: Path) -> None:
+def write_prmbench_report(result: PRMBenchEvaluation, path: Path) -> Report:
     """One page: records, PRMScore in all, by group, class and position, with figures."""
     report = Report("PRMBench")
     report.text(
         f"{result.traces} traces and {result.controls} controls; {result.left_out} left out for lack of a "
         f"source's record, {result.repeated} as repeated rows. Intervals are 95 %, from "
-        f"{result.settings['draws']} bootstrap draws of problems, with the thresholds held."
+        f"{result.settings['draws']} bootstrap draws of problems, with the thresholds held.",
+        printed=True,
     )
     sources_table(report, result.systems)
     report.heading("PRMScore")
@@ -272,7 +273,7 @@ def write_prmbench_report(result: PRMBenchEvaluation, path: Path) -> None:
     report.figure(
         position_figure(curves, "PRMScore"), f"PRMScore by the index of the step; at most {MAX_LINES} rows."
     )
-    report.write(path)
+    return report.write(path)
 
 
 def _totals(report: Report, scores: tuple[PRMBenchScore, ...]) -> None:
@@ -280,12 +281,19 @@ def _totals(report: Report, scores: tuple[PRMBenchScore, ...]) -> None:
         "source": "system",
         "rule": "rule",
         "threshold": lambda s: thresholds_text(s.thresholds),
-        "fitted on": "fitted_on",
-        "redundancy above": "redundancy_threshold",
         "PRMScore": "flags.total.score",
     }
     columns |= {name: lambda s, name=name: s.flags.groups[name] for name in GROUPS}  # type: ignore[misc]
-    report.records("", scores, columns | {"F1": "flags.total.f1", "F1_neg": "flags.total.f1_negative"})
+    printed = len(columns)
+    columns |= {
+        "F1": "flags.total.f1",
+        "F1_neg": "flags.total.f1_negative",
+        "fitted on": "fitted_on",
+        "redundancy above": lambda s: (
+            None if s.redundancy_threshold is None else f"{s.redundancy_threshold:.4g}"
+        ),
+    }
+    report.records("PRMScore, all and by group of classes", scores, columns, spec=".1%", printed=printed)
 
 
 def _accuracies(report: Report, scores: tuple[PRMBenchScore, ...]) -> None:
@@ -295,15 +303,18 @@ def _accuracies(report: Report, scores: tuple[PRMBenchScore, ...]) -> None:
         {
             "source": "system",
             "rule": "rule",
-            "all steps": "flags.accuracy",
             "valid steps": "flags.accuracy_good",
             "wrong steps": "flags.accuracy_bad",
+            "unparsed": "flags.unparsed",
+            "all steps": "flags.accuracy",
             "first error flagged": "flags.first_error",
             "similarity": "flags.similarity",
             "pairs": "flags.pairs",
             "parsed": "flags.parsed",
             "steps without verdict": "flags.unjudged_steps",
         },
+        spec=".1%",
+        printed=5,
     )
 
 
@@ -319,4 +330,6 @@ def _classes(report: Report, result: PRMBenchEvaluation) -> None:
         ["source", "rule", "class", "traces", "score", *counts],
         rows,
         "PRMScore of each class (multi_solutions: F1) and its counts of steps",
+        spec=".1%",
+        printed=5,
     )

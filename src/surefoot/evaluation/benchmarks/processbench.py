@@ -203,13 +203,14 @@ MAX_LINES = 10
 """Lines that a figure can hold and still be read."""
 
 
-def write_processbench_report(result: ProcessBenchEvaluation, path: Path) -> None:
+def write_processbench_report(result: ProcessBenchEvaluation, path: Path) -> Report:
     """One page: records, F1 by subset and rule, accuracy by generator, place and answer, with figures."""
     report = Report("ProcessBench")
     report.text(
         f"{result.traces} traces of {result.problems} problems; {result.left_out} left out because a source "
         f"has no record of them. Intervals are 95 %, from {result.settings['draws']} bootstrap draws of "
-        "problems within each subset, with the thresholds held."
+        "problems within each subset, with the thresholds held.",
+        printed=True,
     )
     sources_table(report, result.systems)
     report.heading("F1")
@@ -217,14 +218,15 @@ def write_processbench_report(result: ProcessBenchEvaluation, path: Path) -> Non
         "Harmonic mean of the accuracy on erroneous traces (exact index of the first error) and on correct "
         "ones (none reported). Rule 'split': the threshold was fitted on the other half of the problems. A "
         "subset's name: fitted on that subset, on which the figure is optimistic, and applied to all. A "
-        "trace without a prediction is wrong."
+        "trace without a prediction is wrong.",
+        printed=True,
     )
     _f1_table(report, result.scores)
     rows = {f"{s.system}, {s.rule}": s.average_f1 for s in result.scores}
     report.figure(interval_figure(rows, "mean F1"), "Mean F1 of the subsets with 95 % intervals.")
     _subset_table(report, result.scores)
     _part_tables(report, result.scores)
-    report.write(path)
+    return report.write(path)
 
 
 def sources_table(report: Report, systems: Sequence[SystemCounts]) -> None:
@@ -239,11 +241,12 @@ def sources_table(report: Report, systems: Sequence[SystemCounts]) -> None:
             "foreign": "counts.foreign",
             "superseded": "counts.superseded",
             "steps without value": "counts.without_value",
-            "lines skipped": "counts.skipped_lines",
             "traces without record": "traces_without_record",
+            "lines skipped": "counts.skipped_lines",
             "policy tokens": lambda s: s.usage.prompt_tokens + s.usage.completion_tokens,
             "verifier tokens": "usage.verifier_tokens",
         },
+        printed=7,
     )
 
 
@@ -259,14 +262,21 @@ def _f1_table(report: Report, scores: Sequence[ProcessBenchScore]) -> None:
         "source": "system",
         "rule": "rule",
         "threshold": lambda s: thresholds_text(s.thresholds),
-        "fitted on": "fitted_on",
     }
     columns |= {name: lambda s, name=name: s.subsets[name].f1 for name in scores[0].subsets}  # type: ignore[misc]
-    columns |= {"mean": "average_f1", "less the first source": "difference", "partly scored": "partial"}
+    columns |= {
+        "mean": "average_f1",
+        "less the first source": "difference",
+        "unparsed": lambda s: sum(part.unparsed for part in s.subsets.values()),
+        "partly scored": "partial",
+        "fitted on": "fitted_on",
+    }
     report.records(
         "F1 by subset and their unweighted mean; the difference is paired by problem, under the same rule",
         scores,
         columns,
+        spec=".1%",
+        printed=len(columns) - 2,
     )
 
 
