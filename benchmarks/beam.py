@@ -1,10 +1,11 @@
 """Beam search against search-and-learn's: wall time on the same models, problems and budget.
 
-    python benchmarks/beam.py --sal DIR --sal-python PYTHON --prm DIR [--quick] [--json FILE]
+    python benchmarks/beam.py [--sal DIR --sal-python PYTHON] [--prm DIR] [--quick] [--json FILE]
 
 ``--sal`` is a checkout of huggingface/search-and-learn, ``--sal-python`` the interpreter of an environment
 with ``vllm`` and what search-and-learn imports (accelerate, datasets, latex2sympy2 1.9.1, pebble,
-word2number). ``--prm`` is a reward model of the lab: the directory ``prm`` of a quickstart's run.
+word2number); without them only our side is measured. ``--prm`` is a reward model of the lab: the directory
+``prm`` of a quickstart's run. Without it the quickstart in ``--runs`` is used, and run if it is not there.
 
 Both draw 16 steps of the lab's policy a round, keep 4, score by the same PRM (the last step's score) and hand
 out the solution with the highest score; a step may have 96 tokens, and the last of 14 rounds writes to the
@@ -32,8 +33,10 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -42,6 +45,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from prm_vs_orm import trained_prm
 from scoring import CLOCKS, Clock
 
 from surefoot import __version__
@@ -223,18 +227,37 @@ def require_equal_scores(
             raise SystemExit(f"scores of trace {record.trace_id} differ by {max(apart):.2g}")
 
 
-def measure(options: argparse.Namespace, count: int) -> tuple[dict[str, list[Run]], dict[str, Any]]:
-    """Both in turn; also the versions of the other environment."""
+def has_rival(options: argparse.Namespace) -> bool:
+    """Whether search-and-learn and vLLM are there; else prints how to install what is missing."""
+    missing = []
+    if not (options.sal / "src" / "sal").is_dir():
+        missing.append(f"git clone https://github.com/huggingface/search-and-learn {options.sal}")
+    ask = [options.sal_python, "-c", "from importlib.metadata import version; version('vllm')"]
+    if subprocess.run(ask, capture_output=True, check=False).returncode:
+        packages = "vllm accelerate datasets latex2sympy2==1.9.1 pebble word2number"
+        missing.append(f"{options.sal_python} -m pip install {packages}")
+    if missing:
+        print("search-and-learn is left out; to install it:\n  " + "\n  ".join(missing), flush=True)
+    return not missing
+
+
+def measure(
+    options: argparse.Namespace, count: int, *, rival: bool
+) -> tuple[dict[str, list[Run]], dict[str, Any]]:
+    """Both in turn, or ours alone without ``rival``; also the versions of the other environment."""
     made = generate_problems(count + 1, seed=options.seed)
     warm, problems = made[:1], made[1:]
     ours = Ours(options.prm, CLOCKS[options.clock])
-    runs: dict[str, list[Run]] = {"ours": [], "theirs": []}
-    with Theirs(options) as theirs:
+    runs: dict[str, list[Run]] = {"ours": [], "theirs": []} if rival else {"ours": []}
+    with ExitStack() as stack:
+        theirs = stack.enter_context(Theirs(options)) if rival else None
         ours.search(warm, seed=0)
-        theirs.search(warm, Scorer(ours.model, name="prm"))
+        if theirs:
+            theirs.search(warm, Scorer(ours.model, name="prm"))
         for repetition in range(options.repeats):
             runs["ours"].append(ours.search(problems, seed=repetition))
-            runs["theirs"].append(theirs.search(problems, Scorer(ours.model, name="prm")))
+            if theirs:
+                runs["theirs"].append(theirs.search(problems, Scorer(ours.model, name="prm")))
             for name, of in runs.items():
                 run = of[-1]
                 print(
@@ -242,12 +265,25 @@ def measure(options: argparse.Namespace, count: int) -> tuple[dict[str, list[Run
                     f"{run.written:8} tokens written, {run.read:8} read, {run.scored:8} scored",
                     flush=True,
                 )
-    return runs, theirs.about
+    return runs, theirs.about if theirs else {}
 
 
 def figures(runs: dict[str, list[Run]]) -> list[dict[str, object]]:
-    """Time and accuracy."""
-    ours, theirs = runs["ours"], runs["theirs"]
+    """Time and accuracy against the rival; without one, our seconds."""
+    ours = runs["ours"]
+    if "theirs" not in runs:
+        seconds = [run.seconds for run in ours]
+        return [
+            {
+                "name": "seconds_without_rival",
+                "value": median(seconds),
+                "unit": "s",
+                "ratio": None,
+                "low": min(seconds),
+                "high": max(seconds),
+            }
+        ]
+    theirs = runs["theirs"]
     ratios = [b.seconds / a.seconds for a, b in zip(ours, theirs, strict=True)]
     right, wanted = (np.mean([run.right for run in side], axis=0) for side in (ours, theirs))
     gap = bootstrap_difference(right, wanted, rng=np.random.default_rng(0))
@@ -278,8 +314,10 @@ def main() -> None:
     """Command line."""
     options = _options()
     torch.set_num_threads(options.threads)
-    count = 3 if options.quick else options.problems
-    runs, about = measure(options, count)
+    rival = has_rival(options)
+    options.prm = options.prm or trained_prm(options.runs, 0, quick=options.quick)
+    count = options.problems or (25 if options.quick else 100)
+    runs, about = measure(options, count, rival=rival)
     found = figures(runs)
     if options.json:
         setting = {
@@ -317,25 +355,32 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sal", type=Path, required=True, help="checkout of huggingface/search-and-learn")
-    parser.add_argument("--sal-python", required=True, help="interpreter that has vllm")
-    parser.add_argument("--prm", type=Path, required=True, help="directory of the reward model")
+    parser.add_argument(
+        "--sal", type=Path, default=Path("search-and-learn"), help="checkout of huggingface/search-and-learn"
+    )
+    parser.add_argument("--sal-python", default=sys.executable, help="interpreter that has vllm")
+    parser.add_argument("--prm", type=Path, help="directory of the reward model")
+    parser.add_argument("--runs", type=Path, default=Path("runs/prm_vs_orm"), help="quickstarts, for the PRM")
     parser.add_argument(
         "--eager", action="store_true", help="vLLM does not compile the policy: starts sooner"
     )
-    parser.add_argument("--problems", type=int, default=100)
+    parser.add_argument("--problems", type=int, help="100; with --quick 25")
     parser.add_argument("--seed", type=int, default=20_261, help="of the problems")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of either side")
+    parser.add_argument("--threads", type=int, help="of either side: all cores; with --quick 1")
     parser.add_argument(
         "--clock",
         choices=CLOCKS,
-        default="wall",
-        help="cpu = time of the process, on a machine with other work; with --threads 1",
+        help="wall; cpu (with --quick the default) = time of the process, for a shared machine, one thread",
     )
-    parser.add_argument("--quick", action="store_true", help="3 problems: checks that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="25 problems, by CPU time on one thread: a few minutes"
+    )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.clock = options.clock or ("cpu" if options.quick else "wall")
+    options.threads = options.threads or (1 if options.quick else os.cpu_count())
+    return options
 
 
 if __name__ == "__main__":
