@@ -58,7 +58,7 @@ class Sizes:
         return max(self.traces) // SAMPLES
 
 
-QUICK = Sizes(traces=(20, 40), test_problems=8, dev_problems=8, samples=2, epochs=1, shard=10, draws=20)
+QUICK = Sizes(traces=(100,), test_problems=60, dev_problems=30, draws=200)
 
 
 @dataclass(frozen=True, kw_only=True)

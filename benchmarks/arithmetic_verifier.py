@@ -224,11 +224,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
-    parser.add_argument("--quick", action="store_true", help="a small part of each file: checks that it runs")
+    parser.add_argument("--quick", action="store_true", help="the first 500 solutions or traces of each file")
     parser.add_argument("--alarms", type=int, default=50, help="how many alarms to print for each set")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
-    most, shown = (40 if options.quick else None), options.alarms
+    most, shown = (500 if options.quick else None), options.alarms
     gsm8k = options.data / "math/gsm8k_train.jsonl.gz"
     prm800k = options.data / "prm800k/phase1_test.jsonl.gz"
     bench = options.data / "processbench"
@@ -252,7 +252,9 @@ def main() -> None:
 
         tasks.append((path, on_bench))
     games = options.data / "bon"
-    tasks.append((games / "tot_game24_cot100.json.gz", lambda: on_games(games, 2 if options.quick else None)))
+    tasks.append(
+        (games / "tot_game24_cot100.json.gz", lambda: on_games(games, 20 if options.quick else None))
+    )
     figures: list[Figure] = []
     for path, task in tasks:
         if path.exists():

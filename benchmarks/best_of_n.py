@@ -37,7 +37,7 @@ POOLS = {
     "prm": ("bon/math500_prm_scored_pool.jsonl.gz", [1, 2, 4, 8, 16, 24]),
     "orm": ("bon/qwen25math_math100x8_rm.jsonl.gz", [1, 2, 4, 8]),
 }
-QUICK = 12
+QUICK = 80
 """Problems of each pool with --quick."""
 
 
@@ -103,7 +103,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, help="directory of the pools")
-    parser.add_argument("--quick", action="store_true", help="few problems: checks that it runs")
+    parser.add_argument("--quick", action="store_true", help="80 problems of each pool")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     result, settings = [], {}

@@ -169,13 +169,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--prm", type=Path, help="a lab PRM: the directory prm of a quickstart's run")
-    parser.add_argument("--batches", type=int, default=24)
+    parser.add_argument("--batches", type=int, help="24; with --quick 8")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="3 batches: checks that it runs")
+    parser.add_argument("--quick", action="store_true", help="8 batches, on one thread")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    batches = 3 if options.quick else options.batches
+    batches = options.batches or (8 if options.quick else 24)
     found = gradients(rules(options.prm), batches)
     figures = measured(found)
     for one in figures:

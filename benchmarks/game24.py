@@ -139,11 +139,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="few problems: checks that it runs")
+    parser.add_argument("--quick", action="store_true", help="the first 40 of the hundred problems")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
-    items = problems(options.data, 5 if options.quick else 100)
+    items = problems(options.data, 40 if options.quick else 100)
     figures, about = [], {}
     for width in WIDTHS:
         ours = run(BeamSearch(width=width, expand=EXPAND, rule="best_of_n"), items)
@@ -175,7 +175,13 @@ def main() -> None:
         )
         about[width] = {"states": nodes[0], "moves": moves, "random_games": games}
     if options.json:
-        setting = {"version": __version__, "problems": len(items), "expand": EXPAND, "cost": about}
+        setting = {
+            "version": __version__,
+            "quick": options.quick,
+            "problems": len(items),
+            "expand": EXPAND,
+            "cost": about,
+        }
         setting["machine"] = platform.machine()
         options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
 

@@ -288,7 +288,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="5 seconds")
+    parser.add_argument("--quick", action="store_true", help="30 seconds of load in place of 120")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=120.0)
@@ -300,7 +300,7 @@ def main() -> None:
     if given.serve:
         serve(latency_s, given.serve)
         return
-    seconds = 5.0 if given.quick else given.seconds
+    seconds = 30.0 if given.quick else given.seconds
     with tempfile.TemporaryDirectory() as folder:
         database = given.database or str(Path(folder) / "store.db")
         with served(database, given.latency_ms) as (server, port):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from _kinds_lab import PROVER, QUICK, ROLLOUTS, Lab, Sizes, Split
 from _kinds_models import KINDS, Scores, read
 from numpy.typing import NDArray
@@ -293,23 +294,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: checks that it runs, shows nothing")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one seed, 100 labelled traces, on one thread")
+    parser.add_argument("--seeds", type=int, help="3; with --quick 1")
     parser.add_argument("--traces", type=int, nargs="+", help="labelled traces, each an even number")
     parser.add_argument("--out", type=Path, default=Path("runs/kinds"))
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     sizes = QUICK if options.quick else Sizes(traces=tuple(sorted(options.traces or Sizes.traces)))
+    if options.quick:
+        torch.set_num_threads(1)
+    out = options.out / "quick" if options.quick else options.out
     policy = TransformersPolicy.from_pretrained(POLICY)
     with AnswerChecker("exact") as checker:
         grader = Grader(checker=checker, styles=("phrase",))
-        seeds = [run_seed(seed, options.out, sizes, policy, grader) for seed in range(options.seeds)]
+        count = options.seeds or (1 if options.quick else 3)
+        seeds = [run_seed(seed, out, sizes, policy, grader) for seed in range(count)]
     columns = {key: [of_seed[key] for _, of_seed, _ in seeds] for key in seeds[0][1]}
     found = figures(gather([held for held, _, _ in seeds]), columns, sizes)
     for metric in ("auc", "rivals", "f1"):
         print(f"\n{table(found, sizes.traces, metric)}")
     if options.json:
-        setting = {"version": __version__, "seeds": options.seeds, "rollouts": ROLLOUTS, "prover": PROVER}
+        setting = {
+            "version": __version__,
+            "quick": options.quick,
+            "seeds": len(seeds),
+            "rollouts": ROLLOUTS,
+            "prover": PROVER,
+        }
         setting |= {"sizes": vars(sizes), "each_seed": [notes for _, _, notes in seeds]}
         setting |= {"machine": platform.machine(), "cores": os.cpu_count()}
         options.json.write_text(json.dumps({"figures": plain(found), "setting": setting}, indent=2) + "\n")

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
@@ -307,23 +308,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="few problems: checks that it runs")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--problems", type=int, default=100, help="per seed, with 4 traces each")
+    parser.add_argument("--quick", action="store_true", help="one seed of 30 problems, on one thread")
+    parser.add_argument("--seeds", type=int, help="3; with --quick 1")
+    parser.add_argument("--problems", type=int, help="per seed, with 4 traces each: 100; with --quick 30")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
-    count = 6 if options.quick else options.problems
+    count = options.problems or (30 if options.quick else 100)
+    seeds = options.seeds or (1 if options.quick else 3)
+    if options.quick:
+        torch.set_num_threads(1)
     policy = TransformersPolicy.from_pretrained(POLICY)
     with AnswerChecker("exact") as checker:
         grader = Grader(checker=checker, styles=("phrase",))
         runs = []
-        for seed in range(options.seeds):
+        for seed in range(seeds):
             runs.append(run_seed(policy, grader, seed, count))
             print(f"seed {seed} done")
     table(runs)
     result = figures(runs)
     if options.json:
-        setting = {"version": __version__, "seeds": options.seeds, "problems": count, "traces": 4}
+        setting = {
+            "version": __version__,
+            "quick": options.quick,
+            "seeds": seeds,
+            "problems": count,
+            "traces": 4,
+        }
         setting |= {"rollouts": ROLLOUTS, "machine": platform.machine(), "cores": os.cpu_count()}
         options.json.write_text(json.dumps({"figures": result, "setting": setting}, indent=2) + "\n")
 

@@ -274,7 +274,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--train", nargs="+", choices=("frozen", "lora"), default=["frozen", "lora"])
     parser.add_argument("--out", type=Path, default=Path("prm800k-run"), help="the run's directory")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true", help="a few problems: shows that it runs")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="so few problems that a CPU core reads them in minutes: wide intervals",
+    )
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument(
         "--problems",
