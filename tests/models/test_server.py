@@ -164,7 +164,7 @@ def logits(ids: list[int]) -> list[list[float]]:
         (lambda body: pooling(body, lambda ids: [[math.nan] for _ in ids]), r"outside \[0, 1\]"),
         (classify, "data.0.data"),
         (lambda _body: Reply(payload={"data": []}), "came for 1 prompts"),
-        (lambda _body: Reply(payload="<html>"), "no JSON"),
+        (lambda _body: Reply(payload="<html>"), "Invalid JSON"),
         (lambda _body: Reply(status=404, payload="Not Found"), "status 404: Not Found"),
         (lambda _body: Reply(status=503, payload="busy"), "status 503: busy"),
     ],

@@ -139,7 +139,7 @@ def test_what_came_before_a_failure_is_kept_and_marked():
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"template": "no place"}, "must contain '{problem}'"), ({"system": "s"}, "needs chat=True")],
+    [({"template": "no place"}, "must contain '{problem}'"), ({"system": "s"}, "needs 'chat'")],
 )
 def test_broken_prompt_formats_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):

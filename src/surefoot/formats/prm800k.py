@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import ModelWrapValidatorHandler, field_validator, model_validator
+from pydantic import AfterValidator, ModelWrapValidatorHandler, model_validator
 
 from surefoot.errors import RecordError
 from surefoot.formats._rows import FileRow, WriteReport, joined_trace, read_rows, step_parts, write_rows
@@ -20,7 +20,14 @@ from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, Problem, StepLabel, content_id
 
-RATINGS = (-1.0, 0.0, 1.0, None)
+
+def _known(rating: float) -> float:
+    if rating not in (-1.0, 0.0, 1.0):
+        raise ValueError(f"a rating is -1, 0, 1 or null, not {rating}")
+    return rating
+
+
+Rating = Annotated[float, AfterValidator(_known)]
 
 RECORD_KEY = "record"
 """Where ``Trace.meta`` says which record of a file a trace comes from."""
@@ -51,15 +58,8 @@ _REASONS = ("found_error", "solution", "bad_problem", "give_up")
 
 class _Completion(FileRow):
     text: str
-    rating: float | None = None
+    rating: Rating | None = None
     flagged: bool | None = None
-
-    @field_validator("rating")
-    @classmethod
-    def _known(cls, rating: float | None) -> float | None:
-        if rating not in RATINGS:
-            raise ValueError(f"a rating is -1, 0, 1 or null, not {rating}")
-        return rating
 
 
 class _HumanCompletion(_Completion):

@@ -9,10 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import field_validator
+from pydantic import Field
 
 from surefoot.formats._rows import FileRow, WriteReport, form_note, in_form, read_rows, step_parts, write_rows
-from surefoot.formats.prm800k import RATINGS, Rated, labelled_trace
+from surefoot.formats.prm800k import Rated, Rating, labelled_trace
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, now
@@ -34,29 +34,15 @@ _Prefix = tuple[str, ...]
 
 
 class _StepRow(FileRow):
-    instruction: str
+    instruction: str = Field(min_length=1)
     responses: list[str]
     next_response: str
     answer: str | None = None
     is_human_response: bool = False
     is_solution: bool = False
     is_preferred_response: bool = False
-    rating: float | None
+    rating: Rating | None
     error_reason: str | None = None
-
-    @field_validator("instruction")
-    @classmethod
-    def _not_empty(cls, text: str) -> str:
-        if not text:
-            raise ValueError("empty")
-        return text
-
-    @field_validator("rating")
-    @classmethod
-    def _known(cls, rating: float | None) -> float | None:
-        if rating not in RATINGS:
-            raise ValueError(f"a rating is -1, 0, 1 or null, not {rating}")
-        return rating
 
 
 @dataclass(frozen=True, kw_only=True)

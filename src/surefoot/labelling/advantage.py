@@ -100,20 +100,39 @@ def _labels(item: LabelledTrace, start: float | None, best_of: int) -> list[Step
     if start is not None and not 0 <= start <= 1:
         raise LabelError(f"start[{item.problem.id!r}] is {start}; a success rate lies in [0, 1]")
     values = _values(item)
+    prover = f"best-of-{best_of}-" if best_of > 1 else ""
     before, why = start, "no value of the problem itself ('start')"
     labels = []
     for step in range(len(item.trace.steps)):
-        label_after = values.get(step)
-        after = None if label_after is None else label_after.value
-        reason = None
-        if label_after is None or after is None:
-            reason = f"no value after the step: {label_after.reason if label_after else 'no label'}"
+        value = values.get(step)
+        after = None if value is None else value.value
+        advantage = reason = message = None
+        if after is None:
+            reason = f"no value after the step: {value.reason if value else 'no label'}"
         elif before is None:
             reason = why
-        advantage = None
-        if reason is None and after is not None and before is not None:
+        else:
             advantage = best_of_k(after, best_of) - best_of_k(before, best_of)
-        labels.append(_label(item.trace, step, label_after, before, advantage, reason, best_of))
+            message = f"value {after:g} after, {before:g} before"
+        evidence = Evidence()
+        if value is not None:
+            evidence = Evidence(
+                successes=value.evidence.successes,
+                trials=value.evidence.trials,
+                rater=value.evidence.rater,
+                message=message,
+            )
+        labels.append(
+            StepLabel(
+                trace_id=item.trace.id,
+                step=step,
+                kind="advantage",
+                value=advantage,
+                reason=reason,
+                source=f"{prover}advantage" + (f" of {value.source}" if value is not None else ""),
+                evidence=evidence,
+            )
+        )
         before, why = after, "no value before the step"
     return labels
 
@@ -143,36 +162,6 @@ def _require_share(label: StepLabel) -> None:
             f"step {label.step} of trace {label.trace_id} has value {label.value:g} with {successes} of "
             f"{trials} right: an advantage needs the share itself; label with soft estimates"
         )
-
-
-def _label(
-    trace: Trace,
-    step: int,
-    value: StepLabel | None,
-    before: float | None,
-    advantage: float | None,
-    reason: str | None,
-    best_of: int,
-) -> StepLabel:
-    evidence = Evidence()
-    if value is not None:
-        known = value.value is not None and before is not None
-        evidence = Evidence(
-            successes=value.evidence.successes,
-            trials=value.evidence.trials,
-            rater=value.evidence.rater,
-            message=f"value {value.value:g} after, {before:g} before" if known else None,
-        )
-    prover = f"best-of-{best_of}-" if best_of > 1 else ""
-    return StepLabel(
-        trace_id=trace.id,
-        step=step,
-        kind="advantage",
-        value=advantage,
-        reason=reason,
-        source=f"{prover}advantage" + (f" of {value.source}" if value is not None else ""),
-        evidence=evidence,
-    )
 
 
 def _was_high(item: LabelledTrace, pit: int, start: float | None, high: float) -> bool:

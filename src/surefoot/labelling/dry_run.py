@@ -6,6 +6,7 @@ often as they are. So every rule and every search is predicted by its own code.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -61,9 +62,6 @@ def predict(
 
     Needs traces with ``outcome``. Raises ``LabelError`` if none has one. Runs its own event loop.
     """
-    import asyncio
-    from functools import partial
-
     judged = [item for item in items if item.trace.outcome is not None and item.trace.steps]
     if not judged:
         raise LabelError(
@@ -84,17 +82,13 @@ def predict(
         rows = asyncio.run(labeller.label(simulated))
     labels = [label for row in rows for label in row if label.value is not None]
     usage = sum((label.evidence.usage for row in rows for label in row), Usage())
-    scaled = partial(_scaled, factor=len(judged) / len(sample))
+    factor = len(judged) / len(sample)
     return Prediction(
-        labels=scaled(len(labels)),
-        usage=Usage(**{name: scaled(count) for name, count in usage.model_dump().items()}),
+        labels=round(len(labels) * factor),
+        usage=Usage(**{name: round(count * factor) for name, count in usage.model_dump().items()}),
         traces=len(sample),
         pass_rate=policy.rate,
     )
-
-
-def _scaled(count: int, *, factor: float) -> int:
-    return round(count * factor)
 
 
 def _subset(items: Sequence[ProblemTrace], at_most: int) -> list[ProblemTrace]:

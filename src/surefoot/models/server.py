@@ -22,7 +22,7 @@ from surefoot.models.kinds.generative import GenerativeVerifier
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.kinds.yes_no import OpenAIYesNo
 from surefoot.models.scorer import CheckpointScorer
-from surefoot.models.wire_formats import GatewayScore, Wire, WireError, WireResponse
+from surefoot.models.wire_formats import GatewayScore, ItemScores, Wire, WireError
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
@@ -140,31 +140,30 @@ class RemoteScorer(CheckpointScorer):
                 return [record for item in items for record in self._batch([item])]
             kind = "answer of another shape" if isinstance(error, WireError) else str(error).split(":")[0]
             self.failures[kind] += len(items)
-            return [self._failed(item, str(error)) for item in items]
+            return [
+                StepScores(
+                    trace_id=item.trace.id,
+                    scorer=self.name,
+                    scores=(None,) * len(item.trace.steps),
+                    unscored_reason=f"server: {error}",
+                )
+                for item in items
+            ]
         return [
             StepScores(
                 trace_id=item.trace.id,
                 scorer=self.name,
-                scores=scores,
-                unscored_reason=reason,
-                usage=Usage(verifier_tokens=tokens, calls=0 if number else 1),
+                scores=answer.scores,
+                unscored_reason=answer.reason,
+                usage=Usage(verifier_tokens=answer.tokens, calls=0 if number else 1),
             )
-            for number, (item, (scores, reason, tokens)) in enumerate(zip(items, answers, strict=True))
+            for number, (item, answer) in enumerate(zip(items, answers, strict=True))
         ]
 
-    def _failed(self, item: ProblemTrace, reason: str) -> StepScores:
-        return StepScores(
-            trace_id=item.trace.id,
-            scorer=self.name,
-            scores=(None,) * len(item.trace.steps),
-            unscored_reason=f"server: {reason}",
-        )
-
-    def _ask(self, items: Sequence[ProblemTrace]) -> list[tuple[tuple[float | None, ...], str | None, int]]:
-        """Scores, reason and tokens of each item. Raises :class:`_CallError` or :class:`WireError`."""
+    def _ask(self, items: Sequence[ProblemTrace]) -> list[ItemScores]:
+        """The answer for each item. Raises :class:`_CallError` or :class:`WireError`."""
         call = self.wire.call(items)
-        reply: WireResponse = self.wire.read(call, self._post(call.body))
-        return list(zip(reply.scores, reply.reasons, reply.tokens, strict=True))
+        return self.wire.read(call, self._post(call.body))
 
     def _post(self, body: dict[str, object]) -> str:
         """The answer's text. Raises :class:`_CallError` after all tries."""

@@ -6,13 +6,12 @@ network. vLLM 0.32 defines its requests and answers in ``entrypoints/pooling/{po
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from surefoot.models.encoding import EncodedTrace
 from surefoot.protocols import ProblemTrace
@@ -34,22 +33,21 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class WireRequest:
-    """One request: its JSON body, and how many scores each of its items has."""
+    """One request: its JSON body, and the tokens in it where they were made here."""
 
     body: dict[str, Any]
     encoded: tuple[EncodedTrace, ...] = ()
-    steps: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class WireResponse:
-    """Scores of a call's items, each in [0, 1] or ``None`` for a step that was cut off."""
+class ItemScores(NamedTuple):
+    """The answer for one item."""
 
-    scores: list[Scores]
-    reasons: list[str | None]
-    """Why some scores of an item are ``None``."""
-    tokens: list[int]
-    """Tokens the server read for each item."""
+    scores: Scores
+    """In [0, 1], or ``None`` for a step that was cut off."""
+    reason: str | None
+    """Why some scores are ``None``."""
+    tokens: int
+    """Tokens the server read."""
 
 
 class Wire(Protocol):
@@ -61,26 +59,18 @@ class Wire(Protocol):
     def call(self, items: Sequence[ProblemTrace]) -> WireRequest:
         """Raises ``ScoreError`` for a trace without steps."""
 
-    def read(self, call: WireRequest, answer: str) -> WireResponse:
+    def read(self, call: WireRequest, answer: str) -> list[ItemScores]:
         """Raises :class:`WireError`."""
-
-
-class AnswerPart(BaseModel):
-    """Part of an answer; fields that are not read are left alone."""
-
-    model_config = ConfigDict(frozen=True)
 
 
 def parse_answer(model: type[T], answer: str) -> T:
     """An answer's text as ``model``. Raises :class:`WireError` naming the field."""
     try:
-        return model.model_validate(json.loads(answer))
+        return model.model_validate_json(answer)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "body"
         raise WireError(f"{where}: {first['msg']}; the answer begins {answer[:200]!r}") from error
-    except ValueError as error:
-        raise WireError(f"no JSON: the answer begins {answer[:200]!r}") from error
 
 
 def checked_score(score: float | None) -> float | None:
@@ -114,24 +104,23 @@ class GatewayScore:
             }
             for item in items
         ]
-        steps = tuple(len(item.trace.steps) for item in items)
-        return WireRequest(body={"model": self.model, "items": rows}, steps=steps)
+        return WireRequest(body={"model": self.model, "items": rows})
 
-    def read(self, call: WireRequest, answer: str) -> WireResponse:
+    def read(self, call: WireRequest, answer: str) -> list[ItemScores]:
         """Scores as they came. Raises :class:`WireError`."""
-        parsed = parse_answer(_GatewayAnswer, answer)
-        if len(parsed.results) != len(call.steps):
-            raise WireError(f"{len(parsed.results)} results came for {len(call.steps)} items")
-        for number, (result, steps) in enumerate(zip(parsed.results, call.steps, strict=True)):
-            if len(result.scores) != steps:
-                raise WireError(f"results[{number}]: {len(result.scores)} scores came for {steps} steps")
-        scores = [tuple(checked_score(score) for score in result.scores) for result in parsed.results]
-        reasons = [
-            (result.unscored_reason or "the server gave no reason") if None in result.scores else None
-            for result in parsed.results
-        ]
-        tokens = [parsed.usage.verifier_tokens] + [0] * (len(scores) - 1)
-        return WireResponse(scores=scores, reasons=reasons, tokens=tokens[: len(scores)])
+        parsed, items = parse_answer(_GatewayAnswer, answer), call.body["items"]
+        if len(parsed.results) != len(items):
+            raise WireError(f"{len(parsed.results)} results came for {len(items)} items")
+        tokens, scored = parsed.usage.verifier_tokens, []
+        for number, (result, item) in enumerate(zip(parsed.results, items, strict=True)):
+            if len(result.scores) != len(item["steps"]):
+                raise WireError(
+                    f"results[{number}]: {len(result.scores)} scores came for {len(item['steps'])} steps"
+                )
+            scores = tuple(checked_score(score) for score in result.scores)
+            reason = (result.unscored_reason or "the server gave no reason") if None in scores else None
+            scored.append(ItemScores(scores, reason, 0 if number else tokens))
+        return scored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +157,7 @@ class VllmPooling:
         }
         return WireRequest(body=body, encoded=encoded)
 
-    def read(self, call: WireRequest, answer: str) -> WireResponse:
+    def read(self, call: WireRequest, answer: str) -> list[ItemScores]:
         """One score for each read-out position, in order. Raises :class:`WireError`."""
         parsed = parse_answer(_PoolingAnswer, answer)
         rows = _in_order(parsed.data, len(call.encoded))
@@ -218,7 +207,7 @@ class VllmClassify:
             body={"model": self.model, "input": prompts, "use_activation": True}, encoded=encoded
         )
 
-    def read(self, call: WireRequest, answer: str) -> WireResponse:
+    def read(self, call: WireRequest, answer: str) -> list[ItemScores]:
         """One score for each prompt, in order. Raises :class:`WireError`."""
         parsed = parse_answer(_ClassifyAnswer, answer)
         rows = iter(_in_order(parsed.data, len(call.body["input"])))
@@ -230,31 +219,31 @@ class VllmClassify:
         return _reply(call, scores, tokens)
 
 
-class _PoolingRow(AnswerPart):
+class _PoolingRow(BaseModel):
     index: int
     data: list[list[float]]
 
 
-class _PoolingAnswer(AnswerPart):
+class _PoolingAnswer(BaseModel):
     data: list[_PoolingRow]
 
 
-class _ClassifyRow(AnswerPart):
+class _ClassifyRow(BaseModel):
     index: int
     probs: list[float]
 
 
-class _ClassifyAnswer(AnswerPart):
+class _ClassifyAnswer(BaseModel):
     data: list[_ClassifyRow]
 
 
 R = TypeVar("R", _PoolingRow, _ClassifyRow)
 
 
-def _reply(call: WireRequest, scores: list[Scores], tokens: list[int]) -> WireResponse:
+def _reply(call: WireRequest, scores: list[Scores], tokens: list[int]) -> list[ItemScores]:
     cut = [trace.truncated_steps for trace in call.encoded]
     reasons = [f"{steps} steps lie beyond the model's context" if steps else None for steps in cut]
-    return WireResponse(scores=scores, reasons=reasons, tokens=tokens)
+    return [ItemScores(*item) for item in zip(scores, reasons, tokens, strict=True)]
 
 
 def _in_order(rows: list[R], count: int) -> list[R]:
@@ -277,15 +266,15 @@ def _probability(row: list[float], column: int) -> float:
     return value
 
 
-class _GatewayResult(AnswerPart):
+class _GatewayResult(BaseModel):
     scores: list[float | None]
     unscored_reason: str | None = None
 
 
-class _VerifierTokens(AnswerPart):
+class _VerifierTokens(BaseModel):
     verifier_tokens: int = Field(default=0, ge=0)
 
 
-class _GatewayAnswer(AnswerPart):
+class _GatewayAnswer(BaseModel):
     results: list[_GatewayResult]
     usage: _VerifierTokens = _VerifierTokens()

@@ -46,16 +46,21 @@ class ResponseMessage(BaseModel):
     tool_calls: list[CompleteToolCall] | None = None
 
 
-class ResponseChoice(BaseModel):
-    """What is read of a choice of either endpoint; other fields are left alone."""
+class _Choice(BaseModel):
+    """What is read of a choice of either endpoint, whole or in pieces; other fields are left alone."""
 
     index: int = 0
     finish_reason: str | None = None
-    text: str | None = None
-    message: ResponseMessage | None = None
     token_ids: list[int] | None = None
     stop_reason: str | int | None = None
     matched_stop: str | int | list[int] | None = None
+
+
+class ResponseChoice(_Choice):
+    """A whole choice."""
+
+    text: str | None = None
+    message: ResponseMessage | None = None
 
 
 class TokenCounts(BaseModel):
@@ -225,14 +230,9 @@ class _Delta(BaseModel):
     tool_calls: list[ToolCallDelta] | None = None
 
 
-class _ChoiceDelta(BaseModel):
-    index: int = 0
-    finish_reason: str | None = None
+class _ChoiceDelta(_Choice):
     text: Text | None = None
     delta: _Delta | None = None
-    token_ids: list[int] | None = None
-    stop_reason: str | int | None = None
-    matched_stop: str | int | list[int] | None = None
 
 
 class _Chunk(BaseModel):

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from surefoot.errors import TrainingError
-from surefoot.models.engine.causal import target_logprobs
+from surefoot.models.engine.causal import token_statistics
 from surefoot.models.engine.packing import pad_batch
 from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, response_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
@@ -101,7 +101,7 @@ class OutcomeLoss:
         states = hidden[
             rows.to(device), (at - 1).to(device)
         ]  # a token is predicted where the one before it is read
-        logprobs = target_logprobs(policy, states, ids[rows, at])
+        logprobs = token_statistics(policy, states, ids[rows, at])[0]
         sums = logprobs.new_zeros(len(parts)).index_add(0, rows.to(device), logprobs)
         return beta * (sums - torch.tensor([self._reference[part] for part in parts], device=device))
 

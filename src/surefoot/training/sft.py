@@ -15,7 +15,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, TrainingError
 from surefoot.models.card import CheckpointCard
-from surefoot.models.engine.causal import require_plain_head, target_logprobs
+from surefoot.models.engine.causal import require_plain_head, token_statistics
 from surefoot.models.kinds.generative import FAMILY, VerifierCheckpoint
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.lora import add_adapter, has_adapter
@@ -145,7 +145,7 @@ class TokenLoss:
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self._config.bf16):
             output = called(input_ids=batch.ids_bt, attention_mask=batch.mask_bt, use_cache=False, **packed)
             if self._plain:
-                return -target_logprobs(self._model, output.last_hidden_state[before], targets).sum()
+                return -token_statistics(self._model, output.last_hidden_state[before], targets)[0].sum()
         return torch.nn.functional.cross_entropy(output.logits[before].float(), targets, reduction="sum")
 
 

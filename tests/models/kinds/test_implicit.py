@@ -7,7 +7,7 @@ import torch
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.encoding import EncodedTrace, Encoding
-from surefoot.models.engine.causal import CACHE, require_plain_head, target_logprobs
+from surefoot.models.engine.causal import CACHE, require_plain_head, token_statistics
 from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, implicit_scores, response_of
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Message, Problem, Step, Trace
@@ -215,7 +215,7 @@ def test_pieces_of_the_vocabulary_give_the_log_softmax(lab_base):
     expected = policy.get_output_embeddings()(states).log_softmax(-1).gather(1, targets[:, None])[:, 0]
     (gradient,) = torch.autograd.grad(expected.sum(), states, retain_graph=True)
     for limit in (1, 60, 10_000):
-        found = target_logprobs(policy, states, targets, limit=limit)
+        found = token_statistics(policy, states, targets, limit=limit)[0]
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(torch.autograd.grad(found.sum(), states)[0], gradient)
 

@@ -46,21 +46,6 @@ def save_causal(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dire
     tokenizer.save_pretrained(directory)
 
 
-def target_logprobs(
-    policy: PreTrainedModel,
-    states_nh: torch.Tensor,
-    targets_n: torch.Tensor,
-    *,
-    temperature: float = 1.0,
-    limit: int = _LOGITS,
-) -> torch.Tensor:
-    """Natural logarithms ``[N]``, float32, of the chance of ``targets_n`` after hidden states ``[N, H]``.
-
-    Each is the target's logit less the log-sum-exp of all, ``limit`` logits at a time.
-    """
-    return token_statistics(policy, states_nh, targets_n, temperature=temperature, limit=limit)[0]
-
-
 def token_statistics(
     policy: PreTrainedModel,
     states_nh: torch.Tensor,
@@ -72,7 +57,8 @@ def token_statistics(
 ) -> torch.Tensor:
     """Log-probabilities of ``targets_n`` and, if wanted, entropies: ``[1, N]`` or ``[2, N]``, float32.
 
-    Both in nats, of the distribution that ``policy`` has at ``temperature`` after hidden states ``[N, H]``.
+    Both in nats, of the distribution that ``policy`` has at ``temperature`` after hidden states ``[N, H]``;
+    computed for ``limit`` logits at a time.
     """
     head = policy.get_output_embeddings()
     device, dtype = head.weight.device, head.weight.dtype
@@ -125,7 +111,7 @@ def read_logprobs(
     for reading in read_states(policy.base_model, sequences, positions, batch_tokens=batch_tokens):
         for number, states in reading.states.items():
             targets = torch.tensor(sequences[number][first[number] :], dtype=torch.long)
-            logprobs[number] = target_logprobs(policy, states, targets, temperature=temperature).cpu()
+            logprobs[number] = token_statistics(policy, states, targets, temperature=temperature)[0].cpu()
             cost[number] = reading.new[number]
     return [logprobs[number] for number in range(len(sequences))], cost
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from surefoot.errors import ScoreError
 from surefoot.models.engine.packing import pad_batch
 from surefoot.policies.openai_requests import openai_message
+from surefoot.policies.openai_responses import TokenCounts
 from surefoot.policies.prompts import encode_prompt
 from surefoot.protocols import SampleRequest
 from surefoot.records import Usage
@@ -275,14 +276,9 @@ class _OddsChoice(BaseModel):
         return None
 
 
-class _Counts(BaseModel):
-    prompt_tokens: int = Field(ge=0)
-    completion_tokens: int = Field(ge=0)
-
-
 class _OddsResponse(BaseModel):
     choices: list[_OddsChoice] = Field(min_length=1)
-    usage: _Counts
+    usage: TokenCounts
 
 
 def _log_sum(values: Iterable[float]) -> float | None:
