@@ -14,34 +14,46 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import torch
-from _prm800k_figures import DRAWS, auc_figures, f1_figures, report
-from _prm800k_rows import (
-    BENCH_FILES,
-    SEED,
-    TEST_FILE,
-    TRAIN_FILE,
-    LengthBaseline,
-    Material,
-    Size,
-    StepLists,
-    load_material,
-    rated_rows,
-)
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from transformers import AutoTokenizer
 
+from surefoot.evaluation.benchmarks import best_threshold, processbench_f1
+from surefoot.formats import read_prm800k_steps, read_processbench
 from surefoot.io import Run
 from surefoot.models import CheckpointCard, Encoding, Lora, RewardModel, encode_traces, load_prm
 from surefoot.protocols import LabelledTrace, ProblemTrace, StepScorer
-from surefoot.records import StepScores
+from surefoot.records import Problem, StepScores, Trace, content_id
+from surefoot.stats import Interval, Resample, bootstrap_statistic, roc_auc, roc_auc_within
 from surefoot.training import StepTargets, TrainingConfig, TrainingLog, build_examples, train
 
+TRAIN_FILE = "prm800k/phase1_train_plus.jsonl.gz"
+TEST_FILE = "prm800k/phase1_test.jsonl.gz"
+BENCH_FILES = {"gsm8k": "processbench/gsm8k.json.gz", "math": "processbench/math.fixed.json.gz"}
+SEED = 0
+
+StepLists = list[list[float | None]]
+Lengths = Callable[[Sequence[LabelledTrace]], list[int]]
+"""Tokens of each trace."""
+DRAWS = 1000
+BASELINE = "length"
+
+Arms = Mapping[str, StepLists]
+"""Scores of every step of every trace, by scorer; the first is the one that is put forward."""
+Figure = dict[str, object]
+Labels = NDArray[np.int64]
+AucOf = Callable[[NDArray[np.float64], Labels, Resample], float]
 TARGETS = StepTargets(neutral="good")
 FROZEN = TrainingConfig(
     freeze_trunk=True, epochs=12, batch_size=64, learning_rate=1e-3, weight_decay=0.1, checkpoint_every=500
@@ -56,10 +68,166 @@ LORA = TrainingConfig(
     checkpoint_every=20,
     seed=SEED,
 )
-FULL = Size(train_problems=320, test_problems=60, bench_problems=300, alternatives=4, longest=640)
-QUICK = Size(train_problems=6, test_problems=4, bench_problems=12, alternatives=2, longest=200)
 SHARD_TRACES = 32
 """Traces scored between two files, or those of one problem: what a killed run loses at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much of each set is used; ``None`` = all of it."""
+
+    train_problems: int | None
+    test_problems: int | None
+    bench_problems: int | None
+    """Of each subset of ProcessBench."""
+    alternatives: int | None
+    """Training traces a problem beside its main solution."""
+    longest: int | None
+    """Tokens of the longest training trace."""
+
+
+FULL = Size(train_problems=320, test_problems=60, bench_problems=300, alternatives=4, longest=640)
+QUICK = Size(train_problems=6, test_problems=4, bench_problems=12, alternatives=2, longest=200)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """The traces of a run."""
+
+    train: list[LabelledTrace]
+    test: list[LabelledTrace]
+    bench: dict[str, list[LabelledTrace]]
+    """By subset of ProcessBench."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Traces of the drawn training problems that are not trained on, by reason."""
+
+    @property
+    def sets(self) -> dict[str, list[LabelledTrace]]:
+        """What is scored, by name."""
+        return {"test": self.test} | self.bench
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rated steps, one entry a label: R rows."""
+
+    items: list[tuple[Problem, Trace, int]]
+    """Problem, trace and step of each row."""
+    ratings: NDArray[np.float64]
+    """-1, 0 or +1, shape [R]."""
+    problems: list[str]
+    siblings: NDArray[np.int64]
+    """Number of the prefix that the step continues, shape [R]."""
+
+
+def load_material(data: Path, size: Size, lengths: Lengths) -> Material:
+    """Read the files of ``data`` and draw from them. Exits if a training problem is a test problem, too."""
+    drawn = first_problems(list(read_prm800k_steps(data / TRAIN_FILE)), size.train_problems)
+    train, left_out = thin(drawn, size, lengths)
+    test = first_problems(list(read_prm800k_steps(data / TEST_FILE)), size.test_problems)
+    bench = {
+        name: first_problems(list(read_processbench(data / file)), size.bench_problems)
+        for name, file in BENCH_FILES.items()
+    }
+    for name, items in ({"test": test} | bench).items():
+        if common := {i.problem.text for i in train} & {i.problem.text for i in items}:
+            raise SystemExit(f"{len(common)} training problems are in {name}, too")
+    return Material(train=train, test=[i for i in test if rated(i)], bench=bench, left_out=left_out)
+
+
+def first_problems(items: list[LabelledTrace], count: int | None) -> list[LabelledTrace]:
+    """All traces of ``count`` problems drawn without replacement; a larger draw contains a smaller one."""
+    problems = list(dict.fromkeys(item.problem.id for item in items))
+    order = np.random.default_rng(SEED).permutation(len(problems))[:count]
+    chosen = {problems[index] for index in order}
+    return [item for item in items if item.problem.id in chosen]
+
+
+def thin(
+    items: Sequence[LabelledTrace], size: Size, lengths: Lengths
+) -> tuple[list[LabelledTrace], Counter[str]]:
+    """Of each problem the main solution and some alternatives, and a count of what is left out.
+
+    The main solution is the trace with the most rated steps. Alternatives are drawn among those that are
+    short enough, whatever their rating; a larger draw contains a smaller one.
+    """
+    left_out: Counter[str] = Counter()
+    problems: dict[str, list[tuple[LabelledTrace, int]]] = {}
+    for item, tokens in zip(items, lengths(items), strict=True):
+        if rated(item):
+            problems.setdefault(item.problem.id, []).append((item, tokens))
+        else:
+            left_out["without a rating"] += 1
+    chosen = []
+    for problem, traces in problems.items():
+        main = max(range(len(traces)), key=lambda number: rated(traces[number][0]))
+        longest = math.inf if size.longest is None else size.longest
+        short = [number for number, (_, tokens) in enumerate(traces) if tokens <= longest]
+        left_out["too long"] += len(traces) - len(short)
+        others = [number for number in short if number != main]
+        rng = np.random.default_rng([SEED, int(content_id("alternatives", problem), 16) % 2**32])
+        drawn = rng.permutation(others)[: size.alternatives].tolist()
+        left_out["further alternatives"] += len(others) - len(drawn)
+        kept = {*drawn, *({main} & set(short))}
+        chosen += [traces[number][0] for number in sorted(kept)]
+    return chosen, left_out
+
+
+def rated(item: LabelledTrace) -> int:
+    """Number of rated steps."""
+    return sum(label.value is not None for label in item.labels)
+
+
+def rated_rows(items: Sequence[LabelledTrace]) -> Rows:
+    """One row for each label that has a value."""
+    rows = [
+        (item, label.step, label.value) for item in items for label in item.labels if label.value is not None
+    ]
+    prefixes: dict[tuple[str, str, int], int] = {}
+    siblings = [
+        prefixes.setdefault((item.problem.id, item.trace.prefix(step), step), len(prefixes))
+        for item, step, _ in rows
+    ]
+    return Rows(
+        items=[(item.problem, item.trace, step) for item, step, _ in rows],
+        ratings=np.array([value for _, _, value in rows]),
+        problems=[item.problem.id for item, _, _ in rows],
+        siblings=np.array(siblings),
+    )
+
+
+def first_bad(item: LabelledTrace) -> int:
+    """Index of the first step labelled -1, or -1."""
+    return next((label.step for label in item.labels if label.value == -1.0), -1)
+
+
+def halves(items: Sequence[LabelledTrace]) -> NDArray[np.int64]:
+    """0 or 1 for each trace, by a hash of its problem, shape [traces]."""
+    return np.array([int(content_id("half", item.problem.id), 16) % 2 for item in items])
+
+
+class LengthBaseline:
+    """What length and position alone know: logistic regression; neutral counts as good."""
+
+    def __init__(self, rows: Rows) -> None:
+        features = [self._features(*row) for row in rows.items]
+        self._model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+        self._model.fit(features, rows.ratings >= 0)
+
+    def score(self, items: Sequence[LabelledTrace]) -> StepLists:
+        """Probability of a good step for every step."""
+        scores: StepLists = []
+        for item in items:
+            features = [self._features(item.problem, item.trace, k) for k in range(len(item.trace.steps))]
+            scores.append(self._model.predict_proba(features)[:, 1].tolist())
+        return scores
+
+    @staticmethod
+    def _features(problem: Problem, trace: Trace, step: int) -> list[float]:
+        text = trace.step_text(step)
+        before = trace.steps[step].start
+        lengths = [len(text), len(text.split()), before, len(problem.text)]
+        return [*map(float, lengths), *(float(np.log1p(n)) for n in lengths), step, float(np.log1p(step))]
 
 
 def main() -> None:
@@ -294,6 +462,149 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--draws", type=int, default=DRAWS, help="of the bootstrap")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     return parser.parse_args()
+
+
+def auc_figures(items: Sequence[LabelledTrace], arms: Arms, *, draws: int = DRAWS) -> list[Figure]:
+    """AUC over held-out rated steps, three ways; intervals over problems.
+
+    A step that an arm has not scored is left out for all, so that they are compared on the same steps; the
+    figures count such steps.
+    """
+    rows = rated_rows(items)
+    number = {item.trace.id: index for index, item in enumerate(items)}
+    scores = {
+        arm: np.array([lists[number[trace.id]][step] for _, trace, step in rows.items], dtype=float)
+        for arm, lists in arms.items()
+    }
+    unscored = np.any([np.isnan(values) for values in scores.values()], axis=0)
+    for values in scores.values():
+        values[unscored] = np.nan
+    not_bad, positive = np.where(rows.ratings >= 0, 1, -1), np.where(rows.ratings > 0, 1, -1)
+    groups = rows.siblings.max() + 1
+
+    def pooled(values: NDArray[np.float64], labels: Labels, draw: Resample) -> float:
+        return roc_auc(values[draw.items], labels[draw.items]).value
+
+    def among_siblings(values: NDArray[np.float64], labels: Labels, draw: Resample) -> float:
+        group = draw.clusters * groups + rows.siblings[draw.items]
+        return roc_auc_within(values[draw.items], labels[draw.items], group).value
+
+    figures = []
+    for name, auc, labels in (
+        ("step AUC, good or neutral against bad", pooled, not_bad),
+        ("step AUC, good against neutral or bad", pooled, positive),
+        ("step AUC among continuations of one prefix, good or neutral against bad", among_siblings, not_bad),
+    ):
+
+        def statistic(arm: str, draw: Resample, auc: AucOf = auc, labels: Labels = labels) -> float:
+            return auc(scores[arm], labels, draw)
+
+        figures.append(
+            figure(name, "AUC", list(arms), statistic, rows.problems, draws)
+            | {"steps": len(rows.items), "unscored_steps": int(unscored.sum())}
+        )
+    return figures
+
+
+def f1_figures(
+    subset: str, items: Sequence[LabelledTrace], arms: Arms, *, draws: int = DRAWS
+) -> list[Figure]:
+    """ProcessBench F1 of one subset, thresholds from problems that are not reported; intervals over problems.
+
+    First on one half of the problems, with the threshold of the other; then on both halves, each with the
+    other's threshold.
+    """
+    labels = [first_bad(item) for item in items]
+    half = halves(items)
+    cuts = {
+        arm: (_cut(scores, labels, half == 0), _cut(scores, labels, half == 1))
+        for arm, scores in arms.items()
+    }
+    shifted = {
+        arm: [
+            [None if s is None else s - cuts[arm][1 - side] for s in scores]
+            for scores, side in zip(lists, half, strict=True)
+        ]
+        for arm, lists in arms.items()
+    }
+    figures = []
+    for name, chosen in (
+        (f"ProcessBench {subset} F1, threshold from the other half", np.flatnonzero(half == 1)),
+        (f"ProcessBench {subset} F1, both halves, each with the other's threshold", np.arange(len(items))),
+    ):
+
+        def statistic(arm: str, draw: Resample, chosen: NDArray[np.intp] = chosen) -> float:
+            drawn = chosen[draw.items]
+            return processbench_f1([shifted[arm][i] for i in drawn], [labels[i] for i in drawn], 0.0).f1
+
+        parts = {
+            arm: asdict(processbench_f1([shifted[arm][i] for i in chosen], [labels[i] for i in chosen], 0.0))
+            | {"thresholds": [cuts[arm][1 - side] for side in sorted({int(half[i]) for i in chosen})]}
+            for arm in arms
+        }
+        problems = [items[i].problem.id for i in chosen.tolist()]
+        figures.append(figure(name, "F1", list(arms), statistic, problems, draws) | {"parts": parts})
+    return figures
+
+
+def figure(
+    name: str,
+    unit: str,
+    arms: Sequence[str],
+    statistic: Callable[[str, Resample], float],
+    clusters: Sequence[Hashable],
+    draws: int,
+) -> Figure:
+    """Each arm, each difference of two and the first arm's ratio to the baseline, with 95 % intervals.
+
+    The same problems are drawn for all arms, so that what makes a problem hard for both cancels.
+    """
+
+    def interval(function: Callable[[Resample], float]) -> Interval:
+        return bootstrap_statistic(clusters, function, draws=draws, rng=np.random.default_rng(SEED))
+
+    def ratio(draw: Resample) -> float:
+        below = statistic(BASELINE, draw)
+        return statistic(arms[0], draw) / below if below else float("nan")
+
+    own = {arm: interval(lambda draw, arm=arm: statistic(arm, draw)) for arm in arms}  # type: ignore[misc]
+    differences = {
+        f"{one} - {other}": interval(
+            lambda draw, one=one, other=other: statistic(one, draw) - statistic(other, draw)  # type: ignore[misc]
+        )
+        for one, other in combinations(arms, 2)
+    }
+    ratios = interval(ratio)
+    return {
+        "name": name,
+        "value": own[arms[0]].value,
+        "unit": unit,
+        "ratio": ratios.value,
+        "low": ratios.low,
+        "high": ratios.high,
+        "arms": {arm: asdict(found) for arm, found in own.items()},
+        "differences": {pair: asdict(found) for pair, found in differences.items()},
+    }
+
+
+def report(figures: list[Figure], setting: dict[str, object], path: Path | None) -> None:
+    """Print the figures, and write JSON if asked."""
+    for one in figures:
+        print(one["name"])
+        for kind in ("arms", "differences"):
+            found = one[kind]
+            assert isinstance(found, dict)  # noqa: S101  (for the type checker)
+            for name, values in found.items():
+                print(f"    {name:18} {values['value']:6.3f} [{values['low']:.3f}, {values['high']:.3f}]")
+    print(json.dumps(setting, indent=2))
+    if path:
+        path.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
+
+
+def _cut(scores: StepLists, labels: Sequence[int], chosen: NDArray[np.bool_]) -> float:
+    """The threshold fitted on the chosen traces."""
+    fit = np.flatnonzero(chosen).tolist()
+    return best_threshold([scores[i] for i in fit], [labels[i] for i in fit]).threshold
 
 
 if __name__ == "__main__":

@@ -17,11 +17,9 @@ from surefoot.segment import Line, segment_trace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-import _prm800k_figures as figures
-import _prm800k_rows as rows
 import prm800k
 
-SIZE = rows.Size(train_problems=4, test_problems=3, bench_problems=None, alternatives=2, longest=None)
+SIZE = prm800k.Size(train_problems=4, test_problems=3, bench_problems=None, alternatives=2, longest=None)
 
 
 def labelled(problem: str, text: str, ratings: list[float | None]) -> LabelledTrace:
@@ -59,7 +57,7 @@ def drawn() -> list[LabelledTrace]:
 
 
 def test_main_solution_and_alternatives_are_kept_and_the_rest_counted(drawn):
-    chosen, left_out = rows.thin(drawn, SIZE, lengths)
+    chosen, left_out = prm800k.thin(drawn, SIZE, lengths)
     assert [len(item.labels) for item in chosen] == [3, 1, 1] * 3
     assert left_out == {"without a rating": 3, "too long": 0, "further alternatives": 24}
     assert len(chosen) + left_out.total() == len(drawn)
@@ -67,26 +65,26 @@ def test_main_solution_and_alternatives_are_kept_and_the_rest_counted(drawn):
 
 def test_a_larger_draw_contains_a_smaller_one(drawn):
     few, many = (
-        {item.trace.id for item in rows.thin(drawn, size, lengths)[0]}
-        for size in (SIZE, rows.Size(**{**vars(SIZE), "alternatives": 5}))
+        {item.trace.id for item in prm800k.thin(drawn, size, lengths)[0]}
+        for size in (SIZE, prm800k.Size(**{**vars(SIZE), "alternatives": 5}))
     )
     assert few < many
-    everything, left_out = rows.thin(drawn, rows.Size(**{**vars(SIZE), "alternatives": None}), lengths)
+    everything, left_out = prm800k.thin(drawn, prm800k.Size(**{**vars(SIZE), "alternatives": None}), lengths)
     assert len(everything) == 33
     assert left_out["further alternatives"] == 0
 
 
 def test_long_traces_are_left_out_and_counted_even_a_main_solution(drawn):
-    chosen, left_out = rows.thin(drawn, rows.Size(**{**vars(SIZE), "longest": 10}), lengths)
+    chosen, left_out = prm800k.thin(drawn, prm800k.Size(**{**vars(SIZE), "longest": 10}), lengths)
     assert max(lengths(chosen)) <= 10
     assert all(len(item.labels) == 1 for item in chosen)
     assert left_out["too long"] == sum(
-        length > 10 for length, item in zip(lengths(drawn), drawn, strict=True) if rows.rated(item)
+        length > 10 for length, item in zip(lengths(drawn), drawn, strict=True) if prm800k.rated(item)
     )
 
 
 @pytest.fixture(scope="module")
-def bench() -> tuple[list[LabelledTrace], dict[str, rows.StepLists]]:
+def bench() -> tuple[list[LabelledTrace], dict[str, prm800k.StepLists]]:
     """120 problems of four steps, some wrong at a step; two scorers that know it a little, one better."""
     rng = np.random.default_rng(1)
     items, arms = [], {"lora": [], "frozen": [], "length": []}
@@ -102,9 +100,9 @@ def bench() -> tuple[list[LabelledTrace], dict[str, rows.StepLists]]:
 
 def test_reported_f1_is_that_of_the_other_halfs_threshold(bench):
     items, arms = bench
-    half, labels = rows.halves(items), [rows.first_bad(item) for item in items]
+    half, labels = prm800k.halves(items), [prm800k.first_bad(item) for item in items]
     fit, reported = np.flatnonzero(half == 0), np.flatnonzero(half == 1)
-    found = figures.f1_figures("toy", items, arms, draws=20)[0]
+    found = prm800k.f1_figures("toy", items, arms, draws=20)[0]
     for arm, scores in arms.items():
         cut = best_threshold([scores[i] for i in fit], [labels[i] for i in fit]).threshold
         expected = processbench_f1([scores[i] for i in reported], [labels[i] for i in reported], cut).f1
@@ -114,12 +112,12 @@ def test_reported_f1_is_that_of_the_other_halfs_threshold(bench):
 
 def test_thresholds_do_not_see_the_reported_labels(bench):
     items, arms = bench
-    half = rows.halves(items)
+    half = prm800k.halves(items)
     flipped = [
         labelled(item.problem.text, "a\nb\nc\nd\n", [1.0] * 4) if side == 1 and number % 3 else item
         for number, (item, side) in enumerate(zip(items, half, strict=True))
     ]
-    before, after = (figures.f1_figures("toy", some, arms, draws=20)[0] for some in (items, flipped))
+    before, after = (prm800k.f1_figures("toy", some, arms, draws=20)[0] for some in (items, flipped))
     assert before["arms"] != after["arms"]
     assert [part["thresholds"] for part in before["parts"].values()] == [
         part["thresholds"] for part in after["parts"].values()
@@ -130,8 +128,8 @@ def test_differences_are_paired(bench):
     items, arms = bench
     same = {"lora": arms["lora"], "frozen": arms["lora"], "length": arms["length"]}
     for found in [
-        *figures.f1_figures("toy", items, same, draws=20),
-        figures.auc_figures(items, same, draws=20)[0],
+        *prm800k.f1_figures("toy", items, same, draws=20),
+        prm800k.auc_figures(items, same, draws=20)[0],
     ]:
         nothing = found["differences"]["lora - frozen"]
         assert (nothing["low"], nothing["value"], nothing["high"]) == (0, 0, 0)
@@ -147,8 +145,8 @@ def test_a_step_that_one_scorer_lacks_is_left_out_for_all(bench):
     gone = {arm: [list(scores) for scores in lists] for arm, lists in arms.items()}
     gone["frozen"][0][0] = None
     whole, partial = (
-        figures.auc_figures(items, arms, draws=20)[0],
-        figures.auc_figures(items, gone, draws=20)[0],
+        prm800k.auc_figures(items, arms, draws=20)[0],
+        prm800k.auc_figures(items, gone, draws=20)[0],
     )
     assert (whole["unscored_steps"], partial["unscored_steps"]) == (0, 1)
     assert whole["arms"]["lora"]["value"] != partial["arms"]["lora"]["value"]
@@ -167,7 +165,7 @@ def data(tmp_path_factory) -> Path:
     easy = Difficulty(min_operations=2, max_operations=3)
     texts = list(dict.fromkeys(p.text for p in generate_problems(60, seed=8, difficulty=easy)))
     solved = [(text, worked_solution(parse_problem(text)).splitlines()) for text in texts]
-    for file, part in ((rows.TRAIN_FILE, solved[:6]), (rows.TEST_FILE, solved[6:10])):
+    for file, part in ((prm800k.TRAIN_FILE, solved[:6]), (prm800k.TEST_FILE, solved[6:10])):
         lines = []
         for text, steps in part:
             shared = {"instruction": text, "answer": None}
@@ -188,7 +186,7 @@ def data(tmp_path_factory) -> Path:
             }
             for number, (text, steps) in enumerate(part)
         ]
-        _write(folder / rows.BENCH_FILES[name], json.dumps(records))
+        _write(folder / prm800k.BENCH_FILES[name], json.dumps(records))
     return folder
 
 
@@ -239,9 +237,9 @@ def test_a_model_added_later_leaves_what_is_there_and_lost_scores_are_made_again
 
 
 def test_a_training_problem_that_is_tested_on_is_refused(data, tmp_path):
-    copies = {file: file for file in (rows.TRAIN_FILE, *rows.BENCH_FILES.values())}
-    for file, source in (copies | {rows.TEST_FILE: rows.TRAIN_FILE}).items():
+    copies = {file: file for file in (prm800k.TRAIN_FILE, *prm800k.BENCH_FILES.values())}
+    for file, source in (copies | {prm800k.TEST_FILE: prm800k.TRAIN_FILE}).items():
         (tmp_path / file).parent.mkdir(exist_ok=True)
         shutil.copy(data / source, tmp_path / file)
     with pytest.raises(SystemExit, match="3 training problems are in test"):
-        rows.load_material(tmp_path, rows.Size(**{**vars(SIZE), "train_problems": None}), lengths)
+        prm800k.load_material(tmp_path, prm800k.Size(**{**vars(SIZE), "train_problems": None}), lengths)
