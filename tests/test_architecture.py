@@ -94,6 +94,7 @@ from . import never
     assert list(imported_on_load(ast.parse(text))) == ["a.b", "c", "typing", "otherwise", "e", "g", "h"]
 
 
+@pytest.mark.slow
 def test_imports_go_downwards_through_the_ranks() -> None:
     program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     done = subprocess.run(
@@ -131,6 +132,7 @@ def import_circles() -> list[list[str]]:
     return circles
 
 
+@pytest.mark.slow
 def test_no_modules_import_one_another() -> None:
     assert import_circles() == []
 

@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLES = {path.name: path for path in sorted((ROOT / "examples").glob("*.py"))}
 
-SLOW: frozenset[str] = frozenset({"score_solution.py", "generative_verifier.py", "reinforce.py"})
+SLOW: frozenset[str] = frozenset(
+    {"score_solution.py", "generative_verifier.py", "reinforce.py", "search.py", "label_with_monte_carlo.py"}
+)
 """Names of the examples that take more than a few seconds."""
 
 OPTIONS = {"generative_verifier.py": ["--traces", "30", "--epochs", "1", "--test", "6"]}

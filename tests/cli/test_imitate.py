@@ -58,6 +58,7 @@ def curves(out: Path) -> list[dict]:
     return [json.loads(line) for line in (out / "curves.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_traces_are_cloned_into_a_policy_that_samples(files, lab_base, lab_items, tmp_path) -> None:
     out = tmp_path / "run"
     more = ("--traces", files / "t.jsonl", "--epochs", 40, "--learning-rate", 5e-3)
@@ -87,6 +88,7 @@ def test_of_labelled_traces_the_good_steps_alone_are_cloned(files, lab_base, lab
     assert curves(tmp_path)[1]["decisions"] == steps + ends
 
 
+@pytest.mark.slow
 def test_an_expert_is_followed_after_its_traces_were_cloned(files, lab_base, tmp_path) -> None:
     ended = imitate(
         *(files, lab_base, tmp_path, "--traces", files / "t.jsonl", "--expert", "lab-exact", "--rounds", 2),
@@ -105,6 +107,7 @@ def test_an_expert_is_followed_after_its_traces_were_cloned(files, lab_base, tmp
     assert {one.trace.policy for one in shown} >= {"lab-exact"}
 
 
+@pytest.mark.slow
 def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
     problems = generate_problems(6, seed=3, difficulty=Difficulty(min_operations=6, max_operations=6))
     write_records(tmp_path / "p.jsonl", problems)

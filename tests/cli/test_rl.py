@@ -58,6 +58,7 @@ def problems(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_run_leaves_policy_curves_samples_and_report(
     lab_base: Path, problems: Path, tmp_path: Path
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_run_leaves_policy_curves_samples_and_report(
     assert "finished with 2 updates: train on from --policy" in refused(*line, "--updates", "3")
 
 
+@pytest.mark.slow
 def test_problems_of_the_lab_are_made(lab_base: Path, tmp_path: Path) -> None:
     line = [
         "rl",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 
+import pytest
 from gateway_server import LineScorer, ask, served
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ def depth_of(value):
     return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
 
 
+@pytest.mark.slow
 @given(VALUES, st.booleans())
 def test_depth_is_that_of_the_parsed_value(value, ascii_only):
     body = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "replace")
@@ -46,6 +48,7 @@ def scanned(body):
     return deepest
 
 
+@pytest.mark.slow
 @given(VALUES, st.integers(min_value=0), st.text('"\\\\[]{}:,1', max_size=12))
 def test_what_a_parser_reads_before_it_gives_up_is_counted(value, place, noise):
     good = json.dumps(value)

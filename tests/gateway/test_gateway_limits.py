@@ -93,6 +93,7 @@ def test_bodies_are_bounded_in_bytes_and_depth():
         assert "seed" in json.loads(curl(url, "--json", "@-", stdin=many))["error"]["message"]
 
 
+@pytest.mark.slow
 def test_pages_beside_the_gateway_keep_their_own_limits(tmp_path):
     room = open_room(tmp_path)
     settings = ServerSettings(limits=Limits(max_body_bytes=5000))
@@ -147,6 +148,7 @@ def test_not_ready_while_stopping_or_full():
         assert "stopping" in results[0].body["message"]
 
 
+@pytest.mark.slow
 def test_the_package_and_its_help_import_no_server():
     code = (
         "import sys, surefoot.cli; "

@@ -58,6 +58,7 @@ def distinct(traces: list[EncodedTrace]) -> int:
     return len({trace.ids[: end + 1] for trace in traces for end in range((trace.positions[-1] or 0) + 1)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_tokens", [1, 7, 50, 16_384])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_scores_equal_those_of_one_trace_at_a_time(model, items, side, batch_tokens):

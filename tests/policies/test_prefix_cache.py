@@ -45,6 +45,7 @@ def texts(results):
     return [[(c.text, c.finish_reason, c.tokens) for c in result.completions] for result in results]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remember", [30, 300, 100_000])
 def test_a_search_gets_the_same_samples_and_reads_less(base, remember):
     plain = TransformersPolicy(*base, name="plain", batch_size=5)

@@ -195,6 +195,7 @@ def test_the_reference_stays_when_the_policy_moves(lab):
         assert np.abs(one - mine).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_tokens_are_drawn_with_the_chances_that_are_read(lab):
     """Pairs of first tokens of 4000 samples against the product of their two chances, by chi square."""
     model, tokenizer = lab

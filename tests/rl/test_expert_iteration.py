@@ -166,6 +166,7 @@ def test_only_solutions_that_pass_are_learned_and_the_rest_is_counted(by_steps) 
     assert rows[1].evaluation.problems == 5
 
 
+@pytest.mark.slow
 def test_by_the_answer_alone_lucky_solutions_are_learned_too(tmp_path) -> None:
     """On multiplications, which forget a wrong digit more often than not."""
     lucky = generate_problems(
@@ -180,6 +181,7 @@ def test_by_the_answer_alone_lucky_solutions_are_learned_too(tmp_path) -> None:
     assert Counter(any(label.value == -1 for label in row) for row in labels)[True] > 0
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_anywhere_comes_to_the_same_weights(by_steps, tmp_path) -> None:
     whole, rows = by_steps
 

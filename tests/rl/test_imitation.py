@@ -220,6 +220,7 @@ def given_traces(count: int) -> list[Demonstration]:
     ]
 
 
+@pytest.mark.slow
 def test_a_run_clones_first_then_learns_from_all_that_was_said(lab_base, tmp_path) -> None:
     rows = run(lab_base, tmp_path, demonstrations=given_traces(5), expert=Expert(policy=EXACT))
     assert [row.round for row in rows] == [0, 1, 2, 3]
@@ -235,6 +236,7 @@ def test_a_run_clones_first_then_learns_from_all_that_was_said(lab_base, tmp_pat
     assert again == rows
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_anywhere_comes_to_the_same_weights(lab_base, tmp_path) -> None:
     whole = run(lab_base, tmp_path / "whole")
 

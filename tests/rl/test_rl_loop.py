@@ -128,6 +128,7 @@ def run(base: Path, task: Task, config: RLConfig, directory: Path) -> tuple[RLLo
     return log, {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
+@pytest.mark.slow
 def test_a_policy_learns_what_the_reward_asks_for(lab_base: Path, task: Task, tmp_path: Path) -> None:
     log, _ = run(lab_base, task, settings(updates=12, samples=16, problems=4), tmp_path)
     rewards = [row.reward for row in log.updates if row.reward is not None]
@@ -161,6 +162,7 @@ def test_what_is_written(lab_base: Path, task: Task, tmp_path: Path) -> None:
     assert all(torch.equal(weights[name], tensor) for name, tensor in again.model.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -235,6 +237,7 @@ def test_passes_do_not_change_the_update(lab_base: Path, task: Task, tmp_path: P
         torch.testing.assert_close(many[name], tensor, atol=2e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_no_more_samples_are_decoded_together_than_wanted(lab_base: Path, task: Task, tmp_path: Path) -> None:
     _, expected = run(lab_base, task, settings(updates=1), tmp_path / "all")
     model, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)

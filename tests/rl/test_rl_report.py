@@ -75,6 +75,7 @@ def gamed(tmp_path_factory):
     return folder / "report.html"
 
 
+@pytest.mark.slow
 def test_the_page_of_a_gamed_run(gamed, tmp_path):
     log = gamed_log()
     assert [alarm.name for alarm in log.alarms] == ["repeated", "overoptimization"]
@@ -90,6 +91,7 @@ def test_the_page_of_a_gamed_run(gamed, tmp_path):
     assert "0.2 [0.15, 0.25]" in page.text  # the last accuracy, with its interval
 
 
+@pytest.mark.slow
 def test_the_text_of_a_model_is_shown_and_not_obeyed(gamed):
     html = gamed.read_text()
     page = Page(html)
@@ -103,6 +105,7 @@ def test_the_text_of_a_model_is_shown_and_not_obeyed(gamed):
     assert not re.search(r'(?:src|href)="(?!#)', html)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "log",
     [

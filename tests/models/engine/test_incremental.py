@@ -108,6 +108,7 @@ def test_new_traces_between_known_ones_of_other_problems(lab_base):
     assert_as_from_scratch(model, grown, scorer.score_traces(grown))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_any_sequence_of_calls_scores_as_from_scratch(lab_base, seed):
     """Random trees of several problems, asked for again in parts, small caches and passes among them."""
@@ -142,6 +143,7 @@ def test_a_step_that_joins_the_last_token_is_read_from_there(gpt2_base):
         assert spent(records) == new_tokens(model, [one], seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_tokens", [1, 40, 100])
 def test_what_is_kept_is_bounded_and_forgotten_traces_are_read_again(model, max_tokens):
     scorer = IncrementalScorer(model, name="m", max_tokens=max_tokens, batch_tokens=16)

@@ -93,6 +93,7 @@ def test_trees_give_the_states_of_plain_reading_whatever_the_size_of_a_pass(make
 TRUNK = llama()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     sequences=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple), max_size=10),

@@ -159,6 +159,7 @@ def encode(model: RewardModel, items):
     return encode_traces(model.tokenizer, model.card.encoding, items)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_tokens", [1, 100, 400])
 def test_the_size_of_batches_changes_neither_order_nor_scores(model, lab_items, batch_tokens):
     cut = Scorer(model, name="m", batch_tokens=batch_tokens).score_traces(lab_items)
