@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "surefoot"
 
 HEAVY = (
-    "torch", "transformers", "sklearn", "matplotlib", "openai", "pyarrow", "fastapi", "sqlalchemy", "alembic"
+    "torch", "transformers", "sklearn", "matplotlib", "openai", "pyarrow",
+    "fastapi", "starlette", "uvicorn", "prometheus_client", "sqlalchemy", "alembic",
 )  # fmt: skip
 """Packages that take long to load, so that neither ``import surefoot`` nor ``--help`` may load them."""
 

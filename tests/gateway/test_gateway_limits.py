@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 import threading
 import time
 
@@ -93,7 +92,6 @@ def test_bodies_are_bounded_in_bytes_and_depth():
         assert "seed" in json.loads(curl(url, "--json", "@-", stdin=many))["error"]["message"]
 
 
-@pytest.mark.slow
 def test_pages_beside_the_gateway_keep_their_own_limits(tmp_path):
     room = open_room(tmp_path)
     settings = ServerSettings(limits=Limits(max_body_bytes=5000))
@@ -102,11 +100,11 @@ def test_pages_beside_the_gateway_keep_their_own_limits(tmp_path):
     admin.sign_in("admin")
     page = f"/projects/{room.project}/files"
     csrf = admin.fields(page)["csrf"]
-    problems = "".join(Problem(text=f"{n} " + "x" * 1000).model_dump_json() + "\n" for n in range(3000))
+    problems = "".join(Problem(text=f"{n} " + "x" * 10_000).model_dump_json() + "\n" for n in range(300))
     sent = {"problems": ("problems.jsonl", problems.encode())}
     answer = admin.client.post(page, data={"csrf": csrf, "make": "nothing"}, files=sent)
     assert answer.status_code == 200
-    assert len(list(room.db.export.problems(room.project))) >= 3000
+    assert len(list(room.db.export.problems(room.project))) >= 300
     large = admin.client.post("/v1/chat/completions", content=b'"' + b"x" * 6000 + b'"')
     assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
     room.db.close()
@@ -146,15 +144,6 @@ def test_not_ready_while_stopping_or_full():
         [thread], results = in_threads(found, 1)
         thread.join()
         assert "stopping" in results[0].body["message"]
-
-
-@pytest.mark.slow
-def test_the_package_and_its_help_import_no_server():
-    code = (
-        "import sys, surefoot.cli; "
-        "assert not {'fastapi', 'uvicorn', 'starlette', 'prometheus_client', 'torch'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_places_are_given_in_order_and_come_back():
