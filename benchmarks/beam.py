@@ -273,6 +273,7 @@ def figures(runs: dict[str, list[Run]]) -> list[dict[str, object]]:
     ours = runs["ours"]
     if "theirs" not in runs:
         seconds = [run.seconds for run in ours]
+        print(f"seconds_without_rival: {median(seconds):.2f} s [{min(seconds):.2f}, {max(seconds):.2f}]")
         return [
             {
                 "name": "seconds_without_rival",
@@ -323,7 +324,7 @@ def main() -> None:
         setting = {
             "version": __version__,
             "torch": torch.__version__,
-            "rival": about | rival_settings(options)["vllm"],
+            "rival": about | rival_settings(options)["vllm"] if rival else None,
             "machine": platform.machine(),
             "cores": os.cpu_count(),
             "threads": options.threads,
