@@ -101,9 +101,7 @@ def build_cloning_examples(
         example = _example(one, encoded, tokenizer.eos_token_id, max_length, drops)
         if example:
             examples.append(example)
-    if not examples:
-        raise TrainingError(f"nothing to learn: {drops}")
-    return ExampleSet(examples=examples, dropped=drops.counts, first=drops.first)
+    return drops.example_set(examples)
 
 
 def clone_steps(

@@ -114,9 +114,7 @@ def build_examples(
         example = _example(item.trace.id, encoded, values, drops)
         if example:
             examples.append(example)
-    if not examples:
-        raise TrainingError(f"nothing to train on: {drops}")
-    return ExampleSet(examples=examples, dropped=drops.counts, first=drops.first)
+    return drops.example_set(examples)
 
 
 def build_pairs(
@@ -165,9 +163,7 @@ def build_pairs(
         examples.append(
             PairExample(trace_id=sides[0].trace_id, better=sides[0], worse=sides[1], preference=preference)
         )
-    if not examples:
-        raise TrainingError(f"nothing to train on: {drops}")
-    return ExampleSet(examples=examples, dropped=drops.counts, first=drops.first)
+    return drops.example_set(examples)
 
 
 def check_kinds(kinds: Set[LabelKind], targets: StepTargets) -> None:
@@ -202,6 +198,12 @@ class DropCounter:
         if count:
             self.counts[reason] += count
             self.first.setdefault(reason, name)
+
+    def example_set(self, examples: Sequence[E_co]) -> ExampleSet[E_co]:
+        """What was not left out. Raises ``TrainingError``, saying why, if that is nothing."""
+        if not examples:
+            raise TrainingError(f"nothing to train on: {self}")
+        return ExampleSet(examples=examples, dropped=self.counts, first=self.first)
 
     def __str__(self) -> str:
         rows = [f"{count} {reason} (first: {self.first[reason]})" for reason, count in self.counts.items()]

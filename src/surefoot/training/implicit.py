@@ -54,14 +54,13 @@ def build_outcome_examples(
         examples.append(
             Example(trace_id=item.trace.id, ids=response[0], positions=positions, targets=targets)
         )
-    if not examples:
-        raise TrainingError(f"nothing to train on: {drops}")
+    built = drops.example_set(examples)
     if len({example.targets for example in examples}) == 1:
         raise TrainingError(
             f"all {len(examples)} traces have the same outcome: "
             "take more samples per problem, or other problems"
         )
-    return ExampleSet(examples=examples, dropped=drops.counts, first=drops.first)
+    return built
 
 
 class OutcomeLoss:

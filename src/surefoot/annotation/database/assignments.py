@@ -35,7 +35,7 @@ from surefoot.annotation.database.labelling import (
     Progress,
 )
 from surefoot.annotation.database.projects import locked_project, project_in, pseudonym_in
-from surefoot.annotation.database.schema import as_data, checked_text
+from surefoot.annotation.database.schema import as_data, checked_text, rows_of
 from surefoot.errors import ConflictError, ForbiddenError, StoreError
 
 _A = t.assignments.c
@@ -98,7 +98,7 @@ class Assignments(Repository):
         query = select(t.assignments).where(where).order_by(_A.id.desc()).limit(limit)
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            return [as_data(Assignment, row) for row in connection.execute(query).mappings()]
+            return rows_of(connection, Assignment, query)
 
     def progress(self, project_id: int) -> Progress:
         """Progress of the project and of each annotator. Raises ``NotFoundError``."""

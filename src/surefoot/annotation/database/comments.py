@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, select, update
 
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.engine import Repository
 from surefoot.annotation.database.items import check_step, item_in
 from surefoot.annotation.database.labelling import Comment, CommentKind
 from surefoot.annotation.database.projects import locked_project, project_in, pseudonym_in
-from surefoot.annotation.database.schema import as_data, checked_text
+from surefoot.annotation.database.schema import checked_text, inserted, matching, rows_of
 from surefoot.errors import NotFoundError, StoreError
 
 
@@ -42,18 +42,19 @@ class Comments(Repository):
                 raise StoreError(f"'trace_id' is not a trace of item {item_id}")
             if step is not None:
                 check_step(connection, item, trace_id or item.trace_ids[0], step)
-            values = {
-                "project_id": project_id,
-                "item_id": item_id,
-                "trace_id": trace_id,
-                "step": step,
-                "user_id": user_id,
-                "kind": kind,
-                "text": text,
-                "created": self._connections.clock(),
-            }
-            row = connection.execute(insert(t.comments).values(values).returning(t.comments)).mappings().one()
-            return as_data(Comment, row)
+            return inserted(
+                connection,
+                Comment,
+                t.comments,
+                project_id=project_id,
+                item_id=item_id,
+                trace_id=trace_id,
+                step=step,
+                user_id=user_id,
+                kind=kind,
+                text=text,
+                created=self._connections.clock(),
+            )
 
     def list(
         self,
@@ -71,15 +72,13 @@ class Comments(Repository):
         For an annotator, pass their ``user_id``.
         """
         r = t.comments.c
-        query = select(t.comments).where(r.project_id == project_id, r.id > after).order_by(r.id).limit(limit)
-        for column, value in ((r.item_id, item_id), (r.user_id, user_id), (r.kind, kind)):
-            if value is not None:
-                query = query.where(column == value)
+        wanted = matching(t.comments, item_id=item_id, user_id=user_id, kind=kind)
+        query = select(t.comments).where(r.project_id == project_id, r.id > after, *wanted)
         if resolved is not None:
             query = query.where(r.resolved.is_not(None) if resolved else r.resolved.is_(None))
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            return [as_data(Comment, row) for row in connection.execute(query).mappings()]
+            return rows_of(connection, Comment, query.order_by(r.id).limit(limit))
 
     def open_flags(self, project_id: int) -> int:
         """Number of unresolved flags. Comments are not counted: they need no action."""

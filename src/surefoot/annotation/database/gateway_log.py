@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any
@@ -31,11 +31,12 @@ from surefoot.annotation.database.schema import (
     Computed,
     Count,
     Key,
-    as_data,
     checked_name,
     checked_text,
     columns_of,
+    matching,
     payload_of,
+    rows_of,
     table,
 )
 from surefoot.errors import NotFoundError, StoreError
@@ -176,20 +177,16 @@ class RequestLog(Repository):
     ) -> list[GatewayRow]:
         """Requests, newest first; ``before`` is (created, request_id) of the previous page's last row."""
         g = gateway_requests.c
-        conditions = []
-        pairs = (
-            (g.strategy, strategy),
-            (g.model, model),
-            (g.policy, policy),
-            (g.scorer, scorer),
-            (g.key_id, key_id),
-            (g.project_id, project_id),
+        conditions = matching(
+            gateway_requests,
+            strategy=strategy,
+            model=model,
+            policy=policy,
+            scorer=scorer,
+            key_id=key_id,
+            project_id=project_id,
+            failed=failed,
         )
-        for column, value in pairs:
-            if value is not None:
-                conditions.append(column == value)
-        if failed is not None:
-            conditions.append(g.failed.is_(failed))
         if since is not None:
             conditions.append(g.created >= since)
         if until is not None:
@@ -199,7 +196,7 @@ class RequestLog(Repository):
         query = select(g.id.label("request_id"), *columns_of(GatewayRow, gateway_requests)).where(*conditions)
         query = query.order_by(g.created.desc(), g.id.desc()).limit(limit)
         with self._connections.read() as connection:
-            return [as_data(GatewayRow, row) for row in connection.execute(query).mappings()]
+            return rows_of(connection, GatewayRow, query)
 
     def scores(
         self,
@@ -244,7 +241,7 @@ class RequestLog(Repository):
         if since is not None:
             query = query.where(c.hour >= since)
         with self._connections.read() as connection:
-            return [as_data(Counter, row) for row in connection.execute(query).mappings()]
+            return rows_of(connection, Counter, query)
 
 
 @cache
@@ -259,6 +256,10 @@ def _statements(dialect: str) -> tuple[ReturningInsert[Any], Insert]:
     )
 
 
+_COMPUTED = ("request_id", "failed", "candidates", "tokens")
+_COPIED = tuple(field.name for field in fields(GatewayRow) if field.name not in _COMPUTED)
+
+
 def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The row of a request and those of its candidates. Raises ``StoreError`` for what cannot be stored."""
     for field in ("endpoint", "model", "strategy"):
@@ -269,19 +270,10 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         checked_name("tally", name)
     request = {
         "id": checked_name("request_id", record.request_id),
-        "created": record.created,
-        "endpoint": record.endpoint,
-        "model": record.model,
-        "strategy": record.strategy,
-        "status": record.status,
+        **{name: getattr(record, name) for name in _COPIED},
         "failed": record.error is not None or record.status >= 400,
-        "latency_ms": record.latency_ms,
-        "key_id": record.key_id,
-        "project_id": record.project_id,
         "candidates": len(record.candidates),
         "tokens": record.usage.tokens,
-        "policy": record.policy,
-        "scorer": record.scorer,
         "payload": payload_of(record.model_copy(update={"candidates": ()})),
     }
     candidates = [

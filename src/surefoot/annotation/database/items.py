@@ -15,7 +15,7 @@ from surefoot.annotation.database.engine import Repository
 from surefoot.annotation.database.label_queries import choices_in, counting, labels_in, last_submission
 from surefoot.annotation.database.labelling import AnnotatorItem, Item, ItemRole, NewItem
 from surefoot.annotation.database.projects import locked_project, project_in, pseudonym_in
-from surefoot.annotation.database.schema import as_data, checked_name, digest_of
+from surefoot.annotation.database.schema import as_data, checked_name, digest_of, matching
 from surefoot.annotation.database.traces import CHUNK, record_in
 from surefoot.errors import ForbiddenError, NotFoundError, StoreError
 from surefoot.records import Problem, Trace
@@ -62,11 +62,7 @@ class Items(Repository):
         limit: int = 100,
     ) -> list[Item]:
         """Items in the order they were added, starting after ``after``. Not for annotators."""
-        conditions = [t.items.c.id > after]
-        if role is not None:
-            conditions.append(t.items.c.role == role)
-        if active is not None:
-            conditions.append(t.items.c.active.is_(active))
+        conditions = [t.items.c.id > after, *matching(t.items, role=role, active=active)]
         with self._connections.read() as connection:
             project_in(connection, project_id)
             return items_in(connection, project_id, *conditions, limit=limit)

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, func, se
 
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.labelling import StepChoice, StoredLabel
-from surefoot.annotation.database.schema import as_data, columns_of
+from surefoot.annotation.database.schema import as_data, columns_of, matching, rows_of
 from surefoot.records import StepLabel
 
 _UNDO = t.submissions.alias("undo")
@@ -78,13 +78,10 @@ def choices_in(
         select(t.choices)
         .join(_UNDO, _UNDO.c.undoes == t.choices.c.submission_id, isouter=True)
         .where(t.choices.c.project_id == project_id, _UNDO.c.id.is_(None))
+        .where(*matching(t.choices, item_id=item_id, user_id=user_id))
         .order_by(t.choices.c.id)
     )
-    if item_id is not None:
-        query = query.where(t.choices.c.item_id == item_id)
-    if user_id is not None:
-        query = query.where(t.choices.c.user_id == user_id)
-    return [as_data(StepChoice, row) for row in connection.execute(query).mappings()]
+    return rows_of(connection, StepChoice, query)
 
 
 def last_submission(connection: Connection, item_id: int, user_id: int) -> int:

@@ -11,7 +11,7 @@ from surefoot.annotation.database import accounts as t
 from surefoot.annotation.database.accounts import AuditEntry, Member, Project, Protocol, Role
 from surefoot.annotation.database.engine import Repository
 from surefoot.annotation.database.labelling import assignments
-from surefoot.annotation.database.schema import as_data, checked_name, checked_text
+from surefoot.annotation.database.schema import checked_name, checked_text, inserted, one_of, rows_of
 from surefoot.annotation.database.users import checked_roles
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError
 
@@ -21,18 +21,20 @@ class Projects(Repository):
 
     def create(self, name: str, *, instructions: str = "", protocol: Protocol | None = None) -> Project:
         """Add a project. Raises ``ConflictError`` if the name is taken."""
-        row = {
-            "name": checked_name("name", name),
-            "instructions": checked_text("instructions", instructions),
-            "protocol": protocol or Protocol(),
-            "version": 1,
-            "archived": False,
-            "created": self._connections.clock(),
-        }
+        checked_name("name", name)
         with self._connections.write() as connection:
             _refuse_taken(connection, name, None)
-            query = insert(t.projects).values(row).returning(t.projects)
-            return as_data(Project, connection.execute(query).mappings().one())
+            return inserted(
+                connection,
+                Project,
+                t.projects,
+                name=name,
+                instructions=checked_text("instructions", instructions),
+                protocol=protocol or Protocol(),
+                version=1,
+                archived=False,
+                created=self._connections.clock(),
+            )
 
     def get(self, project_id: int) -> Project:
         """Raises ``NotFoundError``."""
@@ -43,10 +45,7 @@ class Projects(Repository):
         """Raises ``NotFoundError``."""
         with self._connections.read() as connection:
             query = select(t.projects).where(t.projects.c.name == name)
-            row = connection.execute(query).mappings().one_or_none()
-        if row is None:
-            raise NotFoundError(f"there is no project '{name}'")
-        return as_data(Project, row)
+            return one_of(connection, Project, query, f"there is no project '{name}'")
 
     def update(
         self,
@@ -142,8 +141,7 @@ class Projects(Repository):
         if project_id is not None:
             query = query.where(t.audit_log.c.project_id == project_id)
         with self._connections.read() as connection:
-            rows = connection.execute(query).mappings().all()
-        return [as_data(AuditEntry, row) for row in rows]
+            return rows_of(connection, AuditEntry, query)
 
     def list(self, user_id: int | None = None, *, archived: bool = False) -> list[Project]:
         """Projects by name: all, or those in which the user is an active member."""
@@ -154,7 +152,7 @@ class Projects(Repository):
         if not archived:
             query = query.where(t.projects.c.archived.is_(False))
         with self._connections.read() as connection:
-            return [as_data(Project, row) for row in connection.execute(query).mappings()]
+            return rows_of(connection, Project, query)
 
 
 def project_in(connection: Connection, project_id: int, *, lock: bool = False) -> Project:
@@ -162,10 +160,7 @@ def project_in(connection: Connection, project_id: int, *, lock: bool = False) -
     query = select(t.projects).where(t.projects.c.id == project_id)
     if lock:
         query = query.with_for_update(key_share=True)
-    row = connection.execute(query).mappings().one_or_none()
-    if row is None:
-        raise NotFoundError(f"there is no project {project_id}")
-    return as_data(Project, row)
+    return one_of(connection, Project, query, f"there is no project {project_id}")
 
 
 def locked_project(connection: Connection, project_id: int) -> Project:
@@ -200,7 +195,7 @@ def _members(connection: Connection, where: Any) -> list[Member]:
         .where(where)
         .order_by(t.users.c.name)
     )
-    return [as_data(Member, row) for row in connection.execute(query).mappings()]
+    return rows_of(connection, Member, query)
 
 
 def _new_pseudonym() -> str:

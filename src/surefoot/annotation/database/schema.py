@@ -21,6 +21,9 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
+    Connection,
+    Executable,
     Float,
     ForeignKey,
     ForeignKeyConstraint,
@@ -30,12 +33,13 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    insert,
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from surefoot.errors import StoreError
+from surefoot.errors import NotFoundError, StoreError
 
 T = TypeVar("T")
 
@@ -141,6 +145,29 @@ def of_project(column: str, target: str) -> ForeignKeyConstraint:
 def as_data(kind: type[T], row: RowMapping, **computed: Any) -> T:
     """A data class from a row that has its columns; ``computed`` gives fields that the row lacks."""
     return kind(**{name: row[name] for name in _names(cast("Any", kind)) if name not in computed}, **computed)
+
+
+def rows_of(connection: Connection, kind: type[T], query: Executable) -> list[T]:
+    """Data classes from the rows of a query."""
+    return [as_data(kind, row) for row in connection.execute(query).mappings()]
+
+
+def one_of(connection: Connection, kind: type[T], query: Executable, missing: str) -> T:
+    """A data class from the one row of a query. Raises ``NotFoundError`` that says ``missing``."""
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        raise NotFoundError(missing)
+    return as_data(kind, row)
+
+
+def inserted(connection: Connection, data: type[T], into: Table, /, **values: Any) -> T:
+    """Add a row, and return it with what the database fills in."""
+    return as_data(data, connection.execute(insert(into).values(values).returning(into)).mappings().one())
+
+
+def matching(source: Table, /, **values: Any) -> list[ColumnElement[bool]]:
+    """Conditions that columns of ``source`` have these values; ``None`` sets no condition."""
+    return [source.c[name] == value for name, value in values.items() if value is not None]
 
 
 def columns_of(kind: type, source: Table) -> list[Column[Any]]:

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, s
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.engine import Connections, Repository
 from surefoot.annotation.database.projects import locked_project, project_in
-from surefoot.annotation.database.schema import checked_name, checked_text, like, payload_of
+from surefoot.annotation.database.schema import checked_name, checked_text, like, matching, payload_of
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import Problem, Record, StepScores, Trace
 
@@ -123,11 +123,7 @@ class Traces(Repository):
         occur in the problem. Raises ``StoreError`` for a bound without a scorer.
         """
         conditions = [t.traces.c.project_id == project_id, t.traces.c.id > after]
-        for column, value in ((t.traces.c.problem_id, problem_id), (t.traces.c.policy, policy)):
-            if value is not None:
-                conditions.append(column == value)
-        if outcome is not None:
-            conditions.append(t.traces.c.outcome.is_(outcome))
+        conditions += matching(t.traces, problem_id=problem_id, policy=policy, outcome=outcome)
         if text is not None:
             conditions.append(_contains(text))
         if scorer is not None:

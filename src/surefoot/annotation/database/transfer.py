@@ -76,6 +76,16 @@ class Export(Repository):
                 exported.append(label.record)
         return sorted(exported, key=lambda record: (record.trace_id, record.step))
 
+    def records(self, project_id: int, kind: str) -> Iterable[Record]:
+        """``problems``, ``traces``, ``labels`` or ``scores``."""
+        read: dict[str, Callable[[int], Iterable[Record]]] = {
+            "problems": self.problems,
+            "traces": self.traces,
+            "labels": self.labels,
+            "scores": self.scores,
+        }
+        return read[kind](project_id)
+
     def stored(self, project_id: int) -> list[StoredLabel]:
         """All labels ever submitted, retracted ones too, with time taken and queue policy."""
         with self._connections.read() as connection:

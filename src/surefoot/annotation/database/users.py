@@ -20,7 +20,7 @@ from sqlalchemy import Connection, delete, insert, or_, select, update
 from surefoot.annotation.database import accounts as t
 from surefoot.annotation.database.accounts import ApiKey, Role, Session, User
 from surefoot.annotation.database.engine import Connections, Repository
-from surefoot.annotation.database.schema import as_data, checked_name, storable
+from surefoot.annotation.database.schema import as_data, checked_name, inserted, one_of, rows_of, storable
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 
 DEFAULT_ROLES: tuple[Role, ...] = ("annotator",)
@@ -114,19 +114,21 @@ class Users(Repository):
     def open_session(self, user_id: int, *, lifetime: timedelta = timedelta(hours=12)) -> tuple[str, Session]:
         """A new session and its token, which is stored nowhere; expired sessions are deleted."""
         token, moment = new_token(), self._connections.clock()
-        row = {
-            "token_hash": token_hash(token),
-            "user_id": user_id,
-            "csrf": secrets.token_urlsafe(32),
-            "created": moment,
-            "expires": moment + lifetime,
-        }
         with self._connections.write() as connection:
             if not _user(connection, t.users.c.id == user_id).active:
                 raise StoreError("the user is not active; activate them first")
             connection.execute(delete(t.sessions).where(t.sessions.c.expires <= moment))
-            query = insert(t.sessions).values(row).returning(t.sessions)
-            return token, as_data(Session, connection.execute(query).mappings().one())
+            session = inserted(
+                connection,
+                Session,
+                t.sessions,
+                token_hash=token_hash(token),
+                user_id=user_id,
+                csrf=secrets.token_urlsafe(32),
+                created=moment,
+                expires=moment + lifetime,
+            )
+            return token, session
 
     def session(self, token: str) -> tuple[User, Session] | None:
         """The owner of a token; ``None`` if it is unknown, ended or expired, or its user inactive."""
@@ -182,23 +184,25 @@ class Keys(Repository):
             raise StoreError("'rate_limit' is in requests per minute: at least 1, or None for no limit")
         prefix = secrets.token_hex(_PREFIX_BYTES)
         key = f"{_KEY_MARK}-{prefix}-{new_token()}"
-        row = {
-            "prefix": prefix,
-            "key_hash": token_hash(key),
-            "name": name,
-            "role": role,
-            "user_id": user_id,
-            "project_id": project_id,
-            "rate_limit": rate_limit,
-            "created": self._connections.clock(),
-        }
         with self._connections.write() as connection:
             for number, table in ((user_id, t.users), (project_id, t.projects)):
                 exists = select(table.c.id).where(table.c.id == number)
                 if number is not None and connection.scalar(exists) is None:
                     raise NotFoundError(f"there is no row {number} in {table.name}")
-            query = insert(t.api_keys).values(row).returning(t.api_keys)
-            return key, as_data(ApiKey, connection.execute(query).mappings().one())
+            row = inserted(
+                connection,
+                ApiKey,
+                t.api_keys,
+                prefix=prefix,
+                key_hash=token_hash(key),
+                name=name,
+                role=role,
+                user_id=user_id,
+                project_id=project_id,
+                rate_limit=rate_limit,
+                created=self._connections.clock(),
+            )
+            return key, row
 
     def authenticate(self, key: str) -> ApiKey | None:
         """The row of ``key``; ``None`` if it is unknown or revoked, or its user is not active.
@@ -237,16 +241,13 @@ class Keys(Repository):
     def list(self) -> list[ApiKey]:
         """All keys, oldest first, revoked ones too."""
         with self._connections.read() as connection:
-            rows = connection.execute(select(t.api_keys).order_by(t.api_keys.c.id)).mappings()
-            return [as_data(ApiKey, row) for row in rows]
+            return rows_of(connection, ApiKey, select(t.api_keys).order_by(t.api_keys.c.id))
 
     def get(self, key_id: int) -> ApiKey:
         """Raises ``NotFoundError``."""
         with self._connections.read() as connection:
-            row = connection.execute(select(t.api_keys).where(t.api_keys.c.id == key_id)).mappings().first()
-        if row is None:
-            raise NotFoundError(f"there is no key {key_id}")
-        return as_data(ApiKey, row)
+            query = select(t.api_keys).where(t.api_keys.c.id == key_id)
+            return one_of(connection, ApiKey, query, f"there is no key {key_id}")
 
     def revoke(self, key_id: int) -> ApiKey:
         """End a key for good; a second time changes nothing. Raises ``NotFoundError``."""

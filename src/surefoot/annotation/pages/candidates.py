@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from surefoot.annotation.database.database import Database
 from surefoot.annotation.pages.access import ReaderPlace, pages_of
-from surefoot.annotation.pages.forms import query_id, query_text, required_id
+from surefoot.annotation.pages.forms import query_of
 from surefoot.annotation.pages.render import next_page, show, twin
 from surefoot.annotation.pages.score_strip import aggregates, strip
 from surefoot.answers import AnswerChecker, group_equal
@@ -31,7 +31,8 @@ _MOST = 256
 def problem_list(request: Request, place: ReaderPlace) -> Response:
     """Problems by id, each with a link to its candidates."""
     db, limit = place.db, pages_of(request).settings.rows
-    text, after = query_text(request, "text"), query_id(request, "after") or ""
+    fields = query_of(request)
+    text, after = fields.optional("text", most=500), fields.id("after") or ""
     problems = db.traces.problems(place.id, after=after, limit=limit + 1, text=text)
     query = urlencode({"text": text} if text else {})
     data = {
@@ -55,7 +56,7 @@ def problem_list(request: Request, place: ReaderPlace) -> Response:
 def problem_page(request: Request, place: ReaderPlace) -> Response:
     """All candidates of a problem, and what each selector does with them."""
     db = place.db
-    problem = db.traces.problem(place.id, required_id(request, "id"))
+    problem = db.traces.problem(place.id, query_of(request).required_id("id"))
     rows = db.traces.find(place.id, problem_id=problem.id, limit=_MOST + 1)
     traces = [row.trace for row in rows[:_MOST]]
     scores = _scores(db, place.id, traces)

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from surefoot.annotation.database.database import Database
 from surefoot.annotation.database.labelling import Comment, Item
 from surefoot.annotation.pages.access import AdminPlace
-from surefoot.annotation.pages.forms import CheckedForm, Form, query_whole
+from surefoot.annotation.pages.forms import CheckedForm, Form, query_of
 from surefoot.annotation.pages.render import done, next_page, show, twin
 from surefoot.records import Trace
 
@@ -28,13 +28,13 @@ _PER_PAGE: Final = 50
 @twin(router, "/projects/{project_id:int}/flags")
 def flag_list(request: Request, place: AdminPlace) -> Response:
     """Flags and comments, oldest first: ``?state=open|resolved|all``, ``?kind=flag|comment|all``."""
-    db, filters = place.db, _filters(Form(data=request.query_params))
+    db, filters = place.db, _filters(query_of(request))
     state, kind = filters["state"], filters["kind"]
     comments = db.comments.list(
         place.id,
         kind="flag" if kind == "flag" else "comment" if kind == "comment" else None,
         resolved=None if state == "all" else state == "resolved",
-        after=query_whole(request, "after"),
+        after=query_of(request).natural("after"),
         limit=_PER_PAGE + 1,
     )
     query, more = _query(filters), len(comments) > _PER_PAGE

@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -182,7 +182,7 @@ def write_export(db: Database, project_id: int, name: str, path: Path) -> str:
     if stem in WRITERS:
         return WRITERS[stem](_labelled(db, project_id), path).summary()
     if stem in _KINDS:
-        written = write_records(path, _records(db, project_id, stem), record=_KINDS[stem])
+        written = write_records(path, db.export.records(project_id, stem), record=_KINDS[stem])
         return f"{written} {stem} written"
     ending = ".parquet" if "parquet" in name else ".jsonl"
     return _archive(db, project_id, ending, path)
@@ -193,20 +193,10 @@ def _archive(db: Database, project_id: int, ending: str, path: Path) -> str:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for kind, record in _KINDS.items():
             part = path.with_name(f"{kind}{ending}")
-            counts[kind] = write_records(part, _records(db, project_id, kind), record=record)
+            counts[kind] = write_records(part, db.export.records(project_id, kind), record=record)
             archive.write(part, part.name)
             part.unlink()
     return ", ".join(f"{count} {kind}" for kind, count in counts.items()) + " written"
-
-
-def _records(db: Database, project_id: int, kind: str) -> Iterable[Record]:
-    readers: dict[str, Callable[[int], Iterable[Record]]] = {
-        "problems": db.export.problems,
-        "traces": db.export.traces,
-        "labels": db.export.labels,
-        "scores": db.export.scores,
-    }
-    return readers[kind](project_id)
 
 
 def _labelled(db: Database, project_id: int) -> Iterator[LabelledTrace]:

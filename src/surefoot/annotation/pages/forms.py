@@ -1,4 +1,4 @@
-"""What a request may hold: forms with their limits and their secret, typed fields, and query parameters."""
+"""What a request may hold: forms with limits and a secret, and typed fields of forms and queries."""
 
 from __future__ import annotations
 
@@ -57,20 +57,46 @@ class Form:
         """A text field; ``None`` if it is empty or absent."""
         return self.text(name, default="", most=most) or None
 
-    def whole(self, name: str, *, default: int | None = None) -> int:
+    def id(self, name: str) -> str | None:
+        """An id as it is, with the spaces around it; ``None`` if it is empty or absent."""
+        value = self.data.get(name, "")
+        if not isinstance(value, str) or len(value) > 500 or "\0" in value:
+            raise StoreError(f"'{name}' is longer than 500 characters or contains NUL")
+        return value or None
+
+    def required_id(self, name: str) -> str:
+        """An id that must be there. Raises ``NotFoundError``."""
+        value = self.id(name)
+        if value is None:
+            raise NotFoundError(f"the address needs '{name}'")
+        return value
+
+    def whole(self, name: str) -> int:
         """A whole number of at most 15 digits, which a column and a script can hold."""
-        text = self.text(name, default=None if default is None else str(default), most=20)
+        text = self.text(name, most=20)
         if not _WHOLE.fullmatch(text):
             raise StoreError(f"'{name}' must be a whole number of at most 15 digits, not {text!r}")
         return int(text)
 
-    def share(self, name: str, *, default: float) -> float:
-        """A number as people type it; the caller checks its range."""
-        text = self.text(name, default=str(default), most=30)
+    def natural(self, name: str, *, default: int = 0) -> int:
+        """A whole number of at most 9 digits, not negative; ``default`` if the field is empty."""
+        text = self.optional(name, most=9) or str(default)
+        if not (text.isascii() and text.isdigit()):
+            raise StoreError(f"'{name}' must be a whole number, not {text!r}")
+        return int(text)
+
+    def number(self, name: str) -> float | None:
+        """A finite number as people type it; ``None`` if the field is empty. The caller checks its range."""
+        text = self.optional(name, most=40)
+        if text is None:
+            return None
         try:
-            return float(text)
+            value = float(text)
         except ValueError as error:
             raise StoreError(f"'{name}' must be a number, not {text!r}") from error
+        if not math.isfinite(value):
+            raise StoreError(f"'{name}' must be a finite number")
+        return value
 
     def value(self, name: str) -> Literal[-1, 0, 1]:
         """A label: -1, 0 or 1."""
@@ -170,6 +196,11 @@ def new_key() -> str:
 CheckedForm = Annotated[Form, Depends(_closing_form)]
 
 
+def query_of(request: Request) -> Form:
+    """The parameters of the address."""
+    return Form(data=request.query_params)
+
+
 def protocol_of(form: Form, before: Protocol) -> Protocol:
     """The protocol from the settings form; the settings of the queue stay as they are.
 
@@ -181,7 +212,7 @@ def protocol_of(form: Form, before: Protocol) -> Protocol:
         show_answer=form.ticked("show_answer"),
         annotators=form.whole("annotators"),
         values=[value for value in (-1, 0, 1) if form.ticked(f"value{value}")],
-        screening_pass=form.share("screening_pass", default=0.0),
+        screening_pass=form.number("screening_pass") or 0.0,
         lease_seconds=form.whole("lease_minutes") * 60,
     )
 
@@ -194,56 +225,3 @@ def protocol_with(before: Protocol, **changes: Any) -> Protocol:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise StoreError(f"'{where}': {first['msg']}") from error
-
-
-def query_text(request: Request, name: str, *, most: int = 500) -> str | None:
-    """A query parameter without the spaces around it; ``None`` if it is empty or absent."""
-    return (query_id(request, name, most=most) or "").strip() or None
-
-
-def query_id(request: Request, name: str, *, most: int = 500) -> str | None:
-    """A query parameter as it is; ``None`` if it is empty or absent. Raises ``StoreError``."""
-    value = request.query_params.get(name, "")
-    if len(value) > most or "\0" in value:
-        raise StoreError(f"'{name}' is longer than {most} characters or contains NUL")
-    return value or None
-
-
-def required_id(request: Request, name: str) -> str:
-    """A query parameter that must be there, as it is. Raises ``NotFoundError``."""
-    value = query_id(request, name)
-    if value is None:
-        raise NotFoundError(f"the address needs '{name}'")
-    return value
-
-
-def query_number(request: Request, name: str) -> float | None:
-    """A finite number as a query parameter. Raises ``StoreError``."""
-    text = query_text(request, name, most=40)
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise StoreError(f"'{name}' must be a number, not {text!r}") from error
-    if not math.isfinite(value):
-        raise StoreError(f"'{name}' must be a finite number")
-    return value
-
-
-def query_whole(request: Request, name: str, *, default: int = 0) -> int:
-    """A non-negative whole number as a query parameter. Raises ``StoreError``."""
-    text = query_text(request, name, most=9)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit()):
-        raise StoreError(f"'{name}' must be a whole number, not {text!r}")
-    return int(text)
-
-
-def query_choice(request: Request, name: str, options: tuple[str, ...]) -> str | None:
-    """A query parameter that is one of ``options``, or ``None``. Raises ``StoreError``."""
-    value = query_text(request, name)
-    if value is not None and value not in options:
-        raise StoreError(f"'{name}' must be one of {', '.join(options)}")
-    return value

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from surefoot.annotation.pages.access import SiteReader, pages_of
 from surefoot.annotation.pages.charts import HEIGHT, WIDTH, chart
-from surefoot.annotation.pages.forms import query_whole
+from surefoot.annotation.pages.forms import query_of
 from surefoot.annotation.pages.render import show, twin
 from surefoot.errors import StoreError
 from surefoot.records import now
@@ -27,7 +27,7 @@ _SHARES: Final = ("accepted", "abstained", "unparsed", "unscored")
 @twin(router, "/monitor")
 def monitor(request: Request, visitor: SiteReader) -> Response:
     """Requests, mean step score and rates of the last ``?hours=`` (default: a week), by full hours."""
-    hours = query_whole(request, "hours", default=_HOURS)
+    hours = query_of(request).natural("hours", default=_HOURS)
     if not 1 <= hours <= _MOST_HOURS:
         raise StoreError(f"'hours' must be 1 to {_MOST_HOURS}")
     since = (now() - timedelta(hours=hours)).replace(minute=0, second=0, microsecond=0)

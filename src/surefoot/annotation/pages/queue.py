@@ -56,8 +56,8 @@ def choose_policy(request: Request, place: AdminPlace, form: CheckedForm) -> Res
     protocol = protocol_with(
         place.project.protocol,
         queue=policy,
-        random_share=form.share("random_share", default=0.0),
-        control_share=form.share("control_share", default=0.0),
+        random_share=form.number("random_share") or 0.0,
+        control_share=form.number("control_share") or 0.0,
     )
     counts: dict[str, Any] | None = None
     if policy != "order" and policy != "random":

@@ -22,14 +22,11 @@ from surefoot.annotation.pages.access import (
 )
 from surefoot.annotation.pages.forms import (
     CheckedForm,
-    query_choice,
-    query_id,
-    query_text,
-    query_whole,
-    required_id,
+    query_of,
 )
 from surefoot.annotation.pages.render import show, twin
 from surefoot.annotation.pages.score_strip import strip
+from surefoot.annotation.pages.traces import whole_text
 from surefoot.annotation.pages.trees import show_tree
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.gateway.records import GatewayCandidate, GatewayRecord
@@ -44,14 +41,14 @@ router = APIRouter()
 def request_list(request: Request, visitor: SiteReader) -> Response:
     """Requests, newest first; the filters are in the URL."""
     db, limit = pages_of(request).db, pages_of(request).settings.rows
+    query = query_of(request)
     filters = {
-        **{name: query_text(request, name) for name in ("model", "strategy", "policy", "scorer")},
-        "failed": query_choice(request, "failed", ("yes", "no")),
-        "project": query_text(request, "project", most=9),
+        **{name: query.optional(name, most=500) for name in ("model", "strategy", "policy", "scorer")},
+        "failed": query.optional("failed") and query.choice("failed", ("yes", "no")),
+        "project": query.optional("project", most=9),
     }
     rows = db.gateway.find(**request_filters(filters), before=_before(request), limit=limit + 1)
     query_fields = {name: value for name, value in filters.items() if value is not None}
-    query = urlencode(query_fields)
     projects = db.projects.list() if visitor.admin else []
     data = {
         "filters": filters,
@@ -60,7 +57,7 @@ def request_list(request: Request, visitor: SiteReader) -> Response:
         ],
         "next": f"?{urlencode({**query_fields, **_after(rows[limit - 1])})}" if len(rows) > limit else None,
     }
-    extra = {"query": query, "projects": projects}
+    extra = {"query": urlencode(query_fields), "projects": projects}
     return show(request, visitor, "requests.html", data, extra=extra)
 
 
@@ -79,7 +76,7 @@ def request_filters(fields: Mapping[str, str | None]) -> dict[str, Any]:
 @twin(router, "/request")
 def request_page(request: Request, visitor: SiteReader) -> Response:
     """One request with all its candidates."""
-    record = pages_of(request).db.gateway.get(required_id(request, "id"))
+    record = pages_of(request).db.gateway.get(query_of(request).required_id("id"))
     extra = {
         "query": urlencode({"id": record.request_id}),
         "candidates": [_candidate(one) for one in _in_order(record.candidates)],
@@ -91,8 +88,8 @@ def request_page(request: Request, visitor: SiteReader) -> Response:
 @twin(router, "/request-tree")
 def request_tree(request: Request, visitor: SiteReader) -> Response:
     """All steps that the search sampled for one answer (``choice``) of a request."""
-    record = pages_of(request).db.gateway.get(required_id(request, "id"))
-    number = query_whole(request, "choice")
+    record = pages_of(request).db.gateway.get(query_of(request).required_id("id"))
+    number = query_of(request).natural("choice")
     if number not in record.trees:
         raise NotFoundError(f"there is no tree for choice {number}: its search discarded no step")
     about = {"id": record.request_id, "choice": number}
@@ -120,14 +117,8 @@ def _candidate(one: GatewayCandidate) -> dict[str, Any]:
         "outcome": one.trace.outcome,
         "error": one.trace.error,
         "steps": [one.trace.step_text(index) for index in range(len(one.trace.steps))]
-        or [_all_of(one.trace)],
+        or [whole_text(one.trace)],
     }
-
-
-def _all_of(trace: Trace) -> str:
-    if trace.text is not None:
-        return trace.text
-    return "\n".join(message.content or "" for message in trace.messages)
 
 
 def _after(row: GatewayRow) -> dict[str, str]:
@@ -135,7 +126,8 @@ def _after(row: GatewayRow) -> dict[str, str]:
 
 
 def _before(request: Request) -> tuple[datetime, str] | None:
-    moment = query_text(request, "before")
+    query = query_of(request)
+    moment = query.optional("before", most=500)
     if moment is None:
         return None
     try:
@@ -144,7 +136,7 @@ def _before(request: Request) -> tuple[datetime, str] | None:
         raise StoreError(f"'before' must be a time, not {moment!r}") from error
     if at.tzinfo is None:
         raise StoreError("'before' needs a time zone")
-    return at, query_id(request, "before_id") or ""
+    return at, query.id("before_id") or ""
 
 
 _MOST = 500

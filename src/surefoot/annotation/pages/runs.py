@@ -18,7 +18,7 @@ from fastapi.responses import Response
 
 from surefoot.annotation.pages.access import SiteReader, pages_of
 from surefoot.annotation.pages.charts import HEIGHT, WIDTH, charts
-from surefoot.annotation.pages.forms import query_text, required_id
+from surefoot.annotation.pages.forms import query_of
 from surefoot.annotation.pages.render import show, twin
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.io.files import ENDINGS
@@ -32,7 +32,7 @@ _LIST = 200
 @twin(router, "/runs")
 def run_list(request: Request, visitor: SiteReader) -> Response:
     """Runs by name; ``?text=`` filters by name."""
-    text, root = query_text(request, "text"), pages_of(request).settings.runs
+    text, root = query_of(request).optional("text", most=500), pages_of(request).settings.runs
     names, more = run_names(root)
     fitting = [name for name in names if name and (text is None or text in name)]
     data = {
@@ -57,7 +57,7 @@ def run_list(request: Request, visitor: SiteReader) -> Response:
 @twin(router, "/run")
 def run_page(request: Request, visitor: SiteReader) -> Response:
     """One run: its curves, alarms and settings."""
-    settings, name = pages_of(request).settings, required_id(request, "name")
+    settings, name = pages_of(request).settings, query_of(request).required_id("name")
     folder = path_below(settings.runs, name)
     if not folder.is_dir():
         raise NotFoundError(f"there is no run '{name}'")

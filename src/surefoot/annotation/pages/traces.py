@@ -14,7 +14,7 @@ from surefoot.annotation.database.database import Database
 from surefoot.annotation.database.labelling import Adjudication, StoredLabel
 from surefoot.annotation.database.traces import TraceRow
 from surefoot.annotation.pages.access import ReaderPlace, pages_of
-from surefoot.annotation.pages.forms import query_choice, query_id, query_number, query_text, required_id
+from surefoot.annotation.pages.forms import query_of
 from surefoot.annotation.pages.render import next_page, show, twin
 from surefoot.annotation.pages.score_strip import scorer_strips, strip
 from surefoot.errors import StoreError
@@ -53,7 +53,7 @@ def trace_list(request: Request, place: ReaderPlace) -> Response:
     db, filters = place.db, _filters(request)
     scorers = db.traces.scorers(place.id)
     rows, last, examined = _search(
-        db, place.id, filters, query_id(request, "after") or "", pages_of(request).settings.rows
+        db, place.id, filters, query_of(request).id("after") or "", pages_of(request).settings.rows
     )
     scorer = filters.scorer or (scorers[0] if scorers else None)
     query = filters.query()
@@ -72,7 +72,7 @@ def trace_list(request: Request, place: ReaderPlace) -> Response:
 def trace_page(request: Request, place: ReaderPlace) -> Response:
     """One trace; ``?id=`` takes any id that a data set may have."""
     db = place.db
-    trace = db.traces.trace(place.id, required_id(request, "id"))
+    trace = db.traces.trace(place.id, query_of(request).required_id("id"))
     labels = db.labels.of_trace(place.id, trace.id)
     decisions = decisions_by_step(labels, db.reviews.adjudications(place.id), trace.id)
     error = marked_error(labels, decisions)
@@ -91,20 +91,18 @@ def trace_page(request: Request, place: ReaderPlace) -> Response:
 
 
 def _filters(request: Request) -> _TraceFilters:
+    query = query_of(request)
     filters = _TraceFilters(
-        policy=query_text(request, "policy"),
-        outcome=query_choice(request, "outcome", _OUTCOMES),
-        scorer=query_text(request, "scorer"),
-        low=query_number(request, "low"),
-        high=query_number(request, "high"),
-        text=query_text(request, "text"),
-        solution=query_text(request, "solution"),
-        error=query_text(request, "error", most=9),
+        policy=query.optional("policy", most=500),
+        outcome=query.optional("outcome") and query.choice("outcome", _OUTCOMES),
+        scorer=query.optional("scorer", most=500),
+        low=query.number("low"),
+        high=query.number("high"),
+        text=query.optional("text", most=500),
+        solution=query.optional("solution", most=500),
+        error=query.optional("error", most=9),
     )
-    positive = (
-        (filters.error or "").isascii() and (filters.error or "").isdigit() and int(filters.error or 0) > 0
-    )
-    if filters.error not in (None, "any", "none") and not positive:
+    if filters.error not in (None, "any", "none") and query.natural("error") < 1:
         raise StoreError("'error' must be 'any', 'none' or the number of a step, from 1")
     return filters
 
@@ -117,7 +115,17 @@ def _search(
     rows: list[tuple[TraceRow, int | None]] = []
     examined = 0
     while examined < _SCAN:
-        batch = _batch(db, project_id, filters, after, limit + 1)
+        batch = db.traces.find(
+            project_id,
+            policy=filters.policy,
+            outcome=None if filters.outcome is None else filters.outcome == "correct",
+            scorer=filters.scorer,
+            min_score=filters.low,
+            max_score=filters.high,
+            text=filters.text,
+            after=after,
+            limit=limit + 1,
+        )
         for row in batch[:limit]:
             after, examined = row.trace.id, examined + 1
             error = _error_of(db, project_id, row, decisions)
@@ -125,27 +133,9 @@ def _search(
                 rows.append((row, error))
         if len(batch) <= limit:
             return rows, None, examined
-        if len(rows) >= limit or not _scans(filters):
+        if len(rows) >= limit or (filters.solution is None and filters.error is None):
             return rows, after, examined
     return rows, after, examined
-
-
-def _batch(db: Database, project_id: int, filters: _TraceFilters, after: str, limit: int) -> list[TraceRow]:
-    return db.traces.find(
-        project_id,
-        policy=filters.policy,
-        outcome=None if filters.outcome is None else filters.outcome == "correct",
-        scorer=filters.scorer,
-        min_score=filters.low,
-        max_score=filters.high,
-        text=filters.text,
-        after=after,
-        limit=limit,
-    )
-
-
-def _scans(filters: _TraceFilters) -> bool:
-    return filters.solution is not None or filters.error is not None
 
 
 def _error_of(db: Database, project_id: int, row: TraceRow, decisions: list[Adjudication]) -> int | None:
@@ -156,7 +146,7 @@ def _error_of(db: Database, project_id: int, row: TraceRow, decisions: list[Adju
 
 
 def _fits(row: TraceRow, error: int | None, filters: _TraceFilters) -> bool:
-    if filters.solution is not None and filters.solution.casefold() not in _whole_text(row.trace).casefold():
+    if filters.solution is not None and filters.solution.casefold() not in whole_text(row.trace).casefold():
         return False
     if filters.error is None:
         return True
@@ -165,7 +155,8 @@ def _fits(row: TraceRow, error: int | None, filters: _TraceFilters) -> bool:
     return error == int(filters.error) - 1
 
 
-def _whole_text(trace: Trace) -> str:
+def whole_text(trace: Trace) -> str:
+    """The text of a trace, or the texts of its messages."""
     if trace.text is not None:
         return trace.text
     return "\n".join(message.content or "" for message in trace.messages)
@@ -235,9 +226,6 @@ def _of_step(groups: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
         for label in group["labels"]
         if label["step"] == step
     ]
-
-
-DECIDED = "human:adjudicated"
 
 
 def decisions_by_step(

@@ -74,17 +74,14 @@ def export(request: Request, place: ReaderPlace, kind: str) -> Response:
     if kind not in KINDS:
         raise NotFoundError(f"there is no export '{kind}'; choose from {', '.join(KINDS)}")
     db.projects.audit("export", place.visitor.user_id, place.id, kind=kind)
+    records = db.export.records(place.id, kind)
     if kind == "labels":
-        records: Iterable[Record] = db.export.labels(
+        records = db.export.labels(
             place.id,
             controls=query.get("controls") == "1",
             imported=query.get("imported") != "0",
             settled=query.get("settled") == "1",
         )
-    else:
-        records = {"problems": db.export.problems, "traces": db.export.traces, "scores": db.export.scores}[
-            kind
-        ](place.id)
     name = f"project-{place.id}-{kind}.jsonl"
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(_lines(records), media_type="application/jsonl", headers=headers)

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from surefoot.annotation.pages.access import SiteReader, Visitor, pages_of
-from surefoot.annotation.pages.forms import query_whole, required_id
+from surefoot.annotation.pages.forms import query_of
 from surefoot.annotation.pages.render import show, twin
 from surefoot.annotation.pages.runs import path_below, tree_names
 from surefoot.annotation.pages.score_strip import strip
@@ -44,7 +44,7 @@ def tree_files(request: Request, visitor: SiteReader) -> Response:
 @twin(router, "/tree-list")
 def tree_list(request: Request, visitor: SiteReader) -> Response:
     """The trees of one file."""
-    name, start = required_id(request, "file"), query_whole(request, "start")
+    name, start = query_of(request).required_id("file"), query_of(request).natural("start")
     report = ReadReport()
     trees = read_records(_file(request, name), SavedTree, report=report)
     page = list(islice(trees, start, start + _LIST + 1))
@@ -72,7 +72,7 @@ def tree_list(request: Request, visitor: SiteReader) -> Response:
 @twin(router, "/tree")
 def tree_page(request: Request, visitor: SiteReader) -> Response:
     """One tree, unfolded along the chosen solution."""
-    name, number = required_id(request, "file"), query_whole(request, "number")
+    name, number = query_of(request).required_id("file"), query_of(request).natural("number")
     trees = read_records(_file(request, name), SavedTree, report=ReadReport())
     tree = next(islice(trees, number, None), None)
     if tree is None:

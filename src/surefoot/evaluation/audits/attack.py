@@ -31,7 +31,6 @@ from surefoot.stats.bootstrap import bootstrap_cluster_mean
 from surefoot.stats.intervals import Cell, Interval
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -291,14 +290,17 @@ _EXAMPLES = 3
 
 def attack_section(audits: Sequence[AttackAudit]) -> Section:
     """Proxy and gold by round of the search against the verifier."""
-    rounds: list[list[Cell]] = [
-        [a.scorer, number, point.proxy, point.gold, point.fooled]
-        for a in audits
-        for number, point in a.climb.items()
-    ]
-    pools: list[list[Cell]] = [
-        [a.scorer, n, point.proxy, point.gold, point.fooled] for a in audits for n, point in a.best_of.items()
-    ]
+    climbs = [(audit.scorer, audit.climb) for audit in audits]
+    pools = [(audit.scorer, audit.best_of) for audit in audits]
+
+    def points(caption: str, number: str, curves: Sequence[tuple[str, Mapping[int, Point]]]) -> Table:
+        rows: list[list[Cell]] = [
+            [scorer, place, point.proxy, point.gold, point.fooled]
+            for scorer, curve in curves
+            for place, point in curve.items()
+        ]
+        return Table(caption=caption, headers=["scorer", number, "proxy", "gold", "fooled"], rows=rows)
+
     examples: list[list[Cell]] = [
         [a.scorer, e.proxy_before, e.proxy_after, ", ".join(e.edits), e.text_before, e.text_after]
         for a in audits
@@ -312,14 +314,8 @@ def attack_section(audits: Sequence[AttackAudit]) -> Section:
         + ".",
         findings=[_finding(audit) for audit in audits],
         tables=[
-            Table(
-                caption="Hill climbing", headers=["scorer", "round", "proxy", "gold", "fooled"], rows=rounds
-            ),
-            Table(
-                caption="Best of N random versions of each wrong solution",
-                headers=["scorer", "N", "proxy", "gold", "fooled"],
-                rows=pools,
-            ),
+            points("Hill climbing", "round", climbs),
+            points("Best of N random versions of each wrong solution", "N", pools),
             Table.of(
                 "What was attacked, and the edits that were accepted",
                 audits,
@@ -341,9 +337,12 @@ def attack_section(audits: Sequence[AttackAudit]) -> Section:
             ),
         ],
         figures=[
-            (partial(_climb_figure, audits), "Proxy (solid) and gold (dashed) by round of the climb."),
             (
-                partial(_best_of_figure, audits),
+                partial(_points_figure, climbs, "round"),
+                "Proxy (solid) and gold (dashed) by round of the climb.",
+            ),
+            (
+                partial(_points_figure, pools, "versions (N)", log=True),
                 "Proxy (solid) and gold (dashed) for best of N versions.",
             ),
         ],
@@ -362,25 +361,15 @@ def _finding(audit: AttackAudit) -> str:
     )
 
 
-def _climb_figure(audits: Sequence[AttackAudit]) -> Figure:
-    """Proxy and gold by round."""
-    figure, axes = new_figure("round", "proxy (solid), gold (dashed)", lines=len(audits))
-    for number, audit in enumerate(audits):
-        _pair(axes, audit.climb, list(audit.climb), number, audit.scorer)
+def _points_figure(
+    curves: Sequence[tuple[str, Mapping[int, Point]]], xlabel: str, *, log: bool = False
+) -> Figure:
+    """Proxy and gold by the round, or by the number of versions chosen from."""
+    figure, axes = new_figure(xlabel, "proxy (solid), gold (dashed)", lines=len(curves))
+    for number, (name, points) in enumerate(curves):
+        banded_line(axes, list(points), [point.proxy for point in points.values()], number, name, "-")
+        banded_line(axes, list(points), [point.gold for point in points.values()], number, None, "--")
+    if log:
+        axes.set_xscale("log", base=2)
     legend(figure)
     return figure
-
-
-def _best_of_figure(audits: Sequence[AttackAudit]) -> Figure:
-    """Proxy and gold by the number of versions chosen from."""
-    figure, axes = new_figure("versions (N)", "proxy (solid), gold (dashed)", lines=len(audits))
-    for number, audit in enumerate(audits):
-        _pair(axes, audit.best_of, list(audit.best_of), number, audit.scorer)
-    axes.set_xscale("log", base=2)
-    legend(figure)
-    return figure
-
-
-def _pair(axes: Axes, points: Mapping[int, Point], places: Sequence[float], number: int, name: str) -> None:
-    banded_line(axes, places, [point.proxy for point in points.values()], number, name, "-")
-    banded_line(axes, places, [point.gold for point in points.values()], number, None, "--")

@@ -19,7 +19,7 @@ from surefoot.evaluation.report import Section, Table
 from surefoot.evaluation.splits import half_of
 from surefoot.records import Usage
 from surefoot.stats.bootstrap import Resample, bootstrap_auc, bootstrap_statistic
-from surefoot.stats.intervals import Cell, Interval
+from surefoot.stats.intervals import UNKNOWN, Cell, Interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -161,7 +161,6 @@ def _cell(
         picked = processbench_f1([scores[n] for n in chosen], [labels[n] for n in chosen], threshold or 0.0)
         return picked.f1
 
-    unknown = Interval(value=math.nan, low=math.nan, high=math.nan)
     measured = threshold is not None and bool(owners)
     return TransferCell(
         train=train,
@@ -169,7 +168,7 @@ def _cell(
         auc=bootstrap_auc(values, good, problems, draws=draws, rng=np.random.default_rng(seed)),
         f1=bootstrap_statistic(owners, f1, draws=draws, rng=np.random.default_rng(seed))
         if measured
-        else unknown,
+        else UNKNOWN,
         threshold=threshold,
         traces=len(owners),
         unscored=sum(all(score is None for score in row) for row in scores),

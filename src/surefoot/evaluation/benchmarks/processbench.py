@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.first_errors import (
@@ -29,9 +29,6 @@ from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_al
 from surefoot.labels import LabelRule, binary_labels, first_error
 from surefoot.protocols import LabelledTrace
 from surefoot.stats.intervals import Cell, Interval
-
-if TYPE_CHECKING:
-    pass
 
 Missing = Literal["leave-out", "wrong"]
 
