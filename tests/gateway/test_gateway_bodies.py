@@ -15,7 +15,9 @@ from surefoot.gateway.access import has_half_surrogate, json_depth
 MESSAGES = [{"role": "user", "content": "hello"}]
 TEXTS = st.text() | st.text('"\\\\[]{}u/', max_size=8)
 VALUES = st.recursive(
-    st.none() | TEXTS | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)
+    st.none() | TEXTS | st.integers(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=20,
 )
 
 

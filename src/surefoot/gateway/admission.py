@@ -83,10 +83,6 @@ class Slot:
         self.close()
 
 
-class ClientDisconnectedError(Exception):
-    """The client has gone, so nobody is left to answer."""
-
-
 class Jobs:
     """Work under way; :meth:`stop` cancels it, and those who wait for it get an error 503."""
 

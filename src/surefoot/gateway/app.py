@@ -18,10 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot import __version__
 from surefoot.gateway.access import KeyAuth, guarded_route
-from surefoot.gateway.admission import ClientDisconnectedError
 from surefoot.gateway.chat import chat_routes
 from surefoot.gateway.errors import ApiError, declared, install_error_handlers, response_of
-from surefoot.gateway.gateway import CLIENT_DISCONNECTED, Gateway
+from surefoot.gateway.gateway import Gateway
 from surefoot.gateway.pooling import pooling_routes
 from surefoot.gateway.records import KeyStore
 from surefoot.gateway.schemas import ResponseModel
@@ -68,20 +67,19 @@ def create_app(
     )
     app.state.gateway = gateway
     install_error_handlers(app)
-    app.add_exception_handler(ClientDisconnectedError, _client_disconnected)
     client = guarded_route("client", settings=settings, auth=auth)
     admin = guarded_route("admin", settings=settings, auth=auth)
     probe = guarded_route("client", settings=settings, auth=auth, public=settings.open_health)
     if gateway is not None:
-        for routes in (chat_routes, score_routes, pooling_routes, model_routes):
+        for routes in (chat_routes, score_routes, pooling_routes):
             app.include_router(routes(gateway, client))
-        app.include_router(health_routes(gateway, probe))
-        app.include_router(admin_routes(gateway, admin))
-    app.include_router(description_routes(app, client))
+        for router in status_routes(gateway, client, probe, admin):
+            app.include_router(router)
+    app.include_router(_description_routes(app, client))
     for router in routers:
         app.include_router(router)
     if gateway is not None:
-        app.include_router(missing_routes(app, client))
+        app.include_router(_missing_routes(app, client))
     _adapt_openapi(app, with_keys=settings.needs_key)
     if pages is not None:
         app.mount("/", pages)
@@ -116,10 +114,6 @@ class _Observe:
                 endpoint = getattr(scope.get("route"), "path", "other")
                 self.gateway.metrics.requests.labels(endpoint, str(status)).inc()
                 self.gateway.metrics.seconds.labels(endpoint).observe(time.monotonic() - started)
-
-
-async def _client_disconnected(_: Request, __: Exception) -> Response:
-    return Response(status_code=CLIENT_DISCONNECTED)
 
 
 def _adapt_openapi(app: FastAPI, *, with_keys: bool) -> None:
@@ -206,16 +200,19 @@ class Health(ResponseModel):
     status: Literal["ok"] = "ok"
 
 
-def model_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
-    """The list of models."""
-    router = APIRouter(route_class=route_class, tags=["status"])
+def status_routes(
+    gateway: Gateway, client: type[APIRoute], probe: type[APIRoute], admin: type[APIRoute]
+) -> list[APIRouter]:
+    """The list of models for clients, the state of the server for probes, and metrics for operators."""
+    routers = [APIRouter(route_class=kind, tags=["status"]) for kind in (client, probe, admin)]
+    for_clients, for_probes, for_operators = routers
 
-    @router.get("/v1/models", response_model=ModelList, responses=declared(401, 403, 429))
+    @for_clients.get("/v1/models", response_model=ModelList, responses=declared(401, 403, 429))
     async def models() -> ModelList:
         """The policy, and the strategies in front of it."""
         return ModelList(data=[ModelResponse(id=name) for name in gateway.planner.models()])
 
-    @router.get(
+    @for_clients.get(
         "/v1/models/{model:path}", response_model=ModelResponse, responses=declared(401, 403, 404, 429)
     )
     async def model(model: str) -> ModelResponse:
@@ -224,31 +221,18 @@ def model_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
             raise ApiError(404, f"there is no model {model[:100]!r}", param="model", code="model_not_found")
         return ModelResponse(id=model)
 
-    return router
-
-
-def health_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
-    """For probes."""
-    router = APIRouter(route_class=route_class, tags=["status"])
-
-    @router.get("/health", response_model=Health, responses=declared(401, 403, 429))
+    @for_probes.get("/health", response_model=Health, responses=declared(401, 403, 429))
     async def health() -> Health:
         """The process lives."""
         return Health()
 
-    @router.get("/ready", response_model=Health, responses=declared(401, 403, 429, 503))
+    @for_probes.get("/ready", response_model=Health, responses=declared(401, 403, 429, 503))
     async def ready() -> Health:
         """Requests are accepted: the server is not stopping or full, and answers can be recorded."""
         gateway.admission.reserve().close()
         await gateway.recorder.probe()
         return Health()
 
-    return router
-
-
-def admin_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
-    """For operators."""
-    router = APIRouter(route_class=route_class, tags=["status"])
     text: dict[int | str, dict[str, Any]] = {
         200: {
             "content": {"text/plain": {"schema": {"type": "string"}}},
@@ -256,15 +240,15 @@ def admin_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
         }
     }
 
-    @router.get("/metrics", response_class=Response, responses={**text, **declared(401, 403, 429)})
+    @for_operators.get("/metrics", response_class=Response, responses={**text, **declared(401, 403, 429)})
     async def metrics() -> Response:
         """Counts, times, shares, score drift and alarms."""
         return Response(gateway.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    return router
+    return routers
 
 
-def missing_routes(app: FastAPI, route_class: type[APIRoute]) -> APIRouter:
+def _missing_routes(app: FastAPI, route_class: type[APIRoute]) -> APIRouter:
     """Errors for the rest of ``/v1``; include it when ``app`` has all other routes."""
     router = APIRouter(route_class=route_class)
     routes = tuple(app.routes)
@@ -290,7 +274,7 @@ def _accepts(routes: Sequence[BaseRoute], scope: Scope, method: str) -> bool:
     return any(route.matches({**request, "method": method})[0] is Match.FULL for route in routes)
 
 
-def description_routes(app: FastAPI, route_class: type[APIRoute]) -> APIRouter:
+def _description_routes(app: FastAPI, route_class: type[APIRoute]) -> APIRouter:
     """The OpenAPI document of ``app``."""
     router = APIRouter(route_class=route_class)
 

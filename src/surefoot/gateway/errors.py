@@ -20,6 +20,8 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+CLIENT_DISCONNECTED = 499
+"""Status, in the metrics and the log, of a request whose client disconnected; nobody receives it."""
 _MAX_QUOTED = 300
 """Characters of what a client sent that go into a message."""
 
@@ -95,12 +97,28 @@ def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorBody, "description": _MEANINGS[status]} for status in statuses}
 
 
+class ClientDisconnectedError(Exception):
+    """The client has gone, so nobody is left to answer."""
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Answer every error of ``app`` in the OpenAI form."""
-    app.add_exception_handler(ApiError, _api_error)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _unforeseen)
+    for kind in (ApiError, ClientDisconnectedError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _error_response)
+
+
+async def _error_response(_: Request, error: Exception) -> Response:
+    if isinstance(error, ApiError):
+        return response_of(error)
+    if isinstance(error, ClientDisconnectedError):
+        return Response(status_code=CLIENT_DISCONNECTED)
+    if isinstance(error, RequestValidationError):
+        return response_of(invalid(error.errors()))
+    if isinstance(error, HTTPException):
+        answer = response_of(ApiError(error.status_code, str(error.detail)))
+        answer.headers.update(error.headers or {})
+        return answer
+    return response_of(ApiError(500, f"unforeseen error: {type(error).__name__}"))
 
 
 def response_of(error: ApiError) -> Response:
@@ -121,24 +139,3 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
 def printable(text: str) -> str:
     """``text`` without characters that UTF-8 cannot hold."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-async def _api_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)  # noqa: S101 - for the type checker
-    return response_of(error)
-
-
-async def _invalid(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - for the type checker
-    return response_of(invalid(error.errors()))
-
-
-async def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101 - for the type checker
-    answer = response_of(ApiError(error.status_code, str(error.detail)))
-    answer.headers.update(error.headers or {})
-    return answer
-
-
-async def _unforeseen(_: Request, error: Exception) -> Response:
-    return response_of(ApiError(500, f"unforeseen error: {type(error).__name__}"))

@@ -14,15 +14,8 @@ from starlette.requests import Request
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.batching import Batcher
-from surefoot.gateway.admission import (
-    Admission,
-    ClientDisconnectedError,
-    Jobs,
-    Slot,
-    cancel,
-    wait_for_disconnect,
-)
-from surefoot.gateway.errors import ApiError
+from surefoot.gateway.admission import Admission, Jobs, Slot, cancel, wait_for_disconnect
+from surefoot.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
 from surefoot.gateway.generation import Generator
 from surefoot.gateway.monitor import Metrics, Monitor, Observations
 from surefoot.gateway.plan import DEFAULT, PLAIN, GeneratedChoice, Generation, Plan, Planner, UsageMeter
@@ -39,8 +32,6 @@ from surefoot.scores import Aggregator
 T = TypeVar("T")
 MAX_SAMPLES = 1024
 """Samples of a batch of the policy; one request may be larger."""
-CLIENT_DISCONNECTED = 499
-"""Status, in the metrics and the log, of a request whose client disconnected; nobody receives it."""
 _LOG = logging.getLogger("surefoot.gateway")
 
 
@@ -196,10 +187,10 @@ class Gateway:
         if isinstance(policy, StaysConnected):
             await self._connections.enter_async_context(policy.connected())
 
-    async def stop(self, grace_s: float | None = None) -> int:
-        """Refuse new requests, give running ones ``grace_s`` seconds, then cancel them; how many."""
+    async def stop(self) -> int:
+        """Refuse new requests, give running ones ``limits.grace_s`` seconds, then cancel them; how many."""
         self.admission.draining = True
-        until = time.monotonic() + (self.limits.grace_s if grace_s is None else grace_s)
+        until = time.monotonic() + self.limits.grace_s
         while (self.admission.running or self.admission.waiting) and time.monotonic() < until:
             await asyncio.sleep(0.02)
         return self.jobs.stop()
