@@ -130,12 +130,14 @@ from surefoot.training.config import TrainingConfig
 from surefoot.training.classifier import train
 from surefoot.training.examples import Example
 import json
-base, out, data, slow = sys.argv[1:]
-model = RewardModel.initialise(base, CheckpointCard(kind="prm", label_source="test", base="tiny"))
+base, data, slow, *folders = sys.argv[1:]
+card = CheckpointCard(kind="prm", label_source="test", base="tiny")
 examples = [Example(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
             for row in json.loads(Path(data).read_text())]
 config = TrainingConfig(epochs=6, batch_size=4, checkpoint_every=1)
-train(model, examples, config, Path(out), progress=lambda *_: time.sleep(float(slow)))
+for out in folders:
+    model = RewardModel.initialise(base, card)
+    train(model, examples, config, Path(out), progress=lambda *_: time.sleep(float(slow)))
 """
 
 
@@ -144,18 +146,18 @@ def test_a_process_that_is_killed_goes_on_to_equal_numbers(lab_base, lab_items, 
     data = tmp_path / "examples.json"
     data.write_text(json.dumps([vars(one) for one in examples_of(model_on(lab_base), lab_items)]))
 
-    def command(out: str, slow: float) -> list[str]:
-        return [sys.executable, "-c", KILLED, str(lab_base), str(tmp_path / out), str(data), str(slow)]
+    def command(slow: float, *folders: str) -> list[str]:
+        given = [lab_base, data, slow, *(tmp_path / name for name in folders)]
+        return [sys.executable, "-c", KILLED, *map(str, given)]
 
-    process = subprocess.Popen(command("cut", 0.2), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command(0.2, "cut"), stderr=subprocess.DEVNULL)
     checkpoint = tmp_path / "cut" / "checkpoint.safetensors"
     while not checkpoint.exists():
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    for out in ("cut", "whole"):
-        subprocess.run(command(out, 0), check=True, capture_output=True)
+    subprocess.run(command(0, "cut", "whole"), check=True, capture_output=True)
     for name in ("training.json", "model.safetensors", "head.safetensors", "surefoot.json"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 

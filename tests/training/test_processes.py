@@ -14,47 +14,35 @@ import pytest
 pytest.importorskip("accelerate")
 
 PROGRAM = """
-import json, sys
+import json, os, sys
 from pathlib import Path
+from accelerate.state import AcceleratorState
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.training.config import TrainingConfig
 from surefoot.training.classifier import train
 from surefoot.training.examples import Example
-base, out, settings = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
-model = RewardModel.initialise(base, CheckpointCard(kind="prm", label_source="test", base="tiny"))
+base, out, runs = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 examples = [
     Example(trace_id=str(n), ids=(1, *(4 + n * k % 15 for k in range(n % 7 + 2))), positions=(n % 7 + 2,),
             targets=(float(n % 2),))
     for n in range(21)
 ]
-def stop(done, total, loss):
-    if done == settings.get("stop"):
-        raise SystemExit(3)
 config = TrainingConfig(epochs=3, batch_size=5, checkpoint_every=2, head_epochs=1, learning_rate=0.01)
-train(model, examples, config, out, validation=examples[:6], progress=stop)
+for name, stop_at, environment in runs:
+    os.environ.update(environment)
+    model = RewardModel.initialise(base, CheckpointCard(kind="prm", label_source="test", base="tiny"))
+    def stop(done, total, loss):
+        if done == stop_at:
+            raise KeyboardInterrupt
+    try:
+        train(model, examples, config, out / name, validation=examples[:6], progress=stop)
+        stopped = False
+    except KeyboardInterrupt:
+        stopped = True
+    assert stopped == (stop_at is not None)
+    AcceleratorState._reset_state(reset_partial_state=True)  # the next run reads the environment afresh
 """
-
-
-def run(base: Path, out: Path, *, processes: int, stop: int | None = None, **environment: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-c", PROGRAM, str(base), str(out), json.dumps({"stop": stop})]
-    base_environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"} | environment
-    if processes == 1:
-        running = [subprocess.Popen(command, env=base_environment)]
-    else:
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
-        running = [
-            subprocess.Popen(
-                command,
-                env=base_environment | address | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            )
-            for rank in range(processes)
-        ]
-    assert [one.wait(timeout=300) for one in running] == [3 if stop else 0] * processes
-
 
 FSDP = {
     "ACCELERATE_USE_FSDP": "true",
@@ -63,6 +51,33 @@ FSDP = {
     "FSDP_TRANSFORMER_CLS_TO_WRAP": "LlamaDecoderLayer",
 }
 
+RUNS = [("ddp", None, {}), ("fsdp", None, FSDP), ("cut", 5, FSDP), ("cut", None, FSDP)]
+"""Folder, step at which the run is stopped, environment."""
+
+
+def run(base: Path, out: Path, runs: list[tuple[str, int | None, dict[str, str]]], *, processes: int) -> Path:
+    """A folder of runs, one after the other in the same processes, which take seconds to start."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", PROGRAM, str(base), str(out), json.dumps(runs)]
+    base_environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
+    running = [
+        subprocess.Popen(
+            command,
+            env=base_environment
+            | (address | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if processes > 1 else {}),
+        )
+        for rank in range(processes)
+    ]
+    try:
+        assert [one.wait(timeout=600) for one in running] == [0] * processes
+    finally:
+        for one in running:
+            one.kill()
+    return out
+
 
 def outcome(directory: Path) -> dict:
     return json.loads((directory / "training.json").read_text())
@@ -70,25 +85,27 @@ def outcome(directory: Path) -> dict:
 
 @pytest.fixture(scope="module")
 def one_process(lab_base, tmp_path_factory) -> dict:
-    folder = tmp_path_factory.mktemp("one")
-    run(lab_base, folder, processes=1)
-    return outcome(folder)
+    return outcome(
+        run(lab_base, tmp_path_factory.mktemp("one"), [("plain", None, {})], processes=1) / "plain"
+    )
+
+
+@pytest.fixture(scope="module")
+def two_processes(lab_base, tmp_path_factory) -> Path:
+    return run(lab_base, tmp_path_factory.mktemp("two"), RUNS, processes=2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("environment", [{}, FSDP], ids=["ddp", "fsdp"])
-def test_two_processes_give_the_losses_of_one(lab_base, one_process, tmp_path, environment):
-    run(lab_base, tmp_path, processes=2, **environment)
-    two = outcome(tmp_path)
+@pytest.mark.parametrize("name", ["ddp", "fsdp"])
+def test_two_processes_give_the_losses_of_one(one_process, two_processes, name):
+    two = outcome(two_processes / name)
     assert two["losses"] == pytest.approx(one_process["losses"], rel=1e-3)
     assert two["norms"] == pytest.approx(one_process["norms"], rel=2e-2)
     assert two["tokens"] == one_process["tokens"]
 
 
 @pytest.mark.slow
-def test_two_processes_that_are_stopped_go_on_to_equal_numbers(lab_base, tmp_path):
-    run(lab_base, tmp_path / "whole", processes=2, **FSDP)
-    run(lab_base, tmp_path / "cut", processes=2, stop=5, **FSDP)
-    run(lab_base, tmp_path / "cut", processes=2, **FSDP)
+def test_two_processes_that_are_stopped_go_on_to_equal_numbers(two_processes):
     for name in ("training.json", "model.safetensors", "head.safetensors"):
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+        whole = (two_processes / "fsdp" / name).read_bytes()
+        assert (two_processes / "cut" / name).read_bytes() == whole, name
