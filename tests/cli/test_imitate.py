@@ -129,7 +129,7 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
     assert "left out:" in ended.err
     assert (out / "round-1" / "model.safetensors").is_file()
     error = refused(*words[:-1], tmp_path / "none", "--verifier", "arithmetic", *READING)
-    assert "nothing to train on" in error
+    assert "nothing to learn" in error
 
 
 def test_commands_that_make_no_sense_are_refused(files, tmp_path) -> None:
