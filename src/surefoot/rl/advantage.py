@@ -122,11 +122,11 @@ def token_returns(rollout: ScoredRollout) -> FloatArray:
     return returns
 
 
-class _Settings(BaseModel):
+class _AdvantageSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Reinforce(_Settings):
+class Reinforce(_AdvantageSettings):
     """REINFORCE (Williams 1992): A_t = the return from token t, sum of the rewards at or after it.
 
     Unbiased, with the highest variance. If all rewards have one sign, all rollouts are pushed the same way;
@@ -150,7 +150,7 @@ def _unchanged(streams: Sequence[RewardStream]) -> list[FloatArray]:
     return [np.array(stream.values) for stream in streams]
 
 
-class Group(_Settings):
+class Group(_AdvantageSettings):
     """Group-relative advantages (GRPO; DeepSeekMath, arXiv 2402.03300, sections 4.1.2 and 4.1.3).
 
     All rewards of one source in a group are pooled, and r~ = (r - mean) / (std + ``epsilon``) replaces
@@ -195,7 +195,7 @@ class Group(_Settings):
 Baseline = Literal["event", "token", "prime"]
 
 
-class LeaveOneOut(_Settings):
+class LeaveOneOut(_AdvantageSettings):
     """Leave-one-out baseline (RLOO; Ahmadian et al., arXiv 2402.14740).
 
     With one reward a rollout, A_i = r_i - mean of r_j over j != i, for all tokens: unbiased, as the baseline
@@ -261,7 +261,7 @@ def _minus_token_baseline(streams: Sequence[RewardStream]) -> list[FloatArray]:
     ]
 
 
-class Gae(_Settings):
+class Gae(_AdvantageSettings):
     """Generalised advantage estimation (arXiv 1506.02438, equation 16), as PPO has it (arXiv 1707.06347).
 
         δ_t = r_t + γ V_{t+1} - V_t,    A_t = δ_t + γ λ A_{t+1},    V_T = A_T = 0
