@@ -387,7 +387,7 @@ def test_words_make_a_search():
     [
         ("bean", "there is no search 'bean'; choose from best-of-n, beam"),
         ("optimal", "there is no search 'optimal'"),
-        ("beam:depth=3", "beam has no setting 'depth'; choose from width, expand"),
+        ("beam:depth=3", "beam has no setting 'depth'; choose from lookahead"),
         ("beam:width=much", "width"),
         ("beam:width=0", "width: Input should be greater than or equal to 1"),
         ("beam:name=x", "no setting 'name'"),

@@ -286,7 +286,7 @@ def test_what_cannot_be_run_is_refused(lab_base, tmp_path) -> None:
     with pytest.raises(TrainingError, match="nobody to imitate"):
         run(lab_base, tmp_path / "a", demonstrations=())
     broken = Expert(policy=ScriptedPolicy(lambda *_: "", fail=lambda _: "down"))
-    with pytest.raises(TrainingError, match="nothing to train on: 12 states in which the expert failed"):
+    with pytest.raises(TrainingError, match="nothing to learn: 12 states in which the expert failed"):
         run(lab_base, tmp_path / "b", expert=broken)
     with pytest.raises(ValueError, match="adapter on an adapter"):
         RoundsConfig(start="last", training=SFTConfig(lora=Lora(rank=2)))
