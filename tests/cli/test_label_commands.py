@@ -226,7 +226,8 @@ def test_wrong_options_are_named(data, tmp_path, option, message):
 def test_every_way_labels_every_step_or_says_why(data, tmp_path, estimate, order):
     with serve(answer) as running:
         more = (f"--estimate={estimate}", f"--order={order}", "--after-error=wrong")
-        good(*words(data, running.url, tmp_path / "l.jsonl", *more))
+        err = good(*words(data, running.url, tmp_path / "l.jsonl", "--rollouts=4", *more)).err
+    assert ("calls 18.5% of prefixes of value 0.05 good" in err) == (estimate == "sequential")
     labels = read(tmp_path / "l.jsonl")
     assert {label.source for label in labels} == {f"monte-carlo-{estimate}"}
     assert {label.value for label in labels} == {0.0, 1.0}

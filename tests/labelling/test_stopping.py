@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, product
 from math import comb, log
 
 import pytest
@@ -76,6 +76,42 @@ def test_the_default_keeps_its_rates_although_it_ends_after_16():
     # even where the value lies between the two, fewer than a test of fixed size with these rates needs
     assert at_good < at_bad < fixed_size(rule) <= 16
     assert max(played(rule, p / 20)[1] for p in range(21)) < fixed_size(rule)
+
+
+def called_good(value, *, p_bad, p_good, false_good, false_bad, limit):
+    """Wald's test played on every sequence of ``limit`` results, as his paper has it."""
+    upper, lower = log((1 - false_bad) / false_good), log(false_bad / (1 - false_good))
+    total = 0.0
+    for results in product((True, False), repeat=limit):
+        ratio = 0.0
+        for hit in results:
+            ratio += log(p_good / p_bad) if hit else log((1 - p_good) / (1 - p_bad))
+            if not lower < ratio < upper:
+                break
+        if ratio > 0:
+            total += value ** sum(results) * (1 - value) ** (limit - sum(results))
+    return total
+
+
+@pytest.mark.parametrize("limit", [1, 4, 8, 12])
+def test_the_chances_of_a_test_cut_short_are_those_over_all_sequences(limit):
+    for settings in (
+        {"p_bad": 0.05, "p_good": 0.4, "false_good": 0.05, "false_bad": 0.05},
+        {"p_bad": 0.3, "p_good": 0.6, "false_good": 0.1, "false_bad": 0.2},
+    ):
+        rule = SequentialTest(**settings, max_rollouts=limit)
+        for value in (0.0, settings["p_bad"], 0.2, settings["p_good"], 1.0):
+            assert rule.chance_of_good(value) == pytest.approx(called_good(value, **settings, limit=limit))
+
+
+def test_cut_short_the_rates_aimed_at_are_exceeded():
+    rule = SequentialTest(max_rollouts=4)
+    # after at most four trials one right result makes good the likelier side
+    assert rule.chance_of_good(0.05) == pytest.approx(1 - 0.95**4)
+    assert 1 - rule.chance_of_good(0.4) == pytest.approx(0.6**4)
+    eight = SequentialTest(max_rollouts=8)
+    assert round(eight.chance_of_good(0.05), 3) == 0.057
+    assert round(1 - eight.chance_of_good(0.4), 3) == 0.106
 
 
 def test_the_boundaries():

@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from pydantic import BaseModel, ValidationError
+from transformers import get_linear_schedule_with_warmup
 
 from surefoot.models.lora import Lora
 from surefoot.training import config
@@ -17,6 +19,7 @@ from surefoot.training.config import (
     StepTargets,
     TrainingConfig,
     VerifierConfig,
+    rate_share,
 )
 
 SETTINGS = (TrainingConfig, ImplicitConfig, SFTConfig, VerifierConfig, StepTargets, OutcomeTargets, Lora)
@@ -45,3 +48,20 @@ def test_settings_that_exclude_each_other() -> None:
         TrainingConfig(freeze_trunk=True, lora=Lora())
     with pytest.raises(ValidationError, match="'pairwise' has pairs"):
         TrainingConfig(loss="pairwise", balance=0.5)
+
+
+@pytest.mark.parametrize("total", [1, 2, 7, 40])
+@pytest.mark.parametrize("warmup", [0.0, 0.05, 0.25, 0.5, 1.0])
+def test_the_rate_is_the_linear_schedule_of_transformers(total: int, warmup: float) -> None:
+    rise = max(1, round(warmup * total))
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = get_linear_schedule_with_warmup(optimiser, rise, total + 1)
+    expected = []
+    for _ in range(total):
+        optimiser.step()
+        schedule.step()  # its first rate is 0, of an update that would change nothing
+        expected.append(schedule.get_last_lr()[0])
+    rates = [rate_share(update, total, warmup) for update in range(total)]
+    assert rates == pytest.approx(expected)
+    assert rates.index(1.0) == rates.index(max(rates)) == rise - 1
+    assert min(rates) > 0

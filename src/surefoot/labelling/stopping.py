@@ -101,10 +101,15 @@ class SequentialTest:
 
     After s successes in n trials the log-likelihood ratio is L = s ln(p_good / p_bad) + (n - s)
     ln((1 - p_good) / (1 - p_bad)). The prefix is good once L ≥ ln((1 - b) / a), bad once L ≤ ln(b / (1 - a)),
-    with a = ``false_good`` the chance of calling a prefix of value ``p_bad`` good, and b = ``false_bad`` the
-    chance of calling one of value ``p_good`` bad (Wald 1945, eq. 3.8; both hold to Wald's approximation, and
-    only together: a + b is not exceeded). So rollouts go where the answer is open. A prefix still undecided
-    after ``max_rollouts`` goes to the likelier side. Each batch is the fewest rollouts that could decide.
+    with a = ``false_good`` and b = ``false_bad``. So rollouts go where the answer is open. A prefix still
+    undecided after ``max_rollouts`` goes to the likelier side. Each batch is the fewest rollouts that could
+    decide.
+
+    a and b are what is aimed at. Let A be the chance of calling a prefix of value ``p_bad`` good, and B that
+    of calling one of value ``p_good`` bad. A test that is never cut short has A / (1 - B) ≤ a / (1 - b),
+    B / (1 - A) ≤ b / (1 - a) and so A + B ≤ a + b (Wald 1945, section 3.2). One that ``max_rollouts`` cuts
+    short need not: with 8 rollouts the other defaults give B = 0.106, with 4 A = 0.186 and B = 0.130.
+    :meth:`chance_of_good` gives A and B as they are.
 
     As the number of trials depends on their results, successes / trials is biased; the value is the decision.
     """
@@ -153,6 +158,24 @@ class SequentialTest:
         to_good = math.ceil((self._upper - ratio) / self._success)
         to_bad = math.ceil((self._lower - ratio) / self._failure)
         return min(to_good, to_bad, max(self.max_rollouts - drawn, 0))
+
+    def chance_of_good(self, value: float) -> float:
+        """Chance that a prefix of this value is called good, cut short or not (operating characteristic).
+
+        Exact, by recursion over the successes after each trial, for rollouts that are independent and can all
+        be judged. A is that of ``p_bad``, B is 1 minus that of ``p_good``.
+        """
+        undecided, good = {0: 1.0}, 0.0
+        for trials in range(self.max_rollouts + 1):
+            following: dict[int, float] = {}
+            for successes, chance in undecided.items():
+                if not self.more(successes, trials, trials):
+                    good += chance * self.good(successes, trials)
+                    continue
+                following[successes] = following.get(successes, 0.0) + chance * (1 - value)
+                following[successes + 1] = following.get(successes + 1, 0.0) + chance * value
+            undecided = following
+        return good
 
     def value(self, successes: int, trials: int) -> float:
         return float(self.good(successes, trials))

@@ -211,6 +211,13 @@ class TrainingLog(BaseModel):
 
 
 def rate_share(update: int, total: int, warmup: float) -> float:
-    """Share of the highest learning rate: up over the first ``warmup`` of the updates, then linearly to 0."""
+    """Share of the highest learning rate at ``update`` of ``total``, counted from 0; in (0, 1].
+
+    It rises linearly over the first ``warmup`` of the updates, is 1 at the last of these, and falls linearly
+    to what would be 0 one update after the last (``get_linear_schedule_with_warmup`` of transformers, one
+    update on, so that no update has the rate 0).
+    """
     rise = max(1, round(warmup * total))
-    return min(1.0, (update + 1) / rise) * (1 - update / total)
+    if update < rise:
+        return (update + 1) / rise
+    return (total - update) / (total - rise + 1)

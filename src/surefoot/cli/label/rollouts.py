@@ -62,7 +62,11 @@ class EstimateSettings(o.SettingsGroup):
     first: int = Field(default=2, ge=1, description="Hard: completions in the first batch of a prefix.")
     p_bad: float = Field(default=0.05, description="Sequential: a prefix of at most this value is bad.")
     p_good: float = Field(default=0.4, description="Sequential: a prefix of at least this value is good.")
-    error_rate: float = Field(default=0.05, description="Sequential: chance of a wrong decision, either way.")
+    error_rate: float = Field(
+        default=0.05,
+        description="Sequential: chance of a wrong decision, either way, that the test aims at. The exact "
+        "chances with so many `--rollouts` are printed.",
+    )
 
     def rule(self) -> StoppingRule:
         """The stopping rule. Raises ``LabelError``."""
@@ -79,6 +83,20 @@ class EstimateSettings(o.SettingsGroup):
             false_bad=self.error_rate,
             max_rollouts=self.rollouts,
         )
+
+    def report(self) -> None:
+        """State the error rates of a sequential test, which ``rollouts`` may raise above ``error_rate``."""
+        from surefoot.labelling.stopping import SequentialTest
+
+        rule = self.rule()
+        if isinstance(rule, SequentialTest):
+            good, bad = rule.chance_of_good(self.p_bad), 1 - rule.chance_of_good(self.p_good)
+            typer.echo(
+                f"sequential test of at most {self.rollouts} rollouts: calls {good:.1%} of prefixes of value "
+                f"{self.p_bad:g} good, and {bad:.1%} of those of value {self.p_good:g} bad "
+                f"(aim: {self.error_rate:.1%})",
+                err=True,
+            )
 
 
 class MonteCarlo(RolloutSettings, LabelCommand):
@@ -114,6 +132,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         from surefoot.labelling.dry_run import predict
 
         items = with_answer(self.items())
+        self.estimate.report()
         if self.dry_run:
             typer.echo(predict(items, self._labeller, prompt=self.prompt, seed=self.seed).summary())
             return
