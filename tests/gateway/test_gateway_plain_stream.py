@@ -77,8 +77,11 @@ def test_completions_come_by_the_word_too(upstream, client):
 @pytest.mark.parametrize("stop", [None, "漢🙂 c", ["🙂", "b 漢"]])
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_a_stream_adds_up_to_the_answer_of_one_piece(upstream, client, stop, size):
+    texts_by_seed = {}
+
     def answer(body):
-        text = "ä b 漢🙂 c\u2028d" if body["seed"] == ASKED["seed"] else "ä b 漢\n🙂 e 漢"
+        new = "ä b 漢\n🙂 e 漢" if texts_by_seed else "ä b 漢🙂 c\u2028d"
+        text = texts_by_seed.setdefault(body["seed"], new)
         whole = chat([text], prompt_tokens=4)
 
         def cut(one):

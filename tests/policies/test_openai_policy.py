@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import threading
 import time
 from collections import Counter
 from contextlib import aclosing
 
+import numpy as np
 import pytest
 from openai_server import Reply, chat, completion, serve
 
@@ -45,6 +47,8 @@ def test_completions_mode_sends_prompt_prefix_and_sampling():
     sampling = Sampling(temperature=0.5, top_p=0.9, max_tokens=11, stop=("\n\n",))
     request = SampleRequest(prompt="Q: ", prefix="A:", seed=5, sampling=sampling)
     (result,), server = sample(echo, request, extra_body={"top_k": 3})
+    seed = server.bodies[0].pop("seed")
+    assert 0 <= seed < 2**31
     assert server.seen == [
         (
             "/v1/completions",
@@ -54,7 +58,6 @@ def test_completions_mode_sends_prompt_prefix_and_sampling():
                 "temperature": 0.5,
                 "top_p": 0.9,
                 "max_tokens": 11,
-                "seed": 5,
                 "stop": ["\n\n"],
                 "top_k": 3,
             },
@@ -112,10 +115,55 @@ def test_each_sample_has_its_own_seed_and_the_same_one_next_time():
     _, first = sample(echo, request)
     _, second = sample(echo, request)
     seeds = {body["seed"] for body in first.bodies}
-    assert 3 in seeds
     assert len(seeds) == 8
     assert seeds == {body["seed"] for body in second.bodies}
     assert all("n" not in body for body in first.bodies)
+
+
+LUCK = Message(role="user", content="Hi")
+
+
+def seeds_of(server):
+    """Seed of every sample: vLLM draws sample i of a call with seed s + i."""
+    return [body["seed"] + i for body in server.bodies for i in range(body.get("n", 1))]
+
+
+@pytest.mark.parametrize("dialect", ["openai", "vllm"])
+def test_no_two_prompts_or_prefixes_share_a_seed(dialect):
+    prefixes = ("", "a", "ab")
+    texts = [SampleRequest(prompt=q, prefix=p, n=4, seed=s) for q in "pq" for p in prefixes for s in (0, 1)]
+    _, server = sample(echo, *texts, dialect=dialect)
+    assert len(set(seeds_of(server))) == 4 * len(texts)
+    assert all(0 <= seed < 2**31 + 4 for seed in seeds_of(server))
+    prompts = [(LUCK,), (LUCK, LUCK), (Message(role="system", content="Hi"),)]
+    chats = [SampleRequest(prompt=prompt, seed=3) for prompt in prompts]
+
+    def answer(body):
+        return Reply(payload=chat(["x"]))
+
+    _, server = sample(answer, *chats, mode="chat")
+    assert len(set(seeds_of(server))) == 3
+
+
+@pytest.mark.parametrize("dialect", ["openai", "vllm"])
+def test_an_estimate_over_problems_is_as_precise_as_independent_samples(dialect):
+    """A stub server that is right half of the time, as its seed decides; the estimate is the share of right
+    answers over 40 problems, four samples each. Independent, its standard deviation is 0.5 / sqrt(160) =
+    0.040; with common random numbers it would be that of four samples, 0.25."""
+
+    def answer(body):
+        seeds = range(body["seed"], body["seed"] + body.get("n", 1))
+        texts = ["right" if random.Random(seed).random() < 0.5 else "wrong" for seed in seeds]
+        return Reply(payload=completion(texts, token_ids=[1]))
+
+    estimates = []
+    with serve(answer) as server:
+        policy = make(server, dialect=dialect)
+        for seed in range(6 if dialect == "vllm" else 3):
+            requests = [SampleRequest(prompt=f"problem {k}", n=4, seed=seed) for k in range(40)]
+            results = asyncio.run(policy.sample(requests))
+            estimates.append(np.mean([c.text == "right" for result in results for c in result.completions]))
+    assert np.sqrt(np.mean((np.array(estimates) - 0.5) ** 2)) < 0.08
 
 
 # Order, limits, nothing lost or doubled

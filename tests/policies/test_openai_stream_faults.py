@@ -85,8 +85,12 @@ def test_a_wrong_answer_is_an_error_at_once(fault, error):
 
 
 def test_samples_that_came_are_kept_when_another_breaks():
+    _, _, server = stream(lambda _: Reply(events=[FIRST, LAST, USAGE]), SampleRequest(prompt="Hi", seed=5))
+    first = server.bodies[0]["seed"]
+
     def answer(body):
-        return Reply(events=[FIRST, LAST, USAGE] if body["seed"] == 5 else [FIRST], drop=body["seed"] != 5)
+        whole = body["seed"] == first
+        return Reply(events=[FIRST, LAST, USAGE] if whole else [FIRST], drop=not whole)
 
     result, shown, _ = stream(answer, SampleRequest(prompt="Hi", n=2, seed=5))
     assert [drawn.text for drawn in result.completions] == ["a b"]

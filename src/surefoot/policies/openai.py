@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from surefoot.errors import PolicyError
-from surefoot.policies.openai_requests import Connection, Dialect, Link, body_of, call
+from surefoot.policies.openai_requests import Connection, Dialect, Link, body_of, call, openai_message
 from surefoot.policies.openai_responses import Mode, Show, merge
 from surefoot.protocols import SampleRequest, SampleResult
 from surefoot.records import content_id
@@ -29,15 +29,17 @@ class OpenAIPolicy:
     ``completions`` mode. Reasoning that a server splits off from the content is not part of the text.
 
     **Tokens.** ``Completion.tokens`` is what the server counted for that completion, but the protocol has
-    only a total for a call. So the ``openai`` dialect makes one call a sample (``n`` is never sent): sample 0
-    with the request's seed, the others with seeds derived from it by hashing. The ``vllm`` dialect makes one
-    call with ``n`` and a hash of the seed (vLLM adds the sample's number to it), and counts
-    the ``token_ids`` that vLLM returns with each choice (vLLM 0.10.2 or newer). These are also given on, as
-    ``Completion.token_ids``: they end with the end of the sequence if it was drawn, else with the token that
-    completes a stop text. At temperature 0 vLLM refuses ``n`` above 1, so greedy samples are one call each
-    there too.
-    Either way ``Usage.prompt_tokens`` counts the prompt once a request, and ``Usage.calls`` counts every
-    call made, retries included. An answer without ``usage`` is an error, as its cost is unknown.
+    only a total for a call. So the ``openai`` dialect makes one call a sample (``n`` is never sent). The
+    ``vllm`` dialect makes one call with ``n`` and counts the ``token_ids`` that vLLM returns with each choice
+    (vLLM 0.10.2 or newer). These are also given on, as ``Completion.token_ids``: they end with the end of the
+    sequence if it was drawn, else with the token that completes a stop text. At temperature 0 vLLM refuses
+    ``n`` above 1, so greedy samples are one call each there too. Either way ``Usage.prompt_tokens`` counts
+    the prompt once a request, and ``Usage.calls`` counts every call made, retries included. An answer without
+    ``usage`` is an error, as its cost is unknown.
+
+    **Seeds.** A server's random numbers depend on the seed alone. So each sample is sent a hash of the
+    request's seed, its prompt and prefix, and the sample's number (the ``vllm`` dialect: a hash of the
+    first three, to which vLLM adds the number); equal requests have equal seeds.
 
     **Sampling.** Fields that a request leaves out are the server's to fill. The ``vllm`` dialect leaves none
     out: it also sends neutral values of ``top_k``, ``min_p`` and the penalties, because vLLM otherwise takes
@@ -176,11 +178,11 @@ class OpenAIPolicy:
         self, connection: Connection, request: SampleRequest, show: Show | None = None
     ) -> SampleResult:
         if self._dialect == "vllm" and request.sampling.temperature > 0:
-            # vLLM gives sample i the seed s + i. Hashing s keeps requests with neighbouring seeds apart.
-            spread = replace(request, seed=_sample_seed(request.seed, 1) + request.first)
+            # vLLM gives sample i the seed s + i.
+            spread = replace(request, seed=_sample_seed(request, 0) + request.first)
             return await self._call(connection, spread, show)
         singles = [
-            replace(request, n=1, seed=_sample_seed(request.seed, sample))
+            replace(request, n=1, seed=_sample_seed(request, sample))
             for sample in range(request.first, request.first + request.n)
         ]
         shows = [None if show is None else partial(_show_as, show, number) for number in range(request.n)]
@@ -197,6 +199,12 @@ def _show_as(show: Show, number: int, _: int, text: str) -> None:
     show(number, text)
 
 
-def _sample_seed(seed: int, sample: int) -> int:
-    """Seed of one sample: the request's own for the first, a hash of both below 2**31 for the others."""
-    return seed if sample == 0 else int(content_id("sample seed", seed, sample), 16) % 2**31
+def _sample_seed(request: SampleRequest, sample: int) -> int:
+    """Seed of one sample, below 2**31: a hash of the request's seed, its prompt and prefix, and the number.
+
+    Were it the same for every prompt, a lucky stream of random numbers would be lucky for all of them, and a
+    mean over problems as noisy as one problem's.
+    """
+    prompt = request.prompt
+    sent = prompt if isinstance(prompt, str) else [openai_message(message) for message in prompt]
+    return int(content_id("sample seed", request.seed, sent, request.prefix, sample), 16) % 2**31
