@@ -302,9 +302,9 @@ class TrainORM(ClassifierCommand):
 
     traces: o.Traces
     targets: Annotated[OutcomeTargets, OptionGroup(omit=("kind",))] = OutcomeTargets()
-    training: Annotated[TrainingConfig, OptionGroup(**{**vars(TRAINING), "omit": ("loss", "balance")})] = (
-        TrainingConfig()
-    )
+    training: Annotated[
+        TrainingConfig, OptionGroup(**{**vars(TRAINING), "omit": ("loss", "zeta", "balance")})
+    ] = TrainingConfig()
 
     def run(self) -> None:
         """Train on outcomes."""

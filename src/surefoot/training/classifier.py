@@ -20,7 +20,7 @@ from surefoot.training.config import TrainingConfig, TrainingLog
 from surefoot.training.distributed import Distributed, SingleProcess, full_tensor, open_distributed
 from surefoot.training.examples import Example, TrainingItem
 from surefoot.training.loop import BETAS, CHECKPOINT, Progress, Validation, finish, run_updates
-from surefoot.training.losses import check_head, reduced_loss
+from surefoot.training.losses import check_head, ranking_loss, reduced_loss
 from surefoot.training.optimisation import ModelOptimiser, recompute_activations
 
 _EVALUATED_TOGETHER = 32
@@ -44,7 +44,7 @@ def train(
     """Train ``model`` and save it to ``directory``; returns the log, which is also ``training.json``.
 
     ``examples`` are labelled traces, or pairs for the loss ``pairwise``; the loss is the mean over the
-    labelled steps (or pairs) of an update, however many microbatches and processes share it
+    labelled steps (pairs; traces for ``pqm``) of an update, however many microbatches and processes share it
     (:mod:`surefoot.training.losses`). With ``validation`` the step AUC on those traces is measured, the best
     weights are the ones kept, and ``config.patience`` may end training early. ``progress`` gets (updates
     done, updates in all, loss). ``curves.jsonl`` has a row per update. Resumes from
@@ -123,6 +123,9 @@ def _fit(
     def loss(microbatch: list[TrainingItem], terms: int) -> torch.Tensor:
         targets = [target for item in microbatch for target in item.terms]
         logits = outputs([part for item in microbatch for part in item.parts])
+        if config.loss == "pqm":
+            lengths = [len(item.terms) for item in microbatch]
+            return ranking_loss(logits[:, 0], targets, lengths, zeta=config.zeta) * (1 / terms)
         if len(targets) == terms:  # the whole batch
             return reduced_loss(config.loss, model.card.head, logits, targets)
         return reduced_loss(config.loss, model.card.head, logits, targets, reduction="sum") * (1 / terms)
@@ -139,6 +142,7 @@ def _fit(
         config,
         directory,
         processes=processes,
+        terms=(lambda _: 1) if config.loss == "pqm" else (lambda item: len(item.terms)),
         balance=config.balance,
         layout=config.layout,
         validation=validation,

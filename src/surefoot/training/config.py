@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.models.lora import Lora
 
-Loss = Literal["bce", "mse", "classes", "pairwise"]
-"""See :func:`surefoot.training.losses.reduced_loss`."""
+Loss = Literal["bce", "mse", "classes", "pairwise", "pqm"]
+"""See :mod:`surefoot.training.losses`."""
 
 
 class LoopConfig(BaseModel):
@@ -88,8 +88,14 @@ class TrainingConfig(TrunkConfig):
     )
     loss: Loss = Field(
         default="bce",
-        description="bce (cross-entropy), mse (squared error), classes (bad, neutral, good) or pairwise "
-        "(preferences between rival steps).",
+        description="bce (cross-entropy), mse (squared error), classes (bad, neutral, good), pairwise "
+        "(preferences between rival steps) or pqm (ranking of the steps of a trace).",
+    )
+    zeta: float = Field(
+        default=4.0,
+        ge=0,
+        # WindyLee0822/Process_Q_Model: 4 is the default of the authors' script
+        description="Margin between good and bad steps of a trace; for the loss pqm alone.",
     )
     balance: float | None = Field(
         default=None,
@@ -118,6 +124,8 @@ class TrainingConfig(TrunkConfig):
             )
         if self.balance is not None and self.loss == "pairwise":
             raise ValueError("'balance' sorts single traces by their targets; loss 'pairwise' has pairs")
+        if self.zeta != type(self).model_fields["zeta"].default and self.loss != "pqm":
+            raise ValueError(f"'zeta' is the margin of 'loss' pqm; the loss is {self.loss}")
         return self
 
 
