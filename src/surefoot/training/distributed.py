@@ -1,7 +1,7 @@
 """The processes that train together: one without accelerate, or several by ``accelerate``.
 
 Several are started by ``accelerate launch`` or ``torchrun``; accelerate's own configuration chooses DDP or
-FSDP.
+FSDP. They talk by gloo where there is no accelerator, else by the accelerator's own library.
 """
 
 from __future__ import annotations
@@ -87,17 +87,28 @@ class SingleProcess:
 
 
 class Accelerated:
-    """Processes and trackers of ``accelerate.Accelerator``."""
+    """Processes and trackers of ``accelerate.Accelerator``.
+
+    Raises ``TrainingError`` if accelerate does not join all of the processes that were started.
+    """
 
     def __init__(self, report_to: Sequence[str], settings: BaseModel, directory: Path) -> None:
         from accelerate import Accelerator
 
         _check_trackers(report_to)
         self._accelerator = Accelerator(
-            log_with=list(report_to) or None, project_dir=str(directory / "tracking")
+            # accelerate joins processes on CPUs only if told to, which torchrun does not do
+            cpu=_launched() > 1 and not torch.accelerator.is_available(),
+            log_with=list(report_to) or None,
+            project_dir=str(directory / "tracking"),
         )
         self.world_size: int = self._accelerator.num_processes
         self.rank: int = self._accelerator.process_index
+        if self.world_size != _launched():
+            raise TrainingError(
+                f"{_launched()} processes were started, but accelerate joined {self.world_size}: set "
+                "ACCELERATE_USE_CPU=true to train on CPUs, or start one process"
+            )
         if report_to:
             self._accelerator.init_trackers("surefoot", config=_flat(settings))
 
@@ -142,13 +153,31 @@ def open_distributed(report_to: Sequence[str], settings: BaseModel, directory: P
 
     Raises ``TrainingError`` if a package that this needs is not installed.
     """
-    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1 or "ACCELERATE_USE_FSDP" in os.environ
-    if not launched and not report_to:
+    several = _launched() > 1 or "ACCELERATE_USE_FSDP" in os.environ
+    if not several and not report_to:
         return SingleProcess()
     if find_spec("accelerate") is None:
-        why = "several processes need" if launched else "'report_to' needs"
+        why = "several processes need" if several else "'report_to' needs"
         raise TrainingError(f"{why} the package accelerate; pip install 'surefoot[train]'")
     return Accelerated(report_to, settings, directory)
+
+
+def only_process(name: str) -> SingleProcess:
+    """This process, for a training of ``name`` that no others can share.
+
+    Raises ``TrainingError`` if it was launched with others, which would train copies into one directory.
+    """
+    if _launched() > 1:
+        raise TrainingError(
+            f"{name} is trained by one process, and {_launched()} were started: run the command without "
+            "torchrun or accelerate launch"
+        )
+    return SingleProcess()
+
+
+def _launched() -> int:
+    """Processes that ``torchrun`` or ``accelerate launch`` started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from surefoot.models.engine.packing import pad_batch
 from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, response_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.training.config import ImplicitConfig, TrainingLog
-from surefoot.training.distributed import SingleProcess
+from surefoot.training.distributed import only_process
 from surefoot.training.examples import DropCounter, Example, ExampleSet
 from surefoot.training.loop import BETAS, Progress, finish, run_updates
 from surefoot.training.optimisation import ModelOptimiser, recompute_activations
@@ -121,9 +121,10 @@ def train_implicit(
     traces an update. One process. ``progress`` gets (updates done, updates in all, loss). Continues from
     ``directory/checkpoint.safetensors`` if there is one.
 
-    Raises ``TrainingError`` for options that do not apply, and naming the traces of a batch whose loss or
-    gradient is not finite.
+    Raises ``TrainingError`` if several processes were started, for options that do not apply, and naming the
+    traces of a batch whose loss or gradient is not finite.
     """
+    process = only_process("an implicit reward model")
     summed = OutcomeLoss(model, examples)  # reads the reference, without dropout
     policy = model.policy.train()
     if config.gradient_checkpointing:
@@ -134,11 +135,11 @@ def train_implicit(
         lambda microbatch, traces: summed(microbatch) / traces,
         config,
         directory,
-        processes=SingleProcess(),
+        processes=process,
         balance=config.balance,
         progress=progress,
     )
     policy.eval()
     save = partial(model.save, directory, with_reference=with_reference)
-    finish(directory, config, log, SingleProcess(), save)
+    finish(directory, config, log, process, save)
     return log

@@ -112,7 +112,8 @@ def finish(
     """Save the model, then ``training.json``, then delete the checkpoint; one process writes."""
     if processes.rank == 0:
         save()
-        write_json(directory / "training.json", {"config": config.model_dump(), **log.model_dump()})
+        facts = {"config": config.model_dump(), "processes": processes.world_size}
+        write_json(directory / "training.json", facts | log.model_dump())
         (directory / CHECKPOINT).unlink(missing_ok=True)
     processes.barrier()
     processes.close()

@@ -21,7 +21,7 @@ from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.training.batches import can_pack, lay_out
 from surefoot.training.config import SFTConfig, TrainingLog, VerifierConfig
-from surefoot.training.distributed import SingleProcess
+from surefoot.training.distributed import only_process
 from surefoot.training.examples import Example
 from surefoot.training.loop import BETAS, Progress, finish, run_updates
 from surefoot.training.optimisation import ModelOptimiser, recompute_activations
@@ -89,9 +89,11 @@ def fit_tokens(
     gets (updates done, updates in all, loss). Resumes from ``directory/checkpoint.safetensors`` if there is
     one. One process.
 
-    Raises ``TrainingError`` for no examples, one longer than the model's context, an adapter whose base could
-    not be found again, or a loss or gradient that is not finite, naming the traces.
+    Raises ``TrainingError`` if several processes were started, for no examples, one longer than the model's
+    context, an adapter whose base could not be found again, or a loss or gradient that is not finite, naming
+    the traces.
     """
+    process = only_process(name)
     _check_examples(model, examples)
     if config.layout == "packed" and not can_pack(model.base_model):
         raise TrainingError(
@@ -110,13 +112,13 @@ def fit_tokens(
         lambda microbatch, tokens: summed(microbatch) / tokens,
         config,
         directory,
-        processes=SingleProcess(),
+        processes=process,
         terms=lambda example: len(example.positions),
         layout=config.layout,
         progress=progress,
     )
     model.eval()
-    finish(directory, config, log, SingleProcess(), save)
+    finish(directory, config, log, process, save)
     return log
 
 
