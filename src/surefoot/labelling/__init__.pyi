@@ -1,6 +1,7 @@
 from .advantage import advantage_labels as advantage_labels
 from .advantage import best_of_k as best_of_k
 from .advantage import pit_seeds as pit_seeds
+from .advantage import progress_labels as progress_labels
 from .advantage import start_values as start_values
 from .consensus import ConsensusLabeller as ConsensusLabeller
 from .consensus import SameFirstError as SameFirstError

@@ -1,4 +1,7 @@
-"""Advantages from a prover's values: what a step adds to the chance of success (Setlur et al., 2410.08146).
+"""What a step adds to the chance of success, from a prover's values: as a difference or as a ratio.
+
+Advantages are the differences (process advantage verifiers; Setlur et al., arXiv 2410.08146); relative
+progress is the ratio (GenPRM; Zhao et al., arXiv 2504.00891).
 
 A step moves from one prefix to the next with certainty, so the advantage under a prover μ is a difference of
 its values, A(s_h, a_h) = Q(after step h) - Q(before it); over a whole solution they add up to the outcome
@@ -8,13 +11,14 @@ K samples of the base does, Q_BoK = 1 - (1 - Q)^K.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from surefoot.errors import LabelError
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, StepLabel, Trace
+from surefoot.records import Evidence, LabelKind, StepLabel, Trace
 
 AFTER_PIT = "after the first pit"
 
@@ -67,6 +71,27 @@ def advantage_labels(
     return [_labels(item, start.get(item.problem.id), best_of) for item in items]
 
 
+def progress_labels(
+    items: Sequence[LabelledTrace], *, start: Mapping[str, float], threshold: float = 0.8
+) -> list[list[StepLabel]]:
+    """Correctness labels from the ``value`` labels of each trace by relative progress: one a step, in order.
+
+    GenPRM (arXiv 2504.00891, equations 10 and 11): with MC_t the value after step t and MC_0 the problem's
+    own success rate, P_t = MC_t / MC_{t-1}, and a step is good (+1) where P_t >= ``threshold``, else bad
+    (-1). After the first step of value 0 every step is bad, whatever its own value. A threshold of 1 asks for
+    progress, which the paper found too strict; 0.8 is its best.
+
+    ``start`` gives MC_0 by problem id (:func:`start_values`); from 0 any value above it is progress. A step
+    without a value, or after a step without one, has no label, and the reason says which.
+
+    Raises ``ValueError`` for a threshold that is not positive, and ``LabelError`` where
+    :func:`advantage_labels` does.
+    """
+    if not threshold > 0:
+        raise ValueError(f"'threshold' must be above 0, not {threshold:g}: every step would be good")
+    return [_progress(item, start.get(item.problem.id), threshold) for item in items]
+
+
 def first_pit(labels: Sequence[StepLabel]) -> int | None:
     """Index of the first step of value 0, from where no rollout was right; ``None`` = there is none."""
     steps = [label.step for label in labels if label.kind == "value" and label.value == 0.0]
@@ -97,44 +122,83 @@ def pit_seeds(items: Sequence[LabelledTrace], *, start: Mapping[str, float], hig
 
 
 def _labels(item: LabelledTrace, start: float | None, best_of: int) -> list[StepLabel]:
+    source = f"best-of-{best_of}-advantage" if best_of > 1 else "advantage"
+    labels = []
+    for change in _changes(item, start):
+        advantage = message = None
+        if change.before is not None and change.after is not None:
+            advantage = best_of_k(change.after, best_of) - best_of_k(change.before, best_of)
+            message = f"value {change.after:g} after, {change.before:g} before"
+        labels.append(change.label("advantage", advantage, source=source, message=message))
+    return labels
+
+
+def _progress(item: LabelledTrace, start: float | None, threshold: float) -> list[StepLabel]:
+    labels: list[StepLabel] = []
+    failed: int | None = None
+    for step, change in enumerate(_changes(item, start)):
+        good = message = None
+        if failed is not None:
+            good, message = -1.0, f"after step {failed}, from where no rollout was right"
+        elif change.after == 0:
+            failed, good, message = step, -1.0, "value 0: no rollout was right"
+        elif change.before is not None and change.after is not None:
+            ratio = change.after / change.before if change.before else math.inf
+            # 0.24 / 0.3 is 0.8 whatever the rounding
+            good = 1.0 if ratio > threshold or math.isclose(ratio, threshold) else -1.0
+            message = f"progress {ratio:g}: value {change.after:g} after, {change.before:g} before"
+        labels.append(change.label("correctness", good, source="relative-progress", message=message))
+    return labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Change:
+    """Values around one step; ``None`` where one is not known."""
+
+    trace_id: str
+    step: int
+    before: float | None
+    after: float | None
+    reason: str | None
+    """Why one of them is not known."""
+    of: StepLabel | None
+    """The value label after the step."""
+
+    def label(self, kind: LabelKind, value: float | None, *, source: str, message: str | None) -> StepLabel:
+        """A label that rests on the value after the step and costs nothing more."""
+        evidence = Evidence(message=message)
+        if self.of is not None:
+            known = self.of.evidence
+            evidence = Evidence(
+                successes=known.successes, trials=known.trials, rater=known.rater, message=message
+            )
+        return StepLabel(
+            trace_id=self.trace_id,
+            step=self.step,
+            kind=kind,
+            value=value,
+            reason=self.reason if value is None else None,
+            source=source + (f" of {self.of.source}" if self.of is not None else ""),
+            evidence=evidence,
+        )
+
+
+def _changes(item: LabelledTrace, start: float | None) -> Iterator[_Change]:
+    """What every step of a trace changes, in order."""
     if start is not None and not 0 <= start <= 1:
         raise LabelError(f"start[{item.problem.id!r}] is {start}; a success rate lies in [0, 1]")
     values = _values(item)
-    prover = f"best-of-{best_of}-" if best_of > 1 else ""
     before, why = start, "no value of the problem itself ('start')"
-    labels = []
     for step in range(len(item.trace.steps)):
         value = values.get(step)
         after = None if value is None else value.value
-        advantage = reason = message = None
+        reason = None
         if after is None:
             reason = f"no value after the step: {value.reason if value else 'no label'}"
         elif before is None:
             reason = why
-        else:
-            advantage = best_of_k(after, best_of) - best_of_k(before, best_of)
-            message = f"value {after:g} after, {before:g} before"
-        evidence = Evidence()
-        if value is not None:
-            evidence = Evidence(
-                successes=value.evidence.successes,
-                trials=value.evidence.trials,
-                rater=value.evidence.rater,
-                message=message,
-            )
-        labels.append(
-            StepLabel(
-                trace_id=item.trace.id,
-                step=step,
-                kind="advantage",
-                value=advantage,
-                reason=reason,
-                source=f"{prover}advantage" + (f" of {value.source}" if value is not None else ""),
-                evidence=evidence,
-            )
-        )
+        yield _Change(trace_id=item.trace.id, step=step, before=before, after=after, reason=reason, of=value)
         before, why = after, "no value before the step"
-    return labels
 
 
 def _values(item: LabelledTrace) -> dict[int, StepLabel]:

@@ -6,7 +6,7 @@ import typer
 
 from surefoot.cli.label.models import Critiques, Judge
 from surefoot.cli.label.rollouts import MonteCarlo, Tree
-from surefoot.cli.label.rules import Advantage, LabelConsensus, LabelExpert, Verify
+from surefoot.cli.label.rules import Advantage, LabelConsensus, LabelExpert, RelativeProgress, Verify
 from surefoot.cli.settings import add
 
 app = typer.Typer(help="Label the steps of traces.", no_args_is_help=True)
@@ -18,4 +18,5 @@ add(app, "verify", Verify)
 add(app, "expert", LabelExpert)
 add(app, "consensus", LabelConsensus)
 add(app, "advantage", Advantage)
+add(app, "progress", RelativeProgress)
 add(app, "critiques", Critiques)

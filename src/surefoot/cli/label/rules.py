@@ -1,8 +1,8 @@
-"""``surefoot label verify``, ``expert``, ``consensus`` and ``advantage``: labels without a language model."""
+"""``surefoot label verify``, ``expert``, ``consensus``, ``advantage`` and ``progress``: labels by rule."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -176,22 +176,11 @@ class LabelConsensus(Command):
         return SameFirstError() if self.rule == "first-error" else Unanimous()
 
 
-class Advantage(LabelCommand):
-    """Label steps by advantage: the chance of success after a step less the chance before it.
-
-    A prover that takes the best of K samples costs nothing more: its values are 1 - (1 - value)^K (Setlur et
-    al., arXiv 2410.08146). Without `--start` the first step of a trace has no label. Do not give samples that
-    were chosen by outcome, since their success rate differs.
-
-    Example: `surefoot label advantage traces.jsonl --problems problems.jsonl --labels values.jsonl
-    --best-of 4 --start traces.jsonl --out advantages.jsonl`
-    """
+class ValueCommand(LabelCommand):
+    """Labels that are computed from value labels."""
 
     labels: Annotated[str, o.INPUT] = Field(
         description="File of value labels, by soft estimates (`surefoot label mc`)."
-    )
-    best_of: int = Field(
-        default=1, ge=1, description="Prover: the best of this many samples of the labels' policy."
     )
     start: Annotated[str | None, Flag(transient=True)] = Field(
         default=None,
@@ -199,10 +188,14 @@ class Advantage(LabelCommand):
         "before the first step.",
     )
 
-    def run(self) -> None:
-        """Subtract, and write."""
+    def compare(
+        self,
+        command: str,
+        make: Callable[[Sequence[LabelledTrace], Mapping[str, float]], list[list[StepLabel]]],
+    ) -> None:
+        """Write what ``make`` gives for the traces with values and the problems' success rates."""
         from surefoot.cli.runs import file_inputs, in_pieces, labelled, read_all
-        from surefoot.labelling.advantage import advantage_labels, start_values
+        from surefoot.labelling.advantage import start_values
         from surefoot.records import Problem, StepLabel, Trace
 
         values = read_all(self.labels, StepLabel)
@@ -215,8 +208,7 @@ class Advantage(LabelCommand):
         tally = Tally()
 
         def work(piece: Sequence[LabelledTrace]) -> list[StepLabel]:
-            made = advantage_labels(piece, start=rates, best_of=self.best_of)
-            labels = [label for of_trace in made for label in of_trace]
+            labels = [label for of_trace in make(piece, rates) for label in of_trace]
             tally.add(labels)
             return labels
 
@@ -226,7 +218,7 @@ class Advantage(LabelCommand):
             items,
             work,
             size=1000,
-            command="label advantage",
+            command=command,
             config=self.resolved() | {"rates": sorted(rates.items())},
             inputs=file_inputs(problems=self.problems, traces=self.traces, labels=self.labels),
         )
@@ -242,6 +234,56 @@ class Advantage(LabelCommand):
         if without := len(items) - len(valued):
             typer.echo(f"{without} traces skipped: they have no label of kind 'value'", err=True)
         return valued
+
+
+class Advantage(ValueCommand):
+    """Label steps by advantage: the chance of success after a step less the chance before it.
+
+    A prover that takes the best of K samples costs nothing more: its values are 1 - (1 - value)^K (Setlur et
+    al., arXiv 2410.08146). Without `--start` the first step of a trace has no label. Do not give samples that
+    were chosen by outcome, since their success rate differs.
+
+    Example: `surefoot label advantage traces.jsonl --problems problems.jsonl --labels values.jsonl
+    --best-of 4 --start traces.jsonl --out advantages.jsonl`
+    """
+
+    best_of: int = Field(
+        default=1, ge=1, description="Prover: the best of this many samples of the labels' policy."
+    )
+
+    def run(self) -> None:
+        """Subtract, and write."""
+        from surefoot.labelling.advantage import advantage_labels
+
+        self.compare(
+            "label advantage",
+            lambda piece, rates: advantage_labels(piece, start=rates, best_of=self.best_of),
+        )
+
+
+class RelativeProgress(ValueCommand):
+    """Label steps good or bad by relative progress: the chance of success after a step over that before it.
+
+    A step is +1 where the ratio is at least `--threshold`, else -1; after a step of value 0 all are -1
+    (GenPRM, Zhao et al., arXiv 2504.00891). Without `--start` the first step of a trace has no label, unless
+    its value is 0. Do not give samples that were chosen by outcome, since their success rate differs.
+
+    Example: `surefoot label progress traces.jsonl --problems problems.jsonl --labels values.jsonl
+    --start traces.jsonl --out labels.jsonl`
+    """
+
+    threshold: float = Field(
+        default=0.8, gt=0, description="Lowest ratio of a good step; 1 = no loss at all."
+    )
+
+    def run(self) -> None:
+        """Divide, and write."""
+        from surefoot.labelling.advantage import progress_labels
+
+        self.compare(
+            "label progress",
+            lambda piece, rates: progress_labels(piece, start=rates, threshold=self.threshold),
+        )
 
 
 def _named(words: Sequence[str], form: str) -> dict[str, str]:
