@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -71,7 +73,12 @@ def test_every_segmenter_tiles_any_text(text):
         parts = cut(name, text)
         assert "".join(parts) == (text if text.strip() else "")
         assert all(part.strip() for part in parts)
-        assert not any(part[0].isspace() for part in parts[1:])
+        for before, part in pairwise(parts):
+            indentation = part[: len(part) - len(part.lstrip())]
+            assert not {"\n", "\r"} & set(indentation)
+            assert not indentation or before[-1] in "\r\n"
+            blank = before[len(before.rstrip()) :]  # what follows a line break is the next line's own
+            assert not {"\n", "\r"} & set(blank) or blank[-1] in "\r\n"
 
 
 @quick
@@ -95,9 +102,9 @@ def test_protected_blocks_stay_whole(inside, frame):
 @pytest.mark.parametrize(
     ("name", "text", "parts"),
     [
-        ("blank-line", "\n a\nb\n \n\n  c\r\n\r\nd", ["\n a\nb\n \n\n  ", "c\r\n\r\n", "d"]),
+        ("blank-line", "\n a\nb\n \n\n  c\r\n\r\nd", ["\n a\nb\n \n\n", "  c\r\n\r\n", "d"]),
         ("blank-line", "a\r\nb", ["a\r\nb"]),
-        ("line", "a\r\n\r\n  b\rc", ["a\r\n\r\n  ", "b\r", "c"]),
+        ("line", "a\r\n\r\n  b\rc", ["a\r\n\r\n", "  b\r", "c"]),
         ("line", "a\n```\nx\n\ny", ["a\n", "```\nx\n\ny"]),
         ("line", "a `x` ```y```\nb", ["a `x` ```y```\n", "b"]),
         ("line", "a \\\\[2pt]\nb \\]\nc", ["a \\\\[2pt]\n", "b \\]\n", "c"]),
@@ -110,6 +117,9 @@ def test_protected_blocks_stay_whole(inside, frame):
         ("step-k", "Well\nStep 1: a\nsee Step 2: no\n**Step 2:** b\n## Step 3\nc", None),
         ("ki", "Step 1: 5 ки\nStep 2: ошибки 6ки\nrest", ["Step 1: 5 ки\n", "Step 2: ошибки 6ки\n", "rest"]),
         ("regex:(?=Step)", "pre Step 1 Step 2", ["pre ", "Step 1 ", "Step 2"]),
+        ("line", "def f():\n    x\n \n\ty", ["def f():\n", "    x\n \n", "\ty"]),
+        ("blank-line", "a\n\n   \\[\n   b\n   \\]\n\n  c", ["a\n\n", "   \\[\n   b\n   \\]\n\n", "  c"]),
+        ("regex:;", "a;  b;\n  c", ["a;  ", "b;\n", "  c"]),
         ("line", " \n ", []),
     ],
 )

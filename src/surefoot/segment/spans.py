@@ -24,7 +24,11 @@ _INLINE = re.compile(rf"\\\\|\\\(|\\\)|\\\$|\$\$|\$|{BLANK_LINE.pattern}")
 
 
 def tile(text: str, cuts: Iterable[int], *, inline: bool = False) -> list[Span]:
-    """Spans between ``cuts`` (ascending), each moved past the white space that follows it."""
+    """Spans between ``cuts`` (ascending), each moved past the white space that follows it.
+
+    A span that begins on a new line begins with that line, so that its indentation is its own: the line
+    breaks and blank lines in between belong to the span before.
+    """
     visible = VISIBLE.search(text)
     if visible is None:
         return []
@@ -37,9 +41,33 @@ def tile(text: str, cuts: Iterable[int], *, inline: bool = False) -> list[Span]:
         if following is None:
             break
         reached = following.start()
-        spans.append((begin, reached))
-        begin = reached
+        start = line_start(text, reached)
+        spans.append((begin, start))
+        begin = start
     return [*spans, (begin, len(text))]
+
+
+def line_start(text: str, at: int) -> int:
+    """Where the line of ``at`` begins if only white space lies between, else ``at`` itself."""
+    start = at
+    while start and text[start - 1] not in "\r\n":
+        if not text[start - 1].isspace():
+            return at
+        start -= 1
+    return start
+
+
+def own_lines(text: str, span: Span) -> str:
+    """A step's text from the beginning of its line on, without the line breaks and blank lines around it.
+
+    Indentation that another way of cutting left in the step before is put back. White space at the end of the
+    last line stays.
+    """
+    step = text[line_start(text, span[0]) : span[1]]
+    visible = VISIBLE.search(step)
+    first = line_start(step, visible.start()) if visible else 0
+    last = len(step.rstrip())
+    return step[first:last] + re.split("[\r\n]", step[last:], maxsplit=1)[0]
 
 
 def outside(cuts: Iterable[int], blocked: Sequence[Span]) -> Iterator[int]:

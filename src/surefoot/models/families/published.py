@@ -24,6 +24,7 @@ from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.scorer import Scorer
 from surefoot.policies.prompts import special_tokens
 from surefoot.protocols import ProblemTrace
+from surefoot.segment.spans import own_lines
 
 
 class FamilyMatch(IntEnum):
@@ -115,8 +116,10 @@ def reserved_text(tokenizer: PreTrainedTokenizerBase, markers: Sequence[str]) ->
 
 
 def plain_texts(item: ProblemTrace, reserved: re.Pattern[str]) -> tuple[str, list[str]]:
-    """Question and steps, line ends around a step removed, reserved text broken by a space.
+    """Question and steps, reserved text broken by a space.
 
+    A step is its own lines, with their indentation, as it is where the authors split a solution at line ends
+    or blank lines (:func:`surefoot.segment.spans.own_lines`); what stands between steps is the family's.
     ``<extra_0>`` in a step becomes ``< extra_0>``: read as the text it is, not as the end of a step. Raises
     ``ScoreError`` for a trace without steps or made of messages.
     """
@@ -125,7 +128,7 @@ def plain_texts(item: ProblemTrace, reserved: re.Pattern[str]) -> tuple[str, lis
         raise ScoreError(f"trace {trace.id}: this family reads text, not messages; score its text instead")
     if not trace.steps:
         raise ScoreError(f"trace {trace.id} has no steps; segment it first (surefoot.segment.segment_trace)")
-    texts = [trace.step_text(step).strip("\r\n") for step in range(len(trace.steps))]
+    texts = [own_lines(trace.text, (step.start, step.end)) for step in trace.steps]
     question, *steps = [reserved.sub(_broken, text) for text in (item.problem.text, *texts)]
     return question, steps
 

@@ -1,8 +1,10 @@
 """Skywork-o1-Open-PRM, 1.5B and 7B.
 
-Input: ``encode(bos + question + "\\n")``, then for each step ``encode(step)`` and the last id of
-``encode("\\n")``. No chat template. The models read a score at every line end; a step of several lines is
-read at the last. Score: sigmoid of a linear value head ``v_head.summary`` (h → 1) at that line end.
+Input: ``encode(bos + question + "\\n")``, then for each line of the solution ``encode(line)`` (nothing for an
+empty one) and the last id of ``encode("\\n")``. No chat template. The models give a score at every line end;
+a step of several lines is read at the end of its last. Steps are joined by one line end: blank lines between
+them are left out, those inside a step stay. Score: sigmoid of a linear value head ``v_head.summary`` (h → 1)
+at that line end.
 
 Built from the authors' skywork-o1-prm-inference: ``prepare_input`` (ids), ``ValueHead`` (shape and name; its
 dropout is off in use) and their vLLM plug-in (architecture ``Qwen2ForPrmModel``, ``lm_head`` to be ignored).
@@ -47,7 +49,9 @@ class Skywork(PublishedModel):
         ids = list(encode(f"{self.tokenizer.bos_token}{question}\n"))
         reads = []
         for step in steps:
-            ids += [*(encode(step) if step else ()), line_end]
+            # a line end that is tokenised with what stands before it gives other ids
+            for line in step.split("\n"):
+                ids += [*(encode(line) if line else ()), line_end]
             reads.append(len(ids) - 1)
         return EncodedTrace(ids=tuple(ids), positions=tuple(reads))
 

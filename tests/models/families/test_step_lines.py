@@ -1,0 +1,178 @@
+"""Steps of several lines, indented lines, blank lines: what the authors' code makes of the same text."""
+
+from itertools import pairwise
+
+import pytest
+import test_eurus_family
+import test_math_shepherd_family
+import test_qwen_prm_family
+import test_reasoneval_family
+import test_rlhflow_family
+import test_skywork_family
+import test_token_classifier_families
+from published_checkpoints import item
+from test_reasoneval_family import published_reads
+
+from surefoot import load_prm
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Problem, Step, Trace
+from surefoot.segment import BlankLine, Line, segment_trace
+from surefoot.segment.spans import own_lines
+
+QUESTION = "How many?"
+PARAGRAPHS = "Eggs:\n  - 3 big.\n  - 4\n\n   \\[\n   3+4=7.\n   \\]\n\n\tso 7  \n\n  the end"
+LINES = "f():\n    a=1\n\n\n    b=2\n  b"
+FAMILIES = ["math-shepherd", "rlhflow", "skywork", "qwen-prm", "pure", "reasoneval", "trl", "eurus"]
+
+
+def chat(tokenizer, *turns):
+    rows = [{"role": role, "content": content} for role, content in turns]
+    return tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=False)
+
+
+def bare(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def qwen(tokenizer, steps):
+    """The model card: ``"<extra_0>".join(steps) + "<extra_0>"``."""
+    answer = "<extra_0>".join(steps) + "<extra_0>"
+    system = "Please reason step by step, and put your final answer within \\boxed{}."
+    ids = bare(tokenizer, chat(tokenizer, ("system", system), ("user", QUESTION), ("assistant", answer)))
+    mark = tokenizer.encode("<extra_0>")[0]
+    return ids, [place for place, token in enumerate(ids) if token == mark]
+
+
+def rlhflow(tokenizer, steps):
+    """``prm_evaluate.py``: steps stripped, one pass a step, read at the third token from the end."""
+    turns, reads = [], []
+    for number, step in enumerate(steps):
+        turns += [("user", step.strip() if number else QUESTION + " " + step.strip()), ("assistant", "+")]
+        ids = bare(tokenizer, chat(tokenizer, *turns))
+        reads.append(len(ids) - 3)
+    return ids, reads
+
+
+def skywork(tokenizer, steps):
+    """``prepare_input`` with ``step_token="\\n"``: every line by itself, a score at every line end."""
+    ids = list(tokenizer.encode(tokenizer.bos_token + QUESTION + "\n"))
+    flags = []
+    for line in "\n".join(steps).split("\n"):
+        ids += [*(tokenizer.encode(line) if line != "" else []), tokenizer.encode("\n")[-1]]
+        flags.append(len(ids) - 1)
+    last_lines, lines = [], -1
+    for step in steps:
+        lines += len(step.split("\n"))
+        last_lines.append(flags[lines])
+    return ids, last_lines
+
+
+def math_shepherd(tokenizer, steps):
+    """The model card: question, a space, steps with their tags, joined by line ends."""
+    ids = tokenizer(f"{QUESTION} " + "\n".join(f"{step} ки" for step in steps))["input_ids"]
+    tag = tokenizer.encode("ки")[-1]
+    return ids, [place for place, token in enumerate(ids) if token == tag]
+
+
+def separated(tokenizer, steps):
+    """``tokenize_row`` of TRL and PURE's ``experience_maker.py``: every piece by itself."""
+    ids, reads = bare(tokenizer, QUESTION), []
+    for step in steps:
+        ids = [*ids, *bare(tokenizer, step), *bare(tokenizer, "\n")]
+        reads.append(len(ids) - 1)
+    return ids, reads
+
+
+def reasoneval(tokenizer, steps):
+    return published_reads(tokenizer, QUESTION, steps, "34B")
+
+
+def eurus(tokenizer, steps):
+    """``processbench.py``: tokens of the conversation cut after each step, its end of turn included."""
+    numbered = [f"Step {number}: {step}" for number, step in enumerate(steps, start=1)]
+    ids = bare(tokenizer, chat(tokenizer, ("user", QUESTION), ("assistant", "\n\n".join(numbered))))
+    reads = []
+    for count in range(1, len(steps) + 1):
+        text = chat(tokenizer, ("user", QUESTION), ("assistant", "\n\n".join(numbered[:count]))).strip()
+        text += "\n\n" * (count < len(steps))
+        reads.append(len(bare(tokenizer, text)) - 1)  # a log-probability further on than its own index
+    return ids, reads
+
+
+@pytest.fixture(scope="module")
+def scorers(tmp_path_factory):
+    hub = tmp_path_factory.mktemp("hub")
+    save = {
+        "math-shepherd": test_math_shepherd_family.save,
+        "rlhflow": test_rlhflow_family.save,
+        "skywork": test_skywork_family.save,
+        "qwen-prm": test_qwen_prm_family.save,
+        "trl": test_token_classifier_families.save,
+        "reasoneval": lambda at: test_reasoneval_family.save(at, "34B"),
+        "eurus": lambda at: test_eurus_family.save(at, 7),
+    }
+    for name, write in save.items():
+        write(hub / name)
+    at = {name: hub / name for name in save} | {"pure": hub / "trl"}
+    return {
+        name: load_prm(at[name], family=name, reference=at[name] if name == "eurus" else None)
+        for name in FAMILIES
+    }
+
+
+REFERENCE = {
+    "math-shepherd": math_shepherd,
+    "rlhflow": rlhflow,
+    "skywork": skywork,
+    "qwen-prm": qwen,
+    "pure": separated,
+    "reasoneval": reasoneval,
+    "trl": separated,
+    "eurus": eurus,
+}
+
+
+def encoded(scorer, text, segmenter):
+    problem = Problem(text=QUESTION)
+    trace = segment_trace(Trace(problem_id=problem.id, text=text), segmenter)
+    [written] = scorer.model.encode([ProblemTrace(problem=problem, trace=trace)])
+    return list(written.ids), list(written.positions)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_paragraphs_with_indentation_are_fed_as_the_authors_feed_them(scorers, family):
+    expected = REFERENCE[family](scorers[family].model.tokenizer, PARAGRAPHS.split("\n\n"))
+    assert encoded(scorers[family], PARAGRAPHS, BlankLine()) == (list(expected[0]), list(expected[1]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_indented_lines_are_fed_as_the_authors_feed_them(scorers, family):
+    lines = [line for line in LINES.split("\n") if line]
+    expected = REFERENCE[family](scorers[family].model.tokenizer, lines)
+    assert encoded(scorers[family], LINES, Line()) == (list(expected[0]), list(expected[1]))
+
+
+def test_a_blank_line_inside_a_step_stays_and_is_two_line_ends_for_skywork(scorers):
+    steps = ["code:\n\n  a = 1.\n\n  b", "2"]
+    [written] = scorers["skywork"].model.encode([item(QUESTION, steps)])
+    ids, reads = skywork(scorers["skywork"].model.tokenizer, steps)
+    assert (list(written.ids), list(written.positions)) == (ids, reads)
+    assert [written.ids[at] for at in written.positions] == [10, 10]
+
+
+def test_indentation_that_was_cut_off_is_put_back():
+    text = "a\n \n  b \n\n\tc\r\n d"
+    for ends in [(0, 6, 11, 15, 16), (0, 4, 10, 14, 16)]:
+        assert [own_lines(text, span) for span in pairwise(ends)] == ["a", "  b ", "\tc", " d"]
+    assert own_lines("a b", (2, 3)) == "b"
+    assert own_lines("\n  a", (0, 4)) == "  a"
+    assert [own_lines(" \n\n", (0, 3)), own_lines("", (0, 0))] == [" ", ""]
+
+
+@pytest.mark.parametrize("family", ["qwen-prm", "pure", "eurus"])
+def test_traces_cut_with_the_indentation_in_the_step_before_give_the_same_tokens(scorers, family):
+    problem, text = Problem(text=QUESTION), "a\n\n  b\n\n\tc"
+    steps = (Step(start=0, end=5), Step(start=5, end=9), Step(start=9, end=10))
+    trace = Trace(problem_id=problem.id, text=text, steps=steps)
+    [old] = scorers[family].model.encode([ProblemTrace(problem=problem, trace=trace)])
+    assert (list(old.ids), list(old.positions)) == encoded(scorers[family], text, BlankLine())
