@@ -32,7 +32,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ from surefoot.search import (
     OptimalFit,
     ParticleFilter,
     Probe,
+    ProbeResult,
     Rebase,
     Search,
     SearchMethod,
@@ -158,9 +159,9 @@ class Bench:
             print(f"  {file}: {np.mean([r.outcome is True for r in found]):.3f}", flush=True)
         return list(read_records(file, SearchResult))
 
-    def difficulties(self, probe: Probe, aggregation: Aggregator, seed: int) -> list[float | None]:
-        """Predicted difficulty of each problem, from disk if it is there."""
-        file = self.out / f"difficulties-{aggregation}.json"
+    def probe(self, probe: Probe, aggregation: Aggregator, seed: int) -> list[ProbeResult]:
+        """Predicted difficulty of each problem and its cost, from disk if it is there."""
+        file = self.out / f"probe-{aggregation}.json"
         if not file.exists():
             with AnswerChecker("exact") as checker:
                 found = asyncio.run(
@@ -175,9 +176,8 @@ class Bench:
                         seed=seed,
                     )
                 )
-            write_json(file, {"difficulties": found})
-        found = json.loads(file.read_text())["difficulties"]
-        return [None if value is None else float(value) for value in found]
+            write_json(file, {"probed": [asdict(one) for one in found]})
+        return [ProbeResult(**one) for one in json.loads(file.read_text())["probed"]]
 
     def _afresh(self) -> TransformersPolicy:
         """The policy, with nothing in its memory or the scorer's: each method begins so."""
@@ -271,7 +271,7 @@ def gather(
             named = method.model_copy(update={"name": f"{name}-{size}"})
             tried.append(Trial(search=named, results=bench.search(stored, method, how, seed=0)))
     costs = {}
-    for n in sorted({*VOTES, *BUDGETS, PROBE.n}):
+    for n in sorted({*VOTES, *BUDGETS}):
         vote = BestOfNSearch(n=n, rule="weighted_vote", name=f"vote-{n}")
         results = bench.search(f"vote-{how}-{n}", vote, how, seed=0)
         costs[n] = float(np.mean([result.usage.tokens for result in results]))
@@ -280,17 +280,17 @@ def gather(
     return Trials(tried=tried, costs=costs)
 
 
-def fit_plans(trials: Trials, difficulties: Sequence[float | None]) -> dict[int, OptimalFit]:
+def fit_plans(trials: Trials, probed: Sequence[ProbeResult]) -> dict[int, OptimalFit]:
     """N → the plan that costs, with its probe, at most what best-of-N does on these problems.
 
     An N whose cost leaves no room for any search after the probe has no plan.
     """
-    plans = {}
-    for n in BUDGETS:
-        left = trials.costs[n] - trials.costs[PROBE.n]
-        if left >= max(trials.costs[1], 1):
-            plans[n] = fit_optimal(trials.tried, difficulties, tokens=left, bins=BINS, slack=0.0, probe=PROBE)
-    return plans
+    probing = float(np.mean([one.tokens for one in probed]))
+    return {
+        n: fit_optimal(trials.tried, probed, tokens=trials.costs[n], bins=BINS, slack=0.0, probe=PROBE)
+        for n in BUDGETS
+        if trials.costs[n] - probing >= max(trials.costs[1], 1)
+    }
 
 
 def described(plans: Mapping[int, OptimalFit]) -> dict[int, dict[str, Any]]:
@@ -482,7 +482,7 @@ def main() -> None:
             if trials is None:
                 ways = develop(trying)
                 trials = gather(trying, tree_methods, SIZES, next(iter(ways.values())))
-            plan = fit_plans(trials, trying.difficulties(PROBE, next(iter(ways.values())), seed))
+            plan = fit_plans(trials, trying.probe(PROBE, next(iter(ways.values())), seed))
         plans.append(plan)
         testing = Bench(prm, folder(options.out / f"{prefix}seed-{seed}"), made[:count])
         samples = QUICK_SAMPLES if options.quick else SAMPLES

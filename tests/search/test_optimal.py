@@ -10,6 +10,7 @@ from surefoot.search import (
     BestOfNSearch,
     ComputeOptimal,
     Probe,
+    ProbeResult,
     SearchResult,
     Trial,
     fit_optimal,
@@ -35,6 +36,10 @@ def outcome(problem_id, right, tokens=100):
         usage=Usage(completion_tokens=tokens),
         counts=SearchCounts(),
     )
+
+
+def probed(*difficulties, tokens=0):
+    return [ProbeResult(difficulty=difficulty, tokens=tokens) for difficulty in difficulties]
 
 
 def trial(search, outcomes, tokens=100):
@@ -78,7 +83,7 @@ def test_no_answer_agrees_with_none():
 
 
 def test_the_best_of_each_bin_is_chosen():
-    difficulties = [0.1, 0.2, 0.3, 0.6, 0.7, 0.8, None]
+    difficulties = probed(0.1, 0.2, 0.3, 0.6, 0.7, 0.8, None)
     easy_better = trial(A, [True, True, True, False, False, True, True])
     hard_better = trial(B, [True, True, False, True, True, True, False])
     fit = fit_optimal([easy_better, hard_better], difficulties, tokens=100, bins=2)
@@ -92,48 +97,81 @@ def test_the_best_of_each_bin_is_chosen():
 
 
 def test_bins_hold_equally_many():
-    difficulties = [k / 100 for k in range(100)]
+    difficulties = probed(*(k / 100 for k in range(100)))
     fit = fit_optimal([trial(A, [True] * 100)], difficulties, tokens=100, bins=5)
     assert [row["a"].problems for row in fit.bins] == [20] * 5
     assert len(fit.search.edges) == 4
 
 
 def test_tied_difficulties_make_fewer_bins_and_none_is_empty():
-    fit = fit_optimal([trial(A, [True] * 10)], [0.0] * 9 + [1.0], tokens=100, bins=5)
+    fit = fit_optimal([trial(A, [True] * 10)], probed(*[0.0] * 9, 1.0), tokens=100, bins=5)
     assert all(row["a"].problems for row in fit.bins)
     assert (len(fit.bins), fit.search.edges) == (2, (0.0,))
-    same = fit_optimal([trial(A, [True] * 4)], [0.5] * 4, tokens=100, bins=5)
+    same = fit_optimal([trial(A, [True] * 4)], probed(*[0.5] * 4), tokens=100, bins=5)
     assert same.search.edges == ()
 
 
 def test_only_what_is_within_the_tokens_takes_part():
     cheap, dear = trial(A, [False, True], tokens=100), trial(B, [True, True], tokens=300)
-    assert fit_optimal([cheap, dear], [0.1, 0.1], tokens=100, bins=1).search.searches == (A,)
-    assert fit_optimal([cheap, dear], [0.1, 0.1], tokens=280, bins=1).search.searches == (B,)
+    assert fit_optimal([cheap, dear], probed(0.1, 0.1), tokens=100, bins=1).search.searches == (A,)
+    assert fit_optimal([cheap, dear], probed(0.1, 0.1), tokens=280, bins=1).search.searches == (B,)
     with pytest.raises(ValueError, match="within 55 tokens"):
-        fit_optimal([cheap, dear], [0.1, 0.1], tokens=50, bins=1)
+        fit_optimal([cheap, dear], probed(0.1, 0.1), tokens=50, bins=1)
+
+
+def test_the_probe_is_paid_from_the_same_tokens():
+    cheap, dear = trial(A, [False, True], tokens=40), trial(B, [True, True], tokens=90)
+    probing = probed(0.1, 0.1, tokens=60)
+    assert fit_optimal([cheap, dear], probing, tokens=149, bins=1, slack=0).search.searches == (A,)
+    fit = fit_optimal([cheap, dear], probing, tokens=150, bins=1, slack=0)
+    assert fit.search.searches == (B,)
+    assert {name: row.tokens for name, row in fit.bins[0].items()} == {"a": 100, "b": 150}
+    with pytest.raises(ValueError, match=r"within 99 tokens per problem \(a 100, b 150; the probe's 60 incl"):
+        fit_optimal([cheap, dear], probing, tokens=99, bins=1, slack=0)
+
+
+@pytest.mark.parametrize("measure", ["score", "agreement"])
+def test_what_is_fitted_spends_what_was_allowed(measure):
+    policy = ScriptedPolicy(
+        lambda request, sample: f"{sample}\nThe answer is {sample}"[len(request.prefix) :]
+    )
+    probe = Probe(n=4, measure=measure)
+    settings = {"steps": STEPS, "grader": GRADER}
+    found = asyncio.run(predict_difficulties(probe, problems(6), policy, HashScorer(), **settings))
+    small, large = BestOfNSearch(n=2, name="small"), BestOfNSearch(n=8, name="large")
+    trials = [
+        Trial(search=search, results=searched(search, problems(6), policy, HashScorer()))
+        for search in (small, large)
+    ]
+    # a request reads two words, and each solution is five words written and five read by the scorer
+    assert [one.tokens for one in found] == [2 + 4 * 10] * 6
+    assert [trial.results[0].usage.tokens for trial in trials] == [2 + 2 * 10, 2 + 8 * 10]
+    fit = fit_optimal(trials, found, tokens=100, bins=1, slack=0, probe=probe)
+    assert fit.search.searches == (small,)
+    spent = {result.usage.tokens for result in searched(fit.search, problems(6), policy, HashScorer())}
+    assert spent == {fit.bins[0]["small"].tokens} == {42 + 22}
 
 
 def test_equal_accuracy_goes_to_fewer_tokens():
     dear, cheap = trial(B, [True, True], tokens=100), trial(A, [True, True], tokens=60)
-    assert fit_optimal([dear, cheap], [0.1, 0.1], tokens=100, bins=1).search.searches == (A,)
+    assert fit_optimal([dear, cheap], probed(0.1, 0.1), tokens=100, bins=1).search.searches == (A,)
 
 
 def test_unknown_outcomes_are_left_out():
     some = trial(A, [None, True, False])
-    fit = fit_optimal([some], [0.1] * 3, tokens=100, bins=1)
+    fit = fit_optimal([some], probed(*[0.1] * 3), tokens=100, bins=1)
     assert (fit.bins[0]["a"].accuracy, fit.bins[0]["a"].problems) == (0.5, 2)
     with pytest.raises(ValueError, match="no search with known outcomes"):
-        fit_optimal([trial(A, [None])], [0.1], tokens=100)
+        fit_optimal([trial(A, [None])], probed(0.1), tokens=100)
 
 
 def test_trials_must_match():
     with pytest.raises(ValueError, match="different 'name'"):
-        fit_optimal([trial(A, [True]), trial(A, [True])], [0.1], tokens=100)
+        fit_optimal([trial(A, [True]), trial(A, [True])], probed(0.1), tokens=100)
     with pytest.raises(ValueError, match="same problems"):
-        fit_optimal([trial(A, [True]), trial(B, [True, False])], [0.1], tokens=100)
+        fit_optimal([trial(A, [True]), trial(B, [True, False])], probed(0.1), tokens=100)
     with pytest.raises(ValueError, match="no difficulty is known"):
-        fit_optimal([trial(A, [True])], [None], tokens=100)
+        fit_optimal([trial(A, [True])], probed(None), tokens=100)
     with pytest.raises(ValueError, match="2 bins, not 1"):
         ComputeOptimal(edges=(0.5,), searches=(A,))
     with pytest.raises(ValueError, match="must rise"):
@@ -152,9 +190,10 @@ def solver(request, sample):
 def test_from_development_set_to_test_set():
     policy = ScriptedPolicy(solver)
     probe = Probe(n=4, measure="agreement")
-    difficulties = asyncio.run(
+    found = asyncio.run(
         predict_difficulties(probe, problems(20), policy, HashScorer(), steps=STEPS, grader=GRADER)
     )
+    difficulties = [one.difficulty for one in found]
     assert all(difficulties[k] == 0 for k in range(0, 20, 2))
     assert all(difficulties[k] > 0 for k in range(1, 20, 2))
     small, large = BestOfNSearch(n=1, name="small"), BestOfNSearch(n=8, name="large")
@@ -162,7 +201,7 @@ def test_from_development_set_to_test_set():
         Trial(search=search, results=searched(search, problems(20), policy, HashScorer()))
         for search in (small, large)
     ]
-    fit = fit_optimal(trials, difficulties, tokens=math.inf, bins=2, probe=probe)
+    fit = fit_optimal(trials, found, tokens=math.inf, bins=2, probe=probe)
     assert fit.search.choose(0.0) is small  # as good there, and cheaper
     results = searched(fit.search, problems(20), policy, HashScorer())
     easy = {sum(result.weights) for result in results[0::2]}

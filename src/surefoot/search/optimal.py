@@ -98,17 +98,30 @@ class ComputeOptimal(SearchMethod):
         return solutions
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """What probing a problem gave."""
+
+    difficulty: float | None
+    """``None`` = it cannot be predicted."""
+    tokens: int
+    """Tokens of the probe's solutions and, where there is a scorer, of scoring them as candidates."""
+
+
 async def predict_difficulties(
     probe: Probe,
     problems: Sequence[Problem],
     policy: Policy,
     scorer: StepScorer | None = None,
     **settings: Any,
-) -> list[float | None]:
-    """Predicted difficulty of each problem; ``settings`` are those of :func:`run_search`."""
+) -> list[ProbeResult]:
+    """Predicted difficulty of each problem, and its cost; ``settings`` are those of :func:`run_search`."""
     probing = _Probing(probe=probe)
-    await run_search(probing, problems, policy, scorer, **settings)
-    return [probing.difficulties[problem.id] for problem in problems]
+    results = await run_search(probing, problems, policy, scorer, **settings)
+    return [
+        ProbeResult(difficulty=probing.difficulties[result.problem_id], tokens=result.usage.tokens)
+        for result in results
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +133,8 @@ class _Probing:
 
     async def explore(self, space: Space) -> list[Prefix]:
         drawn, self.difficulties[space.problem.id] = await self.probe.draw(space)
+        if space.has_scorer:
+            await space.score(drawn)
         return drawn
 
 
@@ -137,7 +152,7 @@ class BinResult:
 
     accuracy: float
     tokens: float
-    """Mean tokens per problem, of policy and verifier."""
+    """Mean tokens per problem, of policy and verifier, those of the probe included."""
     problems: int
     """Problems whose outcome is known; the others are left out."""
 
@@ -155,7 +170,7 @@ class OptimalFit:
 
 def fit_optimal(
     trials: Sequence[Trial],
-    difficulties: Sequence[float | None],
+    probed: Sequence[ProbeResult],
     *,
     tokens: float,
     bins: int = 5,
@@ -165,10 +180,10 @@ def fit_optimal(
 ) -> OptimalFit:
     """The best search for each of ``bins`` bins of predicted difficulty, among those within ``tokens``.
 
-    ``difficulties`` are those of :func:`predict_difficulties`, one per problem, predicted by ``probe``; the
-    bins hold equally many problems (5 quantiles in Snell et al.), and fewer bins are made where difficulties
-    are tied. A search takes part in a bin if its mean tokens per problem there are at most ``tokens`` ×
-    (1 + ``slack``); equal accuracy goes to fewer tokens, then to the first.
+    ``probed`` are those of :func:`predict_difficulties`, one per problem, by ``probe``; the bins hold equally
+    many problems (5 quantiles in Snell et al.), and fewer bins are made where difficulties are tied. A search
+    takes part in a bin if its mean tokens per problem there, together with the probe's, are at most
+    ``tokens`` × (1 + ``slack``); equal accuracy goes to fewer tokens, then to the first.
 
     The table is as good as the development set is large: a bin of 20 problems can hardly resolve 10 points.
     Use other problems than those in the report. Raises ``ValueError`` for trials that do not match, or a
@@ -179,21 +194,24 @@ def fit_optimal(
         raise ValueError(f"'trials' must be searches of different 'name', not {names}")
     ids = [result.problem_id for result in trials[0].results]
     for trial in trials:
-        if [result.problem_id for result in trial.results] != ids or len(ids) != len(difficulties):
+        if [result.problem_id for result in trial.results] != ids or len(ids) != len(probed):
             raise ValueError(f"trial {trial.search.name!r} is not of the same problems in the same order")
-    known = [(k, value) for k, value in enumerate(difficulties) if value is not None]
+    known = [(k, one.difficulty) for k, one in enumerate(probed) if one.difficulty is not None]
     if not known or bins < 1:
         raise ValueError("no difficulty is known" if bins > 0 else f"'bins' must be 1 or more, not {bins}")
     edges = _edges([value for _, value in known], bins)
     rows, chosen = [], []
     for number in range(len(edges) + 1):
         members = [k for k, value in known if bisect_left(edges, value) == number]
-        row = {trial.search.name: _bin_result([trial.results[k] for k in members]) for trial in trials}
-        best = _best(row, tokens * (1 + slack), number)
+        probing = math.fsum(probed[k].tokens for k in members) / len(members)
+        row = {
+            trial.search.name: _bin_result([trial.results[k] for k in members], probing) for trial in trials
+        }
+        best = _best(row, tokens * (1 + slack), number, probing)
         chosen.append(trials[names.index(best)].search)
         rows.append(row)
     search = ComputeOptimal(edges=edges, searches=tuple(chosen), probe=probe or Probe(), rule=rule)
-    return OptimalFit(search=search, bins=tuple(rows), unknown=len(difficulties) - len(known))
+    return OptimalFit(search=search, bins=tuple(rows), unknown=len(probed) - len(known))
 
 
 def _edges(values: Sequence[float], bins: int) -> tuple[float, ...]:
@@ -204,21 +222,22 @@ def _edges(values: Sequence[float], bins: int) -> tuple[float, ...]:
     return tuple(cut for cut in dict.fromkeys(cuts) if cut < ordered[-1])
 
 
-def _bin_result(results: Sequence[SearchResult]) -> BinResult:
+def _bin_result(results: Sequence[SearchResult], probing: float) -> BinResult:
     outcomes = [result.outcome for result in results if result.outcome is not None]
     return BinResult(
         accuracy=sum(outcomes) / len(outcomes) if outcomes else math.nan,
-        tokens=sum(result.usage.tokens for result in results) / len(results),
+        tokens=probing + sum(result.usage.tokens for result in results) / len(results),
         problems=len(outcomes),
     )
 
 
-def _best(row: Mapping[str, BinResult], tokens: float, number: int) -> str:
+def _best(row: Mapping[str, BinResult], tokens: float, number: int, probing: float) -> str:
     within = {name: result for name, result in row.items() if result.tokens <= tokens and result.problems}
     if not within:
         cost = ", ".join(f"{name} {result.tokens:.0f}" for name, result in row.items())
         raise ValueError(
-            f"bin {number}: no search with known outcomes is within {tokens:.0f} tokens per problem ({cost})"
+            f"bin {number}: no search with known outcomes is within {tokens:.0f} tokens per problem ({cost}; "
+            f"the probe's {probing:.0f} included)"
         )
     return min(within, key=lambda name: (-within[name].accuracy, within[name].tokens))
 

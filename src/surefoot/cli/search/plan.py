@@ -30,6 +30,7 @@ class Cell(BaseModel):
     accuracy: float | None
     """``None`` = no outcome is known."""
     tokens: float
+    """With those of the probe."""
     problems: int
 
 
@@ -143,7 +144,9 @@ class FindPlan(SearchSettings):
         description="A search, and the file of its results on these problems."
     )
     prm: Annotated[StepPRMSettings, OptionGroup(title="Reward model")]
-    tokens: float = Field(ge=1, description="Most tokens per problem, of policy and verifier.")
+    tokens: float = Field(
+        ge=1, description="Most tokens per problem, of policy and verifier, with the probe."
+    )
     out: Annotated[str, Flag(short="-o")] = Field(default="plan.json", description="JSON file to write.")
     bins: int = Field(default=5, ge=1, description="Bins of difficulty, equally full.")
     slack: float = Field(default=0.1, ge=0, description="Share by which a search may exceed `--tokens`.")
@@ -164,7 +167,7 @@ class FindPlan(SearchSettings):
         problems = read_all(self.problems, Problem)
         trials = _trials(self.trials, problems)
         with self.grading.open() as grader:
-            difficulties = asyncio.run(
+            probed = asyncio.run(
                 predict_difficulties(
                     self.probe,
                     problems,
@@ -181,7 +184,7 @@ class FindPlan(SearchSettings):
         with checked_options():
             fit = fit_optimal(
                 trials,
-                difficulties,
+                probed,
                 tokens=self.tokens,
                 bins=self.bins,
                 slack=self.slack,
@@ -220,7 +223,7 @@ def _show(plan: SearchPlan) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="correct, %, and tokens per problem; * = chosen", title_justify="left")
+    table = Table(title="correct, %, and tokens per problem with the probe; * = chosen", title_justify="left")
     for heading in ("difficulty below", "problems", *plan.bins[0]):
         table.add_column(heading, justify="right", overflow="fold")
     for row, chosen, edge in zip(plan.bins, plan.searches, [*plan.edges, None], strict=True):
