@@ -66,9 +66,9 @@ def test_traces_are_cloned_into_a_policy_that_samples(files, lab_base, lab_items
     assert "6 traces left out: wrong outcome" in ended.err
     right = [item for item in lab_items if item.trace.outcome]
     assert curves(out)[1]["decisions"] == sum(len(item.trace.steps) + 1 for item in right)
-    assert f"policy: {out / 'round-1'}" in ended.err
+    assert f"policy: {out / 'policy'}, of round 1, the last: give --held-out" in ended.err
     samples = tmp_path / "s.jsonl"
-    words = ("--policy", out / "round-1", "--n", 1, "--temperature", 0, "--out", samples)
+    words = ("--policy", out / "policy", "--n", 1, "--temperature", 0, "--out", samples)
     good("sample", files / "p.jsonl", *words, *READING)
     written = {trace.problem_id: trace.text for trace in read_records(samples, Trace)}
     assert sum(written[item.problem.id] == item.trace.text for item in right) >= 5
@@ -99,6 +99,7 @@ def test_an_expert_is_followed_after_its_traces_were_cloned(files, lab_base, tmp
     assert [row["drawn"] for row in rows] == [0, 0, 12, 12]
     assert "round 3: 12 solutions written" in ended.err
     assert ended.err.count("accuracy") == 4
+    assert "the best on the 4 held-out problems; they chose it, so measure it on others" in ended.err
     shown = [
         one
         for record in read_records(tmp_path / "shards" / "collected-2" / "000000.jsonl", ProblemData)

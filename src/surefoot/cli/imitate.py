@@ -43,12 +43,15 @@ class RoundsCommand(Command):
     """What both commands have: problems, a policy to start from, a run directory."""
 
     problems: o.Problems
-    out: o.OutDirectory = Field(description="Run directory; `round-N` in it is a policy.")
+    out: o.OutDirectory = Field(
+        description="Run directory; `policy` in it is that of the best round, `round-N` that of round N."
+    )
     policy: str = Field(
         default="lab", description="Policy to start from: `lab`, a checkpoint directory or a hub name."
     )
     held_out: Annotated[str | None, o.INPUT] = Field(
-        default=None, description="File of problems to evaluate on after every round."
+        default=None,
+        description="File of problems to evaluate on after every round; they choose the best one.",
     )
     gold: o.Gold = ()
     device: o.Device = "cpu"
@@ -267,4 +270,22 @@ def report_rounds(out: Path, rows: Sequence[RoundRow]) -> None:
             typer.echo(f"round {row.round}: {'; '.join(parts)}", err=True)
         for reason, count in row.dropped.items():
             typer.echo(f"  left out: {count} {reason}", err=True)
-    typer.echo(f"policy: {out / f'round-{rows[-1].round}'}", err=True)
+    if rows[-1].stopped:
+        typer.echo(f"ended after round {rows[-1].round}: {rows[-1].stopped}", err=True)
+    typer.echo(f"policy: {out / 'policy'}, {_choice(rows)}", err=True)
+
+
+def _choice(rows: Sequence[RoundRow]) -> str:
+    """Which round it is of, and why."""
+    from surefoot.rl.rounds import best_round
+
+    best, start = best_round(rows), rows[0].evaluation
+    if best.evaluation is None or start is None:
+        return f"of round {best.round}, the last: give --held-out to choose the best"
+    said = (
+        f"of round {best.round}, the best on the {best.evaluation.problems} held-out problems; they chose "
+        "it, so measure it on others"
+    )
+    if best.evaluation.accuracy.value <= start.accuracy.value:
+        said += f"; no round is better than the policy it started from ({start.accuracy:.1%})"
+    return said

@@ -197,10 +197,8 @@ def _of_evaluations(evaluations: Sequence[EvaluationRow], guards: Guards) -> Ite
         return
     names: tuple[Literal["overoptimization", "gold"], ...] = ("overoptimization", "gold")
     readings: dict[str, list[tuple[bool, Alarm]]] = {name: [] for name in names}
-    best = evaluations[0]
-    for row in evaluations[1:]:
+    for best, row, threshold in _compared(evaluations, guards.fall):
         fall = best.accuracy.value - row.accuracy.value
-        threshold = max(guards.fall, _chance(best, row))
         rose = row.proxy is not None and best.proxy is not None and row.proxy.value > best.proxy.value
         for name, applies in zip(names, (rose, not rose), strict=True):
             alarm = Alarm(
@@ -212,10 +210,36 @@ def _of_evaluations(evaluations: Sequence[EvaluationRow], guards: Guards) -> Ite
                 message=_fallen(best, row),
             )
             readings[name].append((applies and fall >= threshold, alarm))
-        if fall < 0:
-            best = row
     for name in names:
         yield from _episodes(readings[name], guards.evaluation_patience)
+
+
+def fallen_rounds(evaluations: Sequence[EvaluationRow], *, fall: float | None, patience: int) -> str | None:
+    """Why fine-tuning in rounds ends: the last ``patience`` evaluations (one a round) are each below the best
+    before them by ``fall`` and beyond chance. ``None`` = it continues."""
+    if fall is None or not evaluations:
+        return None
+    compared = list(_compared(evaluations, fall))[-patience:]
+    holds = [best.accuracy.value - row.accuracy.value >= threshold for best, row, threshold in compared]
+    if len(holds) < patience or not all(holds):
+        return None
+    best, row, _ = compared[-1]
+    return (
+        f"held-out accuracy is {row.accuracy.value:.1%} after round {row.update}, "
+        f"{best.accuracy.value:.1%} after round {best.update}: lower the learning rate, learn from better "
+        "solutions, or start each round from the first policy"
+    )
+
+
+def _compared(
+    evaluations: Sequence[EvaluationRow], fall: float
+) -> Iterator[tuple[EvaluationRow, EvaluationRow, float]]:
+    """The best evaluation before each, it, and the difference from which on it has fallen."""
+    best = evaluations[0]
+    for row in evaluations[1:]:
+        yield best, row, max(fall, _chance(best, row))
+        if row.accuracy.value > best.accuracy.value:
+            best = row
 
 
 def _chance(best: EvaluationRow, row: EvaluationRow) -> float:

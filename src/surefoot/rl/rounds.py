@@ -1,8 +1,9 @@
 """Rounds of collecting data and fine-tuning: what imitation and expert iteration share.
 
 In each round the policy writes solutions, some of the data is chosen to learn from, the policy is fine-tuned
-on it, and evaluated on held-out problems. Everything is stored in the run directory, problem by problem, and
-depends on seed and round alone: a run that is killed resumes and ends with the same weights.
+on it, and evaluated on held-out problems, which choose the round whose policy is the result. Everything is
+stored in the run directory, problem by problem, and depends on seed and round alone: a run that is killed
+resumes and ends with the same weights.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +27,7 @@ from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy
 from surefoot.records import Problem, Record, Trace, Usage
 from surefoot.rl.audit import audit_policy
+from surefoot.rl.guards import fallen_rounds
 from surefoot.rl.log import EvaluationRow, scalars
 from surefoot.rl.rounds_config import RoundsConfig
 from surefoot.rl.task import Task
@@ -90,6 +92,19 @@ class RoundRow(BaseModel):
     loss: float | None = None
     """Mean of the last 50 updates, nats per token."""
     evaluation: EvaluationRow | None = None
+    stopped: str | None = None
+    """Why the run ends with this round before its time."""
+
+
+def best_round(rows: Sequence[RoundRow]) -> RoundRow:
+    """The round whose policy is kept: the first with the highest held-out accuracy, else the last.
+
+    Round 0, which trained nothing, is chosen only if it is the only one. Its accuracy was the ground of the
+    choice, so it is too high on average: report one on other problems.
+    """
+    trained = rows[1:] or rows
+    measured = [row for row in trained if row.evaluation]
+    return max(measured, key=lambda row: row.evaluation.accuracy.value) if measured else trained[-1]  # type: ignore[union-attr]
 
 
 def run_rounds(
@@ -110,17 +125,21 @@ def run_rounds(
     ``collect`` that is the only round. With ``distinct`` a text that several rounds collected is learned
     once.
 
-    ``round-N`` in the run directory is the policy after round N, ``curves.jsonl`` has the rows,
-    ``shards/collected-N`` what was written and learned. Raises ``TrainingError`` if a round has nothing to
+    ``policy`` in the run directory is that of :func:`best_round`, ``round-N`` the policy after round N,
+    ``curves.jsonl`` has the rows, ``shards/collected-N`` what was written and learned. A round whose accuracy
+    falls (``config.fall``, ``patience``) is the last one. Raises ``TrainingError`` if a round has nothing to
     learn, saying why.
     """
     rounds = _Rounds(run, policy, task, config, collect, progress, demonstrations, distinct, device)
     rows = [rounds.start()]
     for number in range(1, bool(demonstrations) + (config.rounds if collect else 0) + 1):
-        rows.append(rounds.round(number, rows[-1].samples))
+        rows.append(rounds.round(number, rows))
         _write_curves(run.directory / "curves.jsonl", rows)
-        if config.keep == "last" and number > 1:
-            shutil.rmtree(run.directory / f"round-{number - 1}", ignore_errors=True)
+        if config.keep == "best":
+            rounds.remove_all_but({best_round(rows).round, number})
+        if rows[-1].stopped:
+            break
+    rounds.keep_best(rows)
     return rows
 
 
@@ -153,10 +172,11 @@ class _Rounds:
             self.run.finish("round-0", row.model_dump(mode="json"))
         return self._row(0)
 
-    def round(self, number: int, samples: int) -> RoundRow:
-        """One round, from where it was interrupted; ``samples`` were written before it."""
+    def round(self, number: int, before: Sequence[RoundRow]) -> RoundRow:
+        """One round, from where it was interrupted; ``before`` are the rows of those before it."""
         if self.run.done(f"round-{number}"):
             return self._row(number)
+        samples = before[-1].samples
         with self.run.timed("collect"):
             data = self._collect(number)
         if not self.run.done(f"train-{number}"):
@@ -169,6 +189,7 @@ class _Rounds:
         dropped = Counter(training.pop("dropped"))
         for one in data:
             dropped.update(one.dropped)
+        evaluations = [row.evaluation for row in before if row.evaluation]
         row = RoundRow(
             round=number,
             samples=samples + drawn,
@@ -176,10 +197,35 @@ class _Rounds:
             dropped=dict(dropped),
             usage=sum((one.usage for one in data), Usage()),
             evaluation=evaluation,
+            stopped=fallen_rounds(
+                [*evaluations, evaluation] if evaluation else [],
+                fall=self.config.fall,
+                patience=self.config.patience,
+            ),
             **training,
         )
         self.run.finish(f"round-{number}", row.model_dump(mode="json"))
         return row
+
+    def keep_best(self, rows: Sequence[RoundRow]) -> None:
+        """``policy``: the weights of the best round, once all rounds are done."""
+        best = best_round(rows)
+        if not best.round or self.run.done("policy"):
+            return
+        target, new = self.run.directory / "policy", self.run.directory / "policy.new"
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.copytree(self._checkpoint(best.round), new)
+        shutil.rmtree(target, ignore_errors=True)
+        new.rename(target)
+        self.run.finish("policy", {"round": best.round})
+        if self.config.keep == "best":
+            self.remove_all_but(set())
+
+    def remove_all_but(self, numbers: Set[int]) -> None:
+        """Delete the weights of all other rounds."""
+        for number in range(1, self.config.rounds + 2):
+            if number not in numbers:
+                shutil.rmtree(self.run.directory / f"round-{number}", ignore_errors=True)
 
     def _collect(self, number: int) -> list[ProblemData]:
         """The round's data, including what an interrupted run collected; none in a round of

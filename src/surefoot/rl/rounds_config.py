@@ -42,8 +42,17 @@ class RoundsConfig(BaseModel):
     evaluation_samples: int = Field(
         default=1, ge=1, description="Samples per held-out problem, at the same temperature."
     )
-    keep: Literal["all", "last"] = Field(
-        default="all", description="Keep the weights of all rounds, or only those of the last one."
+    fall: float | None = Field(
+        default=0.02,
+        gt=0,
+        lt=1,
+        description="End the run if the held-out accuracy is below that of the best round before, by this "
+        "much and beyond chance; none: never.",
+    )
+    patience: int = Field(default=1, ge=1, description="Consecutive rounds for which the fall must hold.")
+    keep: Literal["all", "best"] = Field(
+        default="all",
+        description="Keep the weights of all rounds, or only those of the best one, which are `policy`.",
     )
     batch_size: int = Field(default=256, ge=1, description="Samples decoded together in this process.")
     seed: int = Field(default=0, description="Seed of problems, samples and fine-tuning.")
@@ -70,6 +79,13 @@ class RoundsConfig(BaseModel):
 
 class ImitationConfig(RoundsConfig):
     """Settings of behaviour cloning and DAgger."""
+
+    patience: int = Field(
+        # the round that clones may fall behind the first policy before the expert's corrections come
+        default=2,
+        ge=1,
+        description="Consecutive rounds for which the fall must hold.",
+    )
 
     after: After = Field(
         default="until_error",
