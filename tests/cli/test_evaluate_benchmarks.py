@@ -94,12 +94,12 @@ def test_processbench_side_by_side_and_again_without_scoring(data, prm, tmp_path
     assert (tmp_path / "out/processbench.html").read_text().startswith("<!DOCTYPE html>")
     stored = list(tmp_path.glob("out/scores/mine/shards/scores/*.jsonl"))
     kept = [path.stat().st_mtime_ns for path in stored]
-    good(*command)
+    good(*command, "--force")
     assert kept == [path.stat().st_mtime_ns for path in stored]
     assert json.loads((tmp_path / "out/processbench.json").read_text()) == result
     # a killed run: what is missing is scored, and the result is the same
     stored[0].unlink()
-    good(*command)
+    good(*command, "--force")
     assert json.loads((tmp_path / "out/processbench.json").read_text()) == result
 
 
@@ -125,6 +125,7 @@ def test_kept_scores_of_other_traces_are_refused(data, prm, tmp_path):
         "--out",
         tmp_path,
         FEW,
+        "--force",
     )
     assert "holds another run" in said
     assert "items" in said
@@ -141,7 +142,7 @@ def test_stored_scores_need_no_model_and_partial_files_leave_traces_out(data, tm
         *("--data", data / "math.jsonl", "--threshold=0.5", "--out", tmp_path / "out", FEW),
     )
     assert "9 traces" in good(*command).out
-    assert "12 traces" in good(*command, "--missing=wrong").out
+    assert "12 traces" in good(*command, "--missing=wrong", "--force").out
     result = json.loads((tmp_path / "out/processbench.json").read_text())
     assert sum(part["unparsed"] for part in result["scores"][0]["subsets"].values()) == 3
 
@@ -159,7 +160,7 @@ def test_a_neutral_verdict_is_what_the_option_says(data, tmp_path):
     )
     expected = {"good": (1.0, 0), "bad": (0.0, 0), "drop": (0.0, 6)}
     for neutral, (accuracy, unparsed) in expected.items():
-        good(*command, f"--neutral={neutral}")
+        good(*command, f"--neutral={neutral}", "--force")
         part = json.loads((tmp_path / "out/processbench.json").read_text())["scores"][0]["subsets"]["gsm8k"]
         assert (part["acc_correct"]["value"], part["unparsed"]) == (accuracy, unparsed)
 

@@ -389,7 +389,7 @@ def test_after_error_says_what_the_checker_thinks_of_later_steps(files):
     later = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
     assert later["truth"]["counts"]["unread"] == {}
     assert later["sources"][0]["against_truth"]["precision"]["value"] < 1  # right steps after a wrong one
-    assert run(*words, "--after-error=wrong").exit_code == 0
+    assert run(*words, "--after-error=wrong", "--force").exit_code == 0
     later = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
     assert later["sources"][0]["against_truth"]["precision"]["value"] == 1
 

@@ -40,7 +40,7 @@ class Convert(Command):
         description="records, label-studio, math-aps, math-shepherd, prm800k, prm800k-steps, "
         "processbench or stepwise.",
     )
-    out: Annotated[str, Flag(short="-o")] = Field(
+    out: Annotated[str, Flag(short="-o", output=True)] = Field(
         description="Directory for records; file for the other formats."
     )
     neutral: Neutral | None = Field(
@@ -52,6 +52,13 @@ class Convert(Command):
         default=0.0, description="Value labels above this are good in formats that have signs only."
     )
     parquet: bool = Field(default=False, description="Write records as Parquet instead of JSON Lines.")
+
+    def outputs(self) -> list[Path]:
+        """The files of the directory, or the file."""
+        if self.writer != "records":
+            return super().outputs()
+        ending = ".parquet" if self.parquet else ".jsonl"
+        return [Path(self.out) / f"{name}{ending}" for name in ("problems", "traces", "labels")]
 
     def run(self) -> None:
         """Read, convert and write."""

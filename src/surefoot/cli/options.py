@@ -55,9 +55,9 @@ def unescaped(text: str) -> str:
 Out = Annotated[
     str,
     Field(description="File to write (`.jsonl`, `.jsonl.gz`, `.parquet`), or `-` for standard output."),
-    Flag(short="-o", transient=True),
+    Flag(short="-o", transient=True, output=True),
 ]
-OutDirectory = Annotated[Path, Flag(short="-o", transient=True)]
+OutDirectory = Annotated[Path, Flag(short="-o", transient=True, output=True)]
 Problems = Annotated[str, Field(description="File of problem records."), INPUT]
 Traces = Annotated[str, Field(description="File of trace records."), INPUT]
 Labels = Annotated[str, Field(description="File of step labels."), INPUT]

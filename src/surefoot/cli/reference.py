@@ -12,7 +12,7 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
-from surefoot.cli.settings import REQUIRED, Command, Option, options_of
+from surefoot.cli.settings import REQUIRED, Command, Option, has_outputs, options_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "commands.md"
 
@@ -60,6 +60,8 @@ def section(command: type[Command]) -> str:
     prose = re.sub(r"\n{3,}", "\n\n", _EXAMPLE.sub("", text)).strip()
     rows = ["| option | default | meaning |", "|---|---|---|"]
     rows += [_row(option) for option in options_of(command) if option.names]
+    if has_outputs(command):
+        rows.append("| `--force` | | Write over what is there: see [above](#commands). |")
     rows.append("| `--config`, `--set` | | Settings from a file, or by name: see [above](#settings). |")
     blocks = [prose, "\n".join(rows)]
     if examples:

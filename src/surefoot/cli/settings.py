@@ -20,7 +20,9 @@ To write a command:
 4. Refuse impossible combinations in a ``model_validator``, with the fields' names in quotes
    (``'head_epochs' needs ...``): the user reads ``--head-epochs needs ...``.
 5. ``run`` does the work; ``self.resolved()`` goes into the run's manifest. Mark a field that changes no
-   result as ``Flag(transient=True)``, so that a run can be resumed with another value.
+   result as ``Flag(transient=True)``, so that a run can be resumed with another value, and one that names
+   what is written as ``Flag(output=True)``: the command then has ``--force``, without which nothing is
+   written over. A command that writes other files than those overrides ``outputs``.
 6. ``add(app, "name", Class)``, give it a heading in ``docs/reference/commands.md``, and run
    ``python -m surefoot.cli.reference``.
 
@@ -48,6 +50,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from surefoot.cli.outputs import refuse_existing
 from surefoot.errors import RunError
 
 C = TypeVar("C", bound="Command")
@@ -69,6 +72,8 @@ class Flag:
     """Changes no result, so the manifest does not hold it."""
     comma: bool = False
     """A tuple is one word with commas, not an option that is repeated."""
+    output: bool = False
+    """A file or directory that the command writes; it is not written over without ``--force``."""
     metavar: str | None = None
 
 
@@ -148,6 +153,11 @@ class Command(BaseModel):
         """Do it. Raises an error of :mod:`surefoot.errors`."""
         raise NotImplementedError
 
+    def outputs(self) -> list[Path]:
+        """Files and directories that the command will write; ``-`` is none."""
+        values = (getattr(self, name) for name in _outputs(type(self)))
+        return [Path(value) for value in values if value not in (None, "-")]
+
     def resolved(self) -> dict[str, Any]:
         """All settings that a result depends on, for the manifest of a run."""
         found = self.model_dump(mode="json")
@@ -182,6 +192,8 @@ def callback(command: type[Command]) -> Callable[..., None]:
             if values[f"value_{number}"] not in (None, [])
         }
         settings = build(command, flags, file=values["config"], assignments=values["assignments"] or ())
+        if not values.get("force"):
+            refuse_existing(settings.outputs())
         settings.run()
 
     config = typer.Option(
@@ -201,6 +213,9 @@ def callback(command: type[Command]) -> Callable[..., None]:
         _optional("config", Path, config),
         _optional("assignments", list[str], assignments),
     ]
+    if _outputs(command):
+        force = typer.Option("--force", help="Write over what is there.", show_default=False)
+        parameters.append(_optional("force", bool, force))
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__doc__ = cleandoc(command.__doc__ or "")
@@ -260,6 +275,17 @@ def explained(error: ValidationError, command: type[BaseModel]) -> Exception:
         r"'(\w+)'", lambda found: known.get(found[1], found[0]), first["msg"].removeprefix("Value error, ")
     )
     return RunError(message if not name or "--" in message else f"{name}: {message}")
+
+
+@cache
+def _outputs(command: type[Command]) -> tuple[str, ...]:
+    """Fields that name what the command writes."""
+    return tuple(option.path[0] for option in options_of(command) if option.flag.output)
+
+
+def has_outputs(command: type[Command]) -> bool:
+    """Whether the command writes files, and so has ``--force``."""
+    return bool(_outputs(command))
 
 
 @cache

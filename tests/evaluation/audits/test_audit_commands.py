@@ -186,7 +186,9 @@ def test_transfer_reads_directories_and_processbench(files, tmp_path):
     assert [(cell["train"], cell["test"]) for cell in found["cells"]] == [("here", "here"), ("here", "there")]
     assert found["cells"][1]["auc"]["value"] == 1
     assert found["tuned"]["here"] > 0
-    assert "convert" in refused("audit", "transfer", scorer, "--domain", f"x={tmp_path}", "--out", tmp_path)
+    assert "convert" in refused(
+        "audit", "transfer", scorer, "--domain", f"x={tmp_path}", "--out", tmp_path / "x"
+    )
 
 
 def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import typer
 from pydantic import Field, model_validator
@@ -71,6 +71,8 @@ class AuditGaming(CaseAudit):
     lab --out audit`
     """
 
+    report_name: ClassVar[str] = "gaming"
+
     per_problem: int | None = Field(
         default=2, ge=1, description="Use the first so many traces of each problem."
     )
@@ -79,7 +81,7 @@ class AuditGaming(CaseAudit):
     def run(self) -> None:
         """Audit, print and write the report."""
         cases = self.cases(per_problem=self.per_problem)
-        self.leave("gaming", *audit_edits(self, self.search, self.subjects(), cases))
+        self.leave(*audit_edits(self, self.search, self.subjects(), cases))
 
 
 class AuditOutcome(PartialAudit):
@@ -94,11 +96,13 @@ class AuditOutcome(PartialAudit):
     lab --out audit`
     """
 
+    report_name: ClassVar[str] = "outcome"
+
     def run(self) -> None:
         """Audit, print and write the report."""
         subjects = self.subjects(partial=self.partial)
         cases = with_scores(self.cases(per_problem=self.per_problem), subjects)
-        self.leave("outcome", *audit_outcomes(self, subjects, cases))
+        self.leave(*audit_outcomes(self, subjects, cases))
 
 
 class AuditClean(PartialAudit):
@@ -110,6 +114,8 @@ class AuditClean(PartialAudit):
     Example: `surefoot audit clean qwen=scores.jsonl --processbench gsm8k.json --partial --out audit`
     Example: `surefoot audit clean prm=prm orm=orm --problems problems.jsonl --build --out audit`
     """
+
+    report_name: ClassVar[str] = "clean"
 
     build: bool = Field(
         default=False,
@@ -141,7 +147,7 @@ class AuditClean(PartialAudit):
             cases = rationalised(self, self.problems or "", subjects)
         else:
             cases = self.cases(per_problem=self.per_problem)
-        self.leave("clean", *audit_clean_traces(self, subjects, with_scores(cases, subjects), self.threshold))
+        self.leave(*audit_clean_traces(self, subjects, with_scores(cases, subjects), self.threshold))
 
 
 class AuditTransfer(AuditCommand):
@@ -153,6 +159,8 @@ class AuditTransfer(AuditCommand):
     Example: `surefoot audit transfer gsm8k=prm-gsm8k math=prm-math --domain gsm8k=gsm8k.json
     --domain math=math/ --out audit`
     """
+
+    report_name: ClassVar[str] = "transfer"
 
     aggregate: str | None = Field(
         default="min", description="How step scores become one number: `min`, `product`, `last` or `mean`."
@@ -183,7 +191,7 @@ class AuditTransfer(AuditCommand):
             draws=self.draws,
             seed=self.seed,
         )
-        self.leave("transfer", [transfer_section(audit)], {"transfer": audit})
+        self.leave([transfer_section(audit)], {"transfer": audit})
 
     def _domains(self) -> dict[str, str]:
         paths: dict[str, str] = {}
@@ -206,6 +214,8 @@ class AuditOverOptimisation(AuditCommand):
     traces.jsonl --out audit`
     Example: `surefoot audit over-optimisation --pool pool.jsonl.gz --aggregate last --out audit`
     """
+
+    report_name: ClassVar[str] = "over-optimisation"
 
     scorers: o.Sources = Field(
         default=(),
@@ -248,7 +258,7 @@ class AuditOverOptimisation(AuditCommand):
             cases = read_cases(self.problems or "", self.traces or "", None)
             cases = with_scores(limited(cases, self.limit, None, self.seed), subjects)
             items = [case.item for case in cases]
-        self.leave("over-optimisation", *audit_pressure(self, subjects, items, self.largest))
+        self.leave(*audit_pressure(self, subjects, items, self.largest))
 
 
 class AuditAll(PartialAudit):
@@ -261,6 +271,8 @@ class AuditAll(PartialAudit):
     Example: `surefoot audit all prm=prm orm=orm --problems problems.jsonl --traces traces.jsonl --labels lab
     --out audit`
     """
+
+    report_name: ClassVar[str] = "all"
 
     per_problem: int | None = Field(
         default=2,
@@ -302,7 +314,7 @@ class AuditAll(PartialAudit):
                 ),
             }
         )
-        self.leave("all", sections, {**results, "left_out": left_out})
+        self.leave(sections, {**results, "left_out": left_out})
 
 
 def audit_edits(

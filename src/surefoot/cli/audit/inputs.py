@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 import typer
 from pydantic import Field, field_validator, model_validator
@@ -30,6 +30,8 @@ PRINTED_ROWS = 60
 
 class AuditCommand(Command):
     """Settings of every audit."""
+
+    report_name: ClassVar[str]
 
     scorers: o.Sources = Field(
         description="Scorers, as NAME=CHECKPOINT or NAME=FILE of step scores (records, or published scores)."
@@ -75,8 +77,12 @@ class AuditCommand(Command):
             )
         return [replace(subject, partial=True) for subject in subjects] if partial else subjects
 
-    def leave(self, name: str, sections: Sequence[Section], results: Mapping[str, Any]) -> None:
-        """Print the sections, and write ``NAME.json`` and ``NAME.html`` into ``out``.
+    def outputs(self) -> list[Path]:
+        """The report's files; another audit's can lie beside them."""
+        return [self.out / f"{self.report_name}.{ending}" for ending in ("json", "html")]
+
+    def leave(self, sections: Sequence[Section], results: Mapping[str, Any]) -> None:
+        """Print the sections, and write the report's two files into ``out``.
 
         ``results`` are the audits' records.
         """
@@ -84,16 +90,17 @@ class AuditCommand(Command):
         from surefoot.io import write_json
 
         self.out.mkdir(parents=True, exist_ok=True)
+        for_json, for_html = self.outputs()
         settings = self.model_dump(mode="json")
         findings = {section.title: list(section.findings) for section in sections}
         data = {"settings": settings, "findings": findings, **to_json(results)}
-        write_json(self.out / f"{name}.json", data)
+        write_json(for_json, data)
         shown = ", ".join(f"{key} {value}" for key, value in settings.items() if isinstance(value, str | int))
         note = f"Intervals are 95 %, by bootstrap over problems. {shown}."
-        report = Report(f"Audit: {name}").text(note)
+        report = Report(f"Audit: {self.report_name}").text(note)
         for section in sections:
             report.section(section)
-        report.write(self.out / f"{name}.html")
+        report.write(for_html)
         _print(sections)
 
 

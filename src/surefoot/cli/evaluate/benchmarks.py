@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 from pydantic import Field
@@ -41,6 +41,8 @@ class EvaluateProcessBench(BenchmarkCommand):
     --data math.json --out bench`
     """
 
+    report_name: ClassVar[str] = "processbench"
+
     threshold: tuple[str, ...] = Field(
         default=(),
         description="`split` (fitted on the other half of the problems), a subset's name (fitted on it, "
@@ -73,8 +75,9 @@ class EvaluateProcessBench(BenchmarkCommand):
             seed=self.seed,
         )
         inputs = {"sources": files, "data": paths, "neutral": self.neutral}
-        write_json(folder / "processbench.json", {"inputs": inputs, **result.to_json()})
-        show(write_processbench_report(result, folder / "processbench.html"))
+        for_json, for_html = self.outputs()
+        write_json(for_json, {"inputs": inputs, **result.to_json()})
+        show(write_processbench_report(result, for_html))
 
 
 class EvaluatePRMBench(BenchmarkCommand):
@@ -86,6 +89,8 @@ class EvaluatePRMBench(BenchmarkCommand):
 
     Example: `surefoot evaluate prmbench mine=runs/prm --data prmbench.jsonl --out bench`
     """
+
+    report_name: ClassVar[str] = "prmbench"
 
     threshold: tuple[str, ...] = Field(
         default=("0.5", "split"),
@@ -125,8 +130,9 @@ class EvaluatePRMBench(BenchmarkCommand):
             seed=self.seed,
         )
         inputs = {"sources": files, "data": paths, "redundancy": redundancy, "neutral": self.neutral}
-        write_json(folder / "prmbench.json", {"inputs": inputs, **result.to_json()})
-        show(write_prmbench_report(result, folder / "prmbench.html"))
+        for_json, for_html = self.outputs()
+        write_json(for_json, {"inputs": inputs, **result.to_json()})
+        show(write_prmbench_report(result, for_html))
 
 
 def _read_processbench(path: str) -> list[LabelledTrace]:

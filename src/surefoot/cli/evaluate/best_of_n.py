@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import typer
 from pydantic import BeforeValidator, Field, model_validator
@@ -40,6 +40,8 @@ class EvaluateBestOfN(EvaluationCommand):
 
     Example: `surefoot evaluate best-of-n --pool pool.jsonl.gz --extract boxed --out curves`
     """
+
+    report_name: ClassVar[str] = "best_of_n"
 
     sources: o.Sources = Field(
         default=(), description="NAME=CHECKPOINT, or NAME=FILE of step scores; not needed with `--pool`."
@@ -117,8 +119,9 @@ class EvaluateBestOfN(EvaluationCommand):
         }
         verdicts = {"stated": stored.verdicts, "differing": stored.differing} if stored else None
         data = {"inputs": inputs, "answers_not_compared": failures, "verdicts_of_the_file": verdicts}
-        write_json(folder / "best_of_n.json", {**data, **result.to_json()})
-        show(write_best_of_n_report(result, folder / "best_of_n.html"))
+        for_json, for_html = self.outputs()
+        write_json(for_json, {**data, **result.to_json()})
+        show(write_best_of_n_report(result, for_html))
         _say_left_out(result, stored)
 
     def _stored(self, checker: AnswerChecker, progress: Progress) -> StoredPools | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 import typer
 from pydantic import Field, model_validator
@@ -28,6 +28,8 @@ class EvaluateCalibration(EvaluationCommand):
     Example: `surefoot evaluate calibration prm=runs/prm --problems problems.jsonl --traces traces.jsonl
     --labels gold.jsonl --fit temperature --store --out calibration`
     """
+
+    report_name: ClassVar[str] = "calibration"
 
     problems: o.Problems
     traces: o.Traces
@@ -87,8 +89,9 @@ class EvaluateCalibration(EvaluationCommand):
         )
         names = {"problems", "traces", "labels", "after_error", "good_above", "neutral"}
         inputs = {"sources": files, **self.model_dump(include=names)}
-        write_json(folder / "calibration.json", {"inputs": inputs, **audit.to_json()})
-        show(write_calibration_report(audit, folder / "calibration.html"))
+        for_json, for_html = self.outputs()
+        write_json(for_json, {"inputs": inputs, **audit.to_json()})
+        show(write_calibration_report(audit, for_html))
         if self.store:
             _store(audit, files)
 

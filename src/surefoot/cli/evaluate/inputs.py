@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import typer
 from pydantic import Field
@@ -30,10 +30,16 @@ _ENDINGS = (".jsonl.gz", ".json.gz", ".jsonl", ".json", ".parquet")
 class EvaluationCommand(Command):
     """Settings of every evaluation."""
 
+    report_name: ClassVar[str]
+
     sources: o.Sources = Field(min_length=1, description="NAME=CHECKPOINT, or NAME=FILE of step scores.")
     out: o.OutDirectory = Field(description="Directory for the JSON file, the HTML report and scores.")
     draws: o.Draws = 1000
     seed: o.Seed = 0
+
+    def outputs(self) -> list[Path]:
+        """The report's files; another evaluation's can lie beside them, and so do the stored scores."""
+        return [self.out / f"{self.report_name}.{ending}" for ending in ("json", "html")]
 
     def folder(self) -> Path:
         """The directory of ``out``, made if it is missing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,8 @@ class EvaluateLabels(EvaluationCommand):
     Example: `surefoot evaluate labels mc=mc.jsonl judge=judge.jsonl --traces traces.jsonl --truth gold.jsonl
     --out audit`
     """
+
+    report_name: ClassVar[str] = "labels"
 
     sources: o.Sources = Field(
         min_length=1, description="Files of labels, as NAME=FILE or FILE; without NAME it is the file's stem."
@@ -94,10 +96,11 @@ class EvaluateLabels(EvaluationCommand):
             draws=self.draws,
             seed=self.seed,
         )
-        folder = self.folder()
+        self.folder()
         inputs = {"traces": self.traces, "problems": self.problems, **files, TRUTH: self.truth}
-        write_json(folder / "labels.json", {"inputs": inputs, **audit.to_json()})
-        show(write_label_report(audit, folder / "labels.html"))
+        for_json, for_html = self.outputs()
+        write_json(for_json, {"inputs": inputs, **audit.to_json()})
+        show(write_label_report(audit, for_html))
 
     def _truth(self, traces: list[Trace]) -> list[StepLabel] | None:
         from surefoot.cli.runs import pair, read_all

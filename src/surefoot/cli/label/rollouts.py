@@ -127,6 +127,10 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         "never.",
     )
 
+    def outputs(self) -> list[Path]:
+        """The labels; a prediction writes none."""
+        return [] if self.dry_run else super().outputs()
+
     def run(self) -> None:
         """Label, or predict."""
         from surefoot.labelling.dry_run import predict
@@ -169,6 +173,9 @@ class GrownTree(Record):
     usage: Usage
 
 
+_FILES = ("trees.jsonl", "traces.jsonl", "labels.jsonl", "pairs.jsonl")
+
+
 class Tree(RolloutSettings):
     """Grow a tree of solutions for each problem and label its steps (OmegaPRM, arXiv 2406.06592).
 
@@ -195,6 +202,11 @@ class Tree(RolloutSettings):
     )
     tree: Annotated[TreeSettings, OptionGroup(names={"rollouts": "--rollouts -k"})] = TreeSettings()
     segment: o.Segment = "line"
+
+    def outputs(self) -> list[Path]:
+        """The four files, unless some trees are grown already and the command resumes."""
+        names = () if self.dry_run or (self.out / "trees.jsonl.work").is_dir() else _FILES
+        return [self.out / name for name in names]
 
     def run(self) -> None:
         """Grow trees, or predict the cost."""

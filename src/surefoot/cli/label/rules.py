@@ -131,7 +131,9 @@ class LabelConsensus(Command):
     neutral: Neutral = Field(
         default="drop", description="What a label of 0 is: good, bad, or no vote (`drop`)."
     )
-    report: Path | None = Field(default=None, description="JSON file for what was kept and dropped, and why.")
+    report: Annotated[Path | None, Flag(output=True)] = Field(
+        default=None, description="JSON file for what was kept and dropped, and why."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

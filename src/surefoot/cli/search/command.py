@@ -13,7 +13,7 @@ import typer
 from pydantic import AfterValidator, Field
 
 from surefoot.cli import options as o
-from surefoot.cli.settings import Command, OptionGroup
+from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.errors import PolicyError, RecordError, RunError
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
@@ -106,7 +106,7 @@ class SearchCommand(SearchSettings):
 
     command: ClassVar[str]
     out: o.Out = "-"
-    trees: str | None = Field(
+    trees: Annotated[str | None, Flag(output=True)] = Field(
         default=None, description="File for the trees, to draw (`.jsonl`, `.jsonl.gz`, `.parquet`)."
     )
     budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()

@@ -120,7 +120,7 @@ class Draw(Command):
     problem: str | None = Field(
         default=None, description="Id of the problem; by default the first of the file."
     )
-    out: Annotated[str, Flag(short="-o")] = Field(
+    out: Annotated[str, Flag(short="-o", output=True)] = Field(
         default="-", description="File to write: `.svg`, `.txt`, or `-` for text on standard output."
     )
     width: int = Field(default=110, ge=40, description="Columns of the text.")

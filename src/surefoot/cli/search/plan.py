@@ -147,7 +147,9 @@ class FindPlan(SearchSettings):
     tokens: float = Field(
         ge=1, description="Most tokens per problem, of policy and verifier, with the probe."
     )
-    out: Annotated[str, Flag(short="-o")] = Field(default="plan.json", description="JSON file to write.")
+    out: Annotated[str, Flag(short="-o", output=True)] = Field(
+        default="plan.json", description="JSON file to write."
+    )
     bins: int = Field(default=5, ge=1, description="Bins of difficulty, equally full.")
     slack: float = Field(default=0.1, ge=0, description="Share by which a search may exceed `--tokens`.")
     probe: Annotated[Probe, OptionGroup(names={"n": "--probe"})] = Probe()
