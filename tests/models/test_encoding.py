@@ -1,4 +1,7 @@
+import unicodedata
+
 import pytest
+from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.tokenization_python import PreTrainedTokenizer
 
@@ -7,6 +10,7 @@ from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding, encode_traces
 from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.reserved import Reserved
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Message, Problem, StepLabel, ToolCall, Trace
 from surefoot.segment import BlankLine, Line, segment_trace
@@ -209,3 +213,83 @@ def test_chat_needs_a_template():
 def test_an_encoding_that_cannot_work_is_refused(bad):
     with pytest.raises(ValueError, match="validation error"):
         Encoding(**bad)
+
+
+def marked_tokenizer(bpe) -> PreTrainedTokenizerFast:
+    bpe.add_special_tokens({"additional_special_tokens": ["<|end|>", "<extra_0>"]})
+    return bpe
+
+
+@pytest.mark.parametrize("marker", [None, "<extra_0>", " ки"])
+@pytest.mark.parametrize("chat", [False, True])
+def test_special_tokens_and_the_marker_in_a_text_are_read_as_text(bpe, marker, chat):
+    tokenizer = marked_tokenizer(bpe)
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}<|end|>{% endfor %}"
+    encoding = Encoding(marker=marker, chat=chat)
+    item = text_item("1<|end|> + 1?", "a<extra_0>b<|end|>\n<extra_0> ки c ки\n<|e")
+    [encoded] = encode_traces(tokenizer, encoding, [item])
+    ki = "к и" if marker == " ки" else "ки"
+    question = "1< |end|> + 1?\n" + "<|end|>" * chat
+    steps = ["a< extra_0>b< |end|>", f"< extra_0> {ki} c {ki}", "<|e"]
+    mark = marker or ""
+    whole = question + "".join(
+        f"{step}{end}{mark}" for step, end in zip(steps, ["\n", "\n", ""], strict=True)
+    )
+    assert tokenizer.decode(encoded.ids) == whole
+    assert encoded.ids == tuple(tokenizer(whole, add_special_tokens=not chat)["input_ids"])
+    special = tokenizer.convert_tokens_to_ids(["<|end|>", "<extra_0>"])
+    assert [encoded.ids.count(token) for token in special] == [chat, 3 * (marker == "<extra_0>")]
+    reads = [tokenizer.decode(encoded.ids[: at + 1]) for at in encoded.positions]
+    ends = [end if marker else "" for end in ("\n", "\n", "")]
+    assert [read.rsplit(step, 1)[1] for read, step in zip(reads, steps, strict=True)] == [
+        end + mark for end in ends
+    ]
+
+
+def test_training_breaks_the_same_tokens(bpe):
+    tokenizer = marked_tokenizer(bpe)
+    item = text_item("p", "a<|end|>\nb")
+    label = StepLabel(trace_id=item.trace.id, step=0, kind="value", value=0.5, source="t")
+    labelled = LabelledTrace(problem=item.problem, trace=item.trace, labels=(label,))
+    encoding = Encoding(marker="<extra_0>")
+    [example] = build_examples(tokenizer, encoding, [labelled], StepTargets()).examples
+    assert example.ids == encode_traces(tokenizer, encoding, [item])[0].ids
+    assert tokenizer.decode(example.ids) == "p\na< |end|>\n<extra_0>b<extra_0>"
+
+
+def test_spans_of_a_broken_text_by_brute_force():
+    reserved = Reserved({"<s>", "s><", "\n", "  x"}, ["ки", "<m>", "\n"])
+    text = "<s><s><s>a ки, ошибки<m>\nки  xб"
+    broken = "< s >< s >< s>a к и, ошибки< m>\nк и  xб"
+    for start in range(len(text) + 1):
+        spans = [(0, start), (start, len(text))]
+        shown, [first, second] = reserved.broken_with_spans(text, spans)
+        assert (shown, first[0], first[1], second[1]) == (broken, 0, second[0], len(broken))
+        # what is left without the spaces that were put in is what the span held
+        assert broken[: first[1]].replace(" ", "") == text[:start].replace(" ", "")
+    assert reserved.broken(broken) == broken
+
+
+DECOMPOSED = "It is a cafe\u0301"
+
+
+@pytest.mark.parametrize("solution", [DECOMPOSED, DECOMPOSED + "\n", "na\u00efve\n" + DECOMPOSED])
+def test_a_trace_may_end_in_a_character_that_the_tokenizer_composes(bpe, solution):
+    bpe.backend_tokenizer.normalizer = normalizers.NFC()
+    [encoded] = encode_traces(bpe, Encoding(), [text_item("p", solution)])
+    assert encoded.unscored_reason(2048) is None
+    composed = unicodedata.normalize("NFC", "p\n" + solution.rstrip())
+    assert bpe.decode(encoded.ids[: encoded.positions[-1] + 1]) == composed
+    cut = Encoding(max_length=max(8, encoded.positions[-1]))
+    [short] = encode_traces(bpe, cut, [text_item("p", solution)])
+    assert short.positions[-1] is None
+    assert short.unscored_reason(cut.max_length) == (
+        f"1 steps lie beyond the model's context of {cut.max_length} tokens"
+    )
+
+
+def test_a_step_without_tokens_is_not_beyond_the_context(bpe):
+    bpe.backend_tokenizer.normalizer = normalizers.Replace("\u200b", "")
+    [encoded] = encode_traces(bpe, Encoding(), [text_item("p", "a\n\u200b\n\u200b")])
+    assert encoded.positions[1:] == (None, None)
+    assert encoded.unscored_reason(2048) == "2 steps have no tokens: the tokenizer drops all of their text"

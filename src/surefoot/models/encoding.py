@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.errors import ScoreError
+from surefoot.models.reserved import Reserved, reserved_text
 from surefoot.policies.prompts import PromptFormat, render_chat
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem
@@ -57,7 +58,8 @@ class EncodedTrace:
 
     ids: tuple[int, ...]
     positions: tuple[int | None, ...]
-    """Index into ``ids`` of each step's last visible token, or of its marker; ``None`` = cut off."""
+    """Index into ``ids`` of each step's last visible token, or of its marker; ``None`` = cut off, or without
+    a token."""
     starts: tuple[int, ...] = ()
     """Index of each step's first token: the one after the step before it where the two touch, so that the
     steps of a text tile it, else (a tool's message lies between) the first of its own. Beyond ``ids`` for a
@@ -70,13 +72,15 @@ class EncodedTrace:
 
     @property
     def truncated_steps(self) -> int:
-        """Steps that lie beyond ``max_length``."""
+        """Steps without a position: beyond ``max_length``, or dropped by the tokenizer."""
         return sum(position is None for position in self.positions)
 
     def unscored_reason(self, limit: int) -> str | None:
-        """Why steps beyond ``limit`` tokens have no score; ``None`` if there are none."""
+        """Why steps have no score in a context of ``limit`` tokens; ``None`` if all have one."""
         if not self.truncated_steps:
             return None
+        if len(self.ids) < limit:
+            return f"{self.truncated_steps} steps have no tokens: the tokenizer drops all of their text"
         return f"{self.truncated_steps} steps lie beyond the model's context of {limit} tokens"
 
 
@@ -85,12 +89,16 @@ def encode_traces(
 ) -> list[EncodedTrace]:
     """Encode traces in order.
 
+    In the problem and in a text's steps, special tokens of the tokenizer and the encoding's marker are broken
+    by a space (:mod:`surefoot.models.reserved`).
+
     Raises ``ScoreError`` for a tokenizer without offsets, a trace without steps, or a chat template
     whose output for a longer conversation does not begin with that for a shorter one.
     """
     if not tokenizer.is_fast:
         raise ScoreError("this tokenizer gives no character offsets; use its fast version (tokenizer.json)")
-    located = [_locate(tokenizer, encoding, item) for item in items]
+    reserved = reserved_text(tokenizer, [encoding.marker] if encoding.marker else ())
+    located = [_locate(tokenizer, encoding, item, reserved) for item in items]
     if encoding.marker:
         located = [_mark(where, encoding.marker) for where in located]
     encoded: dict[int, EncodedTrace] = {}
@@ -103,7 +111,8 @@ def encode_traces(
         batch = tokenizer(texts, add_special_tokens=not rendered, return_offsets_mapping=True)
         for number, ids, offsets in zip(group, batch["input_ids"], batch["offset_mapping"], strict=True):
             where = located[number]
-            positions = token_positions(where.text, offsets[: encoding.max_length], where.spans)
+            read = token_positions(where.text, offsets, where.spans, whole=True)
+            positions = [at if at is not None and at < encoding.max_length else None for at in read]
             encoded[number] = EncodedTrace(
                 ids=tuple(ids[: encoding.max_length]),
                 positions=tuple(positions),
@@ -135,17 +144,23 @@ def _mark(where: _Located, marker: str) -> _Located:
     return _Located(text="".join([*pieces, where.text[done:]]), spans=spans, rendered=where.rendered)
 
 
-def _locate(tokenizer: PreTrainedTokenizerBase, encoding: Encoding, item: ProblemTrace) -> _Located:
+def _locate(
+    tokenizer: PreTrainedTokenizerBase, encoding: Encoding, item: ProblemTrace, reserved: Reserved
+) -> _Located:
     if not item.trace.steps:
         raise ScoreError(
             f"trace {item.trace.id} has no steps; segment it first (surefoot.segment.segment_trace)"
         )
     if item.trace.text is None:
         return _locate_messages(tokenizer, item)
-    prompt = encoding.prompt(item.problem)
+    question = item.problem.model_copy(update={"text": reserved.broken(item.problem.text)})
+    text, steps = reserved.broken_with_spans(
+        item.trace.text, [(step.start, step.end) for step in item.trace.steps]
+    )
+    prompt = encoding.prompt(question)
     before = prompt if isinstance(prompt, str) else render_chat(tokenizer, prompt, error=ScoreError)
-    spans = [(len(before) + step.start, len(before) + step.end) for step in item.trace.steps]
-    return _Located(text=before + item.trace.text, spans=spans, rendered=encoding.chat)
+    spans = [(len(before) + start, len(before) + end) for start, end in steps]
+    return _Located(text=before + text, spans=spans, rendered=encoding.chat)
 
 
 def _first_tokens(

@@ -174,14 +174,15 @@ def _inline_maths(text: str) -> Iterator[Span]:
 
 
 def token_positions(
-    text: str, offsets: Sequence[Span], spans: Sequence[Span], base: int = 0
+    text: str, offsets: Sequence[Span], spans: Sequence[Span], base: int = 0, *, whole: bool = False
 ) -> list[int | None]:
     """Index of the token at which each step ends: the one place where spans meet tokens.
 
     That is the last token which covers the last visible (not white space) character of the step. A character
     split over several tokens counts to the last of them, and a token that runs on into the next step still
-    closes this one. If the tokenizer dropped that character, the last token with a visible character of the
-    step is taken, provided tokens of later text follow; else the step was truncated and has ``None``. A
+    closes this one. If the tokenizer dropped that character (a normalizer joins "e" and U+0301 to one
+    character, whose token covers the "e"), the last token with a visible character of the step is taken, if
+    ``offsets`` are ``whole`` or tokens of later text follow; else the step was truncated and has ``None``. A
     span of white space alone takes the last token that overlaps it; ``None`` if there is none, or if the
     span is empty.
 
@@ -191,6 +192,7 @@ def token_positions(
             padding) are passed over.
         spans: steps [S], counted from ``base``, in order.
         base: character of ``text`` at which the trace's own text begins.
+        whole: ``offsets`` are those of all the text, none cut off at its end.
 
     Returns:
         One index into ``offsets`` a span [S]. Takes O(T + S log T + length of the spans).
@@ -207,6 +209,8 @@ def token_positions(
         raise SegmentError(
             f"offsets reach character {reach}, but text has {len(text)}; pass the text tokenised"
         )
+    if whole:
+        reach = len(text)
     positions: list[int | None] = []
     for number, (start, end) in enumerate(spans):
         first, last = base + start, base + end

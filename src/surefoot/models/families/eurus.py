@@ -33,9 +33,9 @@ from surefoot.models.families.published import (
     FamilyMatch,
     is_causal,
     plain_texts,
-    reserved_text,
     within_context,
 )
+from surefoot.models.reserved import reserved_text
 from surefoot.models.scorer import Scorer
 from surefoot.policies.prompts import render_chat
 from surefoot.protocols import ProblemTrace
@@ -73,7 +73,7 @@ class ImplicitModel:
                 raise CheckpointError(f"{model.name_or_path}: its vocabulary is smaller than the tokenizer's")
         self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
         self.card = within_context(self.CARD, policy, reference)
-        self._reserved = reserved_text(tokenizer, ())
+        self._reserved = reserved_text(tokenizer)
 
     @classmethod
     def match(cls, checkpoint: Checkpoint) -> FamilyMatch:

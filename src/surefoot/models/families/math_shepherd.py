@@ -49,7 +49,7 @@ class MathShepherd(PublishedModel):
             spans.append((len(text) - len(TAG), len(text)))
             text += "\n"
         tokens = self.tokenizer(text[:-1], return_offsets_mapping=True)
-        reads = token_positions(text[:-1], tokens["offset_mapping"], spans)
+        reads = token_positions(text[:-1], tokens["offset_mapping"], spans, whole=True)
         if None in reads:
             raise ScoreError(f"the tokenizer dropped the step tag {TAG!r}; it is not this family's")
         return EncodedTrace(ids=tuple(tokens["input_ids"]), positions=tuple(reads))

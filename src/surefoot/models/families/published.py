@@ -7,7 +7,6 @@ a policy wrote: a step cannot add a score, or move one, by writing the marker it
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import IntEnum
@@ -21,8 +20,8 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
 from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.reserved import Reserved, reserved_text
 from surefoot.models.scorer import Scorer
-from surefoot.policies.prompts import special_tokens
 from surefoot.protocols import ProblemTrace
 from surefoot.segment.spans import own_lines
 
@@ -107,15 +106,7 @@ def within_context(card: CheckpointCard, *models: PreTrainedModel) -> Checkpoint
     return card.model_copy(update={"encoding": encoding})
 
 
-def reserved_text(tokenizer: PreTrainedTokenizerBase, markers: Sequence[str]) -> re.Pattern[str]:
-    """What may not stand in a question or step: special tokens, and ``markers`` as words of their own."""
-    special = sorted(special_tokens(tokenizer), key=len, reverse=True)
-    pieces = [re.escape(token) for token in special if len(token) > 1]
-    pieces += [rf"(?<!\w){re.escape(marker)}(?!\w)" for marker in markers]
-    return re.compile("|".join(pieces) or r"(?!)")
-
-
-def plain_texts(item: ProblemTrace, reserved: re.Pattern[str]) -> tuple[str, list[str]]:
+def plain_texts(item: ProblemTrace, reserved: Reserved) -> tuple[str, list[str]]:
     """Question and steps, reserved text broken by a space.
 
     A step is its own lines, with their indentation, as it is where the authors split a solution at line ends
@@ -129,7 +120,7 @@ def plain_texts(item: ProblemTrace, reserved: re.Pattern[str]) -> tuple[str, lis
     if not trace.steps:
         raise ScoreError(f"trace {trace.id} has no steps; segment it first (surefoot.segment.segment_trace)")
     texts = [own_lines(trace.text, (step.start, step.end)) for step in trace.steps]
-    question, *steps = [reserved.sub(_broken, text) for text in (item.problem.text, *texts)]
+    question, *steps = [reserved.broken(text) for text in (item.problem.text, *texts)]
     return question, steps
 
 
@@ -153,10 +144,6 @@ def is_causal(checkpoint: Checkpoint, model_type: str) -> bool:
     """Whether this is a plain language model of ``model_type``."""
     plain = any(name.endswith("ForCausalLM") for name in checkpoint.architectures)
     return plain and checkpoint.config.get("model_type") == model_type
-
-
-def _broken(match: re.Match[str]) -> str:
-    return f"{match[0][0]} {match[0][1:]}"
 
 
 def _width(head: nn.Module) -> int:
