@@ -16,7 +16,7 @@ from openai_server import Body, Reply, completion, serve
 
 from surefoot.cli.options import PolicySettings, PRMSettings
 from surefoot.cli.search.caches import remembering_policy, remembering_scorer
-from surefoot.cli.search.command import SearchSettings, StepSettings, parse_size
+from surefoot.cli.search.command import GuidedSearch, SearchSettings, StepSettings, parse_size
 from surefoot.cli.search.plan import SearchPlan, read_plan, search_of
 from surefoot.errors import RunError
 from surefoot.io import read_records, write_records
@@ -369,6 +369,13 @@ def test_a_plan_is_fitted_and_followed(search, files, lab_base, tmp_path):
         *search("plan", f"beam@{beams}", "--tokens=1", "--slack=0")
     )
     assert "give a search and the file" in refused(*search("plan", "beam", "--tokens=1"))
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"majority"}))
+def test_a_command_has_the_defaults_of_its_class(name):
+    command = next(c for c in GuidedSearch.__subclasses__() if c.command == name)
+    default = command.model_fields["method"].default
+    assert default == type(default)() == search_of(name).model_copy(update={"name": default.name})
 
 
 def test_words_make_a_search():

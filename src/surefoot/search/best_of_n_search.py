@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from surefoot.search.method import SearchMethod
+from surefoot.search.selection import Rule
 from surefoot.search.space import Prefix, Space
 
 
@@ -23,6 +24,7 @@ class BestOfNSearch(SearchMethod):
     scores, that holds for scores in [0, 1]. A request that fails is not repeated.
     """
 
+    rule: Rule = Field(default="best_of_n", description="How the solution that is returned is chosen.")
     n: int = Field(default=16, ge=1, description="Solutions per problem.")
     batch: int | None = Field(
         default=None,

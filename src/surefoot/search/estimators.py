@@ -21,7 +21,8 @@ from typing import Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surefoot.search.selection import TIE_TOLERANCE
+from surefoot.protocols import Candidate
+from surefoot.search.selection import TIE_TOLERANCE, preference
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -54,19 +55,24 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return float(1.0 - np.prod(1.0 - k / np.arange(n - c + 1, n + 1)))
 
 
-def best_of_n(scores: ArrayLike, correct: ArrayLike, k: int) -> float:
-    """Expected correctness of the best-scored of k samples drawn without replacement from a pool of n.
+def best_of_n(
+    scores: ArrayLike, correct: ArrayLike, k: int, *, answers: Sequence[str | None] | None = None
+) -> float:
+    """Expected correctness of what ``BestOfN`` chooses of k samples drawn without replacement from n.
 
-    With samples sorted by ascending score, sample i (from 1) is the best of a subset with probability
+    With samples in ascending order of preference, sample i (from 1) is the best of a subset with probability
     C(i-1, k-1) / C(n, k); tied samples share the sum of their probabilities. ``scores`` and ``correct``
-    have shape [n]. Raises ``ValueError`` if lengths differ or k is outside [1, n].
+    have shape [n], ``answers`` too: a sample without an answer ranks behind those with one. Without
+    ``answers`` every sample has one. Raises ``ValueError`` if lengths differ or k is outside [1, n].
     """
     values, right = _scores(scores), _correct(correct)
-    _check_lengths(scores=len(values), correct=len(right))
     n = len(values)
+    given = [""] * n if answers is None else answers
+    _check_lengths(scores=n, correct=len(right), answers=len(given))
     _check_size(n, k)
-    order = np.argsort(np.where(np.isnan(values), -np.inf, values), kind="stable")
-    ranked, right = np.where(np.isnan(values), -np.inf, values)[order], right[order]
+    ranks = _ranks(given, values)
+    order = np.argsort(ranks, kind="stable")
+    ranked, right = ranks[order], right[order]
     starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])
     block_mean = np.add.reduceat(right, starts) / np.diff(np.r_[starts, n])
     return float(np.add.reduceat(_chance_of_being_best(n, k), starts) @ block_mean)
@@ -135,8 +141,7 @@ def _curve_of(
         return [pass_at_k(n, int(right.sum()), k) for k in sizes]
     values = _scores(cast(ArrayLike, pool.scores))
     if method == "best_of_n":
-        ranked = _answered_first(pool.answers, values)
-        return [best_of_n(ranked, right, k) for k in sizes]
+        return [best_of_n(values, right, k, answers=pool.answers) for k in sizes]
     if method not in ("majority", "weighted_vote"):
         raise ValueError(f"unknown method {method!r}; use pass, best_of_n, majority or weighted_vote")
     ballot = _Ballot.of(pool.answers, right, None if method == "majority" else values)
@@ -144,13 +149,11 @@ def _curve_of(
     return [_mean_over_subsets(ballot, k, draws, places, rng) for k in sizes]
 
 
-def _answered_first(answers: Sequence[str | None], values: FloatArray) -> FloatArray:
-    """Scores in ``BestOfN``'s order: scored before unscored, with an answer before without."""
-    finite = np.isfinite(values)
-    known = values[finite]
-    low, span = (float(known.min()), float(np.ptp(known)) + 1.0) if known.size else (0.0, 1.0)
-    answered = np.array([answer is not None for answer in answers], dtype=bool)
-    return np.where(finite, values, low - 2 * span) - np.where(answered, 0.0, span)
+def _ranks(answers: Sequence[str | None], values: FloatArray) -> NDArray[np.intp]:
+    """Places in ``BestOfN``'s order of preference, from 0, the same for equals, [n]."""
+    keys = [preference(Candidate(answer=a, score=v)) for a, v in zip(answers, values.tolist(), strict=True)]
+    place = {key: at for at, key in enumerate(sorted(set(keys)))}
+    return np.array([place[key] for key in keys], dtype=np.intp)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,6 +99,12 @@ def _require(candidates: Sequence[Candidate]) -> None:
         )
 
 
+def preference(candidate: Candidate) -> tuple[bool, bool, float]:
+    """Sort key of ``BestOfN``: scored before unscored, of these answered before unanswered, then by score."""
+    value = _value(candidate)
+    return value > -math.inf, candidate.answer is not None, value
+
+
 def _value(candidate: Candidate) -> float:
     """Score, or minus infinity where there is none."""
     score = candidate.score
@@ -106,8 +112,4 @@ def _value(candidate: Candidate) -> float:
 
 
 def _best(candidates: Sequence[Candidate], among: Sequence[int]) -> int:
-    def key(index: int) -> tuple[bool, bool, float]:
-        value = _value(candidates[index])
-        return value > -math.inf, candidates[index].answer is not None, value
-
-    return max(among, key=key)
+    return max(among, key=lambda index: preference(candidates[index]))

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import AuditedScorer, StoredScores, audit_over_optimisation
 from surefoot.evaluation.audits.over_optimisation import best_of_n_kl, fit_law, sizes_to
-from surefoot.protocols import ProblemTrace
+from surefoot.protocols import Candidate, ProblemTrace
 from surefoot.records import Problem, Step, StepScores, Trace
+from surefoot.search import BestOfN, Pool, selection_curve
 
 
 def pool(rows):
@@ -35,6 +36,39 @@ def pool(rows):
                 )
             )
     return AuditedScorer(name="s", scorer=StoredScores("s", records), rule="min", stored=True), items
+
+
+def test_the_choice_is_that_of_best_of_n_where_answers_are_missing():
+    audited, items = pool([[(0.9, False), (0.8, False), (0.6, True), (0.3, True), (0.7, False)]])
+    answers = [None, "4", "5", "5", None]
+    items = [
+        ProblemTrace(problem=item.problem, trace=item.trace.model_copy(update={"answer": answer}))
+        for item, answer in zip(items, answers, strict=True)
+    ]
+    candidates = [
+        Candidate(answer=a, score=s) for a, s in zip(answers, [0.9, 0.8, 0.6, 0.3, 0.7], strict=True)
+    ]
+    found = audit_over_optimisation(audited, items, largest=5, draws=50)
+    curve = selection_curve(
+        [
+            Pool(
+                answers=answers,
+                correct=[item.trace.outcome for item in items],
+                scores=[candidate.score for candidate in candidates],
+            )
+        ],
+        "best_of_n",
+        [point.n for point in found.points],
+        rng=np.random.default_rng(0),
+    )
+    assert [point.gold.value for point in found.points] == pytest.approx(curve[0].tolist())
+    for point in found.points:
+        chosen = [
+            subset[BestOfN().select([candidates[at] for at in subset])]
+            for subset in itertools.permutations(range(5), point.n)
+        ]
+        assert point.gold.value == pytest.approx(np.mean([items[at].trace.outcome for at in chosen]))
+        assert point.proxy.value == pytest.approx(np.mean([candidates[at].score for at in chosen]))
 
 
 def drawn(rule, problems=100, samples=64, seed=0):

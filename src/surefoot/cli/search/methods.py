@@ -28,7 +28,7 @@ class SearchBestOfN(GuidedSearch):
     """
 
     command: ClassVar[str] = "best-of-n"
-    method: Annotated[BestOfNSearch, METHOD] = BestOfNSearch(rule="best_of_n")
+    method: Annotated[BestOfNSearch, METHOD] = BestOfNSearch()
 
 
 class SearchMajority(SearchCommand):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from surefoot.evaluation.plots import banded_line, colour, legend, new_figure
 from surefoot.evaluation.report import Section, Table
 from surefoot.evaluation.splits import half_of
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Usage
+from surefoot.records import Trace, Usage
 from surefoot.search.estimators import best_of_n, pass_at_k
 from surefoot.stats.bootstrap import bootstrap_mean
 from surefoot.stats.intervals import Interval
@@ -95,25 +95,26 @@ def audit_over_optimisation(
 ) -> OverOptimisationAudit:
     """Gold and proxy for best of 1, 2, 3, 4, 6, 8, 12 … of each problem's scored traces (unbiased estimates).
 
+    The choice is that of :class:`surefoot.search.BestOfN`, so traces without a final answer come last.
     ``largest`` is the largest N; problems with fewer traces are left out and counted. Without it, it is the
     size that at least nine in ten problems have. Raises ``ScoreError`` if no problem has two scored traces.
     """
     judged = [item for item in items if item.trace.outcome is not None]
     found = audited.score(judged)
-    pools: dict[str, list[tuple[float, float]]] = {}
-    for item, score in zip(judged, found.traces, strict=True):
+    pools: dict[str, _ScoredTraces] = {}
+    for item, score in zip(judged, found.traces.tolist(), strict=True):
         if not math.isnan(score):
-            pools.setdefault(item.problem.id, []).append((float(score), float(item.trace.outcome is True)))
+            pools.setdefault(item.problem.id, _ScoredTraces()).add(item.trace, score)
     needed = largest or (int(np.quantile([len(p) for p in pools.values()], 0.1)) if pools else 0)
-    kept = {name: np.array(pool) for name, pool in pools.items() if len(pool) >= max(needed, 2)}
+    kept = {name: pool for name, pool in pools.items() if len(pool) >= max(needed, 2)}
     if not kept:
         raise ScoreError(
             f"{audited.name}: no problem has {max(needed, 2)} traces with score and outcome; sample more"
         )
     sizes = sizes_to(needed)
-    gold = np.array([[best_of_n(p[:, 0], p[:, 1], n) for n in sizes] for p in kept.values()])
-    proxy = np.array([[best_of_n(p[:, 0], p[:, 0], n) for n in sizes] for p in kept.values()])
-    ceiling = np.array([[pass_at_k(len(p), int(p[:, 1].sum()), n) for n in sizes] for p in kept.values()])
+    gold = np.array([[p.best_of(n, p.right) for n in sizes] for p in kept.values()])
+    proxy = np.array([[p.best_of(n, p.scores) for n in sizes] for p in kept.values()])
+    ceiling = np.array([[pass_at_k(len(p), sum(p.right), n) for n in sizes] for p in kept.values()])
     resampled = _resampled(gold, draws, np.random.default_rng(seed))
     peaks = _peaks(resampled)
     peak_low, peak_high = np.quantile(peaks, [0.025, 0.975], method="nearest")
@@ -146,6 +147,27 @@ def audit_over_optimisation(
         no_outcome=len(items) - len(judged),
         usage=found.usage,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ScoredTraces:
+    """The scored traces of one problem; all three have one entry a trace."""
+
+    scores: list[float] = field(default_factory=list)
+    right: list[bool] = field(default_factory=list)
+    answers: list[str | None] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def add(self, trace: Trace, score: float) -> None:
+        self.scores.append(score)
+        self.right.append(trace.outcome is True)
+        self.answers.append(trace.answer)
+
+    def best_of(self, n: int, values: Sequence[float]) -> float:
+        """Expected value of the best of ``n``."""
+        return best_of_n(self.scores, values, n, answers=self.answers)
 
 
 def sizes_to(largest: int) -> list[int]:
