@@ -211,3 +211,11 @@ def test_source_date_epoch_fixes_the_time(monkeypatch):
     monkeypatch.delenv("SOURCE_DATE_EPOCH")
     assert abs((datetime.now(UTC) - now()).total_seconds()) < 10
     assert now().microsecond == 0
+
+
+@pytest.mark.parametrize(("number", "text"), [("7", "7"), ("-0.5", "-0.5"), ("true", "true")])
+def test_an_answer_that_is_a_number_is_its_text(number, text):
+    assert Problem.model_validate_json(f'{{"text": "q", "answer": {number}}}').answer == text
+    row = f'{{"problem_id": "p", "text": "t", "answer": {number}}}'
+    assert Trace.model_validate_json(row).answer == text
+    assert Problem(text="q", answer=7).id == Problem(text="q", answer="7").id

@@ -37,6 +37,14 @@ class TrainingError(SurefootError):
     """Training data or numbers are unusable (nothing labelled, loss not finite)."""
 
 
+class DeviceError(SurefootError):
+    """The device that a model is to run on is not there."""
+
+
+class MissingExtraError(SurefootError):
+    """An optional package is not installed; the message has the command that installs it."""
+
+
 class RunError(SurefootError):
     """A run directory does not match what it is asked to continue."""
 

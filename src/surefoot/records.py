@@ -38,6 +38,14 @@ def now() -> datetime:
     return moment.replace(microsecond=0)
 
 
+def _number_as_text(value: object) -> object:
+    """A JSON number as its text: ``7`` is the answer ``"7"``."""
+    return json.dumps(value) if isinstance(value, int | float) else value
+
+
+Answer = Annotated[str | None, BeforeValidator(_number_as_text)]
+
+
 def _meta_from_text(value: object) -> object:
     return json.loads(value) if isinstance(value, str) else value
 
@@ -93,8 +101,8 @@ class Problem(Record):
 
     id: str = ""
     text: str = Field(min_length=1)
-    answer: str | None = None
-    """Reference final answer, if known."""
+    answer: Answer = None
+    """Reference final answer, if known; a number is read as its text."""
     source: str | None = None
     """Data set it came from."""
     meta: Meta = Field(default_factory=dict)
@@ -154,7 +162,7 @@ class Trace(Record):
     text: str | None = None
     messages: tuple[Message, ...] = ()
     steps: tuple[Step, ...] = ()
-    answer: str | None = None
+    answer: Answer = None
     """Final answer as extracted; ``None`` = none found."""
     outcome: bool | None = None
     """Whether the final answer is right; ``None`` = not judged."""

@@ -25,6 +25,7 @@ from surefoot.cli import (
 )
 from surefoot.cli.settings import add
 from surefoot.errors import SurefootError
+from surefoot.extras import sentence
 
 INTERRUPTED = 130
 """Exit status that typer makes of an interrupt from the keyboard."""
@@ -78,6 +79,11 @@ def main() -> None:
         app()
     except (SurefootError, OSError) as error:
         print(f"surefoot: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(1) from error
+    except ModuleNotFoundError as error:
+        if (missing := sentence(error.name or "")) is None:
+            raise
+        print(f"surefoot: this command needs {missing}", file=sys.stderr)
         raise SystemExit(1) from error
     except SystemExit as end:
         if end.code == INTERRUPTED:

@@ -43,6 +43,13 @@ def _segmenter(name: str) -> str:
     return name
 
 
+def _device(name: str) -> str:
+    from surefoot.policies.devices import check_device
+
+    check_device(name)  # raises DeviceError, before anything is read or loaded
+    return name
+
+
 def split_commas(value: Any) -> Any:
     return tuple(value.split(",")) if isinstance(value, str) else value
 
@@ -68,7 +75,9 @@ TracesArgument = Annotated[
 ]
 Sources = Annotated[tuple[str, ...], Flag(argument=True, metavar="NAME=FILE", transient=True)]
 Seed = Annotated[int, Field(description="Seed of everything that is random; equal seeds give equal results.")]
-Device = Annotated[str, Field(description="Where models run: `cpu`, `cuda`, `cuda:1`, `mps`.")]
+Device = Annotated[
+    str, Field(description="Where models run: `cpu`, `cuda`, `cuda:1`, `mps`."), AfterValidator(_device)
+]
 Segment = Annotated[
     str,
     Field(

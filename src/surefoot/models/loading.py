@@ -25,6 +25,7 @@ from surefoot.models.kinds.implicit import SETTINGS, ImplicitPRM
 from surefoot.models.lora import base_of
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.models.server import open_server
+from surefoot.policies.devices import check_device
 
 IDENTIFYING = (CARD, HEAD, SETTINGS, FORMAT, "training.json", CALIBRATION)
 """Files of any kind that tell one checkpoint from another."""
@@ -64,8 +65,10 @@ def load_prm(
     none for the other.
 
     Raises ``CheckpointError`` if there is no such checkpoint, it lacks files or weights, no family fits, an
-    option is given that its kind does not have, or a server does not answer or is of no known kind.
+    option is given that its kind does not have, or a server does not answer or is of no known kind; and
+    ``DeviceError`` if there is no such device.
     """
+    check_device(device)
     options = Opening(
         device=device,
         dtype=dtype,

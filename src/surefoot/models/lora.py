@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.errors import CheckpointError
+from surefoot.extras import need
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +45,7 @@ def add_adapter(trunk: PreTrainedModel, lora: Lora, *, seed: int) -> None:
     It changes nothing until it is trained. Equal seeds give equal adapters. Raises ``CheckpointError`` if
     peft is absent or ``targets`` name no layer.
     """
-    _need_peft()
+    need("peft", "an adapter")
     import torch
     from peft import LoraConfig
 
@@ -97,7 +97,7 @@ def base_of(directory: Path) -> str | None:
 
 def load_adapter(trunk: PreTrainedModel, directory: Path) -> None:
     """Put the adapter of ``directory`` into ``trunk``. Raises ``CheckpointError`` if it does not fit."""
-    _need_peft()
+    need("peft", "an adapter")
     from safetensors import SafetensorError
 
     try:
@@ -108,8 +108,3 @@ def load_adapter(trunk: PreTrainedModel, directory: Path) -> None:
         raise CheckpointError(
             f"{directory}: weights of the adapter are missing: {', '.join(sorted(loaded.missing_keys)[:5])}"
         )
-
-
-def _need_peft() -> None:
-    if find_spec("peft") is None:
-        raise CheckpointError("adapters need the package peft; pip install 'surefoot[train]'")

@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from surefoot.errors import PolicyError
+from surefoot.policies.devices import check_device
 from surefoot.policies.prefix_cache import PrefixCache
 from surefoot.policies.prompts import encode_prompt
 from surefoot.protocols import Completion, SampleRequest, SampleResult
@@ -72,7 +73,11 @@ class TransformersPolicy:
         trust_remote_code: bool = False,
         remember: int = 0,
     ) -> TransformersPolicy:
-        """Load model and tokenizer from a directory or a hub name. Raises ``PolicyError``."""
+        """Load model and tokenizer from a directory or a hub name.
+
+        Raises ``DeviceError`` if there is no such device, ``PolicyError`` if they cannot be loaded.
+        """
+        check_device(device)
         try:
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
             model = AutoModelForCausalLM.from_pretrained(

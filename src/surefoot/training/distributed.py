@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -19,6 +18,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from surefoot.errors import TrainingError
+from surefoot.extras import need
 
 Reduction = Literal["sum", "min", "max"]
 MakeOptimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -151,14 +151,12 @@ def open_distributed(report_to: Sequence[str], settings: BaseModel, directory: P
 
     ``settings`` is what the trackers record of the run.
 
-    Raises ``TrainingError`` if a package that this needs is not installed.
+    Raises ``MissingExtraError`` if accelerate is not installed, ``TrainingError`` for a tracker that is not.
     """
     several = _launched() > 1 or "ACCELERATE_USE_FSDP" in os.environ
     if not several and not report_to:
         return SingleProcess()
-    if find_spec("accelerate") is None:
-        why = "several processes need" if several else "'report_to' needs"
-        raise TrainingError(f"{why} the package accelerate; pip install 'surefoot[train]'")
+    need("accelerate", "training in several processes" if several else "'report_to'")
     return Accelerated(report_to, settings, directory)
 
 

@@ -21,7 +21,8 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from surefoot.errors import ConflictError, NotFoundError, StoreError, UnavailableError
+from surefoot.errors import ConflictError, MissingExtraError, NotFoundError, StoreError, UnavailableError
+from surefoot.extras import sentence
 
 _WRITES = "surefoot_writes"
 """Execution option of a connection whose transaction is going to write."""
@@ -151,7 +152,7 @@ def _postgresql(url: URL) -> Engine:
             pool_pre_ping=True,
         )
     except (NoSuchModuleError, ModuleNotFoundError) as error:
-        raise StoreError("PostgreSQL needs psycopg 3: pip install 'surefoot[postgres]'") from error
+        raise MissingExtraError(f"PostgreSQL needs {sentence('psycopg')}") from error
 
 
 @contextmanager

@@ -1,0 +1,47 @@
+"""Optional packages: which extra brings which, and the sentence for one that is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import Final
+
+from surefoot.errors import MissingExtraError
+
+EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "train": ("accelerate", "peft"),
+        "server": (
+            "alembic",
+            "fastapi",
+            "jinja2",
+            "latex2mathml",
+            "markdown_it",
+            "prometheus_client",
+            "python_multipart",
+            "sqlalchemy",
+            "uvicorn",
+        ),
+        "postgres": ("psycopg",),
+        "gguf": ("gguf",),
+        "trl": ("trl",),
+        "data": ("datasets", "zstandard"),
+    }
+)
+"""Names that are imported, by the extra of ``pyproject.toml`` that installs them."""
+
+
+def need(module: str, what: str) -> None:
+    """Raise ``MissingExtraError`` if ``module``, which ``what`` needs, is not installed."""
+    if find_spec(module) is None:
+        raise MissingExtraError(f"{what} needs {sentence(module)}")
+
+
+def sentence(module: str) -> str | None:
+    """``the package peft: pip install 'surefoot[train]'``; ``None`` for a package of no extra."""
+    top = module.partition(".")[0]
+    for extra, modules in EXTRAS.items():
+        if top in modules:
+            return f"the package {top}: pip install 'surefoot[{extra}]'"
+    return None
