@@ -53,6 +53,59 @@ def test_expand_one_is_plain_sampling():
     assert len(scorer.rounds) == 1
 
 
+def as_published(policy, score, *, n, expand):
+    """The candidates of search-and-learn's DVTS, tree by tree: each continuation of a tree's last round.
+
+    Greedy by ``score`` of the whole text, which is the score of its last step. Samples of a prefix that
+    several trees share are numbered through, tree by tree.
+    """
+    trees = [{"text": "", "next": [], "pruned": False} for _ in range(n // expand)]
+    drawn = Counter()
+    while not all(tree["pruned"] for tree in trees):
+        for tree in trees:
+            if tree["pruned"]:
+                continue
+            request = SampleRequest(prompt="problem 0\n", prefix=tree["text"])
+            tree["previous"], tree["next"] = tree["text"], []
+            for _ in range(expand):
+                written = policy.answer(request, drawn[tree["text"]])
+                drawn[tree["text"]] += 1
+                tree["next"].append(written.splitlines(keepends=True)[0])
+        for tree in trees:
+            if not tree["pruned"]:
+                best = max(tree["next"], key=lambda step: score(tree["previous"] + step))
+                tree["text"] = tree["previous"] + best
+                tree["pruned"] = not best.endswith("\n")
+    return [tree["previous"] + step for tree in trees for step in tree["next"]]
+
+
+@pytest.mark.parametrize("salt", range(6))
+def test_the_candidates_are_those_of_search_and_learn(salt):
+    """One tree, so that no two trees meet at a prefix and share its samples in another order."""
+
+    def rule(prefix):
+        return chance(salt, prefix)
+
+    policy = ScriptedPolicy(random_solver(depth=4))
+    expected = as_published(policy, rule, n=4, expand=4)
+    search = DVTS(n=4, expand=4)
+    [result] = searched(search, [QUESTION], policy, HashScorer(rule), aggregation="last")
+    assert [candidate.text for candidate in result.candidates] == list(dict.fromkeys(expected))
+    assert result.weights == tuple(Counter(expected).values())
+    last = dict(zip((candidate.text for candidate in result.candidates), result.values, strict=True))
+    assert last == {text: pytest.approx(rule(text)) for text in expected}
+
+
+def test_an_unfinished_rival_of_the_last_round_is_a_candidate():
+    policy = ScriptedPolicy(lambda request, sample: ["The answer is 1", "The answer is 2\n"][sample % 2])
+    [result] = searched(DVTS(n=2, expand=2), [QUESTION], policy, HashScorer(lambda prefix: 1 / len(prefix)))
+    assert [(c.text, c.finish_reason) for c in result.candidates] == [
+        ("The answer is 1", "stop"),
+        ("The answer is 2\n", None),
+    ]
+    assert [c.answer for c in result.candidates] == ["1", "2"]
+
+
 def test_trees_are_independent():
     """A favourite of the scorer takes one tree, not all."""
 
@@ -93,7 +146,7 @@ def test_a_tree_that_gets_no_answer_ends_as_it_is():
     [result] = searched(
         DVTS(n=4, expand=2), [QUESTION], policy, HashScorer(lambda prefix: 1 / (1 + len(prefix)))
     )
-    assert [c.finish_reason for c in result.candidates] == [None, "stop"]
+    assert [c.finish_reason for c in result.candidates] == [None, None, "stop"]
     assert result.counts.failed == 1
 
 

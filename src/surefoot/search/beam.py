@@ -111,9 +111,11 @@ class DVTS(_RankedSearch):
 
     Beeching, Tunstall and Rush 2024, "Scaling test-time compute with open models" (Hugging Face): the trees
     do not compete, so a scorer's favourite cannot take all places, which helps where ``n`` is large. Each
-    round costs ``n`` draws at most. A tree ends when its best continuation is finished; all continuations of
-    its last round that are finished are candidates, as in the original. ``expand`` 1 is plain sampling; a
-    single tree is step-wise best-of-``expand``.
+    round costs ``n`` draws at most. A tree ends when its best continuation is finished. All continuations of
+    its last round are candidates, the unfinished ones too, as in the authors' search-and-learn: some texts
+    have their answer before they end. search-and-learn scores by the last step (``aggregation`` "last"), runs
+    40 rounds, and also ends a tree whose text contains a boxed answer; this search does not. ``expand`` 1 is
+    plain sampling; a single tree is step-wise best-of-``expand``.
 
     ``lookahead`` and ``penalize_repeats`` are as in :class:`BeamSearch`.
     """
@@ -129,7 +131,7 @@ class DVTS(_RankedSearch):
         return self
 
     async def explore(self, space: Space) -> list[Prefix]:
-        """Finished continuations of each tree's last round, tree by tree."""
+        """The continuations of each tree's last round, tree by tree."""
         [first] = await space.extend([space.root], self.n)
         last = [first[start : start + self.expand] for start in range(0, len(first), self.expand)]
         active = list(range(len(last)))
@@ -138,13 +140,11 @@ class DVTS(_RankedSearch):
             open_ = [(tree, head) for tree, head in zip(active, heads, strict=True) if is_open(head)]
             drawn = await space.extend([head for _, head in open_], self.expand)
             active = []
-            for (tree, head), children in zip(open_, drawn, strict=True):
-                if children:
+            for (tree, _), children in zip(open_, drawn, strict=True):
+                if children:  # else the policy failed, and the round before was the last one
                     last[tree] = children
                     active.append(tree)
-                else:  # the policy failed: what had ended beside the head is still a solution
-                    last[tree] = [end for end in last[tree] if not is_open(end)] or [head]
-        ends = [end for group in last for end in group if not is_open(end) or len(group) == 1]
+        ends = [end for group in last for end in group]
         if self.rule != "majority":
             await space.score(ends)
         return ends

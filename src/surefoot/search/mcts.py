@@ -49,7 +49,8 @@ class MCTS(SearchMethod):
 
     with N visits of the parent and n of the child (equal ones: the higher prior, then the first drawn). The
     score of the solution is backed up to the root. The prior is the policy's probability in OpenR; here it is
-    the share of the draws, since a policy need not report its probabilities.
+    the share of the draws, since a policy need not report its probabilities. OpenR takes the last step's
+    score (``aggregation`` "last"); the default here is the rule of the scorer's checkpoint.
 
     With ``rollout`` a descent ends at the first child of a new prefix, writes the rest in
     one piece, and backs up the score of that. Reaching a solution again costs nothing, and is a further vote

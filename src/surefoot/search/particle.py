@@ -31,6 +31,9 @@ class ParticleFilter(SearchMethod):
     A stopped particle keeps its last weight and still takes part. Unlike beam search it stays random, and
     relies less on a scorer that may be wrong.
 
+    The authors' code takes the score of the last step as s (``aggregation`` "last"), and their later its_hub
+    leaves it to the reward model. The default here is the rule of the scorer's checkpoint.
+
     ``sweeps`` above 1 is particle Gibbs: each further sweep keeps one finished particle of the sweep before,
     drawn by weight, as its reference, which is never resampled away; the particles of all sweeps are
     candidates. ``rule`` "best_of_n" takes the best particle; "first" draws one of the last sweep by weight.

@@ -25,7 +25,8 @@ class Rebase(SearchMethod):
     that are finished. ``temperature`` is T_b; a high one shares evenly, one near 0 gives all to the best.
     The authors' code works with T_b 0.2, ``rounding`` "ceil", steps of at most 256 tokens, sampled at
     temperature 1.0, and at most 25 steps; the last three are settings of
-    :class:`surefoot.search.space.Steps`.
+    :class:`surefoot.search.space.Steps`. Its value is the score of the last step, in the search and in the
+    weighted vote after it (``aggregation`` "last"); the default here is the rule of the scorer's checkpoint.
 
     A prefix that was drawn twice is scored once and takes part twice.
     """
