@@ -150,7 +150,7 @@ def test_a_space_that_a_lone_token_loses_is_counted():
     starts = token_starts(fast, ids, text, before=before)
     assert starts == [1, 3, 5, 6, 8, 10]
     steps = [Step(start=start, end=end) for start, end in Line().segment(text)]
-    assert steps[0].end == 8  # the space belongs to the step before, the token that writes it does not
+    assert steps[0].end == 7  # the space belongs to its line, and so does the token that writes it
     assert step_ends(starts, steps) == (3, 5)
 
 
