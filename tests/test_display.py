@@ -58,7 +58,7 @@ def test_scores_of_another_trace_are_refused() -> None:
 def test_a_step_that_only_calls_a_tool_shows_the_call() -> None:
     call = ToolCall(name="search", arguments='{"q": "x"}')
     messages = (Message(role="user", content="hi"), Message(role="assistant", tool_calls=(call,)))
-    run = Trace(problem_id="p", messages=messages, steps=(Step(message=1, start=0, end=0),))
+    run = Trace(problem_id="p", messages=messages, steps=(Step(message=1, start=0, end=0, part="message"),))
     assert 'search({"q": "x"})' in str(show(run))
 
 

@@ -14,6 +14,7 @@ from surefoot.records import (
     Evidence,
     Message,
     Problem,
+    Reasoning,
     Step,
     StepLabel,
     StepScores,
@@ -51,13 +52,13 @@ def label(**fields):
     ],
 )
 def test_records_are_versioned_frozen_and_closed(record, field):
-    assert record.model_dump()["schema_version"] == 1
+    assert record.model_dump()["schema_version"] == 2
     with pytest.raises(ValidationError, match="frozen"):
         setattr(record, field, getattr(record, field))
     with pytest.raises(ValidationError, match="extra"):
         type(record).model_validate(record.model_dump() | {"surprise": 1})
     with pytest.raises(ValidationError, match="schema_version"):
-        type(record).model_validate(record.model_dump() | {"schema_version": 2})
+        type(record).model_validate(record.model_dump() | {"schema_version": 3})
 
 
 def test_a_problem_is_known_by_its_text_and_answer():
@@ -219,3 +220,95 @@ def test_an_answer_that_is_a_number_is_its_text(number, text):
     row = f'{{"problem_id": "p", "text": "t", "answer": {number}}}'
     assert Trace.model_validate_json(row).answer == text
     assert Problem(text="q", answer=7).id == Problem(text="q", answer="7").id
+
+
+def test_chat_steps_of_version_1_are_whole_messages():
+    old = {
+        "schema_version": 1,
+        "id": "t",
+        "problem_id": "p",
+        "messages": [
+            {"role": "user", "content": "q", "tool_calls": [], "tool_call_id": None},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": None, "name": "f", "arguments": "{}"}],
+            },
+        ],
+        "steps": [{"start": 0, "end": 0, "message": 1}],
+    }
+    for trace in (Trace.model_validate(old), Trace.model_validate_json(json.dumps(old))):
+        assert trace.schema_version == 2
+        assert [(step.part, step.kind) for step in trace.steps] == [("message", "message")]
+        assert trace.step_text(0) == "f({})"
+        assert trace.granularity == "message"
+    text = {"schema_version": 1, "id": "t", "problem_id": "p", "text": "a", "steps": [{"start": 0, "end": 1}]}
+    assert Trace.model_validate(text).steps == (Step(start=0, end=1),)
+    assert Problem.model_validate({"schema_version": 1, "text": "q"}).schema_version == 2
+
+
+def test_ids_of_chat_traces_are_those_of_version_1():
+    # computed with the fields that version 1 had
+    parts = [{"role": m.role, "content": m.content} for m in RUN]
+    for part, m in zip(parts, RUN, strict=True):
+        part["tool_calls"] = [call.model_dump() for call in m.tool_calls]
+        part["tool_call_id"] = m.tool_call_id
+    assert Trace(problem_id="p", messages=RUN).id == content_id("trace", "p", None, None, 0, parts)
+    thinking = (RUN[0], RUN[1].model_copy(update={"reasoning": Reasoning(text="hm")}), *RUN[2:])
+    assert Trace(problem_id="p", messages=thinking).id != Trace(problem_id="p", messages=RUN).id
+
+
+THOUGHT = Message(
+    role="assistant",
+    content="I add.",
+    reasoning=Reasoning(text="2 and 2."),
+    tool_calls=(ToolCall(id="a", name="add", arguments='{"a": 2}'), ToolCall(id="b", name="add")),
+)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([{"part": "reasoning", "end": 9}], "outside its text"),
+        ([{"part": "tool_call", "end": 2}], r"steps\[0\].call must be set"),
+        ([{"part": "tool_call", "call": 2, "end": 2}], "call=2, but message 0 has 2 calls"),
+        ([{"call": 0, "end": 2}], r"steps\[0\].call must be set"),
+        ([{"end": 6}, {"part": "reasoning", "end": 2}], "goes back to the reasoning of message 0"),
+        ([{"part": "tool_call", "call": 1, "end": 2}, {"part": "tool_call", "call": 0, "end": 2}], "call 0"),
+        ([{"part": "message", "end": 6}, {"start": 0, "end": 6}], "inside the step before"),
+        (
+            [{"part": "message", "end": 6}, {"part": "tool_call", "call": 0, "end": 2}],
+            "inside the step before",
+        ),
+    ],
+)
+def test_broken_spans_of_parts_are_refused(steps, message):
+    made = [{"start": 0, "message": 0, **step} for step in steps]
+    with pytest.raises(ValidationError, match=message):
+        Trace.model_validate({"problem_id": "p", "messages": [THOUGHT], "steps": made})
+
+
+def test_a_step_says_what_it_is_a_part_of():
+    steps = (
+        Step(start=0, end=5, message=0, part="reasoning"),
+        Step(start=5, end=8, message=0, part="reasoning"),
+        Step(start=2, end=6, message=0),
+        Step(start=0, end=8, message=0, part="tool_call", call=0),
+        Step(start=0, end=2, message=0, part="tool_call", call=1),
+    )
+    trace = Trace(problem_id="p", messages=(THOUGHT,), steps=steps)
+    said = [trace.step_text(index) for index in range(5)]
+    assert said == ["2 and", " 2.", "add.", 'add({"a": 2})', "add({})"]
+    assert [len(trace.calls_of(index)) for index in range(5)] == [0, 0, 0, 1, 1]
+    assert Trace.model_validate_json(trace.model_dump_json()) == trace
+
+
+def test_reasoning_is_what_the_provider_shows():
+    assert Message(role="assistant", reasoning=Reasoning(text="a")).readable_reasoning == "a"
+    hidden = Reasoning(text="gAAAA", visibility="encrypted")
+    assert Message(role="assistant", reasoning=hidden).readable_reasoning == ""
+    with pytest.raises(ValidationError, match="withheld reasoning has no 'text'"):
+        Reasoning(text="a", visibility="withheld")
+    with pytest.raises(ValidationError, match="each message has its own"):
+        Trace(problem_id="p", messages=RUN, reasoning=Reasoning(tokens=3, visibility="withheld"))
+    assert str(Reasoning(visibility="withheld", tokens=40)) == "reasoning (withheld, 40 tokens)"

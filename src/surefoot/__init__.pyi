@@ -18,11 +18,14 @@ from .policies import sample_traces as sample_traces
 from .protocols import LabelledTrace as LabelledTrace
 from .protocols import ProblemTrace as ProblemTrace
 from .protocols import Sampling as Sampling
+from .records import Attachment as Attachment
 from .records import Message as Message
 from .records import Problem as Problem
+from .records import Reasoning as Reasoning
 from .records import Step as Step
 from .records import StepLabel as StepLabel
 from .records import StepScores as StepScores
+from .records import Tool as Tool
 from .records import ToolCall as ToolCall
 from .records import Trace as Trace
 from .records import Usage as Usage

@@ -81,18 +81,9 @@ def show(solution: Trace | str, scores: StepScores | None = None, *, threshold: 
     values = () if scores is None else scores.scores
     return TraceView(
         title=str(trace) if scores is None else f"{trace}, scored by {scores.scorer}",
-        steps=tuple(_step_text(trace, step) for step in range(len(trace.steps))),
+        steps=tuple(trace.step_text(step).strip("\n") for step in range(len(trace.steps))),
         scores=values,
         first_error=next(
             (step for step, value in enumerate(values) if value is not None and value < threshold), None
         ),
-    )
-
-
-def _step_text(trace: Trace, step: int) -> str:
-    """The step's text, and the calls of an assistant message that has little or none."""
-    message = trace.steps[step].message
-    calls = () if message is None else trace.messages[message].tool_calls
-    return "\n".join([trace.step_text(step), *(f"{call.name}({call.arguments})" for call in calls)]).strip(
-        "\n"
     )

@@ -1,6 +1,7 @@
 """What crosses a boundary: problems, traces, steps, labels, scores, usage.
 
-Every record is a frozen pydantic model with a ``schema_version``; identities are content hashes.
+Every record is a frozen pydantic model with a ``schema_version``; identities are content hashes. Version 1,
+whose chat steps were whole assistant messages, is read as well.
 Free-form ``meta`` is written as a JSON string, so that every line of a file has the same columns and
 ``datasets.load_dataset`` reads JSON Lines and Parquet alike.
 """
@@ -15,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 LabelKind = Literal["correctness", "value", "advantage"]
 """correctness: is this step valid; value: chance of the right answer from here; advantage: did it help."""
@@ -62,7 +63,14 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1, 2] = SCHEMA_VERSION
+    """2; a record read as version 1 becomes one of version 2."""
+
+    @model_validator(mode="after")
+    def _upgrade(self) -> Self:
+        if self.schema_version != SCHEMA_VERSION:
+            object.__setattr__(self, "schema_version", SCHEMA_VERSION)
+        return self
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
@@ -118,6 +126,65 @@ class Problem(Record):
         return f"{self.id}: {_short(self.text)}{answer}"
 
 
+Visibility = Literal["visible", "summarised", "encrypted", "withheld"]
+"""What a provider shows of its model's reasoning: all of it, a summary, an opaque blob, or nothing."""
+
+StepPart = Literal["reasoning", "content", "tool_call", "message"]
+"""Where a step's span lies: in a message's reasoning, its content, one of its calls, or the whole message."""
+
+StepKind = Literal["reasoning", "thought", "plan", "tool_call", "recovery", "final_answer", "message"]
+"""What a step is. ``recovery`` is what an assistant writes right after an observation that reports an error;
+``message`` is a whole assistant message, whatever it holds."""
+
+
+class Reasoning(BaseModel):
+    """What is known of the reasoning behind a message, or behind a text that does not contain it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: str = ""
+    """The reasoning, its summary, or the provider's encrypted blob; empty where it is withheld."""
+    visibility: Visibility = "visible"
+    tokens: int | None = Field(default=None, ge=0)
+    """Tokens that the provider billed for it; ``None`` = not said."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.visibility == "withheld" and self.text:
+            raise ValueError("withheld reasoning has no 'text'; call it summarised or encrypted")
+        return self
+
+    def __str__(self) -> str:
+        tokens = "" if self.tokens is None else f", {self.tokens} tokens"
+        return f"reasoning ({self.visibility}{tokens})"
+
+
+class Attachment(BaseModel):
+    """An image, sound or file that is part of a message: kept by reference, with the hash of its bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["image", "audio", "file"]
+    uri: str | None = None
+    """URL, or path relative to the file that holds the record."""
+    sha256: str | None = None
+    """Of the bytes, in hexadecimal; ``None`` for a URL that was not fetched."""
+    media_type: str | None = None
+    name: str | None = None
+    at: int = Field(default=0, ge=0)
+    """Where it stands in the message's content, in characters."""
+
+
+class Tool(BaseModel):
+    """A tool that the assistant could call; ``parameters`` is its JSON schema, as JSON text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    description: str | None = None
+    parameters: str | None = None
+
+
 class ToolCall(BaseModel):
     """A tool call of an assistant message; ``arguments`` is JSON text, as the model wrote it."""
 
@@ -126,6 +193,9 @@ class ToolCall(BaseModel):
     id: str | None = None
     name: str
     arguments: str = "{}"
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.arguments})"
 
 
 class Message(BaseModel):
@@ -137,10 +207,23 @@ class Message(BaseModel):
     content: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    """Of a tool's message: the call that it answers."""
+    name: str | None = None
+    reasoning: Reasoning | None = None
+    """Of an assistant's message: the reasoning before its content."""
+    attachments: tuple[Attachment, ...] = ()
+    error: bool | None = None
+    """Of a tool's message: whether the tool failed; ``None`` = not said."""
+
+    @property
+    def readable_reasoning(self) -> str:
+        """The reasoning as far as it can be read: visible or summarised; else empty."""
+        shown = self.reasoning
+        return shown.text if shown and shown.visibility in ("visible", "summarised") else ""
 
 
 class Step(BaseModel):
-    """A span ``[start, end)`` in characters of the trace's text, or of one message's content."""
+    """A span ``[start, end)``, in characters, of one part of the trace."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -148,6 +231,12 @@ class Step(BaseModel):
     end: int = Field(ge=0)
     message: int | None = Field(default=None, ge=0)
     """Index into ``Trace.messages``; ``None`` for a text trace."""
+    part: StepPart = "content"
+    """The span counts characters of this part: of the arguments for a tool call; of the content for a whole
+    message, which it always covers."""
+    call: int | None = Field(default=None, ge=0)
+    """Index into the message's ``tool_calls``, for the part ``tool_call``."""
+    kind: StepKind = "thought"
 
 
 class Trace(Record):
@@ -161,7 +250,14 @@ class Trace(Record):
     problem_id: str
     text: str | None = None
     messages: tuple[Message, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    """Tools that the assistant could call."""
+    reasoning: Reasoning | None = None
+    """Reasoning behind ``text`` that is not in it: a summary, a blob, or the number of tokens withheld.
+    Visible reasoning stands in the text, between ``<think>`` and ``</think>``."""
     steps: tuple[Step, ...] = ()
+    granularity: str | None = None
+    """How the steps were cut: ``part`` or ``message`` for messages, then the segmenter's name."""
     answer: Answer = None
     """Final answer as extracted; ``None`` = none found."""
     outcome: bool | None = None
@@ -177,30 +273,65 @@ class Trace(Record):
     meta: Meta = Field(default_factory=dict)
 
     @model_validator(mode="after")
+    def _upgrade(self) -> Self:
+        """Version 1 had whole messages as its chat steps."""
+        if self.schema_version != SCHEMA_VERSION:
+            object.__setattr__(self, "schema_version", SCHEMA_VERSION)
+            if self.messages:
+                whole = {"part": "message", "kind": "message"}
+                steps = tuple(step.model_copy(update=whole) for step in self.steps)
+                object.__setattr__(self, "steps", steps)
+                object.__setattr__(self, "granularity", "message")
+        return self
+
+    @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.text is None) == (not self.messages):
             raise ValueError("give either 'text' or a non-empty 'messages', not both and not neither")
-        previous = (-1, 0)
+        if self.reasoning is not None and self.text is None:
+            raise ValueError("'reasoning' is for 'text'; in a chat trace each message has its own")
+        previous = ((-1, 1, 0), 0)
         for number, step in enumerate(self.steps):
-            where = -1 if step.message is None else step.message
-            if (step.message is None) != (self.text is not None):
-                raise ValueError(f"steps[{number}].message must be set for 'messages' and absent for 'text'")
-            if where >= len(self.messages):
-                raise ValueError(
-                    f"steps[{number}].message={where}, but there are {len(self.messages)} messages"
-                )
-            if step.end < step.start or step.end > len(self._content(step.message)):
-                raise ValueError(f"steps[{number}] spans [{step.start}, {step.end}) outside its text")
-            if where == previous[0] and step.start < previous[1]:
-                raise ValueError(f"steps[{number}] starts at {step.start}, inside the step before it")
+            where = self._place(number, step)
             if where < previous[0]:
-                raise ValueError(f"steps[{number}] goes back to message {where}")
+                raise ValueError(f"steps[{number}] goes back to {_named(step)}")
+            if step.end < step.start or step.end > len(self.part_text(step)):
+                raise ValueError(f"steps[{number}] spans [{step.start}, {step.end}) outside its text")
+            whole = where[1] == 0 or previous[0][1] == 0
+            if (where[0] == previous[0][0] and whole) or (where == previous[0] and step.start < previous[1]):
+                raise ValueError(f"steps[{number}] starts at {step.start}, inside the step before it")
             previous = (where, step.end)
         if not self.id:
-            content = self.text if self.text is not None else [m.model_dump() for m in self.messages]
+            content = self.text if self.text is not None else [_identity(m) for m in self.messages]
             parts = (self.problem_id, self.policy, self.seed, self.sample, content)
             object.__setattr__(self, "id", content_id("trace", *parts))
         return self
+
+    def _place(self, number: int, step: Step) -> tuple[int, int, int]:
+        """Where a step's part stands in reading order. Raises ``ValueError`` if there is no such part."""
+        if step.message is None:
+            if self.text is None:
+                raise ValueError(f"steps[{number}].message must be set for 'messages' and absent for 'text'")
+            if step.part != "content" or step.call is not None:
+                raise ValueError(f"steps[{number}].part must be 'content' in a text trace")
+            return (-1, 1, 0)
+        if self.text is not None:
+            raise ValueError(f"steps[{number}].message must be set for 'messages' and absent for 'text'")
+        if step.message >= len(self.messages):
+            raise ValueError(
+                f"steps[{number}].message={step.message}, but there are {len(self.messages)} messages"
+            )
+        message = self.messages[step.message]
+        if (step.call is not None) != (step.part == "tool_call"):
+            raise ValueError(f"steps[{number}].call must be set for the part 'tool_call' and for no other")
+        if step.call is not None and step.call >= len(message.tool_calls):
+            raise ValueError(
+                f"steps[{number}].call={step.call}, but message {step.message} has "
+                f"{len(message.tool_calls)} calls"
+            )
+        if step.part == "reasoning" and message.reasoning is None:
+            raise ValueError(f"steps[{number}] is reasoning, but message {step.message} has none")
+        return (step.message, _PART_ORDER[step.part], step.call or 0)
 
     def __str__(self) -> str:
         outcome = {True: "correct", False: "incorrect", None: "not graded"}[self.outcome]
@@ -208,15 +339,37 @@ class Trace(Record):
         writer = "" if self.policy is None else f" by {self.policy}"
         return f"{self.id}{writer}: {len(self.steps)} steps, {answer}, {outcome}"
 
-    def _content(self, message: int | None) -> str:
-        if message is None:
+    def part_text(self, step: Step) -> str:
+        """The original text of the part that ``step`` is a span of."""
+        if step.message is None:
             return self.text or ""
-        return self.messages[message].content or ""
+        message = self.messages[step.message]
+        if step.part == "reasoning":
+            return message.reasoning.text if message.reasoning else ""
+        return message.content or "" if step.call is None else message.tool_calls[step.call].arguments
 
     def step_text(self, index: int) -> str:
-        """Exact characters of step ``index``."""
+        """What step ``index`` says: the exact characters of its span.
+
+        A tool call reads ``name(arguments)``; a whole message its reasoning, content and calls, a part on a
+        line of its own.
+        """
         step = self.steps[index]
-        return self._content(step.message)[step.start : step.end]
+        own = self.part_text(step)[step.start : step.end]
+        if step.message is None or step.part in ("content", "reasoning"):
+            return own
+        message = self.messages[step.message]
+        if step.call is not None:
+            return str(message.tool_calls[step.call])
+        return "\n".join(filter(None, (message.readable_reasoning, own, *map(str, message.tool_calls))))
+
+    def calls_of(self, index: int) -> tuple[ToolCall, ...]:
+        """The tool calls that step ``index`` makes: one, none, or all those of a whole message."""
+        step = self.steps[index]
+        if step.message is None or step.part in ("content", "reasoning"):
+            return ()
+        calls = self.messages[step.message].tool_calls
+        return calls if step.call is None else (calls[step.call],)
 
     def prefix(self, steps: int) -> str:
         """Text up to and including the first ``steps`` steps (0 = the text before the first step).
@@ -228,6 +381,22 @@ class Trace(Record):
         if not self.steps:
             return ""
         return self.text[: self.steps[steps - 1].end] if steps else self.text[: self.steps[0].start]
+
+
+_PART_ORDER: Final = {"message": 0, "reasoning": 1, "content": 2, "tool_call": 3}
+
+
+def _named(step: Step) -> str:
+    if step.part in ("content", "message"):
+        return f"message {step.message}"
+    what = "the reasoning" if step.call is None else f"call {step.call}"
+    return f"{what} of message {step.message}"
+
+
+def _identity(message: Message) -> dict[str, Any]:
+    """A message as its trace's id sees it: the fields that version 1 had, and others where they are set."""
+    first = {"role", "content", "tool_calls", "tool_call_id"}
+    return message.model_dump(include=first) | message.model_dump(exclude=first, exclude_defaults=True)
 
 
 class Evidence(BaseModel):

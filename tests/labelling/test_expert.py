@@ -52,7 +52,9 @@ def agent_trace(*turns, **fields):
             Message(role="assistant", content=turn if isinstance(turn, str) else None, tool_calls=calls)
         )
         messages.append(Message(role="tool", content="done"))
-    return segment_trace(Trace(problem_id=PROBLEM.id, messages=tuple(messages), **fields), None)
+    return segment_trace(
+        Trace(problem_id=PROBLEM.id, messages=tuple(messages), **fields), granularity="message"
+    )
 
 
 def labelled(trace, *experts, match=None, **settings):
@@ -220,12 +222,11 @@ def test_an_agent_is_compared_by_its_tool_calls_whatever_it_says():
     assert found[3].evidence.message.endswith(f'step 2 of expert trace {expert.id}: pay({{"sum": 6}})')
 
 
-def test_calls_belong_to_the_last_step_of_their_message():
+def test_each_call_is_a_step_of_its_own():
     content = "I look.\nThen I call."
     call = ToolCall(name="get", arguments="{}")
     message = Message(role="assistant", content=content, tool_calls=(call,))
-    steps = [{"start": 0, "end": 8, "message": 0}, {"start": 8, "end": len(content), "message": 0}]
-    trace = Trace(problem_id=PROBLEM.id, messages=(message,), steps=steps)
+    trace = segment_trace(Trace(problem_id=PROBLEM.id, messages=(message,)))
     found = labelled(trace, agent_trace([("get", "{}")]), match=SameToolCalls())
     assert said(found) == ["the step calls no tool", 1]
 

@@ -153,13 +153,19 @@ def test_calls_of_a_message_without_steps_and_of_one_with_two():
         Message(role="assistant", content="Hm.", tool_calls=(call,)),
         Message(role="assistant", content="AB", tool_calls=(call,)),
     )
-    steps = (Step(start=0, end=1, message=1), Step(start=1, end=2, message=1))
+    steps = (
+        Step(start=0, end=1, message=1),
+        Step(start=1, end=2, message=1),
+        Step(start=0, end=2, message=1, part="tool_call", call=0),
+    )
     trace = Trace(problem_id=PROBLEM.id, messages=messages, steps=steps)
     called = 'tool call: {"name": "f", "arguments": "{}"}'
     assert blocks(shown(JudgePrompt(), ProblemTrace(problem=PROBLEM, trace=trace)))[1:] == [
-        ("assistant_message", f"Hm.\n{called}"),
+        ("assistant_message", "Hm."),
+        ("assistant_message", called),
         ("step_0", "A"),
-        ("step_1", f"B\n{called}"),
+        ("step_1", "B"),
+        ("step_2", called),
     ]
 
 

@@ -1,3 +1,4 @@
+import re
 import unicodedata
 
 import pytest
@@ -12,7 +13,7 @@ from surefoot.models.encoding import Encoding, encode_traces
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.reserved import Reserved
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import Message, Problem, StepLabel, ToolCall, Trace
+from surefoot.records import Attachment, Message, Problem, Reasoning, StepLabel, Tool, ToolCall, Trace
 from surefoot.segment import BlankLine, Line, segment_trace
 from surefoot.training.config import StepTargets
 from surefoot.training.examples import build_examples
@@ -140,12 +141,13 @@ def test_messages_without_calls_have_no_tool_calls_key(bpe):
 
 def test_arguments_that_are_no_json_object_stay_as_written(bpe):
     bpe.chat_template = "{% for m in messages %}{% for c in m['tool_calls'] or [] %}" + (
-        "{{ c['function']['arguments'] }}{% endfor %}{{ m['content'] }}{% endfor %}"
+        "{{ c['function']['name'] + c['function']['arguments'] | string }}{% endfor %}"
+        "{{ m['content'] }}{% endfor %}"
     )
     call = ToolCall(name="run", arguments="{broken")
     item = chat_item(Message(role="user", content="go "), Message(role="assistant", tool_calls=(call,)))
     [encoded] = encode_traces(bpe, Encoding(chat=True), [item])
-    assert bpe.decode(encoded.ids) == "go {broken"
+    assert bpe.decode(encoded.ids) == "go run{broken"
 
 
 def test_a_template_that_rewrites_earlier_messages_is_refused(bpe):
@@ -156,8 +158,9 @@ def test_a_template_that_rewrites_earlier_messages_is_refused(bpe):
         Message(role="user", content="c"),
         Message(role="assistant", content="d"),
     )
-    with pytest.raises(ScoreError, match=f"trace {item.trace.id}.*rewrites"):
-        encode_traces(bpe, Encoding(chat=True), [item])
+    [encoded] = encode_traces(bpe, Encoding(chat=True), [item])
+    assert encoded.positions == (None, None)
+    assert "rewrites earlier messages" in encoded.unscored_reason(100)
 
 
 def test_steps_beyond_the_context_have_no_position():
@@ -293,3 +296,164 @@ def test_a_step_without_tokens_is_not_beyond_the_context(bpe):
     [encoded] = encode_traces(bpe, Encoding(), [text_item("p", "a\n\u200b\n\u200b")])
     assert encoded.positions[1:] == (None, None)
     assert encoded.unscored_reason(2048) == "2 steps have no tokens: the tokenizer drops all of their text"
+
+
+HERMES = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.role == 'assistant' %}{{ m.content | trim }}{% for c in m.tool_calls or [] %}"
+    "{{ '\n<tool_call>\n' + ({'name': c.function.name, 'arguments': c.function.arguments} | tojson) }}"
+    "{{ '\n</tool_call>' }}{% endfor %}{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+NO_TOOLS = (  # as SmolLM2's: it writes role and content and nothing else
+    "{% for m in messages %}{{'<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n'}}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+ALTERNATING = (  # as Llama 2's and Gemma's: users and assistants in turn, no tools
+    "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{{ '[' + m['role'] + '] ' + m['content'] + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '[assistant] ' }}{% endif %}"
+)
+DROPS_THOUGHTS = (  # as Qwen3's and DeepSeek-R1's: what was thought in earlier turns is cut out
+    "{% for m in messages %}{{ '<' + m['role'] + '>' }}{% if m['role'] == 'assistant' and not loop.last %}"
+    "{{ m['content'].split('</think>')[-1] }}{% else %}{% if m.reasoning_content %}"
+    "{{ '<think>' + m.reasoning_content + '</think>' }}{% endif %}{{ m['content'] }}{% endif %}{{ '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
+)
+MISTRAL = (  # all calls of a message in one list
+    "{% for m in messages %}{% if m.role == 'user' %}{{ '[INST] ' + m.content + '[/INST]' }}"
+    "{% elif m.role == 'tool' %}{{ '[TOOL_RESULTS] ' + m.content + '[/TOOL_RESULTS]' }}"
+    "{% elif m.tool_calls is defined and m.tool_calls %}{{ ' ' + m.content + '[TOOL_CALLS] [' }}"
+    "{% for c in m.tool_calls %}{{ c.function | tojson }}{% if not loop.last %}{{ ', ' }}{% endif %}"
+    "{% endfor %}"
+    "{{ ']</s>' }}{% else %}{{ ' ' + m.content + '</s>' }}{% endif %}{% endfor %}"
+)
+TEMPLATES = {
+    "chatml": CHATML,
+    "hermes": HERMES,
+    "no-tools": NO_TOOLS,
+    "alternating": ALTERNATING,
+    "drops-thoughts": DROPS_THOUGHTS,
+    "mistral": MISTRAL,
+}
+
+
+def agent_run(city: str = "Oslo", reason: str = "The weather first.") -> tuple[Message, ...]:
+    return (
+        Message(role="user", content="Rain?"),
+        Message(
+            role="assistant",
+            content="  I look both up.",
+            reasoning=Reasoning(text=f"{reason}\n\nThen the date."),
+            tool_calls=(
+                ToolCall(id="call00001", name="weather", arguments=f'{{"city": "{city}"}}'),
+                ToolCall(id="call00002", name="today", arguments="{}"),
+            ),
+        ),
+        Message(role="tool", content="dry", tool_call_id="call00001"),
+        Message(role="tool", content="May 5", tool_call_id="call00002"),
+        Message(role="assistant", content="No <think>sure?</think> rain."),
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if name != "alternating"])
+def test_the_tokens_of_a_step_contain_its_text_and_its_call(bpe, name):
+    bpe.chat_template = TEMPLATES[name]
+    item = chat_item(*agent_run())
+    [encoded] = encode_traces(bpe, Encoding(chat=True), [item])
+    assert encoded.refused is None
+    kinds = [step.kind for step in item.trace.steps]
+    last = ["thought", "reasoning", "final_answer"]
+    assert kinds == ["reasoning", "reasoning", "thought", "tool_call", "tool_call", *last]
+    texts = [bpe.decode(encoded.ids[first:end]) for first, end in encoded.written]
+    for index, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
+        said = item.trace.step_text(index).strip().replace("<think>", "").replace("</think>", "")
+        if kind != "tool_call":
+            assert said in re.sub(r"[<\[]/?think[>\]]", "", text)
+        else:
+            [call] = item.trace.calls_of(index)
+            assert call.name in text
+            assert "Oslo" in text or index == 4
+    assert "weather" not in texts[4]
+    assert "today" not in texts[3]
+    assert list(encoded.positions) == sorted(set(encoded.positions))
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if name != "alternating"])
+def test_two_runs_that_differ_in_a_call_or_a_thought_have_different_tokens(bpe, name):
+    bpe.chat_template = TEMPLATES[name]
+    items = [
+        chat_item(*agent_run()),
+        chat_item(*agent_run(city="Rome")),
+        chat_item(*agent_run(reason="No weather at all.")),
+    ]
+    encoded = encode_traces(bpe, Encoding(chat=True), items)
+    assert len({one.ids for one in encoded}) == 3
+
+
+def test_a_template_that_cannot_write_the_conversation_refuses_the_trace_alone(bpe):
+    bpe.chat_template = ALTERNATING
+    plain = chat_item(Message(role="user", content="hi"), Message(role="assistant", content="ho"))
+    encoded = encode_traces(bpe, Encoding(chat=True), [chat_item(*agent_run()), plain])
+    assert "roles must alternate" in encoded[0].unscored_reason(100)
+    assert encoded[1].unscored_reason(100) is None
+    assert bpe.decode(encoded[1].ids) == "[user] hi\n[assistant] ho\n"
+
+
+def test_images_are_refused_with_a_reason(bpe):
+    bpe.chat_template = CHATML
+    image = Attachment(kind="image", uri="cat.png", sha256="0" * 64)
+    item = chat_item(
+        Message(role="user", content="What is it?", attachments=(image,)),
+        Message(role="assistant", content="A cat."),
+    )
+    [encoded] = encode_traces(bpe, Encoding(chat=True), [item])
+    assert "attachment (image)" in encoded.unscored_reason(100)
+
+
+def test_whole_messages_are_steps_at_the_granularity_of_prm800k(bpe):
+    bpe.chat_template = HERMES
+    asked = Problem(text="q")
+    trace = segment_trace(Trace(problem_id=asked.id, messages=agent_run()), granularity="message")
+    [encoded] = encode_traces(bpe, Encoding(chat=True), [ProblemTrace(problem=asked, trace=trace)])
+    assert len(trace.steps) == 2
+    first, second = (bpe.decode(encoded.ids[a:b]) for a, b in encoded.written)
+    assert all(text in first for text in ("The weather first.", "I look both up.", "Oslo", "today"))
+    assert "rain." in second
+
+
+def test_tools_are_described_where_the_template_can(bpe):
+    bpe.chat_template = (
+        "{% if tools %}{% for t in tools %}{{ t.function.name + ': ' + t.function.description + '\n' }}"
+        "{% endfor %}{% endif %}" + NO_TOOLS
+    )
+    asked = Problem(text="q")
+    messages = (Message(role="user", content="hi"), Message(role="assistant", content="ho"))
+    trace = Trace(problem_id=asked.id, messages=messages, tools=(Tool(name="weather", description="rain"),))
+    [encoded] = encode_traces(
+        bpe, Encoding(chat=True), [ProblemTrace(problem=asked, trace=segment_trace(trace))]
+    )
+    assert bpe.decode(encoded.ids).startswith("weather: rain\n<|im_start|>user")
+
+
+def test_special_tokens_in_a_run_are_read_as_text(bpe):
+    tokenizer = marked_tokenizer(bpe)
+    tokenizer.chat_template = HERMES
+    run = list(agent_run(city="O<|end|>slo", reason="Hm.<|end|>"))
+    run[1] = run[1].model_copy(update={"content": "One.<|end|>\nTwo."})
+    run[2] = run[2].model_copy(update={"content": "<|end|>dry"})
+    asked = Problem(text="q")
+    trace = segment_trace(Trace(problem_id=asked.id, messages=tuple(run)), Line())
+    [encoded] = encode_traces(tokenizer, Encoding(chat=True), [ProblemTrace(problem=asked, trace=trace)])
+    assert tokenizer.convert_tokens_to_ids("<|end|>") not in encoded.ids
+    texts = [tokenizer.decode(encoded.ids[first:end]).strip() for first, end in encoded.written]
+    assert [one for one in texts if "< |end|>" in one or one == "Two."] == [
+        texts[0],
+        "One.< |end|>",
+        "Two.",
+        texts[4],
+    ]
+    assert texts[0].startswith("<think>\nHm.< |end|>")
+    assert "O< |end|>slo" in texts[4]

@@ -11,19 +11,23 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from surefoot.errors import SegmentError
 from surefoot.protocols import Segmenter
-from surefoot.records import Message, Step, ToolCall, Trace
+from surefoot.records import Message, Reasoning, Step, ToolCall, Trace
 from surefoot.segment import (
     BlankLine,
     Line,
     Marker,
     Sentence,
+    Thoughts,
     join_steps,
+    reasoning_spans,
+    reports_error,
     segment_trace,
     segmenter,
     token_positions,
+    trace_blocks,
 )
 
-NAMES = ["blank-line", "line", "sentence", "step-k", "ki", "regex:;", r"regex:(?=Step)"]
+NAMES = ["blank-line", "line", "sentence", "step-k", "ki", "thoughts", "turns", "regex:;", r"regex:(?=Step)"]
 PIECES = st.sampled_from(
     [
         "\n",
@@ -148,7 +152,9 @@ def test_names_and_patterns_are_checked():
         Line(),
         Sentence(),
     ]
-    with pytest.raises(SegmentError, match="blank-line, line, sentence, step-k, ki, regex:PATTERN"):
+    with pytest.raises(
+        SegmentError, match="blank-line, line, sentence, thoughts, turns, step-k, ki, regex:PATTERN"
+    ):
         segmenter("lines")
     for pattern in ("", "("):
         with pytest.raises(SegmentError, match="pattern"):
@@ -184,8 +190,11 @@ def test_chat_trace_has_a_step_per_assistant_message():
         Message(role="tool", content="r"),
         Message(role="assistant", content="done\n\nyes"),
     )
-    trace = segment_trace(Trace(problem_id="p", messages=messages), None)
-    assert trace.steps == (Step(start=0, end=0, message=1), Step(start=0, end=9, message=3))
+    run = Trace(problem_id="p", messages=messages)
+    trace = segment_trace(run, granularity="message")
+    whole = {"part": "message", "kind": "message"}
+    assert trace.steps == (Step(start=0, end=0, message=1, **whole), Step(start=0, end=9, message=3, **whole))
+    assert trace.granularity == "message"
     assert Trace.model_validate_json(trace.model_dump_json()) == trace
 
 
@@ -305,3 +314,162 @@ def test_misfits_are_refused():
         token_positions("ab", [(0, 3)], [(0, 2)])
     with pytest.raises(SegmentError, match=r"spans\[0\]"):
         token_positions("ab", [(0, 2)], [(0, 2)], base=1)
+
+
+THINKING = (
+    "<think>\nLet n = 4. Then 2n = 8.\n\nWait, n is 5. So 2n = 10.\nAlternatively, count up.\n</think>\n\n"
+    "n is 5.\n\nThe answer is 10."
+)
+
+
+def test_empty_reasoning_belongs_to_what_follows():
+    for text in ("<think>\n\n</think>\n\nFour.", "<think></think> <think>\n</think>Four."):
+        trace = segment_trace(Trace(problem_id="p", text=text))
+        assert (texts(trace), [step.kind for step in trace.steps]) == ([text], ["thought"])
+
+
+def texts(trace):
+    return [trace.step_text(index) for index in range(len(trace.steps))]
+
+
+def test_reasoning_in_the_text_is_cut_into_thoughts_and_what_follows_at_blank_lines():
+    trace = segment_trace(Trace(problem_id="p", text=THINKING))
+    assert texts(trace) == [
+        "<think>\nLet n = 4. Then 2n = 8.\n\n",
+        "Wait, n is 5. So 2n = 10.\n",
+        "Alternatively, count up.\n</think>\n\n",
+        "n is 5.\n\n",
+        "The answer is 10.",
+    ]
+    assert [step.kind for step in trace.steps] == ["reasoning"] * 3 + ["thought", "final_answer"]
+    by_name = segment_trace(trace, segmenter("line"))
+    assert by_name.granularity == "line"
+    assert len(by_name.steps) == 5  # the tags are no lines of their own
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("plain", []),
+        ("<think>a</think>b", [(0, 16)]),
+        ("a</think>\n b", [(0, 11)]),  # the prompt opened it
+        ("a <think>b", [(2, 10)]),  # cut off while thinking
+        ("<think>a</think><think>b</think> c", [(0, 16), (16, 33)]),
+        ("<think>a<think>b</think>c</think>d", [(0, 24)]),
+    ],
+)
+def test_where_reasoning_stands(text, spans):
+    assert reasoning_spans(text) == spans
+
+
+@given(st.text(alphabet="ab\n .", min_size=1, max_size=12) | st.text(max_size=20))
+def test_steps_of_any_text_with_reasoning_tile_it(text):
+    for form in (f"<think>{text}</think>{text}", f"{text}</think>{text}", f"{text}<think>{text}"):
+        trace = segment_trace(Trace(problem_id="p", text=form))
+        assert "".join(texts(trace)) == form
+
+
+def test_turns_begin_thoughts_and_ordinary_words_do_not():
+    text = "Add them. Now 3. But wait, 4. Hmm, no. The waiter waits.\n\nSo 5. Oh, hold on: 6."
+    assert [text[start:end] for start, end in Thoughts().segment(text)] == [
+        "Add them. Now 3. ",
+        "But wait, 4. ",
+        "Hmm, no. The waiter waits.\n\n",
+        "So 5. ",
+        "Oh, hold on: 6.",
+    ]
+    assert len(Thoughts(paragraphs=False).segment(text)) == 4
+    assert len(Thoughts(min_length=80).segment(text)) == 4
+
+
+def test_turns_are_found_in_linear_time():
+    for hostile in ("so " * 60_000, "but\n" * 50_000, "Wait. " * 30_000, "no, " * 50_000 + "x"):
+        spans = Thoughts().segment(hostile)
+        assert "".join(hostile[start:end] for start, end in spans) == hostile
+
+
+RUN = (
+    Message(role="system", content="Rules."),
+    Message(role="user", content="Refund order 7."),
+    Message(
+        role="assistant",
+        content="Plan: look it up, then refund.",
+        reasoning=Reasoning(text="An order.\n\nWait, which shop?"),
+        tool_calls=(
+            ToolCall(id="a", name="order", arguments='{"id": 7}'),
+            ToolCall(id="b", name="order", arguments='{"id": 7}'),
+        ),
+    ),
+    Message(role="tool", content='{"error": "time-out"}', tool_call_id="a"),
+    Message(role="tool", content="Error: time-out", tool_call_id="b"),
+    Message(role="assistant", content="Again.", tool_calls=(ToolCall(id="c", name="order"),)),
+    Message(role="tool", content="paid", tool_call_id="c"),
+    Message(role="assistant", content="Done.", reasoning=Reasoning(visibility="withheld", tokens=40)),
+)
+
+
+def test_a_thought_and_two_calls_are_three_steps_and_one_at_message_granularity():
+    message = Message(role="assistant", content="I look.", tool_calls=RUN[2].tool_calls)
+    trace = Trace(problem_id="p", messages=(RUN[1], message))
+    assert texts(segment_trace(trace)) == ["I look.", 'order({"id": 7})', 'order({"id": 7})']
+    assert texts(segment_trace(trace, granularity="message")) == [
+        'I look.\norder({"id": 7})\norder({"id": 7})'
+    ]
+
+
+def test_parts_of_a_run_are_typed():
+    trace = segment_trace(Trace(problem_id="p", messages=RUN))
+    assert [(step.message, step.part, step.kind) for step in trace.steps] == [
+        (2, "reasoning", "reasoning"),
+        (2, "reasoning", "reasoning"),
+        (2, "content", "plan"),
+        (2, "tool_call", "tool_call"),
+        (2, "tool_call", "tool_call"),
+        (5, "content", "recovery"),
+        (5, "tool_call", "tool_call"),
+        (7, "content", "final_answer"),
+    ]
+    assert trace.granularity == "part"
+    assert Trace.model_validate_json(trace.model_dump_json()) == trace
+    assert segment_trace(trace, segmenter("sentence")).granularity == "part, sentence"
+
+
+def test_blocks_give_all_of_a_run_once_in_order():
+    trace = segment_trace(Trace(problem_id="p", messages=RUN))
+    blocks = list(trace_blocks(trace))
+    assert [block.step for block in blocks if block.step is not None] == list(range(8))
+    assert [block.kind for block in blocks if block.step is None] == [
+        "instruction",
+        "instruction",
+        "observation",
+        "observation",
+        "observation",
+        "note",
+    ]
+    assert blocks[-2].text == "reasoning (withheld, 40 tokens)"
+    whole = list(trace_blocks(segment_trace(trace, granularity="message")))
+    assert [str(block) for block in whole if block.step == 0] == [trace_text(RUN[2])]
+    without = list(trace_blocks(trace.model_copy(update={"steps": ()})))
+    assert "".join(map(str, without)) == "".join(str(block) for block in blocks)
+
+
+def trace_text(message):
+    return "\n".join([message.reasoning.text, message.content, *map(str, message.tool_calls)])
+
+
+@pytest.mark.parametrize(
+    ("content", "flag", "error"),
+    [
+        ("Error: no such order", None, True),
+        ("Traceback (most recent call last):", None, True),
+        ('{"error": ""}', None, False),
+        ('{"error": {"code": 4}}', None, True),
+        ('{"note": "an error"}', None, False),
+        ("The word error in a text", None, False),
+        ("Error in the page's title", False, False),
+        ("fine", True, True),
+        ('{"error": ' * 5_000, None, False),
+    ],
+)
+def test_what_reports_an_error(content, flag, error):
+    assert reports_error(Message(role="tool", content=content, error=flag)) is error

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from surefoot.errors import LabelError
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Evidence, StepLabel, ToolCall, Trace
+from surefoot.records import Evidence, StepLabel, Trace
 
 Disagreement = Literal["unknown", "wrong"]
 """What a step says that no expert took: nothing, or (where there is one right way only) that it is wrong."""
@@ -160,7 +160,7 @@ def _label(
 
 
 def _excerpt(trace: Trace, step: int) -> str:
-    calls = [f"{call.name}({call.arguments})" for call in calls_of(trace, step)]
+    calls = [f"{call.name}({call.arguments})" for call in trace.calls_of(step)]
     text = " ".join(calls or trace.step_text(step).split())
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
@@ -280,23 +280,14 @@ class SameToolCalls:
                 f"trace {trace.id} is a text; match 'tool-call' reads chat traces: "
                 "choose exact, numbers or tolerance"
             )
-        return tuple((call.name, _parsed(call.arguments)) for call in calls_of(trace, step)) or None
+        return tuple((call.name, _parsed(call.arguments)) for call in trace.calls_of(step)) or None
 
     def same(self, left: tuple[tuple[str, Any], ...], right: tuple[tuple[str, Any], ...]) -> bool:
         return _equal(list(left), list(right), self.tolerance)
 
 
-def calls_of(trace: Trace, step: int) -> tuple[ToolCall, ...]:
-    """Tool calls that a step makes: those of its message, if it is the message's last step."""
-    message = trace.steps[step].message
-    later = trace.steps[step + 1 : step + 2]
-    if message is None or (later and later[0].message == message):
-        return ()
-    return trace.messages[message].tool_calls
-
-
 def _words(trace: Trace, step: int) -> list[str]:
-    if calls_of(trace, step):
+    if trace.calls_of(step):
         raise LabelError(
             f"step {step} of trace {trace.id} calls a tool, which text rules do not see; "
             "choose match 'tool-call'"

@@ -16,7 +16,8 @@ from typing import Literal, get_args
 from surefoot.errors import LabelError
 from surefoot.policies.prompts import break_control_tokens
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Message, Problem, Step, Trace, content_id
+from surefoot.records import Message, Problem, Step, ToolCall, Trace, content_id
+from surefoot.segment import Block, trace_blocks
 
 JudgeMode = Literal["per-step", "first-error"]
 
@@ -64,8 +65,7 @@ class JudgePrompt:
     stand in tags with a mark that is a hash of them all and occurs in none of them. So no text inside can
     open or close a tag. Control tokens of common chat templates (``<|im_end|>``, ``[/INST]`` ...) are shown
     with a space after their first character; otherwise the texts are as they were, without the line ends
-    around them. The calls of a message
-    are shown in its last step.
+    around them.
 
     ``rules`` is a policy or specification to judge by, in place of general correctness. ``show_answer``
     shows the problem's reference answer. ``structured`` asks for JSON; without it a first error is asked
@@ -125,38 +125,22 @@ class JudgePrompt:
                     f"problem {item.problem.id} has no 'answer' to show; give it one, or judge without"
                 )
             yield "reference_answer", item.problem.answer
-        steps = list(enumerate(item.trace.steps))
-        if item.trace.text is not None:
-            yield from _spans("between_steps", item.trace.text, steps, calls="")
-        for number, message in enumerate(item.trace.messages):
-            own = [(index, step) for index, step in steps if step.message == number]
-            text = message.content or ""
-            if message.tool_call_id and not own:
-                text = f"answer to call {message.tool_call_id}:\n{text}"
-            yield from _spans(f"{message.role}_message", text, own, calls=_calls(message))
+        for block in trace_blocks(item.trace):
+            answered = item.trace.messages[block.message].tool_call_id if block.message is not None else None
+            head = (f"answer to call {answered}:",) if answered else ()
+            yield _tag(block), "\n".join(filter(None, (*head, block.text, *map(_call, block.calls))))
 
 
-def _spans(
-    between: str, text: str, steps: list[tuple[int, Step]], *, calls: str
-) -> Iterator[tuple[str, str]]:
-    """The steps of one text, and what stands before, between and after them unless it is white space."""
-    end = 0
-    for place, (index, step) in enumerate(steps):
-        if text[end : step.start].strip():
-            yield between, text[end : step.start]
-        last = place == len(steps) - 1
-        yield f"step_{index}", "\n".join(filter(None, (text[step.start : step.end], calls if last else "")))
-        end = step.end
-    rest = "\n".join(filter(str.strip, (text[end:], "" if steps else calls)))
-    if rest:
-        yield between, rest
+def _call(call: ToolCall) -> str:
+    return "tool call: " + json.dumps(call.model_dump(exclude_none=True), ensure_ascii=False)
 
 
-def _calls(message: Message) -> str:
-    return "\n".join(
-        "tool call: " + json.dumps(call.model_dump(exclude_none=True), ensure_ascii=False)
-        for call in message.tool_calls
-    )
+def _tag(block: Block) -> str:
+    if block.step is not None:
+        return f"step_{block.step}"
+    if block.role is None:
+        return "between_steps" if block.kind != "note" else "note"
+    return f"{block.role}_message" if block.kind != "note" else f"{block.role}_note"
 
 
 def _mark(blocks: list[tuple[str, str]]) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.errors import ScoreError
+from surefoot.models.conversation import locate_steps
 from surefoot.models.reserved import Reserved, reserved_text
 from surefoot.policies.prompts import PromptFormat, render_chat
 from surefoot.protocols import ProblemTrace
@@ -69,6 +69,8 @@ class EncodedTrace:
     white space after a step's last word is the step's own. The opening that a chat template puts before an
     assistant's message is nobody's. Beyond ``ids`` for a step that is cut off; empty where a family does not
     say."""
+    refused: str | None = None
+    """Why the model cannot read this trace at all; there are then no tokens and no positions."""
 
     @property
     def truncated_steps(self) -> int:
@@ -77,6 +79,8 @@ class EncodedTrace:
 
     def unscored_reason(self, limit: int) -> str | None:
         """Why steps have no score in a context of ``limit`` tokens; ``None`` if all have one."""
+        if self.refused:
+            return self.refused
         if not self.truncated_steps:
             return None
         if len(self.ids) < limit:
@@ -89,21 +93,27 @@ def encode_traces(
 ) -> list[EncodedTrace]:
     """Encode traces in order.
 
-    In the problem and in a text's steps, special tokens of the tokenizer and the encoding's marker are broken
-    by a space (:mod:`surefoot.models.reserved`).
+    In the problem and the trace, special tokens of the tokenizer and the encoding's marker are broken by a
+    space (:mod:`surefoot.models.reserved`). An agent's run that the model cannot be shown whole is refused
+    with a reason: one with images or files, or one of which the chat template hides a step.
 
-    Raises ``ScoreError`` for a tokenizer without offsets, a trace without steps, or a chat template
-    whose output for a longer conversation does not begin with that for a shorter one.
+    Raises:
+        ScoreError: a tokenizer without offsets or, for messages, without chat template; a trace without
+            steps.
     """
     if not tokenizer.is_fast:
         raise ScoreError("this tokenizer gives no character offsets; use its fast version (tokenizer.json)")
     reserved = reserved_text(tokenizer, [encoding.marker] if encoding.marker else ())
-    located = [_locate(tokenizer, encoding, item, reserved) for item in items]
-    if encoding.marker:
-        located = [_mark(where, encoding.marker) for where in located]
     encoded: dict[int, EncodedTrace] = {}
+    located: dict[int, _Located] = {}
+    for number, item in enumerate(items):
+        where = _locate(tokenizer, encoding, item, reserved)
+        if isinstance(where, str):
+            encoded[number] = EncodedTrace(ids=(), positions=(None,) * len(item.trace.steps), refused=where)
+        else:
+            located[number] = _mark(where, encoding.marker) if encoding.marker else where
     for rendered in (False, True):
-        group = [number for number, where in enumerate(located) if where.rendered == rendered]
+        group = [number for number, where in located.items() if where.rendered == rendered]
         if not group:
             continue
         texts = [located[number].text for number in group]
@@ -146,13 +156,22 @@ def _mark(where: _Located, marker: str) -> _Located:
 
 def _locate(
     tokenizer: PreTrainedTokenizerBase, encoding: Encoding, item: ProblemTrace, reserved: Reserved
-) -> _Located:
+) -> _Located | str:
+    """What the model reads, or why it cannot. Raises ``ScoreError``."""
     if not item.trace.steps:
         raise ScoreError(
             f"trace {item.trace.id} has no steps; segment it first (surefoot.segment.segment_trace)"
         )
     if item.trace.text is None:
-        return _locate_messages(tokenizer, item)
+        if not tokenizer.chat_template:
+            raise ScoreError(
+                f"trace {item.trace.id} is a conversation, and the tokenizer has no chat template"
+            )
+        try:
+            run = locate_steps(tokenizer, item.trace, reserved)
+        except ScoreError as error:
+            return str(error)
+        return _Located(text=run.text, spans=run.spans, rendered=True, written=run.written)
     question = item.problem.model_copy(update={"text": reserved.broken(item.problem.text)})
     text, steps = reserved.broken_with_spans(
         item.trace.text, [(step.start, step.end) for step in item.trace.steps]
@@ -190,23 +209,3 @@ def _written_tokens(
     return tuple(
         (places[bisect_left(begins, first)], places[bisect_left(begins, end)]) for first, end in spans
     )
-
-
-def _locate_messages(tokenizer: PreTrainedTokenizerBase, item: ProblemTrace) -> _Located:
-    """An agent's run: the chat template renders it, a step is everything its message adds."""
-    messages = item.trace.messages
-    render = partial(render_chat, tokenizer, error=ScoreError)
-    whole = render(messages, generation=False)
-    spans, written = [], []
-    for step in item.trace.steps:
-        last = step.message or 0
-        start = len(render(messages[:last], generation=False)) if last else 0
-        upto = render(messages[: last + 1], generation=False)
-        if not whole.startswith(upto):
-            raise ScoreError(
-                f"trace {item.trace.id}: the chat template rewrites earlier messages, no step can be located"
-            )
-        spans.append((start, len(upto)))
-        opened = render(messages[:last]) if last else ""
-        written.append((len(opened) if upto.startswith(opened) and opened else start, len(upto)))
-    return _Located(text=whole, spans=spans, rendered=True, written=written)

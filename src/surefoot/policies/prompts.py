@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from jinja2 import TemplateError
 
 from surefoot.errors import PolicyError, SurefootError
-from surefoot.records import Message, Problem, ToolCall
+from surefoot.records import Message, Problem, Reasoning, Tool, ToolCall
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,22 +59,120 @@ class PromptFormat:
         return (*system, Message(role="user", content=text))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChatSupport:
+    """What of a conversation a chat template writes, found by rendering an example.
+
+    What a template drops is written into the message's content instead, in the form of the Hermes and Qwen
+    templates, so that no two different conversations look alike to a model.
+    """
+
+    calls: bool = True
+    """Several tool calls of one message, each with name and arguments."""
+    results: bool = True
+    """Messages of role ``tool``."""
+    reasoning: bool = True
+    """``reasoning_content`` of every assistant message, not of the last one only."""
+    think_tags: bool = True
+    """``<think>`` inside the content of every assistant message; else the tags are written in brackets."""
+    tools: bool = True
+    """The tools' schemas."""
+
+
+_EXAMPLE_TOOL = Tool(name="qtoolq", description="qaboutq", parameters='{"type": "object", "properties": {}}')
+
+
+def chat_support(tokenizer: PreTrainedTokenizerBase) -> ChatSupport:
+    """What ``tokenizer``'s chat template shows; examined once per template."""
+    template = str(tokenizer.chat_template)
+    known = _SUPPORT.get(tokenizer)
+    if known is None or known[0] != template:
+        _SUPPORT[tokenizer] = known = (template, _examine(tokenizer))
+    return known[1]
+
+
+_SUPPORT: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[str, ChatSupport]] = WeakKeyDictionary()
+
+
+def _examine(tokenizer: PreTrainedTokenizerBase) -> ChatSupport:
+    asked = Message(role="user", content="quserq")
+    calls = tuple(
+        ToolCall(id=f"call{n:05}", name=f"qname{n}q", arguments=f'{{"k": "qarg{n}q"}}') for n in (1, 2)
+    )
+    called = Message(role="assistant", tool_calls=calls)
+    results = tuple(Message(role="tool", content=f"qresult{n}q", tool_call_id=f"call{n:05}") for n in (1, 2))
+    done = Message(role="assistant", content="qdoneq")
+
+    def shows(words: Sequence[str], messages: Sequence[Message], support: ChatSupport, **more: Any) -> bool:
+        try:
+            text = str(tokenizer.apply_chat_template(chat_rows(messages, support), tokenize=False, **more))
+        except Exception:  # whatever a template raises for what it does not know
+            return False
+        return all(word in text for word in words)
+
+    found = ChatSupport(calls=False, reasoning=False, think_tags=False, tools=False)
+    # Results after calls written as text: some templates take messages of role tool only after real calls.
+    in_call = shows(
+        ["qname1q", "qarg1q", "qname2q", "qarg2q", "qresult1q", "qresult2q", "qdoneq"],
+        (asked, called, *results, done),
+        replace(found, calls=True),
+    )
+    apart = in_call or shows(["qresult1q", "qdoneq"], (asked, called, results[0], done), found)
+    found = replace(found, calls=in_call, results=apart)
+    thinking = [
+        message
+        for n in (1, 2)
+        for message in (
+            Message(role="user", content=f"quser{n}q"),
+            Message(role="assistant", content=f"qsaid{n}q", reasoning=Reasoning(text=f"qthought{n}q")),
+        )
+    ]
+    words = [f"{word}{n}q" for word in ("qsaid", "qthought") for n in (1, 2)]
+    return replace(
+        found,
+        reasoning=shows(words, thinking, replace(found, reasoning=True)),
+        think_tags=shows(words, thinking, replace(found, think_tags=True)),
+        tools=shows(
+            ["qtoolq", "quserq"], (asked,), found, tools=[_schema(_EXAMPLE_TOOL)], add_generation_prompt=True
+        ),
+    )
+
+
 def render_chat(
     tokenizer: PreTrainedTokenizerBase,
     messages: Sequence[Message],
     *,
+    tools: Sequence[Tool] = (),
     generation: bool = True,
     error: type[SurefootError] = PolicyError,
 ) -> str:
     """``messages`` as the tokenizer's chat template writes them.
 
-    With ``generation`` the text ends with the opening of the assistant's next message. Raises ``error`` if
-    the tokenizer has no chat template.
+    With ``generation`` the text ends with the opening of the assistant's next message. Reasoning, calls and
+    tool results that the template does not write stand in the contents (:class:`ChatSupport`). ``tools``
+    are described where the template can.
+
+    Raises:
+        SurefootError: ``error``, if the tokenizer has no chat template, the template refuses the
+            conversation, or a message has attachments, which only servers are sent.
     """
     if not tokenizer.chat_template:
         raise error("the tokenizer has no chat template; use a prompt format without chat, or set a template")
-    rows = chat_rows(messages)
-    return str(tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=generation))
+    held = next((one for message in messages for one in message.attachments), None)
+    if held is not None:
+        raise error(f"a message holds an attachment ({held.kind}), and this model reads text only")
+    needed = any(m.tool_calls or m.role == "tool" or _tagged(m) for m in messages) or bool(tools)
+    support = chat_support(tokenizer) if needed else ChatSupport()
+    schemas = [_schema(tool) for tool in tools] if tools and support.tools else None
+    rows = chat_rows(messages, support)
+    try:
+        return str(
+            tokenizer.apply_chat_template(
+                rows, tools=schemas, tokenize=False, add_generation_prompt=generation
+            )
+        )
+    except TemplateError as refused:
+        raise error(f"the chat template refuses these messages: {refused}") from refused
 
 
 def encode_prompt(
@@ -89,16 +190,45 @@ def encode_prompt(
     return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def chat_rows(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def chat_rows(messages: Sequence[Message], support: ChatSupport = ChatSupport()) -> list[dict[str, Any]]:
     """Messages in the shape that chat templates read.
 
     ``content`` is always a string, empty where a message has only tool calls: templates add it to text
-    (``'...' + message['content']``), which fails for ``None`` and for a missing key. The keys ``tool_calls``
-    and ``tool_call_id`` are left out where a message has none, since templates ask for their presence
-    (Llama 3.1: ``'tool_calls' in message``). A call's arguments are an object where their text is one,
-    because templates write them with ``tojson``; other text stays as the model wrote it.
+    (``'...' + message['content']``), which fails for ``None`` and for a missing key. The keys ``tool_calls``,
+    ``tool_call_id`` and ``reasoning_content`` are left out where a message has none, since templates ask for
+    their presence (Llama 3.1: ``'tool_calls' in message``). A call's arguments are an object where their text
+    is one, because templates write them with ``tojson``; other text stays as the model wrote it.
     """
-    return [_row(message) for message in messages]
+    return [_row(message, support) for message in messages]
+
+
+def shown_content(message: Message, support: ChatSupport) -> tuple[str, str, str]:
+    """Content of a message's row in three pieces: reasoning, the message's own content, calls.
+
+    A piece is empty where the message has none or the template writes it. The content is as long as the
+    original: positions in it stay.
+    """
+    content = message.content or ""
+    if message.role == "tool" and not support.results:
+        return "<tool_response>\n", content, "\n</tool_response>"
+    if message.role != "assistant":
+        return "", content, ""
+    tags = ("<think>", "</think>") if support.think_tags else ("[think]", "[/think]")
+    for tag, written in zip(("<think>", "</think>"), tags, strict=True):
+        content = content.replace(tag, written)
+    reasoning, calls = "", ""
+    if message.readable_reasoning and not support.reasoning:
+        reasoning = f"{tags[0]}\n{message.readable_reasoning}\n{tags[1]}\n\n"
+    if message.tool_calls and not support.calls:
+        calls = "\n".join(call_text(call) for call in message.tool_calls)
+        calls = f"\n{calls}" if content else calls
+    return reasoning, content, calls
+
+
+def call_text(call: ToolCall) -> str:
+    """A call where the template writes none: the form of the Hermes and Qwen templates."""
+    name = json.dumps(call.name, ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {name}, "arguments": {call.arguments}}}\n</tool_call>'
 
 
 def break_control_tokens(text: str, special: Collection[str] = ()) -> str:
@@ -120,13 +250,30 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase | None) -> frozenset[str]:
     return frozenset(map(str, [*tokenizer.all_special_tokens, *(token for token in added if token.special)]))
 
 
-def _row(message: Message) -> dict[str, Any]:
-    row: dict[str, Any] = {"role": message.role, "content": message.content or ""}
-    if message.tool_calls:
+def _row(message: Message, support: ChatSupport) -> dict[str, Any]:
+    role = "user" if message.role == "tool" and not support.results else message.role
+    row: dict[str, Any] = {"role": role, "content": "".join(shown_content(message, support))}
+    if support.reasoning and message.role == "assistant" and message.readable_reasoning:
+        row["reasoning_content"] = message.readable_reasoning
+    if support.calls and message.tool_calls:
         row["tool_calls"] = [_call(call) for call in message.tool_calls]
-    if message.tool_call_id is not None:
-        row["tool_call_id"] = message.tool_call_id
+    if role == "tool":
+        row |= {"tool_call_id": message.tool_call_id} if message.tool_call_id is not None else {}
+        row |= {"name": message.name} if message.name is not None else {}
     return row
+
+
+def _tagged(message: Message) -> bool:
+    return message.role == "assistant" and (
+        bool(message.readable_reasoning) or "think>" in (message.content or "")
+    )
+
+
+def _schema(tool: Tool) -> dict[str, Any]:
+    """A tool in the OpenAI shape; one without a schema takes no arguments."""
+    parameters = json.loads(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
+    function = {"name": tool.name, "description": tool.description or "", "parameters": parameters}
+    return {"type": "function", "function": function}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -2,7 +2,13 @@ from .segmenters import BlankLine as BlankLine
 from .segmenters import Line as Line
 from .segmenters import Marker as Marker
 from .segmenters import Sentence as Sentence
+from .segmenters import Thoughts as Thoughts
 from .segmenters import join_steps as join_steps
-from .segmenters import segment_trace as segment_trace
 from .segmenters import segmenter as segmenter
 from .spans import token_positions as token_positions
+from .traces import Block as Block
+from .traces import Granularity as Granularity
+from .traces import reasoning_spans as reasoning_spans
+from .traces import reports_error as reports_error
+from .traces import segment_trace as segment_trace
+from .traces import trace_blocks as trace_blocks

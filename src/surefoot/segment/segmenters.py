@@ -1,15 +1,16 @@
-"""Ways to cut a text into steps, their names, and traces with their steps filled in."""
+"""Ways to cut a text into steps, and their names."""
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Self
 
 from surefoot.errors import SegmentError
 from surefoot.protocols import Segmenter
-from surefoot.records import Step, Trace
 from surefoot.segment.spans import BLANK_LINE, VISIBLE, Span, outside, protected, tile
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
@@ -95,17 +96,63 @@ class Marker:
         return tile(text, list(outside(starts, blocked))[1:])
 
 
+# As a whole word at the beginning of a sentence. The list is that of common splitters of long reasoning,
+# without words that open ordinary sentences as well ("so", "now", "first").
+_TURN = re.compile(
+    r"(?:(?:oh|but|or|and|so|ah|no)[,\s]\s{0,4}){0,3}(?:wait|alternatively|hmm+|hold on|actually"
+    r"|on second thought|let me (?:re)?(?:check|verify|consider|think|try|compute|calculate|do this)"
+    r"|let's (?:re)?(?:check|verify|try)|to (?:verify|double-check)|another (?:way|approach|idea|thought)"
+    r"|no, (?:that|this|wait)|(?:that|this) (?:is|seems|can't be) (?:wrong|right|off))\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Thoughts:
+    """Long reasoning: a thought ends at a blank line, and before a turn ("Wait", "Alternatively", "Hmm").
+
+    A turn counts at the beginning of a sentence or line. With ``paragraphs=False`` only turns cut, so that a
+    thought runs on over paragraphs until the writer changes course. A thought shorter than ``min_length``
+    characters that no turn begins joins the one before it.
+    """
+
+    paragraphs: bool = True
+    min_length: int = 0
+
+    def segment(self, text: str) -> list[Span]:
+        """Spans that tile ``text``."""
+        starts = heapq.merge(
+            ((end, False) for end in _sentence_ends(text)),
+            ((match.end(), False) for match in _NEWLINE.finditer(text)),
+            ((match.end(), True) for match in BLANK_LINE.finditer(text)),
+        )
+        cuts, last = [], 0
+        for end, paragraph in starts:
+            following = VISIBLE.search(text, end)
+            if following is None:
+                break
+            turn = _TURN.match(text, following.start()) is not None
+            if turn or (paragraph and self.paragraphs and end - last >= self.min_length):
+                cuts.append(end)
+                last = end
+        return tile(text, cuts, inline=True)
+
+
 _NAMED: dict[str, Callable[[], Segmenter]] = {
     "blank-line": BlankLine,
     "line": Line,
     "sentence": Sentence,
+    "thoughts": Thoughts,
+    "turns": partial(Thoughts, paragraphs=False),
     "step-k": Marker.step_k,
     "ki": Marker.ki,
 }
 
 
 def segmenter(name: str) -> Segmenter:
-    """Segmenter by name: blank-line, line, sentence, step-k, ki, or ``regex:PATTERN`` (a match ends a step).
+    """Segmenter by name: blank-line, line, sentence, thoughts, turns, step-k, ki, or ``regex:PATTERN``.
+
+    A match of PATTERN ends a step.
 
     Raises:
         SegmentError: there is none of this name, or the pattern is broken.
@@ -115,6 +162,16 @@ def segmenter(name: str) -> Segmenter:
     if name not in _NAMED:
         raise SegmentError(f"no segmenter is called {name!r}; choose from {', '.join(_NAMED)}, regex:PATTERN")
     return _NAMED[name]()
+
+
+def segmenter_name(segmenter: Segmenter) -> str:
+    """The name of ``segmenter``, as :func:`segmenter` takes it; the name of its class if it has none."""
+    for name, make in _NAMED.items():
+        if make() == segmenter:
+            return name
+    if isinstance(segmenter, Marker) and segmenter.where == "after":
+        return f"regex:{segmenter.pattern}"
+    return type(segmenter).__name__
 
 
 # The lookbehind keeps a run of stops from being scanned again from each of its members.
@@ -173,33 +230,6 @@ def _opens_line(text: str, at: int) -> bool:
     if newline < 0 and near > 0:
         return False
     return not text[max(newline + 1, near) : at].strip(" \t-*#>(")
-
-
-def segment_trace(trace: Trace, segmenter: Segmenter | None = None) -> Trace:
-    """Copy of ``trace`` (same ``id``) with its steps filled in, in place of any it had.
-
-    A text trace is cut by ``segmenter``; without one at blank lines, or at line ends if it has no blank line.
-    In a chat trace each assistant message is one step, its whole
-    content; ``segmenter`` is not used. The messages of other roles are observations, not steps. An assistant
-    message that only calls tools has the span (0, 0).
-
-    Raises:
-        SegmentError: the spans do not tile the text.
-    """
-    if trace.text is None:
-        steps = tuple(
-            Step(start=0, end=len(message.content or ""), message=number)
-            for number, message in enumerate(trace.messages)
-            if message.role == "assistant"
-        )
-        return trace.model_copy(update={"steps": steps})
-    segmenter = segmenter or (BlankLine() if "\n\n" in trace.text.strip() else Line())
-    spans = segmenter.segment(trace.text)
-    ends = [0, *(end for _, end in spans)]
-    tiles = all(start == before <= end for (start, end), before in zip(spans, ends, strict=False))
-    if not tiles or (ends[-1] != len(trace.text) if spans else bool(trace.text.strip())):
-        raise SegmentError(f"{segmenter!r} returned spans that do not tile the text of trace {trace.id}")
-    return trace.model_copy(update={"steps": tuple(Step(start=start, end=end) for start, end in spans)})
 
 
 def join_steps(parts: Sequence[str], separator: str, final_separator: str = "") -> tuple[str, list[Span]]:

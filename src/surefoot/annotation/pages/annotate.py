@@ -6,7 +6,7 @@ influence the label. The view of an item is built from ``AnnotatorItem`` alone: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -23,7 +23,8 @@ from surefoot.annotation.pages.access import AnnotatorPlace, MemberPlace, Place,
 from surefoot.annotation.pages.forms import CheckedForm, Form, new_key
 from surefoot.annotation.pages.render import done, show, twin
 from surefoot.errors import ForbiddenError, NotFoundError, StoreError
-from surefoot.records import Trace
+from surefoot.records import ToolCall, Trace
+from surefoot.segment import Block, trace_blocks
 
 router = APIRouter()
 
@@ -265,8 +266,8 @@ def _alternatives(item: AnnotatorItem) -> dict[str, Any]:
         "alternatives": [
             {
                 "trace": trace.id,
-                **_step_fields(trace, step, labels.get(trace.id)),
-                "calls": _calls(trace, trace.steps[step].message),
+                **_step_fields(_block(trace, step), labels.get(trace.id)),
+                "calls": _calls(trace.calls_of(step)),
             }
             for trace in item.traces
         ],
@@ -276,58 +277,33 @@ def _alternatives(item: AnnotatorItem) -> dict[str, Any]:
     }
 
 
+def _block(trace: Trace, step: int) -> Block:
+    return next(block for block in trace_blocks(trace) if block.step == step)
+
+
 def _blocks(trace: Trace, visible: int, labels: Mapping[int, StoredLabel]) -> Iterator[dict[str, Any]]:
     """What the page shows up to step ``visible``, in order: steps, and the text between them."""
-    if trace.text is not None:
-        yield from _text_blocks(trace, visible, labels)
-        return
-    # all messages up to that of the last visible step; the result of its tool call comes with the next step
-    until = trace.steps[visible].message if visible >= 0 else _before_first(trace)
-    steps = {step.message: [] for step in trace.steps}  # type: dict[int | None, list[int]]
-    for index, step in enumerate(trace.steps):
-        steps[step.message].append(index)
-    for number, message in enumerate(trace.messages[: (until if until is not None else -1) + 1]):
-        inside = [index for index in steps.get(number, []) if index <= visible]
-        calls = _calls(trace, number)
-        if not inside:
-            yield {"type": "message", "role": message.role, "text": message.content or "", "calls": calls}
-        for index in inside:
-            last = index == inside[-1]
-            label = labels.get(index)
-            yield {
-                "type": "step",
-                "role": message.role,
-                "calls": calls if last else [],
-                **_step_fields(trace, index, label),
-            }
+    for block in trace_blocks(trace):
+        if visible < 0 and block.step is not None:
+            return
+        shown = {"role": block.role, "kind": block.kind, "calls": _calls(block.calls)}
+        if block.step is None:
+            yield {"type": "message", "text": block.text, **shown}
+        else:
+            yield {"type": "step", **shown, **_step_fields(block, labels.get(block.step))}
+            if block.step == visible:
+                return
 
 
-def _text_blocks(trace: Trace, visible: int, labels: Mapping[int, StoredLabel]) -> Iterator[dict[str, Any]]:
-    text, end = trace.text or "", 0
-    for index, step in enumerate(trace.steps[: visible + 1]):
-        if text[end : step.start].strip():
-            yield {"type": "message", "role": None, "text": text[end : step.start], "calls": []}
-        yield {"type": "step", "role": None, "calls": [], **_step_fields(trace, index, labels.get(index))}
-        end = step.end
-
-
-def _before_first(trace: Trace) -> int:
-    """Index of the last message before the first step; -1 if there is none."""
-    first = trace.steps[0].message if trace.steps else None
-    return (len(trace.messages) if first is None else first) - 1
-
-
-def _step_fields(trace: Trace, index: int, label: StoredLabel | None) -> dict[str, Any]:
+def _step_fields(block: Block, label: StoredLabel | None) -> dict[str, Any]:
     return {
-        "step": index,
-        "text": trace.step_text(index),
+        "step": block.step,
+        "text": block.text,
         "labelled": label is not None,
         "value": None if label is None or label.record.value is None else int(label.record.value),
         "comment": None if label is None else label.record.evidence.message,
     }
 
 
-def _calls(trace: Trace, message: int | None) -> list[dict[str, str]]:
-    if message is None:
-        return []
-    return [{"name": call.name, "arguments": call.arguments} for call in trace.messages[message].tool_calls]
+def _calls(calls: Sequence[ToolCall]) -> list[dict[str, str]]:
+    return [{"name": call.name, "arguments": call.arguments} for call in calls]

@@ -19,7 +19,8 @@ from surefoot.annotation.pages.render import next_page, show, twin
 from surefoot.annotation.pages.score_strip import scorer_strips, strip
 from surefoot.errors import StoreError
 from surefoot.labels import LabelRule
-from surefoot.records import Message, Step, StepLabel, Trace
+from surefoot.records import StepLabel, Trace
+from surefoot.segment import trace_blocks
 
 router = APIRouter()
 
@@ -156,10 +157,8 @@ def _fits(row: TraceRow, error: int | None, filters: _TraceFilters) -> bool:
 
 
 def whole_text(trace: Trace) -> str:
-    """The text of a trace, or the texts of its messages."""
-    if trace.text is not None:
-        return trace.text
-    return "\n".join(message.content or "" for message in trace.messages)
+    """The text of a trace, or all that its messages say: reasoning, contents and calls."""
+    return trace.text if trace.text is not None else "\n".join(map(str, trace_blocks(trace)))
 
 
 def _row(
@@ -183,39 +182,26 @@ def _row(
 
 
 def _parts(trace: Trace, groups: list[dict[str, Any]], strips: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The trace in order: steps with their scores and labels, and the text between them."""
+    """The trace in order: steps with their scores and labels, and what stands between them."""
     parts: list[dict[str, Any]] = []
-    if trace.text is not None:
-        _spans(parts, trace.text, list(enumerate(trace.steps)), None)
-    for place, message in enumerate(trace.messages):
-        steps = [(index, step) for index, step in enumerate(trace.steps) if step.message == place]
-        if steps:
-            _spans(parts, message.content or "", steps, message.role)
-        parts += _rest(message, with_text=not steps)
-    for part in parts:
-        if part["kind"] == "step":
-            part["labels"] = _of_step(groups, part["step"])
-            part["scores"] = [{"scorer": one["scorer"], **one["cells"][part["step"]]} for one in strips]
-    return parts
-
-
-def _spans(parts: list[dict[str, Any]], text: str, steps: list[tuple[int, Step]], role: str | None) -> None:
-    end = 0
-    for index, step in steps:
-        if text[end : step.start].strip():
-            parts.append({"kind": "between", "text": text[end : step.start]})
-        parts.append({"kind": "step", "step": index, "text": text[step.start : step.end], "role": role})
-        end = step.end
-    if text[end:].strip():
-        parts.append({"kind": "between", "text": text[end:]})
-
-
-def _rest(message: Message, *, with_text: bool) -> list[dict[str, Any]]:
-    """A message without steps, and tool calls; the page shows them folded."""
-    parts: list[dict[str, Any]] = []
-    if with_text and message.content:
-        parts.append({"kind": "message", "role": message.role, "text": message.content})
-    parts += [{"kind": "call", "name": call.name, "text": call.arguments} for call in message.tool_calls]
+    for block in trace_blocks(trace):
+        own = {"text": block.text, "role": block.role}
+        if block.step is None:
+            kind = "message" if block.kind in ("instruction", "observation") else "between"
+            parts += [{"kind": kind, **own}] if block.text else []
+            parts += [{"kind": "call", "name": call.name, "text": call.arguments} for call in block.calls]
+            continue
+        parts.append(
+            {
+                "kind": "step",
+                "step": block.step,
+                "type": block.kind,
+                **own,
+                "calls": [{"name": call.name, "text": call.arguments} for call in block.calls],
+                "labels": _of_step(groups, block.step),
+                "scores": [{"scorer": one["scorer"], **one["cells"][block.step]} for one in strips],
+            }
+        )
     return parts
 
 

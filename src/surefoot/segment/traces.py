@@ -1,0 +1,314 @@
+"""A trace's typed parts, its steps, and all of it in reading order."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from surefoot.errors import SegmentError
+from surefoot.protocols import Segmenter
+from surefoot.records import Message, Reasoning, Step, StepKind, StepPart, ToolCall, Trace
+from surefoot.segment.segmenters import BlankLine, Line, Thoughts, segmenter_name
+from surefoot.segment.spans import VISIBLE, Span
+
+Granularity = Literal["part", "message"]
+"""Steps of a chat trace: ``part``, one or more for the reasoning, the content and each call of an assistant
+message; ``message``, one for the whole message (PRM800K's and AgentProcessBench's unit)."""
+
+BlockKind = Literal[StepKind, "instruction", "observation", "between", "note"]
+"""Kind of a step, or: ``instruction``, what system or user say; ``observation``, what a tool returned;
+``between``, text outside the steps; ``note``, what a reader should know of a part that cannot be shown."""
+
+_TAG = re.compile(r"</?think>")
+_ANSWER = re.compile(r"\\boxed\b|####|\banswer\b[^\n]{0,40}?(?:\bis\b|:)", re.IGNORECASE)
+_PLAN = re.compile(r"[\s#*_<]*plan\b[ \t]*(?:[:>*_\n]|$)", re.IGNORECASE)
+_ERROR = re.compile(r"\s*(?:error|exception|traceback \(most recent call last\):?)(?!\w)", re.IGNORECASE)
+
+
+def reasoning_spans(text: str) -> list[Span]:
+    """Spans of visible reasoning: from ``<think>`` to after ``</think>`` and the white space behind it.
+
+    A closing tag without an opening one ends reasoning that began with the text, as where the prompt opened
+    it; an opening tag without a closing one runs to the end of the text. Tags inside reasoning are text.
+    """
+    spans: list[Span] = []
+    begin: int | None = None
+    for match in _TAG.finditer(text):
+        if match.group() == "<think>":
+            begin = match.start() if begin is None else begin
+        elif begin is not None or not spans:
+            following = VISIBLE.search(text, match.end())
+            spans.append((begin or 0, following.start() if following else len(text)))
+            begin = None
+    return spans if begin is None else [*spans, (begin, len(text))]
+
+
+def segment_trace(
+    trace: Trace, segmenter: Segmenter | None = None, granularity: Granularity = "part"
+) -> Trace:
+    """Copy of ``trace`` (same ``id``) with its steps filled in, in place of any it had.
+
+    A step never crosses a part. Reasoning is cut into thoughts (:class:`Thoughts`). Of the rest, a text is
+    cut at blank lines, or at line ends if it has no blank line; the content of an assistant message is one
+    step, and each of its calls is one. ``segmenter`` cuts texts, contents and reasoning instead. With
+    ``granularity="message"`` each assistant message is one step and ``segmenter`` is not used on messages.
+    The messages of other roles are observations or instructions, not steps; encrypted and withheld reasoning
+    has no steps.
+
+    Raises:
+        SegmentError: the spans do not tile the text.
+    """
+    if trace.text is not None:
+        steps = _text_steps(trace, segmenter)
+        name = segmenter_name(segmenter or _default(trace.text))
+    elif granularity == "message":
+        steps, name = _whole_messages(trace), "message"
+    else:
+        steps = [step for number in range(len(trace.messages)) for step in _parts(trace, number, segmenter)]
+        name = "part" if segmenter is None else f"part, {segmenter_name(segmenter)}"
+    return trace.model_copy(update={"steps": tuple(steps), "granularity": name})
+
+
+def _default(text: str) -> Segmenter:
+    return BlankLine() if "\n\n" in text.strip() else Line()
+
+
+def _text_steps(trace: Trace, segmenter: Segmenter | None) -> list[Step]:
+    text = trace.text or ""
+    cut = _cut(text, segmenter or _default(text), segmenter or Thoughts(), trace.id)
+    steps = [Step(start=start, end=end, kind=kind) for (start, end), kind in cut]
+    if steps and steps[-1].kind == "thought" and trace.finish_reason != "length":
+        last = text[steps[-1].start :]
+        if steps[0].kind == "reasoning" or _ANSWER.search(last):
+            steps[-1] = steps[-1].model_copy(update={"kind": "final_answer"})
+    return steps
+
+
+def _cut(
+    text: str, segmenter: Segmenter, for_reasoning: Segmenter, trace_id: str
+) -> list[tuple[Span, StepKind]]:
+    """Spans that tile ``text``, none across the border of reasoning. Raises ``SegmentError``."""
+    steps: list[tuple[Span, StepKind]] = []
+    for start, inner, end, reasoning in _pieces(text):
+        # The tags are no steps of their own: they go with the first and the last step of their part.
+        spans = _tiles(text[inner[0] : inner[1]], for_reasoning if reasoning else segmenter, trace_id)
+        starts = [start, *(inner[0] + first for first, _ in spans[1:])]
+        for first, last in zip(starts, [*starts[1:], end], strict=True):
+            steps.append(((first, last), "reasoning" if reasoning else _kind(text[first:last])))
+    return steps
+
+
+def _pieces(text: str) -> list[tuple[int, Span, int, bool]]:
+    """Reasoning and the rest, in order: begin, span without tags, end, and whether it is reasoning.
+
+    They tile ``text``. Reasoning without a visible character belongs to what follows it, as does white space
+    before reasoning.
+    """
+    pieces: list[tuple[int, Span, int, bool]] = []
+    done = visible = 0
+    for start, end in reasoning_spans(text):
+        inside = _inside(text, start, end)
+        if text[visible:start].strip():
+            pieces.append((done, (visible, start), start, False))
+            done = start
+        if text[slice(*inside)].strip():
+            pieces.append((done, inside, end, True))
+            done = end
+        visible = end
+    if text[visible:].strip():
+        pieces.append((done, (visible, len(text)), len(text), False))
+    elif done < len(text) and text[done:].strip():  # empty reasoning at the end, or alone
+        pieces.append((done, (done, len(text)), len(text), False))
+    return pieces
+
+
+def _inside(text: str, start: int, end: int) -> Span:
+    """A span of reasoning without its tags."""
+    opening = _TAG.match(text, VISIBLE.search(text, start).start())  # type: ignore[union-attr]
+    first = opening.end() if opening and opening.group() == "<think>" else start
+    last = text.rfind("</think>", first, end)
+    closed = last >= 0 and not text[last + len("</think>") : end].strip()
+    return first, last if closed else end
+
+
+def _tiles(text: str, segmenter: Segmenter, trace_id: str) -> Sequence[Span]:
+    """Spans of one part. Raises ``SegmentError`` unless they tile it."""
+    spans = segmenter.segment(text)
+    ends = [0, *(end for _, end in spans)]
+    tiles = all(start == before <= end for (start, end), before in zip(spans, ends, strict=False))
+    if not tiles or (ends[-1] != len(text) if spans else bool(text.strip())):
+        raise SegmentError(f"{segmenter!r} returned spans that do not tile the text of trace {trace_id}")
+    return spans
+
+
+def _kind(text: str) -> StepKind:
+    return "plan" if _PLAN.match(text) else "thought"
+
+
+def _whole_messages(trace: Trace) -> list[Step]:
+    return [
+        Step(start=0, end=len(message.content or ""), message=number, part="message", kind="message")
+        for number, message in enumerate(trace.messages)
+        if message.role == "assistant"
+    ]
+
+
+def _parts(trace: Trace, number: int, segmenter: Segmenter | None) -> list[Step]:
+    """Steps of one message: its reasoning, its content, its calls."""
+    message = trace.messages[number]
+    if message.role != "assistant":
+        return []
+    steps: list[Step] = []
+    if message.readable_reasoning:
+        spans = _tiles(message.readable_reasoning, segmenter or Thoughts(), trace.id)
+        steps += [_step(number, span, "reasoning", "reasoning") for span in spans]
+    content = message.content or ""
+    cut = _cut(content, segmenter or _Whole(), segmenter or Thoughts(), trace.id)
+    steps += [_step(number, span, "content", kind) for span, kind in cut]
+    ends_turn = not message.tool_calls and _ends_turn(trace.messages[number + 1 :])
+    last = steps[-1] if cut else None
+    if last is not None and last.kind == "thought":
+        recovers = number > 0 and reports_error(trace.messages[number - 1])
+        kind: StepKind = "final_answer" if ends_turn else "recovery" if recovers else "thought"
+        steps[-1] = last.model_copy(update={"kind": kind})
+    steps += [
+        Step(start=0, end=len(call.arguments), message=number, part="tool_call", call=index, kind="tool_call")
+        for index, call in enumerate(message.tool_calls)
+    ]
+    return steps
+
+
+def _step(message: int, span: Span, part: StepPart, kind: StepKind) -> Step:
+    return Step(start=span[0], end=span[1], message=message, part=part, kind=kind)
+
+
+def _ends_turn(later: Sequence[Message]) -> bool:
+    """Whether nobody but the user speaks next."""
+    return not later or later[0].role == "user"
+
+
+def reports_error(message: Message) -> bool:
+    """Whether a tool's message says that the call failed: by its flag, else by how its text begins.
+
+    Without a flag, text counts that begins with "Error", "Exception" or Python's traceback line, or is a JSON
+    object with a non-empty ``error``.
+    """
+    if message.role != "tool":
+        return False
+    if message.error is not None:
+        return message.error
+    text = message.content or ""
+    if _ERROR.match(text):
+        return True
+    if not text.lstrip().startswith("{") or '"error"' not in text:
+        return False
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and bool(value.get("error"))
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """The whole text is one step."""
+
+    def segment(self, text: str) -> list[Span]:
+        return [(0, len(text))] if text.strip() else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A stretch of a trace in reading order: a step, or what stands before, between and after the steps."""
+
+    kind: BlockKind
+    text: str
+    """Original text, without ``calls``; a whole message's reasoning and content."""
+    calls: tuple[ToolCall, ...] = ()
+    step: int | None = None
+    message: int | None = None
+    role: str | None = None
+
+    def __str__(self) -> str:
+        """Text and calls, a call on a line of its own."""
+        return "\n".join(filter(None, (self.text, *map(str, self.calls))))
+
+
+def trace_blocks(trace: Trace) -> Iterator[Block]:
+    """All of a trace in reading order, each character of text, content and shown reasoning once.
+
+    Where something is known to be missing (withheld or encrypted reasoning, an image) a note says so. White
+    space outside the steps is left out.
+    """
+    if trace.text is not None:
+        yield from _reasoning_note(trace.reasoning, None, None)
+        if trace.reasoning and trace.reasoning.visibility == "summarised":
+            yield Block(kind="between", text=trace.reasoning.text)
+        yield from _spans(trace, trace.text, list(enumerate(trace.steps)), None)
+        return
+    own: dict[int | None, list[tuple[int, Step]]] = {}
+    for index, step in enumerate(trace.steps):
+        own.setdefault(step.message, []).append((index, step))
+    for number, message in enumerate(trace.messages):
+        yield from _message_blocks(trace, number, message, own.get(number, []))
+
+
+def _message_blocks(
+    trace: Trace, number: int, message: Message, steps: list[tuple[int, Step]]
+) -> Iterator[Block]:
+    yield from _reasoning_note(message.reasoning, number, message.role)
+    for attachment in message.attachments:
+        what = attachment.name or attachment.media_type or attachment.uri or "no name"
+        yield Block(kind="note", text=f"{attachment.kind}: {what}", message=number, role=message.role)
+    if steps and steps[0][1].part == "message":
+        index, step = steps[0]
+        yield Block(
+            kind=step.kind,
+            text="\n".join(filter(None, (message.readable_reasoning, message.content))),
+            calls=message.tool_calls,
+            step=index,
+            message=number,
+            role=message.role,
+        )
+        return
+    parts = {part: [one for one in steps if one[1].part == part] for part in ("reasoning", "content")}
+    if message.readable_reasoning:
+        yield from _spans(trace, message.readable_reasoning, parts["reasoning"], number)
+    yield from _spans(trace, message.content or "", parts["content"], number)
+    of_call = {step.call: index for index, step in steps if step.part == "tool_call"}
+    for place, call in enumerate(message.tool_calls):
+        yield Block(
+            kind="tool_call" if place in of_call else "between",
+            text="",
+            calls=(call,),
+            step=of_call.get(place),
+            message=number,
+            role=message.role,
+        )
+
+
+def _reasoning_note(reasoning: Reasoning | None, message: int | None, role: str | None) -> Iterator[Block]:
+    if reasoning is not None and reasoning.visibility != "visible":
+        yield Block(kind="note", text=str(reasoning), message=message, role=role)
+
+
+def _spans(
+    trace: Trace, text: str, steps: Sequence[tuple[int, Step]], message: int | None
+) -> Iterator[Block]:
+    """The steps of one text, and what stands before, between and after them unless it is white space."""
+    role = None if message is None else trace.messages[message].role
+    outside: BlockKind = (
+        "between" if role in (None, "assistant") else "observation" if role == "tool" else "instruction"
+    )
+    end = 0
+    for index, step in steps:
+        if text[end : step.start].strip():
+            yield Block(kind=outside, text=text[end : step.start], message=message, role=role)
+        shown = text[step.start : step.end]
+        yield Block(kind=step.kind, text=shown, step=index, message=message, role=role)
+        end = step.end
+    if text[end:].strip():
+        yield Block(kind=outside, text=text[end:], message=message, role=role)
