@@ -159,6 +159,6 @@ def test_what_calibration_cannot_do_is_one_sentence(files: Path, checkpoint: Pat
     scores = f"s={files / 'scores.jsonl'}"
     assert "--store writes one map" in refused(*base, f"m={checkpoint}", "--store")
     assert "s is not one" in refused(*base, scores, "--store", "--fit", "temperature")
-    assert "--fit is 'platt'; choose temperature, isotonic or none" in refused(
-        *base, scores, "--fit", "platt"
+    assert "--fit is 'beta'; choose temperature, platt, isotonic or none" in refused(
+        *base, scores, "--fit", "beta"
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.label_sets import LabelSet, label_set
@@ -131,8 +132,29 @@ def test_sentences_say_which_way_it_went(audit):
 def test_what_cannot_be_fitted_is_said(audit):
     inverted = scored_system("inverted", records("i", [1 - c for c in CHANCES]), TRACES)
     found = audit_calibration([inverted], TRUTH, TRACES, fits=["temperature"], draws=20)
-    assert "rank bad steps above good ones" in found.scorers[0].unfitted["temperature"]
+    assert "no temperature helps" in found.scorers[0].unfitted["temperature"]
     assert not found.scorers[0].fits
+
+
+def test_a_scorer_ranks_bad_above_good_only_where_the_auc_says_so(audit):
+    inverted = [1 - c for c in CHANCES]
+    low = [0.5 + c / 4 for c in CHANCES]  # in order, and too high
+    few = [0.5] * len(CHANCES)
+    few[:2] = [0.4, 0.6]
+    named = {"inverted": inverted, "low": low, "few": few}
+    systems = [scored_system(name, records(name, scores), TRACES) for name, scores in named.items()]
+    found = audit_calibration(systems, TRUTH, TRACES, fits=["temperature", "platt"], draws=100)
+    good = np.array([np.nan if g is None else float(g) for row in TRUTH.good for g in row])
+    for scorer, scores in zip(found.scorers, named.values(), strict=True):
+        known = ~np.isnan(good)
+        assert scorer.auc.value == pytest.approx(roc_auc_score(good[known], np.array(scores)[known]))
+    said = ["It ranks bad steps above good ones." in sentence for sentence in findings(found)]
+    assert said == [True, False, False]
+    assert "Platt's slope is -" in found.scorers[0].unfitted["platt"]
+    assert {fit.kind for fit in found.scorers[1].fits} >= {"platt"}
+    platt = found.scorers[1].fits[-1]
+    assert platt.ece_change.high < 0
+    assert platt.after.ece.value < 0.06
 
 
 def test_traces_that_no_scorer_knows_are_left_out_and_counted():

@@ -1,8 +1,8 @@
 """Whether step scores mean what they say, and what a fitted map changes on problems it has not seen.
 
 Reliability, expected calibration error (ECE) and Brier score, overall and by the step's place, against labels
-of correctness. Temperature and isotonic maps are fitted on one half of the problems and judged on the other,
-before and after. Sources as in ``surefoot.stats.calibration`` and ``surefoot.models.kinds.calibrated``.
+of correctness. Temperature, Platt and isotonic maps are fitted on one half of the problems and judged on the
+other, before and after. Sources: ``surefoot.stats.calibration`` and ``surefoot.models.kinds.calibrated``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +23,13 @@ from surefoot.evaluation.report import JSONResult, Report
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.models.kinds.calibrated import Calibration as Fitted
-from surefoot.models.kinds.calibrated import fit_calibration
+from surefoot.models.kinds.calibrated import PlattMap, TemperatureMap, fit_calibration
 from surefoot.records import Trace
-from surefoot.stats.bootstrap import bootstrap_totals
-from surefoot.stats.calibration import Binning, Reliability, reliability, reliability_by
+from surefoot.stats.bootstrap import bootstrap_auc, bootstrap_totals
+from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind, Reliability, reliability, reliability_by
 from surefoot.stats.intervals import Cell, Interval
 
 FloatArray = NDArray[np.float64]
-
-MapKind = Literal["temperature", "isotonic"]
-MAP_KINDS: tuple[MapKind, ...] = get_args(MapKind)
 
 LAST_SHOWN = 9
 """Steps from this index on are taken together."""
@@ -73,6 +70,8 @@ class ScorerCalibration:
     name: str
     system: SystemCounts
     overall: CalibrationEstimate
+    auc: Interval
+    """Share of (good, bad) pairs in which the good step scores higher, with a 95 % interval over problems."""
     by_step: Mapping[str, Reliability]
     """By index of the step from 0; ``9+`` holds all later ones."""
     by_part: Mapping[str, Reliability]
@@ -190,6 +189,13 @@ class _CalibrationStudy:
             name=system.name,
             system=system.summary(),
             overall=overall,
+            auc=bootstrap_auc(
+                score[known],
+                self._good[known],
+                self._problem[known].tolist(),
+                draws=self._draws,
+                rng=np.random.default_rng(self._seed),
+            ),
             by_step={f"{step}{'+' * (step == LAST_SHOWN)}": row for step, row in by_step.items()},
             by_part={str(part + 1): row for part, row in by_part.items()},
             fits=tuple(found),
@@ -312,8 +318,10 @@ def _finding(scorer: ScorerCalibration) -> str:
     sentences = [
         f"{scorer.name}: on {overall.steps} steps the ECE is {scorer.overall.ece:.3f}; scores are on "
         f"average {abs(overall.bias):.3f} {way}; the Brier score {scorer.overall.brier:.3f} lies {worth} "
-        f"the {overall.brier_constant:.3f} of a constant."
+        f"the {overall.brier_constant:.3f} of a constant; the AUC is {scorer.auc:.3f}."
     ]
+    if scorer.auc.high < 0.5:
+        sentences.append("It ranks bad steps above good ones.")
     for fit in scorer.fits:
         sentences.append(
             f"{fit.kind.capitalize()} {_changes(fit.ece_change)} the ECE on unseen problems, from "
@@ -346,12 +354,13 @@ def _overall(report: Report, audit: CalibrationAudit) -> None:
             "steps": "overall.calibration.steps",
             "ECE": "overall.ece",
             "mean score less share good": "overall.calibration.bias",
+            "AUC": "auc",
             "Brier": "overall.brier",
             "Brier of a constant": "overall.calibration.brier_constant",
             "dropped": "overall.calibration.dropped",
         },
         spec=".3f",
-        printed=6,
+        printed=7,
     )
 
 
@@ -410,7 +419,11 @@ def _fits(report: Report, audit: CalibrationAudit) -> None:
 
 def _map_text(fit: FitResult) -> str:
     fitted = fit.fitted.map
-    return f"temperature {fitted.temperature:.3g}" if fitted.kind == "temperature" else fit.kind
+    if isinstance(fitted, TemperatureMap):
+        return f"temperature {fitted.temperature:.3g}"
+    if isinstance(fitted, PlattMap):
+        return f"platt {fitted.slope:.3g} · logit {fitted.intercept:+.3g}"
+    return fit.kind
 
 
 def _counts(report: Report, audit: CalibrationAudit) -> None:

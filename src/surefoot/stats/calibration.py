@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,10 @@ from surefoot.errors import LabelError, ScoreError
 FloatArray = NDArray[np.float64]
 
 Binning = Literal["equal-mass", "equal-width"]
+
+MapKind = Literal["temperature", "platt", "isotonic"]
+MAP_KINDS: tuple[MapKind, ...] = get_args(MapKind)
+"""Maps that make scores mean what they say; ``surefoot.models.fit_calibration`` fits them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,12 +5,15 @@ import pytest
 from fixed_scorer import FixedScorer, one_character_steps
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.calibration import _SigmoidCalibration
+from sklearn.linear_model import LogisticRegression
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.kinds.calibrated import (
     CALIBRATION,
     CalibratedScorer,
     IsotonicMap,
+    PlattMap,
     TemperatureMap,
     fit_calibration,
     load_calibration,
@@ -72,6 +75,82 @@ def test_the_fitted_temperature_has_the_least_cross_entropy():
     assert loss(best) < min(loss(best * 1.01), loss(best / 1.01))
 
 
+def biased(count: int):
+    """Scores all above 1/2, of steps most of which are bad: the AUC is about .69."""
+    rng = np.random.default_rng(1)
+    odds = rng.normal(0, 1.0, count)
+    good = (rng.random(count) < sigmoid(odds - 1.5)).astype(float)
+    return sigmoid(0.4 * odds + 2.0), good
+
+
+@pytest.mark.parametrize("count", [12, 60, 3000])
+def test_platt_scaling_is_that_of_scikit_learn(count):
+    scores, good = biased(count)
+    odds = np.log(scores / (1 - scores))
+    reference = _SigmoidCalibration().fit(odds, good)
+    fitted = fit("platt", scores, good).map
+    assert (fitted.slope, fitted.intercept) == pytest.approx((-reference.a_, -reference.b_), rel=1e-4)
+    assert fitted.apply(scores) == pytest.approx(reference.predict(odds), abs=1e-5)
+    # with many steps, smoothing the targets changes little
+    plain = LogisticRegression(C=np.inf, tol=1e-8).fit(odds[:, None], good)
+    if count == 3000:
+        assert (fitted.slope, fitted.intercept) == pytest.approx(
+            (plain.coef_[0, 0], plain.intercept_[0]), rel=0.01
+        )
+
+
+def test_platt_takes_soft_labels_as_so_many_steps_of_each_kind():
+    soft = fit("platt", [0.2, 0.6, 0.9], [0.25, 0.5, 1.0]).map
+    scores, good = np.repeat([0.2, 0.6, 0.9], 4), [1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 1]
+    reference = LogisticRegression(C=np.inf, tol=1e-10)
+    odds = np.log(scores / (1 - scores))
+    # three steps, 1.75 of them good
+    high, low = (1.75 + 1) / (1.75 + 2), 1 / (1.25 + 2)
+    target = np.where(np.array(good) == 1, high, low)
+    reference.fit(
+        np.r_[odds, odds][:, None], np.r_[np.ones(12), np.zeros(12)], sample_weight=np.r_[target, 1 - target]
+    )
+    assert (soft.slope, soft.intercept) == pytest.approx(
+        (reference.coef_[0, 0], reference.intercept_[0]), rel=1e-4
+    )
+
+
+def test_an_intercept_mends_what_no_temperature_can():
+    scores, good = biased(4000)
+    with pytest.raises(ScoreError, match=r"100% of the scores are above 1/2 and 2\d% of"):
+        fit("temperature", scores, good)
+    fitted = fit("platt", scores, good)
+    assert fitted.ece_before > 0.5
+    assert fitted.ece_after < 0.02
+    # the labels' log odds are x - 1.5, the scores' 0.4 x + 2
+    assert fitted.map.slope == pytest.approx(1 / 0.4, rel=0.1)
+    assert fitted.map.intercept == pytest.approx(-1.5 - 2 / 0.4, rel=0.1)
+
+
+def test_what_ranks_well_is_not_said_to_rank_badly():
+    scores, good = biased(4000)
+    with pytest.raises(ScoreError) as refused:
+        fit("temperature", scores, good)
+    assert "AUC 0.69" in str(refused.value) or "AUC 0.7" in str(refused.value)
+    assert "rank" not in str(refused.value)
+
+
+def test_platt_fits_few_steps_without_error_and_refuses_a_falling_slope():
+    fitted = fit("platt", [0.9, 0.8, 0.3], [1, 1, 0]).map
+    assert 0.5 < fitted.apply(0.9) < 0.9  # two good steps are no certainty
+    with pytest.raises(ScoreError, match=r"slope is -[\d.]+ \(AUC 0.000\)"):
+        fit("platt", [0.9, 0.8, 0.3], [0, 0, 1])
+    with pytest.raises(ScoreError, match=r"all scores are 0\.7"):
+        fit("platt", [0.7, 0.7], [0, 1])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1), st.floats(0.1, 5), st.floats(-5, 5))
+def test_platt_keeps_the_order(scores, slope, intercept):
+    mapped = PlattMap(slope=slope, intercept=intercept).apply(np.sort(scores))
+    assert (np.diff(mapped) >= 0).all()
+    assert ((mapped >= 0) & (mapped <= 1)).all()
+
+
 def test_isotonic_is_monotone_and_straightens_what_a_temperature_cannot():
     scores, good = drawn(1.0)
     bent = scores**4
@@ -103,9 +182,9 @@ def test_unknown_steps_are_dropped_and_counted():
 @pytest.mark.parametrize(
     ("scores", "good", "message"),
     [
-        ([0.9, 0.1], [0, 1], "wrong|above good"),
+        ([0.9, 0.1], [0, 1], "no temperature helps: 50%"),
         ([0.9, 0.1], [1, 0], "without error"),
-        ([0.5, 0.5], [1, 0], "1/2"),
+        ([0.5, 0.5], [1, 0], "0% of the scores are above 1/2"),
         ([0.9, 0.8], [1, 1], "nothing to fit"),
         ([], [], "nothing to fit"),
         ([1.5, 0.8], [1, 0], "scores"),
@@ -118,7 +197,7 @@ def test_what_cannot_be_fitted_is_refused(scores, good, message):
         fit("temperature", scores, good)
 
 
-@pytest.mark.parametrize("kind", ["temperature", "isotonic"])
+@pytest.mark.parametrize("kind", ["temperature", "platt", "isotonic"])
 def test_round_trip_beside_the_checkpoint(tmp_path, kind):
     fitted = fit(kind, *drawn(2.0, 400))
     save_calibration(tmp_path, fitted)

@@ -12,6 +12,7 @@ from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import AfterError, EvaluationCommand, lab_labels, named, open_all, show
 from surefoot.errors import CheckpointError
 from surefoot.labels import LabelRule
+from surefoot.stats.calibration import MAP_KINDS, MapKind
 
 if TYPE_CHECKING:
     from surefoot.evaluation.scorer_calibration import CalibrationAudit
@@ -36,9 +37,7 @@ class EvaluateCalibration(EvaluationCommand):
     labels: Annotated[str, o.INPUT] = Field(
         description="File of true labels, or `lab` for the exact checker of the lab."
     )
-    fit: tuple[Literal["temperature", "isotonic", "none"], ...] = Field(
-        default=("temperature", "isotonic"), description="Map to fit."
-    )
+    fit: tuple[Literal[MapKind, "none"], ...] = Field(default=MAP_KINDS, description="Map to fit.")
     store: bool = Field(
         default=False, description="Write calibration.json into each checkpoint; needs one `--fit`."
     )
@@ -54,7 +53,7 @@ class EvaluateCalibration(EvaluationCommand):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.store and len(set(self.fit) - {"none"}) != 1:
-            raise ValueError("'store' writes one map: say which with `--fit temperature` or `--fit isotonic`")
+            raise ValueError("'store' writes one map: say which, as with `--fit platt`")
         return self
 
     def run(self) -> None:

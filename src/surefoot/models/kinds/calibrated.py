@@ -1,15 +1,17 @@
 """Scores that mean what they say: a map fitted on held-out steps, stored beside the checkpoint.
 
-Temperature (Guo et al., arXiv 1706.04599) divides the score's log odds by one number: no two steps change
-places. Isotonic regression (Zadrozny and Elkan 2002) fits any rising function: it can straighten any
-distortion, ties scores, and needs more steps. Both are fitted on one split, by name; what is reported on that
+Temperature (Guo et al., arXiv 1706.04599) divides the score's log odds by one number: 1/2 stays 1/2, so it
+cannot mend scores that are too high or too low on the whole. Platt scaling (Platt 1999, "Probabilistic
+outputs for support vector machines") multiplies the log odds and adds an intercept. Neither changes the order
+of steps. Isotonic regression (Zadrozny and Elkan 2002) fits any rising function: it can straighten any
+distortion, ties scores, and needs more steps. All are fitted on one split, by name; what is reported on that
 very split says nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -24,12 +26,13 @@ from surefoot.models.card import CALIBRATION, read_json
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import StepScores, content_id
-from surefoot.stats.calibration import expected_calibration_error
+from surefoot.stats.calibration import MapKind, expected_calibration_error
+from surefoot.stats.roc import roc_auc
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
 _EDGE = 1e-7
-"""How far scores are kept from 0 and 1 while a temperature is fitted: a float32 sigmoid rounds to both."""
+"""How far scores are kept from 0 and 1 where log odds are fitted: a float32 sigmoid rounds to both."""
 _STEEPEST = 1e3
 """Largest and, inverted, smallest factor on the log odds."""
 
@@ -47,6 +50,21 @@ class TemperatureMap(BaseModel):
         score = np.asarray(scores, dtype=float)
         with np.errstate(divide="ignore"):
             odds = (np.log(score) - np.log1p(-score)) / self.temperature
+        return np.asarray((1 + np.tanh(odds / 2)) / 2)
+
+
+class PlattMap(BaseModel):
+    """p → sigmoid(slope · logit(p) + intercept); slope 1 and intercept 0 change nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["platt"] = "platt"
+    slope: float = Field(gt=0)
+    intercept: float
+
+    def apply(self, scores: ArrayLike) -> FloatArray:
+        """Mapped scores, same shape; those nearer than 1e-7 to 0 or 1 count as this near, as in the fit."""
+        odds = self.slope * _log_odds(np.asarray(scores, dtype=float)) + self.intercept
         return np.asarray((1 + np.tanh(odds / 2)) / 2)
 
 
@@ -70,7 +88,7 @@ class Calibration(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
-    map: Annotated[TemperatureMap | IsotonicMap, Field(discriminator="kind")]
+    map: Annotated[TemperatureMap | PlattMap | IsotonicMap, Field(discriminator="kind")]
     split: str = Field(min_length=1)
     """Name of the fitting split."""
     split_hash: str
@@ -86,7 +104,7 @@ class Calibration(BaseModel):
 
 
 def fit_calibration(
-    kind: Literal["temperature", "isotonic"],
+    kind: MapKind,
     scores: ArrayLike,
     good: ArrayLike,
     *,
@@ -95,10 +113,14 @@ def fit_calibration(
 ) -> Calibration:
     """Fit a map of ``scores`` to ``good``, both [steps] in [0, 1]; ``None``/NaN is unknown and dropped.
 
-    ``temperature`` minimises the cross-entropy, ``isotonic`` the squared error. ``split`` names the held-out
-    traces, ``trace_ids`` identify them. Raises ``ScoreError`` for arrays that differ in length or leave
-    [0, 1], for fewer than two known steps or steps of one kind only, and where no temperature is best: the
-    scores rank the steps the wrong way round, or part them without an error.
+    ``temperature`` minimises the cross-entropy, ``isotonic`` the squared error. ``platt`` minimises the
+    cross-entropy against Platt's targets: with G good and B bad steps, a good one counts as (G + 1) / (G + 2)
+    and a bad one as 1 / (B + 2), so that few steps make no extreme map. ``split`` names the held-out
+    traces, ``trace_ids`` identify them.
+
+    Raises ``ScoreError`` for arrays that differ in length or leave [0, 1], for fewer than two known steps or
+    steps of one kind only, where no temperature is best (the scores lie on the wrong side of 1/2 on the
+    whole, or part the steps without an error), and where Platt's slope would turn the order round.
     """
     score, fact = np.asarray(scores, dtype=float), np.asarray(good, dtype=float)
     if score.ndim != 1 or score.shape != fact.shape:
@@ -114,7 +136,7 @@ def fit_calibration(
         raise ScoreError(
             f"split {split!r}: {len(score)} known steps, not some good and some bad: nothing to fit"
         )
-    fitted = _fit_temperature(score, fact) if kind == "temperature" else _fit_isotonic(score, fact)
+    fitted = _FITS[kind](score, fact)
     return Calibration(
         map=fitted,
         split=split,
@@ -187,25 +209,82 @@ class CalibratedPRM(CalibratedScorer, CheckpointScorer):
         self.name = f"{scorer.name}+{calibration.map.kind}"
 
 
+def _log_odds(score: FloatArray) -> FloatArray:
+    score = np.clip(score, _EDGE, 1 - _EDGE)
+    return np.asarray(np.log(score) - np.log1p(-score))
+
+
 def _fit_temperature(score: FloatArray, fact: FloatArray) -> TemperatureMap:
     """The cross-entropy is convex in the factor 1 / temperature, so its slope has one zero: bisection."""
-    score = np.clip(score, _EDGE, 1 - _EDGE)
-    odds = np.log(score) - np.log1p(-score)
+    odds = _log_odds(score)
 
     def slope(factor: float) -> float:
         return float((odds * ((1 + np.tanh(factor * odds / 2)) / 2 - fact)).sum())
 
     low, high = 1 / _STEEPEST, _STEEPEST
     if slope(low) >= 0:
-        raise ScoreError("the scores rank bad steps above good ones, or are all 1/2: no temperature helps")
+        raise ScoreError(
+            f"no temperature helps: {(score > 0.5).mean():.0%} of the scores are above 1/2 and "
+            f"{fact.mean():.0%} of the steps are good (AUC {_auc(score, fact)}); fit 'platt', which has an "
+            "intercept"
+        )
     if slope(high) <= 0:
-        raise ScoreError("the scores part good from bad steps without error: fit on more steps")
+        raise ScoreError("the scores part good from bad steps without error: fit on more steps, or 'platt'")
     while high / low > 1 + 1e-9:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)
     return TemperatureMap(temperature=1 / math.sqrt(low * high))
 
 
+def _fit_platt(score: FloatArray, fact: FloatArray) -> PlattMap:
+    """Newton's method with halved steps, as Lin, Lin and Weng 2007 (Machine Learning 68, 267-276)."""
+    if score.min() == score.max():
+        raise ScoreError(f"all scores are {score[0]:g}: there is no slope to fit")
+    good, bad = fact.sum(), (1 - fact).sum()
+    target = fact * (good + 1) / (good + 2) + (1 - fact) / (bad + 2)
+    columns = np.stack([_log_odds(score), np.ones(len(score))])
+
+    def loss(weights: FloatArray) -> float:
+        z = weights @ columns
+        return float((np.logaddexp(0, z) - target * z).sum())
+
+    weights = np.array([0.0, math.log((good + 1) / (bad + 1))])
+    for _ in range(_NEWTON_STEPS):
+        chance = (1 + np.tanh(weights @ columns / 2)) / 2
+        gradient = columns @ (chance - target)
+        curvature = (columns * (chance * (1 - chance))) @ columns.T + _RIDGE * np.eye(2)
+        direction = -np.linalg.solve(curvature, gradient)
+        now, gain, size = loss(weights), float(gradient @ direction), 1.0
+        while loss(weights + size * direction) > now + 1e-4 * size * gain and size > _RIDGE:
+            size /= 2
+        weights = weights + size * direction
+        if -gain < _RIDGE:
+            break
+    slope, intercept = weights.tolist()
+    if slope <= 0:
+        raise ScoreError(
+            f"Platt's slope is {slope:.3g} (AUC {_auc(score, fact)}): calibrated, the steps would change "
+            "their order; check what the scores and labels mean"
+        )
+    return PlattMap(slope=slope, intercept=intercept)
+
+
+_NEWTON_STEPS = 100
+_RIDGE = 1e-12
+
+
 def _fit_isotonic(score: FloatArray, fact: FloatArray) -> IsotonicMap:
     model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(score, fact)
     return IsotonicMap(scores=tuple(model.X_thresholds_.tolist()), values=tuple(model.y_thresholds_.tolist()))
+
+
+_FITS: Mapping[MapKind, Callable[[FloatArray, FloatArray], TemperatureMap | PlattMap | IsotonicMap]] = {
+    "temperature": _fit_temperature,
+    "platt": _fit_platt,
+    "isotonic": _fit_isotonic,
+}
+
+
+def _auc(score: FloatArray, fact: FloatArray) -> str:
+    """AUC against whether a step is more likely good than not."""
+    return f"{roc_auc(score, np.where(fact > 0.5, 1, 0)).value:.3f}"
