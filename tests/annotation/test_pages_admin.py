@@ -11,7 +11,7 @@ import pytest
 from annotation_site import PASSWORD, Browser, Room, open_room, solutions, text_trace
 
 from surefoot.annotation import Protocol
-from surefoot.records import Problem, StepLabel, StepScores
+from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.stats.rater_agreement import agreement
 
 
@@ -172,7 +172,8 @@ def test_files_in_and_out(room: Room, tmp_path: Path) -> None:
         data={"csrf": admin.fields(f"/projects/{made}/files")["csrf"]},
         files={"traces": ("t.jsonl", b"<script>x</script>\n")},
     )
-    assert page.status_code == 200
+    assert page.status_code == 400
+    assert "line 1: not JSON" in page.text
     assert "<script>x" not in page.text
 
 
@@ -265,3 +266,26 @@ def test_an_import_says_which_scores_took_the_place_of_others(room: Room) -> Non
     assert "<h1>Imported in part</h1>" in page
     assert '<th scope="row">Scores</th><td>1</td><td>0</td><td>0</td><td>1</td><td>0</td><td>0</td>' in page
     assert '<th scope="row">Traces</th><td>0</td><td>0</td><td>0</td><td>0</td><td>0</td><td>1</td>' in page
+
+
+def test_an_upload_of_which_nothing_fits_is_an_error_with_its_reason(room: Room) -> None:
+    admin = room.browser("admin")
+    wrong = upload(admin, 1, "nothing", traces='{"question": "What?", "solution": "That."}\n')
+    assert wrong.status_code == 400
+    assert "field 'problem_id': missing" in wrong.text
+    orphan = upload(admin, 1, "nothing", traces=lines([Trace(problem_id="nobody", text="a")]))
+    assert orphan.status_code == 400
+    assert "none of the 1 Trace records fits" in orphan.text
+
+
+def test_uploaded_traces_without_steps_are_cut(room: Room) -> None:
+    admin = room.browser("admin")
+    problem = Problem(text="What is 1 + 1?")
+    trace = Trace(problem_id=problem.id, text="1 + 1 = 2\n\nThe answer is 2.")
+    assert upload(admin, 1, "solutions", problems=lines([problem]), traces=lines([trace])).status_code == 200
+    [stored] = [
+        row
+        for row in room.browser("admin").get("/projects/1/export/traces.jsonl").text.splitlines()
+        if trace.id in row
+    ]
+    assert len(Trace.model_validate_json(stored).steps) == 2

@@ -145,6 +145,16 @@ def test_bad_lines_and_empty_traces_are_counted_and_the_rest_is_done(files, tmp_
     assert f"{stepless} traces skipped: they have no steps" in ended.err
 
 
+def test_a_file_of_which_no_step_can_be_scored_is_an_error(files, tmp_path):
+    problem = Problem(text="Start with 7. " + "Add 1. " * 200, answer="7")
+    write_records(tmp_path / "p.jsonl", [problem])
+    write_records(tmp_path / "t.jsonl", [Trace(problem_id=problem.id, text="7 + 1 = 8")])
+    ask = ("score", "-m", files / "prm", "--problems", tmp_path / "p.jsonl", "--traces", tmp_path / "t.jsonl")
+    says = refused(*ask, "--out", tmp_path / "s.jsonl")
+    [scores] = read(tmp_path / "s.jsonl", StepScores)
+    assert says == f"no step was scored; first trace, {scores.trace_id}: {scores.unscored_reason}"
+
+
 def test_problems_without_answer_are_skipped_by_the_labeller(files, lab_base, tmp_path):
     rows = [json.loads(row) for row in lines((files / "p.jsonl").read_text())]
     rows[0]["answer"] = None

@@ -75,6 +75,7 @@ class Convert(Command):
         else:
             report = ReadReport()
             items = list(read_source(self.reader, self.source, report=report))
+            report.require_some(f"is it a file of {self.reader}? surefoot import reads other shapes")
             typer.echo(report.summary(), err=True)
         if not items:
             raise RecordError(f"{self.source}: nothing to convert")
@@ -90,6 +91,8 @@ class Convert(Command):
             raise RecordError(f"{self.source}: no labelled traces, which is what {self.writer} holds")
         report_of = _write(self.writer, labelled, self.out, self.neutral, self.threshold)
         typer.echo(report_of.summary(), err=True)
+        if not report_of.written:
+            raise RecordError(f"{self.out}: no row could be written; {report_of.summary()}")
 
 
 def _read_records(folder: Path) -> list[LabelledTrace]:

@@ -95,15 +95,13 @@ def read_all(path: str, record: type[R]) -> list[R]:
     Raises ``RecordError`` if there is no valid record.
     """
     from surefoot.io import ReadReport, read_records
+    from surefoot.io.files import needs
 
     report = ReadReport()
     records = list(read_records(path if path == "-" else Path(path), record, report=report))
-    if report.bad or report.bad_count:
+    report.require_some(needs(record))
+    if report.bad_count:
         typer.echo(report.summary(), err=True)
-    if not records:
-        raise RecordError(
-            f"{path}: no usable record; expected one {record.__name__} a line, see docs/reference/formats.md"
-        )
     return records
 
 
@@ -115,12 +113,19 @@ def is_held_out(problem_id: str, share: float) -> bool:
 
 
 def pair(problems: list[Problem], traces: list[Trace]) -> list[ProblemTrace]:
-    """Traces with their problems; traces without steps or problem are left out, counted on standard error."""
+    """Traces with their problems; those that have no steps yet are cut, as ``segment_trace`` cuts by default.
+
+    Traces that are empty, or without a problem, are left out and counted on standard error. Raises
+    ``RecordError`` if no trace is left.
+    """
     from surefoot.protocols import ProblemTrace
 
     by_id = {problem.id: problem for problem in problems}
     orphans = [trace for trace in traces if trace.problem_id not in by_id]
-    stepless = [trace for trace in traces if trace.problem_id in by_id and not trace.steps]
+    traces = with_steps([trace for trace in traces if trace.problem_id in by_id])
+    stepless = [trace for trace in traces if not trace.steps]
+    if not any(trace.steps for trace in traces):
+        raise _none_usable(problems, orphans, stepless)
     if orphans:
         typer.echo(
             f"{len(orphans)} traces skipped: their 'problem_id' is in no problem, first {orphans[0].id}",
@@ -131,11 +136,36 @@ def pair(problems: list[Problem], traces: list[Trace]) -> list[ProblemTrace]:
             f"{len(stepless)} traces skipped: they have no steps (empty text?), first {stepless[0].id}",
             err=True,
         )
-    return [
-        ProblemTrace(problem=by_id[trace.problem_id], trace=trace)
-        for trace in traces
-        if trace.problem_id in by_id and trace.steps
-    ]
+    return [ProblemTrace(problem=by_id[trace.problem_id], trace=trace) for trace in traces if trace.steps]
+
+
+def with_steps(traces: list[Trace]) -> list[Trace]:
+    """The traces, those without steps cut as ``segment_trace`` cuts by default; how many is shown."""
+    from surefoot.segment import segment_trace
+
+    made = [trace if trace.steps else segment_trace(trace) for trace in traces]
+    new = [after for before, after in zip(traces, made, strict=True) if after.steps and not before.steps]
+    if new:
+        steps = sum(len(trace.steps) for trace in new)
+        typer.echo(
+            f"{len(new)} traces had no steps and were cut into {steps}, at blank lines or else at line ends; "
+            "surefoot segment cuts in other ways",
+            err=True,
+        )
+    return made
+
+
+def _none_usable(problems: list[Problem], orphans: list[Trace], stepless: list[Trace]) -> RecordError:
+    if orphans:
+        return RecordError(
+            f"none of the {len(orphans) + len(stepless)} traces is usable; the first, {orphans[0].id}, has "
+            f"'problem_id' {orphans[0].problem_id!r}, which is none of the problems' ids (such as "
+            f"{problems[0].id!r}); give the file of problems that the traces were made from"
+        )
+    return RecordError(
+        f"none of the {len(stepless)} traces is usable; the first, {stepless[0].id}, has no text to cut into "
+        "steps; give traces with a 'text' or with assistant 'messages'"
+    )
 
 
 def labelled(problems: list[Problem], traces: list[Trace], labels: list[StepLabel]) -> list[LabelledTrace]:

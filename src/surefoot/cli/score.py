@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
+from surefoot.errors import ScoreError
 
 if TYPE_CHECKING:
     from surefoot.models.scorer import CheckpointScorer
@@ -119,12 +120,16 @@ class Score(Command):
         from surefoot.records import Problem, StepScores, Trace
 
         items = pair(read_all(self.problems or "-", Problem), read_all(self.traces or "-", Trace))
-        unscored = 0
+        unscored, empty = 0, list[StepScores]()
+        useful = False
 
         def work(piece: Sequence[ProblemTrace]) -> list[StepScores]:
-            nonlocal unscored
+            nonlocal unscored, useful
             records = scorer.score_traces(piece)
             unscored += sum(None in record.scores for record in records)
+            without = [record for record in records if all(score is None for score in record.scores)]
+            useful = useful or len(without) < len(records)
+            empty.extend(without[:1])
             return records
 
         inputs = file_inputs(problems=self.problems, traces=self.traces) | identifying_files(
@@ -147,3 +152,7 @@ class Score(Command):
         if isinstance(verifier, GenerativeVerifier):
             for reason, count in verifier.invalid.most_common():
                 typer.echo(f"{count} critiques not scored: {reason}", err=True)
+        if empty and not useful:
+            raise ScoreError(
+                f"no step was scored; first trace, {empty[0].trace_id}: {empty[0].unscored_reason}"
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self, cast
 
@@ -10,11 +11,12 @@ from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command
+from surefoot.errors import ScoreError
 from surefoot.scores import Aggregator
 
 if TYPE_CHECKING:
     from surefoot.protocols import Candidate
-    from surefoot.records import Trace
+    from surefoot.records import StepScores, Trace
     from surefoot.search.estimators import Method
 
 
@@ -71,12 +73,25 @@ class Select(Command):
                 known = [records.get(trace.id) for trace in group]
                 values = [None if one is None else trace_score(one.scores, self.aggregate) for one in known]
                 pools.append([Candidate(answer=a, score=v) for a, v in zip(answers, values, strict=True)])
+        if self.scores and not any(c.score is not None for pool in pools for c in pool):
+            raise ScoreError(_no_score(self.scores, records, groups))
         if unscored := sum(c.score is None for pool in pools for c in pool if self.scores):
             typer.echo(f"{unscored} traces have no score and are chosen last", err=True)
         selector = SELECTORS[self.rule]
         chosen = [group[selector.select(pool)] for group, pool in zip(groups.values(), pools, strict=True)]
         write_records(self.out if self.out == "-" else Path(self.out), chosen, record=Trace)
         _table(list(groups.values()), pools, self.rule)
+
+
+def _no_score(path: str, records: Mapping[str, StepScores], groups: Mapping[str, list[Trace]]) -> str:
+    first = next(iter(records.values()))
+    if all(score is None for score in first.scores):
+        return f"{path}: no trace has a score; first, {first.trace_id}: {first.unscored_reason}"
+    [trace, *_] = next(iter(groups.values()))
+    return (
+        f"{path}: no score is of these traces; its first 'trace_id' is {first.trace_id!r}, and the first "
+        f"trace's id {trace.id!r}; give the scores that surefoot score made of this file"
+    )
 
 
 def _table(groups: list[list[Trace]], pools: list[list[Candidate]], rule: str) -> None:

@@ -64,6 +64,20 @@ class ReadReport:
             prefix = f"{self.files[-1]}: " if len(self.files) > 1 else ""
             self.bad.append((line, prefix + reason))
 
+    def require_some(self, needs: str) -> None:
+        """Raise ``RecordError`` if nothing was read: what is wrong with the first record, and what it needs.
+
+        ``needs`` ends the sentence: ``a trace needs 'problem_id'``.
+        """
+        if self.good:
+            return
+        name = ", ".join(self.files) or "nothing opened"
+        if not self.bad:
+            raise RecordError(f"{name}: empty; {needs}")
+        line, reason = self.bad[0]
+        none = "its one line is not" if self.bad_count == 1 else f"none of its {self.bad_count} lines is"
+        raise RecordError(f"{name}: {none} usable; line {line}: {reason}; {needs}")
+
     def summary(self) -> str:
         """One sentence: ``problems.jsonl: 98 read, 2 skipped: line 7: not JSON (…); line 12: …``."""
         text = f"{', '.join(self.files) or 'nothing opened'}: {self.good} read, {self.bad_count} skipped"
@@ -101,6 +115,16 @@ def read_records(path: Path | str, record: type[R], *, report: ReadReport | None
             if report is not None:
                 report.read()
             yield made
+
+
+def needs(record: type[Record]) -> str:
+    """What a line of ``record`` needs, for :meth:`ReadReport.require_some`."""
+    required = [name for name, info in record.model_fields.items() if info.is_required()]
+    fields = " and ".join(f"'{name}'" for name in required) or "an object"
+    return (
+        f"a {record.__name__} needs {fields} (docs/reference/formats.md); surefoot import reads files of "
+        "other shapes"
+    )
 
 
 def write_records(path: Path | str, records: Iterable[Record], *, record: type[Record] | None = None) -> int:

@@ -18,8 +18,10 @@ from surefoot.annotation.database.labels import HUMAN
 from surefoot.annotation.database.projects import project_in
 from surefoot.annotation.database.reviews import decisions
 from surefoot.annotation.database.traces import Added
-from surefoot.io.files import ReadReport, read_records
+from surefoot.errors import RecordError
+from surefoot.io.files import ReadReport, needs, read_records
 from surefoot.records import Evidence, Problem, Record, StepLabel, StepScores, Trace
+from surefoot.segment import segment_trace
 
 if TYPE_CHECKING:
     from surefoot.annotation.database.database import Database
@@ -166,15 +168,41 @@ def import_files(
     """Read files into a project, problems first; bad lines and refused records are counted and skipped.
 
     The paths are opened as they are: a server must choose them itself, never from a name in a request.
-    Raises ``RecordError`` for a file that cannot be read at all, ``NotFoundError`` for the project.
+    Traces without steps are cut. Raises ``RecordError`` for a file that cannot be read at all, and if no line
+    of any file is a record that fits; ``NotFoundError`` for the project.
     """
     target = database.traces
-    return ImportReport(
+
+    def add_traces(project_id: int, read: Iterable[Trace]) -> Added:
+        return target.add_traces(project_id, (t if t.steps else segment_trace(t) for t in read))
+
+    report = ImportReport(
         problems=_read(project_id, problems, Problem, target.add_problems),
-        traces=_read(project_id, traces, Trace, target.add_traces),
+        traces=_read(project_id, traces, Trace, add_traces),
         scores=_read(project_id, scores, StepScores, target.add_scores),
         labels=_read(project_id, labels, StepLabel, database.labels.import_labels),
     )
+    _refuse_nothing(report)
+    return report
+
+
+def _refuse_nothing(report: ImportReport) -> None:
+    """Raise ``RecordError`` if no record of any file was accepted: what is wrong with the first."""
+    kinds = (
+        (report.problems, Problem),
+        (report.traces, Trace),
+        (report.scores, StepScores),
+        (report.labels, StepLabel),
+    )
+    given = [(part, kind) for part, kind in kinds if part.read.files]
+    if any(part.added.new or part.added.same or part.added.replaced for part, _ in given):
+        return
+    for part, kind in given:
+        part.read.require_some(needs(kind))
+        name, reason = part.added.reasons[0]
+        raise RecordError(
+            f"none of the {part.read.good} {kind.__name__} records fits; first, {name}: {reason}"
+        )
 
 
 def _read(

@@ -94,6 +94,7 @@ def upload(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
     with tempfile.TemporaryDirectory(prefix="surefoot-import-") as folder:
         path = _saved(form, Path(folder), pages.settings.max_upload_bytes)
         added = _import(pages.db, place.id, source, path, report)
+        report.require_some(f"is it a file of {source}?")
     items = pages.db.items.add_solutions(place.id) if form.ticked("make_items") else []
     pages.db.projects.audit("import", place.visitor.user_id, place.id, format=source, items=len(items))
     data = {

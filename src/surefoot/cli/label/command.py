@@ -10,7 +10,7 @@ import typer
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command
-from surefoot.errors import PolicyError
+from surefoot.errors import LabelError, PolicyError
 from surefoot.records import StepLabel, Usage
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class LabelCommand(Command):
             budget=budget,
             cost=spent_tokens,
         )
-        typer.echo(tally.summary(), err=True)
+        tally.report()
 
 
 def all_failed(reason: str | None) -> PolicyError:
@@ -110,6 +110,13 @@ class Tally:
         self.labels += len(labels)
         self.tokens += spent_tokens(labels)
         self.unknown.update(label.reason or "" for label in labels if label.value is None)
+
+    def report(self) -> None:
+        """Show the summary. Raises ``LabelError`` if no step got a value: the file holds reasons only."""
+        typer.echo(self.summary(), err=True)
+        if self.labels and self.unknown.total() == self.labels:
+            reason, count = self.unknown.most_common(1)[0]
+            raise LabelError(f"none of the {self.labels} steps got a label; {count}: {reason}")
 
     def summary(self) -> str:
         """Lines for standard error."""

@@ -168,6 +168,10 @@ class LabelConsensus(Command):
         if self.report:
             write_json(self.report, combined.report.as_json())
         typer.echo(combined.report.summary(), err=True)
+        if not kept:
+            raise LabelError(
+                "the sources agree on no trace; --rule unanimous or weighted decides step by step"
+            )
 
     def _rule(self) -> ConsensusRule:
         from surefoot.labelling.consensus import SameFirstError, Unanimous, Weighted
@@ -224,7 +228,7 @@ class ValueCommand(LabelCommand):
             config=self.resolved() | {"rates": sorted(rates.items())},
             inputs=file_inputs(problems=self.problems, traces=self.traces, labels=self.labels),
         )
-        typer.echo(tally.summary(), err=True)
+        tally.report()
 
     def _with_values(self, items: list[LabelledTrace]) -> list[LabelledTrace]:
         """Items that have a value; the others are counted. Raises ``LabelError`` if none has."""
