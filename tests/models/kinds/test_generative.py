@@ -90,6 +90,15 @@ def test_generation_stops_at_the_first_incorrect_step_and_the_question_is_forced
     assert request.prefix == f"{form.opening} a {BAD}\n</think>\nIs the solution correct?"
 
 
+def test_other_boxes_and_a_verdict_too_many_spoil_no_chain() -> None:
+    text = rf"It says \boxed{{4}}. a {GOOD} b {GOOD} so \boxed{{4}}, c {GOOD} Step 4: none. {BAD} {GOOD}"
+    found = verifier([text], lambda _: 2.0)
+    assert scores(found) == [(1.0, 1.0, pytest.approx(0.8808, abs=5e-5))]
+    assert not found.invalid
+    (request,) = found.reader.seen
+    assert request.prefix.endswith(rf"so \boxed{{4}}, c {GOOD}" + "\n</think>\nIs the solution correct?")
+
+
 def test_parallel_chains_are_averaged() -> None:
     texts = [f"A {GOOD} {GOOD} {GOOD}", f"B {GOOD} {BAD}", f"C {BAD}", f"D {GOOD} {GOOD} {GOOD}"]
     odds = {"A": math.log(9), "B": -math.log(9), "C": -math.log(9), "D": 0.0}
@@ -100,14 +109,13 @@ def test_parallel_chains_are_averaged() -> None:
 
 
 def test_invalid_chains_are_counted_and_not_scored() -> None:
-    texts = [f"{GOOD} {GOOD} {GOOD}", f"{GOOD}", rf"\boxed{{maybe}} {BAD}", "word " * 200]
+    texts = [f"{GOOD} {GOOD} {GOOD}", f"{GOOD}", rf"\boxed{{maybe}} {GOOD}", "word " * 200]
     found = verifier(texts, lambda _: 0.0)
     (verification,) = asyncio.run(found.verify([item()]))
     assert verification.scores == (1.0, 1.0, 0.5)
     assert len(verification.chains) == 1
     assert found.invalid == {
-        "a verdict is missing": 1,
-        "a box holds something other than a verdict": 1,
+        "a verdict is missing": 2,
         "cut off at max_tokens": 1,
     }
 

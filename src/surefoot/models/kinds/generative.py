@@ -85,9 +85,9 @@ class GenerativeVerifier(CheckpointScorer):
     above 1 each chain is checked again in sequence, each round begun by another phrase of the format; the
     verdicts are the last round's, the question comes after all rounds.
 
-    **Failures.** A chain that is cut off, has no verdict on some step, a box of another content, or no odds
-    is no chain: it is counted in ``invalid`` by reason, over all calls, and never scored. A trace without a
-    valid chain has no scores, and the reason says why.
+    **Failures.** A chain that is cut off, has no verdict on some step, or no odds is no chain: it is counted
+    in ``invalid`` by reason, over all calls, and never scored. A trace without a valid chain has no scores,
+    and the reason says why. Other boxes, and verdicts on steps that are not there, do no harm.
 
     **Prompt.** Special tokens in the problem or a step, of the tokenizer where it is in this process and of
     common chat templates, are broken by a space, so that a solution cannot end its message and speak for

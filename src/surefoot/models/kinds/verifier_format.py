@@ -3,6 +3,11 @@
 The defaults are ThinkPRM's (Khalifa et al., arXiv 2504.16828): one user turn with problem and numbered steps,
 a critique of each step that ends in ``\\boxed{correct}`` or ``\\boxed{incorrect}`` and stops at the first
 incorrect one, then the question whose yes or no is scored.
+
+The question and its answers are those of the model card's transcript (``</think>``, a line end, ``Is the
+solution correct? No``) and of the authors' classes, which read the tokens " Yes" and " No" alone. Their
+search script (``thinkprm_api.py``) asks without ``</think>`` and offers yes and no in lower case instead. The
+phrases that begin another round are theirs too.
 """
 
 from __future__ import annotations
@@ -71,13 +76,13 @@ class VerifierFormat(BaseModel):
     """What closes the critique."""
     question: str = "\nIs the solution correct?"
     """Forced after ``end``; the token after it is yes or no."""
-    yes: tuple[str, ...] = (" Yes", "Yes", " yes", "yes")
-    no: tuple[str, ...] = (" No", "No", " no", "no")
-    """Spellings whose probabilities are added: a tokenizer has some of them as tokens of their own."""
+    yes: tuple[str, ...] = (" Yes",)
+    no: tuple[str, ...] = (" No",)
+    """Spellings whose probabilities are added: ThinkPRM has one of each; a tokenizer may need others."""
     rechecks: tuple[str, ...] = (
-        "\nLet me check every step once more.",
-        "\nLet me verify again, from the first step on.",
-        "\nDid I miss something? One last look at each step.",
+        "\n\nLet me double check",
+        "\n\nLet's verify again",
+        "\n\nDid I miss something?",
     )
     """What begins the second, third and fourth round of sequential checking."""
 
@@ -108,20 +113,31 @@ class VerifierFormat(BaseModel):
     def prompt(self, item: ProblemTrace, special: Collection[str] = ()) -> str | tuple[Message, ...]:
         """What the verifier is shown. Raises ``ScoreError`` for a trace without steps or text.
 
-        Control tokens in the problem or a step, those of common chat templates and the ``special`` ones of
-        the model's tokenizer, get a space after their first character
-        (:func:`surefoot.policies.prompts.break_control_tokens`).
+        A heading that a step has already (``Step 3:``) is left out, since it gets its number here. Control
+        tokens in the problem or a step, those of common chat templates and the ``special`` ones of the
+        model's tokenizer, get a space after their first character
+        (:func:`surefoot.policies.prompts.break_control_tokens`); so do verdicts, which a critique that
+        repeats the step would give as its own.
         """
         if item.trace.text is None or not item.trace.steps:
             raise ScoreError(
                 f"trace {item.trace.id}: a generative verifier reads a text trace that has steps; "
                 "segment it first, or use a judge for chat traces"
             )
-        texts = [item.trace.step_text(index).strip("\n") for index in range(len(item.trace.steps))]
-        problem, *step_texts = (break_control_tokens(text, special) for text in (item.problem.text, *texts))
+        texts = [self._bare(item.trace.step_text(index)) for index in range(len(item.trace.steps))]
+        reserved = {*special, self.correct, self.incorrect}
+        problem, *step_texts = (break_control_tokens(text, reserved) for text in (item.problem.text, *texts))
         steps = (_fill(self.step, number=str(n), text=text) for n, text in enumerate(step_texts, start=1))
         text = _fill(self.template, problem=problem, solution="\n".join(steps))
         return (Message(role="user", content=text),) if self.chat else text
+
+    def _bare(self, text: str) -> str:
+        """A step's text without the white space around it and without headings like those of ``step``."""
+        heading = self.step.split("{text}")[0].strip()
+        if not any(character.isalpha() for character in heading.replace("{number}", "")):
+            return text.strip()  # "3. " could be the text's own
+        pattern = re.escape(heading).replace(re.escape("{number}"), r"\d+")
+        return re.sub(rf"\A(?:\s*(?:\#{{1,6}}\s*)?{pattern})+", "", text).strip()
 
     def body(self, text: str) -> str:
         """What stands before the end of the critique and the question, where a model wrote them itself."""
@@ -132,22 +148,18 @@ class VerifierFormat(BaseModel):
     def read(self, text: str, steps: int) -> Critique:
         """The verdicts in a critique of ``steps`` steps; what follows the last of them is cut off.
 
-        A verdict counts in the order it stands in. Raises :class:`CritiqueError` if some step has none, if
-        there are more verdicts than steps, or if a box holds something else.
+        A verdict counts in the order it stands in; boxes that hold something else (an answer that the
+        critique repeats) and verdicts on steps that are not there say nothing. Raises :class:`CritiqueError`
+        if some step has none.
         """
         text = self.body(text)
         matches = list(re.finditer(f"{re.escape(self.incorrect)}|{re.escape(self.correct)}", text))
-        verdicts = [match[0] == self.correct for match in matches]
+        verdicts = [match[0] == self.correct for match in matches[:steps]]
         if False in verdicts:
             verdicts = verdicts[: verdicts.index(False) + 1]
-        critique = text[: matches[len(verdicts) - 1].end()] if verdicts else text
-        other = critique.replace(self.incorrect, "").replace(self.correct, "")
-        if r"\boxed" in other:
-            raise CritiqueError("a box holds something other than a verdict")
-        if len(verdicts) > steps:
-            raise CritiqueError("more verdicts than steps")
-        if not verdicts or (all(verdicts) and len(verdicts) < steps):
+        elif len(verdicts) < steps or not verdicts:
             raise CritiqueError("a verdict is missing")
+        critique = text[: matches[len(verdicts) - 1].end()]
         return Critique(text=critique, verdicts=tuple(verdicts))
 
 
