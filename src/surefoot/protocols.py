@@ -40,6 +40,8 @@ class SampleRequest:
     """Number of the first sample. Asking for samples 0-1 and then for 2-7 gives what asking for 0-7 gives."""
     seed: int = 0
     sampling: Sampling = field(default_factory=Sampling)
+    logprobs: bool = False
+    """Ask for ``Completion.logprobs``, which a policy gives where it can."""
 
 
 STOP_UNKNOWN = "stop_unknown"
@@ -58,6 +60,9 @@ class Completion:
     tool_calls: tuple[ToolCall, ...] = ()
     token_ids: tuple[int, ...] = ()
     """The tokens as they were drawn, end of sequence included; empty where the policy does not say."""
+    logprobs: tuple[float, ...] = ()
+    """log π of each of ``token_ids``, in nats and before the temperature; empty where it was not asked for or
+    the policy does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)

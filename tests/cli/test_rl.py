@@ -17,8 +17,9 @@ from surefoot.io import write_records
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.lora import Lora
 from surefoot.rl.advantage import Group, LeaveOneOut
-from surefoot.rl.config import KL, PRESETS, RLConfig
+from surefoot.rl.config import PRESETS, RLConfig
 from surefoot.rl.credit import ClipDelta, MinForm, Mixed, Outcome
+from surefoot.rl.objective import KL
 
 SMALL = [
     "--updates",

@@ -354,6 +354,17 @@ def test_token_ids_of_a_chat_are_those_of_its_choice():
     assert server.bodies[0]["return_token_ids"] is True
 
 
+def test_log_probabilities_of_the_drawn_tokens_are_those_of_their_choice():
+    payload = completion(["a b", "c"])
+    for choice, values in zip(payload["choices"], ([-0.5, -1.0], [-2.0]), strict=True):
+        choice |= {"token_ids": list(range(len(values))), "logprobs": {"token_logprobs": values}}
+    requests = (SampleRequest(prompt="p", n=2, logprobs=True), SampleRequest(prompt="p", n=2))
+    (result, bare), server = sample(lambda _: Reply(payload=payload), *requests, dialect="vllm")
+    assert [one.logprobs for one in result.completions] == [(-0.5, -1.0), (-2.0,)]
+    assert [one.logprobs for one in bare.completions] == [(), ()]
+    assert {body.get("logprobs") for body in server.bodies} == {0, None}
+
+
 def test_a_server_that_gives_no_token_ids_is_not_asked_for_them_and_leaves_them_empty():
     (result,), server = sample(one("a b"), SampleRequest(prompt="Hi"))
     assert (result.completions[0].tokens, result.completions[0].token_ids) == (2, ())

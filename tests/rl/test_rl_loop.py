@@ -21,11 +21,12 @@ from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores
 from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Reinforce
-from surefoot.rl.config import KL, PRESETS, Objective, RLConfig
+from surefoot.rl.config import PRESETS, RLConfig
 from surefoot.rl.credit import Effective, MinForm, Outcome, Summed
 from surefoot.rl.guards import Guards
 from surefoot.rl.log import RLLog, read_samples
 from surefoot.rl.loop import train_policy
+from surefoot.rl.objective import KL, Objective
 from surefoot.rl.task import Task
 from surefoot.segment import Line
 

@@ -52,6 +52,9 @@ def body_of(request: SampleRequest, *, model: str, mode: Mode, dialect: Dialect)
         body["stop"] = list(sampling.stop)
     if dialect == "vllm":
         body |= {"n": request.n, "include_stop_str_in_output": True, "return_token_ids": True, **_NEUTRAL}
+    if request.logprobs:
+        # of the drawn token alone
+        body |= {"logprobs": 0} if "prompt" in body else {"logprobs": True, "top_logprobs": 0}
     return body
 
 

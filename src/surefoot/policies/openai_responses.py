@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, InstanceOf
@@ -46,6 +46,24 @@ class ResponseMessage(BaseModel):
     tool_calls: list[CompleteToolCall] | None = None
 
 
+class _TokenLogprob(BaseModel):
+    """Of one drawn token (``/chat/completions``)."""
+
+    logprob: float
+
+
+class _Logprobs(BaseModel):
+    """Of the drawn tokens, as either endpoint gives them."""
+
+    token_logprobs: list[float] | None = None
+    content: list[_TokenLogprob] | None = None
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """One per token."""
+        return tuple(self.token_logprobs or (one.logprob for one in self.content or ()))
+
+
 class _Choice(BaseModel):
     """What is read of a choice of either endpoint, whole or in pieces; other fields are left alone."""
 
@@ -61,6 +79,7 @@ class ResponseChoice(_Choice):
 
     text: str | None = None
     message: ResponseMessage | None = None
+    logprobs: _Logprobs | None = None
 
 
 class TokenCounts(BaseModel):
@@ -87,6 +106,11 @@ def read(answer: ResponseBody, request: SampleRequest, mode: Mode, usage: Usage)
     completions = tuple(
         _completion(choice, mode, request.sampling.stop, _tokens(choice, answer)) for choice in choices
     )
+    if request.logprobs:
+        completions = tuple(
+            replace(one, logprobs=choice.logprobs.values if choice.logprobs else ())
+            for one, choice in zip(completions, choices, strict=True)
+        )
     missing = request.n - len(completions)
     error = f"server: {missing} of {request.n} choices are missing" if missing else None
     return SampleResult(completions=completions, usage=usage, error=error)

@@ -7,11 +7,10 @@ from .advantage import Reinforce as Reinforce
 from .advantages import Judges as Judges
 from .advantages import training_samples as training_samples
 from .audit import audit_policy as audit_policy
-from .config import KL as KL
 from .config import PRESETS as PRESETS
 from .config import CriticConfig as CriticConfig
-from .config import Objective as Objective
 from .config import OnlinePRMConfig as OnlinePRMConfig
+from .config import Overlong as Overlong
 from .config import RLConfig as RLConfig
 from .credit import ClipDelta as ClipDelta
 from .credit import Credit as Credit
@@ -30,6 +29,8 @@ from .log import EvaluationRow as EvaluationRow
 from .log import RLLog as RLLog
 from .log import samples_to as samples_to
 from .loop import train_policy as train_policy
+from .objective import KL as KL
+from .objective import Objective as Objective
 from .report import compare_runs as compare_runs
 from .report import write_report as write_report
 from .rollouts import Rollout as Rollout

@@ -78,26 +78,45 @@ def complete_batch(
     advantages: Sequence[Sequence[FloatArray | None]],
     *,
     whiten: bool,
+    mask_ends: bool = False,
 ) -> list[list[FloatArray]]:
     """Advantages of a batch: 0 where they are unknown, the rest whitened if ``whiten``.
 
     Whitening subtracts the mean over all known response tokens and divides by their (sample) standard
-    deviation. Rollouts without rewards are not part of it and stay 0.
+    deviation. Rollouts without rewards are not part of it and stay 0; with ``mask_ends``, neither is the last
+    token of any step.
     """
-    known = [array for group in advantages for array in group if array is not None]
-    mean, scale = _moments(known) if whiten and known else (0.0, 1.0)
-    return [
-        [
-            np.zeros(one.tokens) if array is None else (array - mean) * scale
-            for one, array in zip(group, arrays, strict=True)
-        ]
+    learned = [
+        [_learned(one, array, mask_ends=mask_ends) for one, array in zip(group, arrays, strict=True)]
         for group, arrays in zip(batch, advantages, strict=True)
     ]
+    known = [values for group in learned for values, _ in group]
+    mean, scale = _moments(known) if whiten and known else (0.0, 1.0)
+    return [[_spread((values - mean) * scale, mask) for values, mask in group] for group in learned]
+
+
+def _learned(
+    rollout: ScoredRollout, advantages: FloatArray | None, *, mask_ends: bool
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """The known advantages of a rollout, and which of its tokens [T] they belong to."""
+    mask = np.full(rollout.tokens, advantages is not None)
+    if mask_ends:
+        mask[list(rollout.ends)] = False
+    return (np.zeros(0) if advantages is None else advantages[mask]), mask
+
+
+def _spread(values: FloatArray, mask: NDArray[np.bool_]) -> FloatArray:
+    """``values`` at the tokens of ``mask`` [T], 0 at the others."""
+    spread = np.zeros(len(mask))
+    spread[mask] = values
+    return spread
 
 
 def _moments(known: Sequence[FloatArray]) -> tuple[float, float]:
-    """Mean and inverse standard deviation; equal tokens have (that value, 0)."""
+    """Mean and inverse standard deviation; equal tokens, or none, have (that value, 0)."""
     flat = np.concatenate(known)
+    if not len(flat):
+        return 0.0, 0.0
     if flat.min() == flat.max():
         return float(flat[0]), 0.0
     return float(flat.mean()), float(1 / np.sqrt(flat.var(ddof=1) + _EPSILON))
@@ -213,9 +232,11 @@ class LeaveOneOut(_AdvantageSettings):
     With several events the subtracted baseline grows with their number, so what is maximized is the reward
     less the group's average: writing more average steps does not pay.
 
-    K counts the rollouts that have a reward of that source; one alone gets 0. ``whiten`` (PRIME) then centres
-    and scales over all response tokens of the batch: a group of equal rewards is then no longer 0, which is
-    why PRIME drops such groups (``accuracy_band``).
+    K counts the rollouts that have a reward of that source; one alone gets 0. ``whiten`` (PRIME, PURE) then
+    centres and scales over all response tokens of the batch: a group of equal rewards is then no longer 0,
+    which is why PRIME drops such groups (``accuracy_band``). With ``mask_ends`` (PURE) the last token of each
+    step, its separator, has no advantage and no part in whitening: what is learned is how to write a step,
+    not where to end it.
     """
 
     kind: Literal["leave-one-out"] = Field(
@@ -227,12 +248,17 @@ class LeaveOneOut(_AdvantageSettings):
         default="event",
         description="Baseline of rollouts with several rewards: event, token (PURE) or prime.",
     )
-    whiten: bool = Field(default=False, description="Center and scale over the tokens of the batch (PRIME).")
+    whiten: bool = Field(
+        default=False, description="Center and scale over the tokens of the batch (PRIME, PURE)."
+    )
+    mask_ends: bool = Field(
+        default=False, description="No advantage at the last token of each step, its separator (PURE)."
+    )
 
     def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
         """One array [T] for every rollout of every group."""
         advantages = [group_advantages(group, self._centre, least=2) for group in batch]
-        return complete_batch(batch, advantages, whiten=self.whiten)
+        return complete_batch(batch, advantages, whiten=self.whiten, mask_ends=self.mask_ends)
 
     def _centre(self, streams: Sequence[RewardStream]) -> list[FloatArray]:
         if self.baseline == "token" and any(len(stream.values) > 1 for stream in streams):

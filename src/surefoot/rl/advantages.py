@@ -62,7 +62,7 @@ def training_samples(
             tokens=len(rollout.ids),
             ends=rollout.ends,
             scores=of_steps,
-            outcome=None if rollout.trace.outcome is None else float(rollout.trace.outcome),
+            outcome=_outcome(rollout, config),
             log_ratios=ratio,
             values=value,
         )
@@ -83,17 +83,30 @@ def training_samples(
     return _regroup(samples, groups)
 
 
-def within_band(groups: Sequence[Sequence[Rollout]], band: tuple[float, float] | None) -> list[list[Rollout]]:
+def within_band(
+    groups: Sequence[Sequence[Rollout]], band: tuple[float, float] | None, *, mixed: bool = False
+) -> list[list[Rollout]]:
     """Groups whose share of correct rollouts is in ``band`` or unknown; empty groups are dropped.
 
     PRIME keeps shares in [0.2, 0.8]: a group that is all correct or all wrong says nothing about outcomes.
+    With ``mixed`` such a group is dropped whatever the band (DAPO, arXiv 2503.14476, equation 11).
     """
     within = []
     for group in groups:
         outcomes = [rollout.trace.outcome for rollout in group if rollout.trace.outcome is not None]
-        if group and (band is None or not outcomes or band[0] <= float(np.mean(outcomes)) <= band[1]):
+        share = float(np.mean(outcomes)) if outcomes else None
+        in_band = band is None or share is None or band[0] <= share <= band[1]
+        if group and in_band and not (mixed and share in (0.0, 1.0)):
             within.append(list(group))
     return within
+
+
+def _outcome(rollout: Rollout, config: RLConfig) -> float | None:
+    """Outcome reward, less what an overlong response loses."""
+    if rollout.trace.outcome is None:
+        return None
+    cost = config.overlong.cost(len(rollout.ids), config.max_tokens) if config.overlong else 0.0
+    return float(rollout.trace.outcome) - cost
 
 
 def _require(judge: T | None, what: str) -> T:

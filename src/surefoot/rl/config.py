@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -12,8 +12,7 @@ from surefoot.models.lora import Lora
 from surefoot.rl.advantage import Advantage, Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.credit import Credit, Effective, Implicit, MinForm, Mixed, Outcome, Summed
 from surefoot.rl.guards import Guards
-
-Mean = Literal["token", "sequence", "constant"]
+from surefoot.rl.objective import KL, Objective
 
 _NOT_DECISIVE = {
     "batch_size", "microbatch_tokens", "gradient_checkpointing", "checkpoint_every", "keep_samples",
@@ -26,50 +25,31 @@ class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class KL(_Settings):
-    """Penalty on leaving the reference policy, which is the policy that training started from."""
+class Overlong(_Settings):
+    """Soft penalty for responses that come near the limit (DAPO, arXiv 2503.14476, equation 13).
 
-    coefficient: float = Field(
-        default=0.04, ge=0, description="Penalty per nat; DeepSeekMath and Math-Shepherd use 0.04."
+    With L = ``max_tokens`` and C = ``cache`` L, a response of T tokens loses
+
+        penalty · min(1, max(0, (T - (L - C)) / C))
+
+    of its outcome reward. DAPO's rewards are +1 and -1 and its penalty 1: with the outcomes 1 and 0 of this
+    package, half of it is the same.
+    """
+
+    cache: float = Field(
+        default=0.2,
+        gt=0,
+        le=1,
+        description="Share of max_tokens, at its end, in which the penalty rises; DAPO has 4,096 of 20,480.",
     )
-    estimator: Literal["k1", "k2", "k3"] = Field(
-        default="k3", description="Estimator of the KL of a token: k1 in the reward, k2 or k3 in the loss."
-    )
-    where: Literal["loss", "reward"] = Field(
-        default="loss", description="Whether the penalty is added to the loss or subtracted from the reward."
+    penalty: float = Field(
+        default=0.5, gt=0, description="Penalty at max_tokens, in units of a correct outcome; DAPO: 0.5."
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.where == "loss" and self.estimator == "k1":
-            raise ValueError(
-                "'estimator' k1 has no gradient on average in the loss: use k2 or k3, or set 'where' to "
-                "reward"
-            )
-        if self.where == "reward" and self.estimator != "k1":
-            raise ValueError(
-                f"'estimator' must be k1 (the log-ratio of the sampled tokens) with 'where' reward, not "
-                f"{self.estimator}"
-            )
-        return self
-
-
-class Objective(_Settings):
-    """The policy loss (:mod:`surefoot.rl.loss`)."""
-
-    clip_low: float = Field(
-        default=0.2, gt=0, le=1, description="The probability ratio is clipped below 1 - clip_low."
-    )
-    clip_high: float = Field(
-        default=0.2, gt=0, description="The probability ratio is clipped above 1 + clip_high."
-    )
-    mean: Mean = Field(
-        default="token",
-        description="How the tokens of a minibatch are averaged: token, sequence (GRPO as published) or "
-        "constant (Dr. GRPO).",
-    )
-    kl: KL | None = Field(default=None, description="KL penalty; none by default.")
-    entropy: float = Field(default=0.0, ge=0, description="Entropy bonus per nat.")
+    def cost(self, tokens: int, longest: int) -> float:
+        """What a response of so many tokens loses, where at most ``longest`` are sampled."""
+        size = self.cache * longest
+        return self.penalty * min(1.0, max(0.0, (tokens - (longest - size)) / size))
 
 
 class OnlinePRMConfig(_Settings):
@@ -147,6 +127,15 @@ class RLConfig(_Settings):
         description="Train only on problems whose share of correct samples is in [low, high]; PRIME uses "
         "[0.2, 0.8].",
     )
+    dynamic_sampling: int = Field(
+        default=0,
+        ge=0,
+        description="Draw again, at most this many times per round: problems whose samples are all correct "
+        "or all wrong, or outside the accuracy band, are replaced by others; 10 in DAPO's code.",
+    )
+    overlong: Overlong | None = Field(
+        default=None, description="Soft penalty for responses near max_tokens; none by default."
+    )
     epochs: int = Field(default=1, ge=1, description="Passes over the rollouts of a round.")
     minibatches: int = Field(default=1, ge=1, description="Optimizer steps per epoch.")
     learning_rate: float = Field(
@@ -206,7 +195,7 @@ class RLConfig(_Settings):
         settings = dict(settings)
         credit = settings.get("credit")
         if isinstance(credit, dict):
-            settings = method_settings(credit) | {k: v for k, v in settings.items() if k != "credit"}
+            settings = _merged(method_settings(credit), {k: v for k, v in settings.items() if k != "credit"})
         objective = settings.get("objective")
         if isinstance(objective, dict) and isinstance(objective.get("kl"), dict):
             coefficient = objective["kl"].get("coefficient")
@@ -224,6 +213,21 @@ class RLConfig(_Settings):
         if self.accuracy_band and not 0 <= self.accuracy_band[0] <= self.accuracy_band[1] <= 1:
             raise ValueError(
                 f"'accuracy_band' is {self.accuracy_band}: give two shares between 0 and 1, the lower first"
+            )
+        for name in ("dynamic_sampling", "overlong"):
+            if getattr(self, name) and "outcome" not in self.credit.needs:
+                raise ValueError(
+                    f"{name!r} is about outcomes, which credit {self.credit.rule!r} does not read: choose "
+                    "outcome, mixed or effective"
+                )
+        if self.overlong and isinstance(self.credit, Effective):
+            raise ValueError(
+                "'overlong' changes outcomes, but credit 'effective' reads them as chances of success"
+            )
+        if self.objective.sampler_cap is not None and self.temperature != 1:
+            raise ValueError(
+                "'objective.sampler_cap' needs 'temperature' 1: servers give log-probabilities before the "
+                f"temperature, which is {self.temperature:g}"
             )
         kl, advantage = self.objective.kl, self.advantage
         if kl and kl.where == "reward" and isinstance(advantage, Group) and advantage.scale:
@@ -246,20 +250,59 @@ class Preset:
 
     credit: Credit
     advantage: Advantage
+    objective: Objective | None = None
+    """``None``: the package's own."""
     accuracy_band: tuple[float, float] | None = None
+    dynamic_sampling: int = 0
+    overlong: Overlong | None = None
     source: str
 
+    def settings(self) -> dict[str, Any]:
+        """Fields of :class:`RLConfig` that it sets beside ``credit``."""
+        names = ("advantage", "objective", "accuracy_band", "dynamic_sampling", "overlong")
+        values = {name: getattr(self, name) for name in names}
+        return {
+            name: value.model_dump(exclude_unset=True) if isinstance(value, Objective) else value
+            for name, value in values.items()
+            if value
+        }
+
+
+_DEEPSEEK_MATH = Objective(mean="sequence", kl=KL(coefficient=0.04, estimator="k3", where="loss"))
 
 PRESETS: dict[str, Preset] = {
     "grpo": Preset(
-        credit=Outcome(), advantage=Group(), source="DeepSeekMath, arXiv 2402.03300, section 4.1.2"
+        credit=Outcome(),
+        advantage=Group(),
+        objective=_DEEPSEEK_MATH,
+        source="DeepSeekMath, arXiv 2402.03300, section 4.1.2",
     ),
     "process-grpo": Preset(
-        credit=Summed(), advantage=Group(), source="DeepSeekMath, arXiv 2402.03300, section 4.1.3"
+        credit=Summed(),
+        advantage=Group(),
+        objective=_DEEPSEEK_MATH,
+        source="DeepSeekMath, arXiv 2402.03300, section 4.1.3",
+    ),
+    "dapo": Preset(
+        credit=Outcome(),
+        advantage=Group(),
+        objective=Objective(clip_low=0.2, clip_high=0.28, mean="token"),
+        dynamic_sampling=10,
+        overlong=Overlong(),
+        source="DAPO, arXiv 2503.14476",
+    ),
+    "gspo": Preset(
+        credit=Outcome(),
+        advantage=Group(),
+        objective=Objective(ratio="sequence", clip_low=3e-4, clip_high=4e-4, mean="sequence"),
+        source="GSPO, arXiv 2507.18071",
     ),
     "step-ppo": Preset(credit=Summed(), advantage=Gae(), source="Math-Shepherd, arXiv 2312.08935"),
     "pure": Preset(
-        credit=Mixed(of=MinForm()), advantage=LeaveOneOut(baseline="token"), source="PURE, arXiv 2504.15275"
+        credit=Mixed(of=MinForm()),
+        advantage=LeaveOneOut(baseline="token", whiten=True, mask_ends=True),
+        objective=Objective(mean="sequence", kl=KL(coefficient=0.001, estimator="k1", where="reward")),
+        source="PURE, arXiv 2504.15275, and its script train_pure.sh",
     ),
     "prime": Preset(
         credit=Mixed(of=Implicit()),
@@ -282,12 +325,20 @@ def method_settings(credit: Mapping[str, Any]) -> dict[str, Any]:
     if preset := PRESETS.get(credit.get("rule", "")):
         del credit["rule"]
         credit = preset.credit.model_dump() | credit
-        settings = {"advantage": preset.advantage}
-        if preset.accuracy_band:
-            settings["accuracy_band"] = preset.accuracy_band
+        settings = preset.settings()
     weights: dict[str, Any] = {name: credit.pop(name) for name in ("process", "outcome") if name in credit}
     if weights and credit.get("rule") == "mixed":
         credit |= weights
     elif weights:
         credit = {"rule": "mixed", "of": credit, **weights}
     return {"credit": credit, **settings}
+
+
+def _merged(method: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a method, with those that are given in their place; tables field by field."""
+    merged = dict(method)
+    for name, value in given.items():
+        known = merged.get(name)
+        both = isinstance(known, dict) and isinstance(value, dict)
+        merged[name] = _merged(known, value) if both else value
+    return merged

@@ -55,7 +55,7 @@ class ScoredRollout:
     scores: tuple[float | None, ...] = ()
     """Step scores [K] of a reward model or checker; ``None`` = not scored. Empty without a scorer."""
     outcome: float | None = None
-    """1 = correct answer, 0 = wrong; ``None`` = not judged."""
+    """1 = correct answer, 0 = wrong, less a penalty for an overlong response; ``None`` = not judged."""
     log_ratios: FloatArray | None = None
     """log π_φ / π_ref [T] in nats, of an implicit reward model."""
     values: FloatArray | None = None

@@ -28,9 +28,10 @@ from surefoot.rl.advantages import within_band
 from surefoot.rl.audit import audit_policy, reduce_scores, shape_of
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import FloatArray
+from surefoot.rl.dynamic_sampling import draw_groups
 from surefoot.rl.guards import stop_reason, watch
 from surefoot.rl.log import RLLog, Seconds, Shape, UpdateRow, scalars
-from surefoot.rl.rollouts import RolloutBatch, TrainingSample, roll_out
+from surefoot.rl.rollouts import Rollout, RolloutBatch, TrainingSample, roll_out
 from surefoot.rl.run_files import RunFiles, finished_log
 from surefoot.rl.run_models import RunModels
 from surefoot.rl.task import Server, Task
@@ -77,6 +78,10 @@ def train_policy(
     if config.problems % team.world_size:
         raise TrainingError(
             f"'problems' is {config.problems}: make it a multiple of the {team.world_size} processes"
+        )
+    if config.objective.sampler_cap is not None and server is None:
+        raise TrainingError(
+            "'objective.sampler_cap' corrects for a server that samples, but there is none: leave it out"
         )
     models = RunModels(model, tokenizer, task, config, team)
     files = RunFiles(directory, team)
@@ -127,16 +132,15 @@ class _Loop:
         """Run round ``number`` (from 0); its row is added to ``log``."""
         self.seconds = {}
         with self._timed("generation"):
-            rollouts = self._roll_out(number)
+            rollouts, groups = self._roll_out(number)
         if not self.team.all_reduce(float(any(rollouts.groups)), "max"):
             raise TrainingError(f"all rollouts of round {number + 1} failed: {rollouts.error}")
         with self._timed("scoring"):
-            groups = within_band(rollouts.groups, self.config.accuracy_band)
             samples = self.models.training_samples(groups)
         with self._timed("update"):
             statistics = self.models.learn(samples, number)
             self.publish()
-        row = self._row(number, rollouts, samples, statistics)
+        row = self._row(number, log, rollouts, samples, statistics)
         log.updates.append(row)
         done = number + 1
         self.files.keep_samples(samples, self.config.keep_samples, update=done)
@@ -161,6 +165,7 @@ class _Loop:
     def _row(
         self,
         number: int,
+        log: RLLog,
         rollouts: RolloutBatch,
         samples: Sequence[Sequence[TrainingSample]],
         statistics: UpdateStatistics,
@@ -183,7 +188,7 @@ class _Loop:
         stepped = bool(statistics.steps)
         return UpdateRow(
             update=number + 1,
-            samples=(number + 1) * self.config.problems * self.config.samples,
+            samples=(log.updates[-1].samples if log.updates else 0) + _count(rollouts.requested, team),
             outcome=_mean(np.array(outcomes), team),
             proxy=_mean(np.array([one for one in proxies if one is not None]), team),
             reward=_mean(np.array([one for one in returns if one is not None]), team),
@@ -204,10 +209,21 @@ class _Loop:
             usage=Usage(**{name: _count(spent, team) for name, spent in usage.model_dump().items()}),
         )
 
-    def _roll_out(self, number: int) -> RolloutBatch:
-        problems = _problems_of(self.task.problems, self.config, number)[
-            self.team.rank :: self.team.world_size
-        ]
+    def _roll_out(self, number: int) -> tuple[RolloutBatch, list[list[Rollout]]]:
+        """All rollouts of a round, and the groups that are learned from."""
+        config, rank, every = self.config, self.team.rank, self.team.world_size
+        problems = _problems_of(self.task.problems, config, number)
+        return draw_groups(
+            lambda some: self._sample(some, number),
+            problems[rank::every],
+            _others(self.task.problems, problems, config, number)[rank::every],
+            useful=lambda groups: within_band(
+                groups, config.accuracy_band, mixed=config.dynamic_sampling > 0
+            ),
+            again=config.dynamic_sampling,
+        )
+
+    def _sample(self, problems: Sequence[Problem], number: int) -> RolloutBatch:
         return asyncio.run(
             roll_out(
                 self.policy,
@@ -219,6 +235,7 @@ class _Loop:
                 grader=self.task.grader,
                 prompt=self.task.prompt,
                 sampling=self._sampling,
+                logprobs=self.config.objective.sampler_cap is not None,
             )
         )
 
@@ -278,6 +295,17 @@ def _problems_of(problems: Sequence[Problem], config: RLConfig, number: int) -> 
     epoch, at = divmod(number, count // size)
     order = np.random.default_rng([config.seed, epoch]).permutation(count)
     return [problems[int(index)] for index in order[at * size : (at + 1) * size]]
+
+
+def _others(
+    problems: Sequence[Problem], drawn: Sequence[Problem], config: RLConfig, number: int
+) -> list[Problem]:
+    """The problems that are not in round ``number``, in an order that depends on seed and round alone."""
+    if not config.dynamic_sampling:
+        return []
+    used = {problem.id for problem in drawn}
+    order = np.random.default_rng([config.seed, number, 1]).permutation(len(problems))
+    return [problems[int(index)] for index in order if problems[int(index)].id not in used]
 
 
 def _mean(values: FloatArray, team: Distributed) -> float | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from surefoot.answers import Grader
@@ -47,6 +48,8 @@ class Rollout:
     character, white space alone to that in which it begins. The last step ends with the response, so that the
     decision to stop is part of it. A step in which no token begins (two short ones in one token) ends where
     the step before it does."""
+    sampler_logprobs: FloatArray | None = None
+    """log π [T] of the server that drew the tokens, in nats, where it says."""
 
     @property
     def item(self) -> ProblemTrace:
@@ -72,6 +75,20 @@ class RolloutBatch:
     retokenized: int = 0
     """Rollouts whose text was tokenized again, since the policy did not return the tokens it sampled."""
 
+    @property
+    def requested(self) -> int:
+        """Samples that were requested."""
+        return sum(map(len, self.groups)) + self.failed
+
+    def __add__(self, other: RolloutBatch) -> RolloutBatch:
+        """Both, of different problems."""
+        return RolloutBatch(
+            groups=self.groups + other.groups,
+            failed=self.failed + other.failed,
+            error=self.error or other.error,
+            retokenized=self.retokenized + other.retokenized,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSample:
@@ -85,6 +102,8 @@ class TrainingSample:
     old_logprobs: FloatArray | None = None
     """log π_old; ``None`` where the policy has not changed since it sampled the tokens."""
     reference_logprobs: FloatArray | None = None
+    importance: FloatArray | None = None
+    """Weight of each token's gain, which corrects for a sampler with other probabilities; 1 without."""
 
 
 async def roll_out(
@@ -98,11 +117,12 @@ async def roll_out(
     grader: Grader,
     prompt: PromptFormat,
     sampling: Sampling,
+    logprobs: bool = False,
 ) -> RolloutBatch:
     """Sample ``n`` rollouts of each problem. ``tokenizer`` is the trained model's, which a server must
-    share."""
+    share; with ``logprobs`` it is asked for the log-probabilities of what it draws."""
     requests = [
-        SampleRequest(prompt=prompt.render(problem), n=n, seed=seed, sampling=sampling)
+        SampleRequest(prompt=prompt.render(problem), n=n, seed=seed, sampling=sampling, logprobs=logprobs)
         for problem in problems
     ]
     results = await policy.sample(requests)
@@ -119,7 +139,16 @@ async def roll_out(
                 continue
             retokenized += not completion.token_ids
             ends = step_ends(token_starts(tokenizer, ids, completion.text, before=prompt_ids), trace.steps)
-            group.append(Rollout(problem=problem, trace=trace, prompt_ids=prompt_ids, ids=ids, ends=ends))
+            group.append(
+                Rollout(
+                    problem=problem,
+                    trace=trace,
+                    prompt_ids=prompt_ids,
+                    ids=ids,
+                    ends=ends,
+                    sampler_logprobs=np.array(completion.logprobs) if completion.logprobs else None,
+                )
+            )
         failed += n - len(group)
         error = error or result.error
         groups.append(group)

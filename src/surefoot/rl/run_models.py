@@ -18,6 +18,7 @@ from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import FloatArray
 from surefoot.rl.critic import Critic
 from surefoot.rl.learner import Execution
+from surefoot.rl.loss import sampler_weights
 from surefoot.rl.online_prm import OnlinePRM
 from surefoot.rl.rollouts import Rollout, TrainingSample
 from surefoot.rl.task import Task
@@ -83,9 +84,9 @@ class RunModels:
         """What the policy is to learn from a round's rollouts."""
         flat, most = [rollout for group in groups for rollout in group], self.config.microbatch_tokens
         several = self.config.epochs * self.config.minibatches > 1
-        kl = self.config.objective.kl
+        kl, cap = self.config.objective.kl, self.config.objective.sampler_cap
         old: Sequence[FloatArray | None] = [None] * len(flat)
-        if several or (kl and kl.where == "reward"):
+        if several or cap is not None or (kl and kl.where == "reward"):
             old = self._updater.actor.logprobs(flat, microbatch_tokens=most)
         reference: Sequence[FloatArray | None] = [None] * len(flat)
         if self.reference:
@@ -98,11 +99,19 @@ class RunModels:
                 if own is not None and theirs is not None
             ]
         samples = training_samples(groups, self.judges, self.config, token_rewards=penalty)
-        logprobs = iter(zip(old, reference, strict=True))
+        importance: Sequence[FloatArray | None] = [None] * len(flat)
+        if cap is not None:
+            importance = [_importance(one, own, cap) for one, own in zip(flat, old, strict=True)]
+        read = iter(zip(old, reference, importance, strict=True))
         return [
             [
-                replace(one, old_logprobs=own if several else None, reference_logprobs=theirs)
-                for one, (own, theirs) in zip(group, logprobs, strict=False)
+                replace(
+                    one,
+                    old_logprobs=own if several else None,
+                    reference_logprobs=theirs,
+                    importance=weights,
+                )
+                for one, (own, theirs, weights) in zip(group, read, strict=False)
             ]
             for group in samples
         ]
@@ -161,3 +170,12 @@ class RunModels:
     def _everyone_has(self, some: Sequence[object]) -> bool:
         """Whether every process has some: all of them take part in an optimiser step."""
         return self.processes.all_reduce(len(some), "min") > 0
+
+
+def _importance(rollout: Rollout, old_logprobs: FloatArray | None, cap: float) -> FloatArray:
+    if rollout.sampler_logprobs is None or old_logprobs is None:
+        raise TrainingError(
+            "'objective.sampler_cap' needs the log-probabilities of the server that samples, but it gave "
+            "none: leave it out, or sample from a server that returns 'logprobs' with its tokens"
+        )
+    return sampler_weights(old_logprobs, rollout.sampler_logprobs, cap)
