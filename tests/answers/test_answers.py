@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.answers import AnswerChecker, extract_answer, group_equal
+from surefoot.answers import AnswerChecker, extract_answer
 from surefoot.errors import AnswerError
 
 
@@ -295,36 +295,6 @@ def test_import_is_light():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
     assert run.stdout.strip() == "[]"
-
-
-def test_group_equal_maps_to_the_first_seen(math_checker):
-    answers = ["1/2", "x+1", None, "0.5", r"\frac{1}{2}", "3", "1+x", "x+1", "3.0"]
-    grouped = group_equal(answers, math_checker)
-    assert grouped == ["1/2", "x+1", None, "1/2", "1/2", "3", "x+1", "x+1", "3"]
-    assert group_equal(grouped, math_checker) == grouped
-    assert group_equal([], math_checker) == []
-
-
-@pytest.mark.slow
-def test_group_equal_bounds_the_cost_of_hostile_answers():
-    bad = ["10^{10^{10}}", "9^{9^{9^9}}"]
-    answers = [bad[0], "x+y", "1/3", "z", bad[1], bad[0], "y+x"]
-    with AnswerChecker(timeout_s=2) as checker:
-        grouped = group_equal(answers, checker)
-        assert grouped == [bad[0], "x+y", "1/3", "z", bad[1], bad[0], "x+y"]
-        assert sum(checker.failures.values()) <= 2 * len(bad)
-
-
-@given(st.lists(st.one_of(st.none(), st.integers(-50, 50).map(lambda n: f"{n / 10:g}"), st.just("word"))))
-def test_group_equal_is_a_partition_and_stable(answers):
-    checker = AnswerChecker("numeric", rel_tol=0.2)  # a tolerance that is not transitive by itself
-    grouped = group_equal(answers, checker)
-    assert [a is None for a in answers] == [g is None for g in grouped]
-    for answer, canonical in zip(answers, grouped, strict=True):
-        if canonical is not None:
-            assert grouped[answers.index(canonical)] == canonical
-            assert answers.index(canonical) <= answers.index(answer)
-    assert group_equal(grouped, checker) == grouped
 
 
 def _alive(pid: int) -> bool:

@@ -5,12 +5,22 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from surefoot.answers.quantities import (
+    MAX_CHARS,
+    normalise,
+    read_quantity,
+    same_quantity,
+    split_unit,
+    units_agree,
+    unwrap_all,
+)
+from surefoot.answers.symbolic import load_mathematics
 from surefoot.errors import AnswerError
 from surefoot.io.bounded_worker import BoundedWorker
 
@@ -22,12 +32,17 @@ class AnswerChecker:
 
     Methods:
 
-    - ``math``: equal as normalised text or as plain numbers, else as `math-verify` parses and verifies them.
-      Integers are compared exactly, decimals to six places, ``50%`` equals ``0.5`` and ``50``.
-    - ``numeric``: plain numbers (``1,234.5``, ``3/4``, ``\\frac{3}{4}``, ``50%``), the difference at
-      most ``rel_tol`` of the larger. An answer that is not a number is unequal; a reference that is not one
-      cannot be compared.
+    - ``math``: equal as normalised text, as quantities or as words, else as `math-verify` parses and verifies
+      them. Integers are compared exactly, decimals to six places. An equation of numbers that does not hold
+      (``0=18``) equals nothing.
+    - ``numeric``: quantities alone, the difference at most ``rel_tol`` of the larger. An answer that is not
+      one is unequal; a reference that is not one cannot be compared.
     - ``exact``: the same characters, white space at both ends apart.
+
+    A quantity is a number (``1,234.5``, ``3/4``, ``\\frac{3}{4}``, ``0.\\overline{3}``) and perhaps a unit. A
+    unit that only one side gives is no difference: ``18 dollars`` equals ``18``; two that differ are one:
+    ``5 cm`` is not ``5 m``, and nothing is converted. ``50%`` equals ``0.5`` and also ``50``; ``2 dozen``
+    equals ``24`` and also ``2``.
 
     Symbolic comparison runs in a separate process limited to ``timeout_s`` seconds a pair and ``memory_mb``
     MiB (where the platform can limit memory), which is started when first needed and replaced after a
@@ -58,9 +73,10 @@ class AnswerChecker:
         self._settings: dict[str, Any] = {"timeout_s": timeout_s, "memory_mb": memory_mb, "rel_tol": rel_tol}
         self._tolerance = Fraction(str(rel_tol))
         self._worker = BoundedWorker(
-            load_comparison, timeout_s=timeout_s, memory_mb=memory_mb, error=AnswerError
+            load_mathematics, timeout_s=timeout_s, memory_mb=memory_mb, error=AnswerError
         )
         self._memo: dict[tuple[str, str], tuple[bool | None, str]] = {}
+        self._fingerprints: dict[str, tuple[str | None, str]] = {}
         self._lock = threading.Lock()
 
     def equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
@@ -80,6 +96,22 @@ class AnswerChecker:
                     self.failures[failure] += 1
                 verdicts.append(verdict)
         return verdicts
+
+    def fingerprint(self, answer: str) -> str | None:
+        """A text that equal values have in common, by which answers are sorted before they are compared.
+
+        For the ``math`` method; it says nothing of units. ``None`` = it could not be computed within the
+        limits, counted in ``failures``. Raises ``AnswerError`` as ``equal`` does.
+        """
+        with self._lock:
+            if answer not in self._fingerprints:
+                if len(self._fingerprints) >= _MEMO_PAIRS:
+                    self._fingerprints.clear()
+                self._fingerprints[answer] = self._compute_fingerprint(answer)
+            text, failure = self._fingerprints[answer]
+            if text is None:
+                self.failures[failure] += 1
+            return text
 
     def close(self) -> None:
         """Stop the worker process. Can be repeated; a later ``equal`` starts another."""
@@ -109,111 +141,63 @@ class AnswerChecker:
             return verdict, ""
         if max(len(answer), len(reference)) > MAX_CHARS:
             return None, "too_long"
-        reply = self._worker.ask({"answer": normalise(answer), "reference": normalise(reference)})
+        (left, unit), (right, other_unit) = split_unit(answer), split_unit(reference)
+        if not units_agree(unit, other_unit):
+            return False, ""
+        reply = self._worker.ask({"answer": left, "reference": right})
         return reply.answer, reply.failure or ""
 
     def _compare_numbers(self, answer: str, reference: str) -> tuple[bool | None, str]:
-        right = plain_number(reference)
+        right = read_quantity(reference)
         if right is None:
             return None, "reference_not_a_number"
-        left = plain_number(answer)
-        if left is None:
+        left = read_quantity(answer)
+        if left is None or not units_agree(left.unit, right.unit):
             return False, ""
-        (x, x_percent), (y, y_percent) = left, right
-        # "50%" may be meant as 0.5 or as 50 when the other side does not say.
-        xs = [x, x / 100] if x_percent and not y_percent else [x]
-        ys = [y, y / 100] if y_percent and not x_percent else [y]
-        return any(abs(a - b) <= self._tolerance * max(abs(a), abs(b)) for a in xs for b in ys), ""
+        pairs = [(x, y) for x in left.readings(right) for y in right.readings(left)]
+        return any(self.close_numbers(x, y) for x, y in pairs), ""
+
+    def close_numbers(self, x: Fraction, y: Fraction) -> bool:
+        """Whether two numbers are equal by ``rel_tol``."""
+        return abs(x - y) <= self._tolerance * max(abs(x), abs(y))
+
+    def _compute_fingerprint(self, answer: str) -> tuple[str | None, str]:
+        quantity = read_quantity(answer)
+        if quantity is not None:
+            return quantity.fingerprint, ""
+        words = plain_words(answer)
+        if words is not None:
+            return f"words {words}", ""
+        if len(answer) > MAX_CHARS:
+            return None, "too_long"
+        reply = self._worker.ask({"answer": split_unit(answer)[0]})
+        return reply.answer, reply.failure or ""
 
 
-MAX_CHARS = 2000
-"""Longest answer sent to the symbolic comparison."""
-
-DIGITS = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
-"""A number as pattern: thousands separators and decimals, no sign."""
-_PLAIN = re.compile(
-    rf"(?P<sign>[+-]?)\s*(?:\\?\$)?\s*(?P<sign2>[+-]?)(?:\\frac\s*\{{(?P<over>{DIGITS})\}}\s*\{{(?P<under>{DIGITS})\}}"
-    rf"|(?P<top>{DIGITS}\.?(?:[eE][+-]?[0-9]{{1,3}})?)(?:\s*/\s*(?P<bottom>{DIGITS}))?)\s*(?P<percent>\\?%)?"
-)
-_SPELLINGS = (
-    (re.compile(r"\\[!,;]|\\(?:left|right)(?![a-zA-Z])"), ""),
-    (re.compile(r"\\[dt]frac(?![a-zA-Z])"), r"\\frac"),
-    (re.compile(r"\{,\}"), ","),
-)
-_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textrm|textit|mathrm|mbox)\s*\{([^{}]*)\}")
+_CHOICES = re.compile(r"\(?[A-Z]\)?(?:(?: ?[,;&] ?(?:(?:and|or) )?| (?:and|or) )\(?[A-Z]\)?)*")
+_CHOICE = re.compile(r"[A-Z]")
 _WORDS = re.compile(r"(?=.*[^\W\d_]{3})[^\W\d_]+(?:[ '-][^\W\d_]+)*", re.DOTALL)
 
 
 def compare_plain(answer: str, reference: str) -> bool | None:
     """Verdict where none needs algebra; ``None`` = ask the worker."""
-    left, right = normalise(answer), normalise(reference)
-    if left == right:
+    if normalise(answer) == normalise(reference):
         return True
-    x, y = plain_number(answer), plain_number(reference)
+    x, y = read_quantity(answer), read_quantity(reference)
     if x is not None and y is not None:
-        if x == y:
-            return True
-        whole = x[0].denominator == y[0].denominator == 1
-        return False if whole and not x[1] and not y[1] else None
-    # Words would be read as products of letters, in which "east" equals "seat".
-    if len(left) <= MAX_CHARS and len(right) <= MAX_CHARS:
-        words = [" ".join(_TEXT_COMMAND.sub(r"\1", text).split()) for text in (left, right)]
-        if all(_WORDS.fullmatch(text) for text in words):
-            return words[0].casefold() == words[1].casefold()
-    return None
+        return same_quantity(x, y)
+    left, right = plain_words(answer), plain_words(reference)
+    return None if left is None or right is None else left == right
 
 
-def plain_number(text: str) -> tuple[Fraction, bool] | None:
-    """Value as written, and whether a percent sign follows; ``None`` = not a plain number."""
-    if len(text) > MAX_CHARS:
+def plain_words(answer: str) -> str | None:
+    """An answer of words or of the letters of choices ("A, D"), in one spelling; ``None`` = it is another.
+
+    Words would be read as products of letters, in which "east" equals "seat".
+    """
+    if len(answer) > MAX_CHARS:
         return None
-    match = _PLAIN.fullmatch(normalise(text))
-    if match is None or (match["sign"] and match["sign2"]):
-        return None
-    top = match["over"] or match["top"]
-    bottom = match["under"] or match["bottom"] or "1"
-    numerator, denominator = (Fraction(_bare(part)) for part in (top, bottom))
-    if denominator == 0:
-        return None
-    value = numerator / denominator
-    return (-value if "-" in (match["sign"], match["sign2"]) else value), match["percent"] is not None
-
-
-def _bare(digits: str) -> str:
-    return "0" + digits.replace(",", "").rstrip(".")
-
-
-def normalise(answer: str) -> str:
-    """``answer`` without what never changes its meaning: outer dollars, full stop, spacing commands."""
-    text = " ".join(answer.replace("\u2212", "-").split()).rstrip(".").rstrip()
-    for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
-        inner = text[len(opening) : len(text) - len(closing)]
-        wrapped = text.startswith(opening) and text.endswith(closing) and len(text) > len(opening + closing)
-        if wrapped and "$" not in inner:
-            text = inner.strip().rstrip(".").rstrip()
-            break
-    for pattern, replacement in _SPELLINGS:
-        text = pattern.sub(replacement, text)
-    return text.strip()
-
-
-def load_comparison() -> Callable[[dict[str, str]], bool]:
-    """Task of the worker process: import math-verify; returns what compares ``answer`` with ``reference``."""
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-
-    def read(text: str) -> list[Any]:
-        # No time limits of its own anywhere below: they rest on SIGALRM, and the parent holds the clock.
-        latex = text if "$" in text else f"${text}$"
-        trees: list[Any] = parse(latex, extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
-        if all(isinstance(item, str) for item in trees):
-            # "2**10" is no LaTeX. This reader takes digits and arithmetic operators alone.
-            trees = parse(text, extraction_config=[ExprExtractionConfig()], parsing_timeout=None) or trees
-        return trees
-
-    def compare(pair: dict[str, str]) -> bool:
-        gold, target = read(pair["reference"]), read(pair["answer"])
-        return bool(verify(gold, target, timeout_seconds=None, raise_on_error=True))
-
-    # Fills the parser's tables, so that the first pair is not charged for them.
-    compare({"answer": "x+1", "reference": "1+x"})
-    return compare
+    text = unwrap_all(normalise(answer))
+    if _CHOICES.fullmatch(text):
+        return ", ".join(sorted(_CHOICE.findall(text)))
+    return text.casefold() if _WORDS.fullmatch(text) else None

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from surefoot.answers.checker import DIGITS
+from surefoot.answers.quantities import DIGITS, without_emphasis
 from surefoot.errors import AnswerError
 
 AnswerStyle = Literal["boxed", "hash", "phrase", "last_number"]
@@ -18,7 +18,7 @@ _NUMBER_IN_TEXT = re.compile(
 )
 _BRACES = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])[ \t]*(?P<open>\{)?|\\.|[{}]", re.DOTALL)
 _BARE_BOXED = re.compile(r"([^\s{}$,\\]+)")
-_PHRASE = re.compile(r"answer\s*(?:is\b\s*:?|:)[\s*_:]*", re.IGNORECASE)
+_PHRASE = re.compile(r"answer\s*(?:is\b\s*:?|:)(?:[\s:]|[*_]++(?![^\s:]))*", re.IGNORECASE)
 _DOLLAR_OR_STOP = re.compile(r"\$|\.(?=\s)")
 
 
@@ -83,7 +83,7 @@ def _phrase(text: str) -> str | None:
         elif not maths:  # a full stop inside $...$ ends no sentence
             rest = rest[: mark.start()]
             break
-    rest = rest.strip().strip("*_").strip()
+    rest = without_emphasis(rest).strip().strip("*_").strip()
     answer = _trim(rest)
     return _boxed(answer) or answer or None
 

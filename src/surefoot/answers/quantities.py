@@ -1,0 +1,348 @@
+"""Numbers with their units, as answers write them, read without algebra."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+MAX_CHARS = 2000
+"""Longest answer that is compared as more than text."""
+
+DIGITS = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+"""A number as pattern: thousands separators and decimals, no sign."""
+
+_DECIMALS = 6
+"""Places to which a decimal is compared, as `math-verify` does."""
+
+PERCENT, DOZEN = "%", "dozen"
+FACTORS = {PERCENT: Fraction(1, 100), DOZEN: Fraction(12)}
+"""Units that may be meant as a factor, or as the unit of the number that a reference gives bare."""
+_MULTIPLES = {
+    name: Fraction(10**power)
+    for name, power in (("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """A number and its unit."""
+
+    number: Fraction
+    """As written; "50%" has 50, "5 million" 5,000,000."""
+    rounded: bool
+    """Whether it is written with decimals, and so perhaps rounded."""
+    unit: frozenset[str] = frozenset()
+    """Words of the unit that matter, a measure by its one name; empty = no unit."""
+
+    @property
+    def value(self) -> Fraction:
+        """The number with a percent sign or a dozen worked in."""
+        return self.number * next((FACTORS[name] for name in self.unit & FACTORS.keys()), Fraction(1))
+
+    @property
+    def fingerprint(self) -> str:
+        """See :meth:`surefoot.answers.AnswerChecker.fingerprint`."""
+        return print_number(self.value)
+
+    def without_unit(self) -> Quantity:
+        """The value alone."""
+        return Quantity(number=self.value, rounded=self.rounded)
+
+    def readings(self, other: Quantity) -> tuple[Fraction, ...]:
+        """What the number may mean beside ``other``: "50%" is 0.5, or 50 where the other has no unit."""
+        return (self.value,) if other.unit or self.value == self.number else (self.value, self.number)
+
+
+def units_agree(left: frozenset[str], right: frozenset[str]) -> bool:
+    """Whether two units may be the same: one of them is not given, or they share a word that matters."""
+    return not left or not right or bool(left & right)
+
+
+def same_quantity(left: Quantity, right: Quantity) -> bool:
+    """Whether units agree and the numbers are equal; to six places where one of them has decimals."""
+    if not units_agree(left.unit, right.unit):
+        return False
+    rounded = left.rounded or right.rounded
+    pairs = [(x, y) for x in left.readings(right) for y in right.readings(left)]
+    return any(x == y or (rounded and round(x, _DECIMALS) == round(y, _DECIMALS)) for x, y in pairs)
+
+
+def print_number(value: Fraction) -> str:
+    """One text for all numbers that are equal to six places, or in twelve digits."""
+    if abs(value) < 10**_DECIMALS:
+        return f"{float(round(value, _DECIMALS)) + 0.0:.12g}"
+    try:
+        return f"{float(value):.11e}"
+    except OverflowError:
+        return "huge"
+
+
+_SPELLINGS = (
+    (re.compile(r"\\[!,;:]|~|\\(?:left|right)(?![a-zA-Z])"), ""),
+    (re.compile(r"\\[dt]frac(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(r"\{,\}"), ","),
+)
+# "2**10" is a power: emphasis begins and ends beside no digit, letter or bracket
+_EMPHASIS = re.compile(r"(?<![\w)\]}])(\*\*|__)(?=[^\s*_])([^*]+?)(?<=\S)\1(?![\w(\[{\\])")
+_BOLD = re.compile(r"\\(?:mathbf|boldsymbol|bm|textbf|mathrm|text|textrm|mbox)\s*\{([^{}]*)\}")
+_TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
+
+
+def normalise(answer: str) -> str:
+    """``answer`` without what never changes its meaning: outer dollars, full stop, emphasis, spacing."""
+    text = " ".join(answer.replace("\u2212", "-").replace("\u00a0", " ").split()).rstrip(".").rstrip()
+    for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
+        inner = text[len(opening) : len(text) - len(closing)]
+        wrapped = text.startswith(opening) and text.endswith(closing) and len(text) > len(opening + closing)
+        if wrapped and "$" not in inner:
+            text = inner.strip().rstrip(".").rstrip()
+            break
+    text = without_emphasis(text)
+    for pattern, replacement in _SPELLINGS:
+        text = pattern.sub(replacement, text)
+    return text.strip().rstrip(".").rstrip()
+
+
+def without_emphasis(text: str) -> str:
+    """``text`` without Markdown's bold; one longer than an answer can be stays as it is."""
+    return _EMPHASIS.sub(r"\2", text) if len(text) <= MAX_CHARS else text
+
+
+def unwrap(text: str) -> str:
+    """``text`` without a text or bold command around the whole of it."""
+    wrapped = _BOLD.fullmatch(text)
+    return wrapped[1].strip() if wrapped else text
+
+
+def unwrap_all(text: str) -> str:
+    """``text`` without the text commands inside it, spaced singly."""
+    return " ".join(_TEXT.sub(r"\1", unwrap(text)).split())
+
+
+_CURRENCIES = {"$": "dollar", "£": "pound", "€": "euro", "¥": "yen", "₹": "rupee", "Rs": "rupee"}
+_CURRENCY = r"(?P<currency>(?:US)?\\?\$|[£€¥₹]|Rs\.?(?![a-zA-Z])|USD(?![a-zA-Z])|EUR(?![a-zA-Z]))"
+_NUMBER = re.compile(
+    rf"(?P<sign>[+-]?)\s*{_CURRENCY}?\s*(?P<sign2>[+-]?)"
+    rf"(?:\\frac\s*\{{(?P<over>{DIGITS})\}}\s*\{{(?P<under>{DIGITS})\}}"
+    r"|(?P<whole>[0-9]*)\.(?P<fixed>[0-9]*)\\(?:overline|bar)\s*(?:\{(?P<period>[0-9]+)\}|(?P<digit>[0-9]))"
+    rf"|(?P<top>{DIGITS}\.?(?:[eE][+-]?[0-9]{{1,3}}(?![a-zA-Z0-9]))?)(?:\s*/\s*(?P<bottom>{DIGITS}))?)"
+)
+
+
+def read_quantity(text: str) -> Quantity | None:
+    """The number that ``text`` is, with its unit; ``None`` = it is something else."""
+    if len(text) > MAX_CHARS:
+        return None
+    text = unwrap(normalise(text))
+    match = _NUMBER.match(text)
+    if match is None or (match["sign"] and match["sign2"]):
+        return None
+    number = _value(match)
+    unit = read_unit(text[match.end() :])
+    if number is None or unit is None:
+        return None
+    multiple = next(iter(unit & _MULTIPLES.keys()), None)
+    if multiple is not None:
+        number, unit = number * _MULTIPLES[multiple], unit - _MULTIPLES.keys()
+    if match["currency"]:
+        unit = frozenset({_currency(match["currency"])})
+    if "-" in (match["sign"], match["sign2"]):
+        number = -number
+    decimal = match["top"] is not None and "." in match["top"].rstrip(".")
+    return Quantity(number=number, rounded=decimal or PERCENT in unit, unit=unit)
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    repeated = match["period"] or match["digit"]
+    if repeated is not None:
+        start = Fraction(f"0{match['whole']}.{match['fixed'] or '0'}")
+        scale = Fraction(1, 10 ** len(match["fixed"])) / (10 ** len(repeated) - 1)
+        return start + int(repeated) * scale
+    top = match["over"] or match["top"]
+    bottom = match["under"] or match["bottom"] or "1"
+    numerator, denominator = (Fraction("0" + part.replace(",", "").rstrip(".")) for part in (top, bottom))
+    return numerator / denominator if denominator else None
+
+
+def _currency(sign: str) -> str:
+    name = sign.removeprefix("US").replace("\\", "").rstrip(".")
+    return _CURRENCIES.get(name) or _MEASURES[name.casefold()]
+
+
+def split_unit(answer: str) -> tuple[str, frozenset[str]]:
+    """An answer as normalised expression and unit: ``2\\sqrt{3} cm`` is ``2\\sqrt{3}`` and {"centimetre"}.
+
+    A percent sign, a dozen and the like belong to the expression.
+    """
+    text = normalise(answer)
+    if len(text) > MAX_CHARS:
+        return text, frozenset()
+    quantity = read_quantity(text)
+    if quantity is not None:
+        number = _NUMBER.match(unwrap(text))
+        if number is None or quantity.unit & FACTORS.keys() or _MULTIPLE.search(text):
+            return text, frozenset()
+        return number.group(), quantity.unit
+    match = _TRAILING_UNIT.fullmatch(text)
+    if match is None or _TEXT.search(match["body"]) or not _MATHEMATICS.search(match["body"]):
+        return text, frozenset()
+    unit = read_unit(" " + match["unit"])
+    return (match["body"], unit) if unit and not unit & FACTORS.keys() else (text, frozenset())
+
+
+_MULTIPLE = re.compile("|".join(_MULTIPLES), re.IGNORECASE)
+_MATHEMATICS = re.compile(r"[0-9x-z]|\\pi")
+_TRAILING_UNIT = re.compile(
+    r"(?P<body>.*[0-9a-z})\]])\s*(?P<unit>\\(?:text|textrm|mathrm|mbox)\s*\{[^{}]*\}(?:\^\{?[23]\}?)?"
+    r"|(?<=[0-9})\]])\s[a-zA-Z]{2}[a-zA-Z ]*(?:\^\{?[23]\}?)?)",
+    re.DOTALL,
+)
+
+_NAMES = {
+    "millimetre": "mm millimeter millimetre",
+    "centimetre": "cm centimeter centimetre",
+    "decimetre": "dm decimeter decimetre",
+    "metre": "m meter metre",
+    "kilometre": "km kilometer kilometre",
+    "inch": "in inch",
+    "foot": "ft foot feet",
+    "yard": "yd yard",
+    "mile": "mi mile",
+    "milligram": "mg milligram",
+    "gram": "g gm gram gramme",
+    "kilogram": "kg kilo kilogram",
+    "ounce": "oz ounce",
+    "pound": "lb pound",
+    "millilitre": "ml milliliter millilitre",
+    "litre": "l liter litre",
+    "gallon": "gal gallon",
+    "second": "s sec second",
+    "minute": "min minute",
+    "hour": "h hr hour",
+    "day": "d day",
+    "week": "wk week",
+    "month": "month",
+    "year": "yr year",
+    "dollar": "usd dollar buck",
+    "euro": "eur euro",
+    "cent": "cent penny pence",
+    "degree": "degree deg °",
+    "kilometre/hour": "kmh kmph kph",
+    "mile/hour": "mph",
+    PERCENT: "% \\% percent percentage pct",
+    DOZEN: "dozen",
+}
+_MEASURES = {name: unit for unit, names in _NAMES.items() for name in names.split()}
+_POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
+_RATES = frozenset({"per", "/", "a", "an", "every"})
+_FILLERS = frozenset(
+    {"a", "an", "the", "total", "more", "less", "left", "remaining", "altogether", "together", "only", "each"}
+    | {
+        "whole",
+        "full",
+        "other",
+        "additional",
+        "was",
+        "were",
+        "is",
+        "are",
+        "has",
+        "have",
+        "had",
+        "been",
+        "will",
+    }
+    | {"be", "can", "his", "her", "its", "their", "my", "our", "your", "this", "that", "these", "those"}
+)
+_BOUNDS = frozenset(
+    {
+        "in",
+        "of",
+        "for",
+        "at",
+        "on",
+        "to",
+        "from",
+        "by",
+        "with",
+        "per",
+        "than",
+        "after",
+        "before",
+        "until",
+        "so",
+    }
+    | {"who", "which", "as", "away", "out", "between", "if", "because", "when", "and", "or", "but", "into"}
+    | {"over", "during", "not", "every"}
+)
+_NOT_A_UNIT = re.compile(
+    r"(?:,|\b(?:and|or|to|plus|minus|times|by|than|of|not|over|x|is|equals|root))\s*[-$(]?[0-9]"
+    r"|\band\s+(?:an?|one|two|three|half)\b"
+    r"|^(?:squared|cubed|factorial|hal(?:f|ves)|thirds?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?"
+    r"|hundredths?|thousandths?|x|plus|minus|divided|mod|choose|pi|sqrt|root|sin|cos|tan|log|ln|exp)\b"
+)
+_WORDS_ALONE = re.compile(
+    r"(?:\\?%|°|[^\W\d_])(?:[^\W_]|[\s%°/²³'\u2019.,()-]|(?<=[^\W\d_])\^[23](?![0-9]))*"
+)
+_WORD = re.compile(r"\\?%|°|/|[^\W\d_]+(?:['\u2019-][^\W\d_]+)*(?:\^[23]|[23²³](?![0-9]))?")
+_DEGREES = re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degrees?(?![a-zA-Z])|\u00ba")
+
+
+def read_unit(text: str) -> frozenset[str] | None:
+    """Words that matter of what follows a number; ``None`` = it is no unit, and may change the number.
+
+    A measure is one word by its one name (``centimetre^2``, ``mile/hour``), followed by nothing that matters;
+    of other words ("clips altogether") those before the first preposition are kept, in the singular. A letter
+    is a unit only if it can be one, and letters beside the digits only if they abbreviate one ("5x" is a
+    product).
+    """
+    beside = text[:1].isalpha()
+    text = re.sub(r"\^\{([23])\}", r"^\1", _TEXT.sub(r" \1", _DEGREES.sub("°", text)).replace("\\ ", " "))
+    text = text.strip().rstrip(".").rstrip()
+    if not text:
+        return frozenset()
+    if _NOT_A_UNIT.search(text.casefold()) or not _WORDS_ALONE.fullmatch(text):
+        return None
+    words = _WORD.findall(text)
+    first, _ = _split_power(words[0])
+    letter = len(first) == 1 and first.casefold() not in _FILLERS
+    if (beside and len(first) > 3) or ((letter or beside) and _measure(first) is None):
+        return None
+    if first in _MULTIPLES:
+        return frozenset({first}) | _significant(words[1:])
+    return _significant(words)
+
+
+def _significant(words: list[str]) -> frozenset[str]:
+    power = _POWERS.get(words[0].casefold(), "") if len(words) > 1 else ""
+    words = words[1:] if power else words
+    measure = _measure(words[0]) if words and (words[0] != "in" or len(words) == 1) else None
+    if measure is not None:
+        rate = len(words) > 2 and words[1].casefold() in _RATES
+        over = f"/{_measure(words[2]) or _singular(words[2])}" if rate else ""
+        return frozenset({measure + ("" if "^" in measure else power) + over})
+    folded = [word.casefold() for word in words]
+    end = next((place for place, word in enumerate(folded) if word in _BOUNDS), len(folded))
+    return frozenset(_singular(word) for word in folded[:end] if word not in _FILLERS)
+
+
+def _measure(word: str) -> str | None:
+    name, power = _split_power(word.casefold())
+    known = _MEASURES.get(name) or _MEASURES.get(_singular(name))
+    return None if known is None else known + power
+
+
+def _split_power(word: str) -> tuple[str, str]:
+    name = word.rstrip("23²³^")
+    power = word[len(name) :].strip("^").translate(str.maketrans("²³", "23"))
+    return name, f"^{power}" if power else ""
+
+
+def _singular(word: str) -> str:
+    word = word.casefold()
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    if word.endswith(("xes", "ches", "shes", "sses")):
+        return word[:-2]
+    return word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 2 else word
