@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
-from surefoot.records import Message, Problem, StepLabel, StepScores, ToolCall, Trace, Usage
+from surefoot.records import Message, Problem, Reasoning, StepLabel, StepScores, ToolCall, Trace, Usage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +63,15 @@ class Completion:
     logprobs: tuple[float, ...] = ()
     """log π of each of ``token_ids``, in nats and before the temperature; empty where it was not asked for or
     the policy does not say."""
+    reasoning: Reasoning | None = None
+    """Reasoning that came apart from the text; ``tokens`` counts its tokens too."""
+
+    @property
+    def whole_text(self) -> str:
+        """The text with visible reasoning before it, in ``<think>`` tags, as models write it themselves."""
+        if self.reasoning is None or self.reasoning.visibility != "visible" or not self.reasoning.text:
+            return self.text
+        return f"<think>\n{self.reasoning.text}\n</think>\n\n{self.text}"
 
 
 @dataclass(frozen=True, kw_only=True)

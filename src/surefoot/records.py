@@ -154,6 +154,11 @@ class Reasoning(BaseModel):
             raise ValueError("withheld reasoning has no 'text'; call it summarised or encrypted")
         return self
 
+    @property
+    def readable(self) -> str:
+        """The text, if it can be read: visible or summarised; else empty."""
+        return self.text if self.visibility in ("visible", "summarised") else ""
+
     def __str__(self) -> str:
         tokens = "" if self.tokens is None else f", {self.tokens} tokens"
         return f"reasoning ({self.visibility}{tokens})"
@@ -217,9 +222,8 @@ class Message(BaseModel):
 
     @property
     def readable_reasoning(self) -> str:
-        """The reasoning as far as it can be read: visible or summarised; else empty."""
-        shown = self.reasoning
-        return shown.text if shown and shown.visibility in ("visible", "summarised") else ""
+        """The reasoning as far as it can be read; else empty."""
+        return self.reasoning.readable if self.reasoning else ""
 
 
 class Step(BaseModel):

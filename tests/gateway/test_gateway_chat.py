@@ -20,7 +20,7 @@ from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, SampleResult, Sampling
-from surefoot.records import Problem, ToolCall, Usage
+from surefoot.records import Problem, Reasoning, ToolCall, Usage
 from surefoot.search import BeamSearch, BestOfNSearch, Steps, run_search
 from surefoot.search.saved_tree import SavedTree
 
@@ -370,6 +370,37 @@ def test_tool_calls_pass_through_both_ways():
         assert sent[1].tool_calls == (call_of(call),)
         with pytest.raises(openai.BadRequestError, match="plain"):
             client.chat.completions.create(model="best-of-2", tools=TOOLS, **asked())
+
+
+class ThinkingPolicy(ToolPolicy):
+    def _answer(self, request):
+        drawn = Completion(
+            text="It is 4.", finish_reason="stop", tokens=9, reasoning=Reasoning(text="2 + 2.", tokens=6)
+        )
+        return SampleResult(completions=(drawn,), usage=Usage(prompt_tokens=9, completion_tokens=9))
+
+
+def test_reasoning_passes_through_both_ways():
+    policy = ThinkingPolicy()
+    with (
+        served(policy, LineScorer(), settings=GatewaySettings(chat=True)) as found,
+        OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
+    ):
+        answer = client.chat.completions.create(model="tools/plain", **asked())
+        message = answer.choices[0].message
+        assert (message.content, message.reasoning_content) == ("It is 4.", "2 + 2.")
+        pieces = list(client.chat.completions.create(model="tools/plain", stream=True, **asked()))
+        deltas = [piece.choices[0].delta for piece in pieces]
+        assert [r for d in deltas if (r := getattr(d, "reasoning_content", None))] == ["2 + 2."]
+        again = [
+            *asked()["messages"],
+            message.model_dump(exclude_none=True),
+            {"role": "user", "content": "?"},
+        ]
+        client.chat.completions.create(model="tools/plain", messages=again)
+        assert policy.asked[-1].prompt[-2].reasoning == Reasoning(text="2 + 2.")
+        best = client.chat.completions.create(model="tools/best-of-2", **asked())
+        assert best.choices[0].message.content == "<think>\n2 + 2.\n</think>\n\nIt is 4."
 
 
 def call_of(call):

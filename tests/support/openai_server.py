@@ -75,6 +75,9 @@ def _choice_pieces(choice: Body, cut: Callable[[str], list[str]]) -> Iterator[Bo
     else:
         message = rest.pop("message")
         made = [{"delta": {"role": "assistant", "content": message["content"] and ""}}]
+        for name in ("reasoning_content", "reasoning"):
+            made += [{"delta": {name: text}} for text in cut(message.get(name) or "") if text]
+        made += [{"delta": {"reasoning_details": [one]}} for one in message.get("reasoning_details", [])]
         made += [{"delta": {"content": text}} for text in cut(message["content"] or "")]
         made += [{"delta": {"tool_calls": [call]}} for call in _call_pieces(message.get("tool_calls"), cut)]
         last = {"delta": {}}

@@ -259,11 +259,16 @@ class Generator:
     ) -> GeneratedChoice:
         completion = result.completions[number]
         text = session.visible(completion.text)
-        content: dict[str, Any] = {"text": text}
+        content: dict[str, Any] = {"text": text, "reasoning": completion.reasoning}
         if completion.tool_calls:
             content = {
                 "messages": (
-                    Message(role="assistant", content=text or None, tool_calls=completion.tool_calls),
+                    Message(
+                        role="assistant",
+                        content=text or None,
+                        tool_calls=completion.tool_calls,
+                        reasoning=completion.reasoning,
+                    ),
                 )
             }
         usage = Usage(completion_tokens=completion.tokens)
@@ -296,6 +301,7 @@ class Generator:
             text=text,
             finish_reason=completion.finish_reason,
             tool_calls=completion.tool_calls,
+            reasoning=completion.reasoning.readable or None if completion.reasoning else None,
         )
 
     async def _search(self, plan: Plan, number: int, on_text: OnText | None) -> GeneratedChoice:

@@ -22,7 +22,7 @@ from surefoot.gateway.schemas import (
 from surefoot.gateway.settings import GatewaySettings, Limits
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
-from surefoot.records import Message, Problem, ToolCall, Usage
+from surefoot.records import Message, Problem, Reasoning, ToolCall, Usage
 from surefoot.scores import Aggregator
 from surefoot.search.beam import DVTS, BeamSearch
 from surefoot.search.best_of_n_search import BestOfNSearch
@@ -142,6 +142,8 @@ class GeneratedChoice:
     text: str
     finish_reason: str
     tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str | None = None
+    """Reasoning that the policy shows apart from the text."""
     withheld: str | None = None
     """Why the text must not be shown."""
     tree: SavedTree | None = None
@@ -396,4 +398,5 @@ def _message(sent: ChatMessage) -> Message:
             for call in sent.tool_calls or ()
         ),
         tool_call_id=sent.tool_call_id,
+        reasoning=Reasoning(text=sent.reasoning_content) if sent.reasoning_content else None,
     )

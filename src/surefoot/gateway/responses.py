@@ -132,6 +132,8 @@ class ChatWriter(ResponseWriter):
     def closing(self, number: int, choice: GeneratedChoice) -> list[dict[str, Any]]:
         """Refusal, tool calls, and the reason for the end."""
         pieces = []
+        if choice.reasoning and not choice.withheld:
+            pieces.append(_delta(number, {"reasoning_content": choice.reasoning}))
         if choice.withheld and self._refusal_as_text:
             return [_delta(number, {"content": choice.withheld}), _delta(number, {}, CONTENT_FILTER)]
         if choice.withheld:
@@ -148,6 +150,7 @@ class ChatWriter(ResponseWriter):
         message = OutputMessage(
             content=None if choice.withheld or (choice.tool_calls and not choice.text) else choice.text,
             refusal=choice.withheld,
+            reasoning_content=None if choice.withheld else choice.reasoning,
             tool_calls=_tool_calls(choice) or None,
         )
         return ChatChoice(index=index, message=message, finish_reason=choice.finish_reason)

@@ -76,6 +76,8 @@ class ChatMessage(RequestModel):
     content: str | list[TextPart] | None = None
     tool_calls: list[InputToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    """Reasoning of an assistant's message, as this server returned it."""
 
     @property
     def text(self) -> str:
@@ -300,6 +302,7 @@ class OutputMessage(ResponseModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: str | None = None
+    reasoning_content: str | None = Field(default=None, exclude_if=lambda value: value is None)
     tool_calls: list[OutputToolCall] | None = Field(default=None, exclude_if=lambda value: value is None)
 
 

@@ -106,7 +106,11 @@ class JudgePrompt:
         parts += [_RULES if self.rules else _CORRECTNESS]
         parts += [_ANSWER] * self.show_answer
         parts += [self._question(len(item.trace.steps))]
-        return (Message(role="user", content="\n\n".join(parts)),)
+        # In order of appearance; notes in the text say where each stood.
+        attached = [one for message in item.trace.messages for one in message.attachments]
+        content = "\n\n".join(parts)
+        held = tuple(one.model_copy(update={"at": len(content)}) for one in attached)
+        return (Message(role="user", content=content, attachments=held),)
 
     def _question(self, steps: int) -> str:
         if self.mode == "per-step":

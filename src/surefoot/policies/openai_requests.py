@@ -61,6 +61,11 @@ def body_of(request: SampleRequest, *, model: str, mode: Mode, dialect: Dialect)
 def openai_message(message: Message) -> dict[str, Any]:
     """A message in the OpenAI shape."""
     sent: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.attachments:
+        sent["content"] = _content_parts(message)
+    if message.readable_reasoning:
+        # Servers that do not know the field leave it alone; reasoning models' templates read it.
+        sent["reasoning_content"] = message.readable_reasoning
     if message.tool_calls:
         sent["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -69,6 +74,23 @@ def openai_message(message: Message) -> dict[str, Any]:
     if message.tool_call_id is not None:
         sent["tool_call_id"] = message.tool_call_id
     return sent
+
+
+def _content_parts(message: Message) -> list[dict[str, Any]]:
+    """Text and attachments of a message in their order; one without an address is named in words."""
+    content, parts, done = message.content or "", [], 0
+    for attachment in message.attachments:
+        if content[done : attachment.at]:
+            parts.append({"type": "text", "text": content[done : attachment.at]})
+            done = attachment.at
+        if attachment.uri is None:
+            parts.append({"type": "text", "text": f"[{attachment.kind}: {attachment.name or 'not kept'}]"})
+        elif attachment.kind == "image":
+            parts.append({"type": "image_url", "image_url": {"url": attachment.uri}})
+        else:
+            kind = "audio_url" if attachment.kind == "audio" else "file_url"
+            parts.append({"type": kind, kind: {"url": attachment.uri}})
+    return [*parts, {"type": "text", "text": content[done:]}] if content[done:] else parts
 
 
 _PATHS: dict[Mode, str] = {"chat": "/chat/completions", "completions": "/completions"}
@@ -166,7 +188,8 @@ async def call(
                     connection.client, body, n=request.n, mode=mode, show=show, calls=calls
                 )
         # Tokens of an answer that turns out to be unusable were spent all the same.
-        spent = Usage(**answer.usage.model_dump())
+        counts = answer.usage
+        spent = Usage(prompt_tokens=counts.prompt_tokens, completion_tokens=counts.completion_tokens)
         return read(answer, request, mode, Usage(calls=calls.made) + spent)
     except APIError as error:
         calls.tried(error)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, InstanceOf
 
 from surefoot.protocols import STOP_UNKNOWN, Completion, SampleRequest, SampleResult
-from surefoot.records import ToolCall, Usage
+from surefoot.records import Reasoning, ToolCall, Usage
 
 Mode = Literal["chat", "completions"]
 """Endpoint: ``/chat/completions`` or ``/completions``."""
@@ -39,7 +39,28 @@ class CompleteToolCall(BaseModel):
     function: CalledFunction
 
 
-class ResponseMessage(BaseModel):
+class ReasoningDetail(BaseModel):
+    """A piece of reasoning in the form of OpenRouter; ``type`` is ``reasoning.text`` or another kind."""
+
+    type: str = ""
+    text: str | None = None
+    summary: str | None = None
+    data: str | None = None
+
+
+class _WithReasoning(BaseModel):
+    """Reasoning apart from the content, under the names that servers use.
+
+    ``reasoning_content``: DeepSeek, vLLM before 0.12, SGLang, llama.cpp; ``reasoning``: vLLM, OpenRouter;
+    ``reasoning_details``: OpenRouter, where it also says what is a summary and what encrypted.
+    """
+
+    reasoning_content: Text | None = None
+    reasoning: Text | None = None
+    reasoning_details: list[ReasoningDetail] | None = None
+
+
+class ResponseMessage(_WithReasoning):
     """The assistant's message."""
 
     content: str | None = None
@@ -82,11 +103,18 @@ class ResponseChoice(_Choice):
     logprobs: _Logprobs | None = None
 
 
+class TokenDetails(BaseModel):
+    """What the tokens of a completion were."""
+
+    reasoning_tokens: int | None = Field(default=None, ge=0)
+
+
 class TokenCounts(BaseModel):
     """Tokens of a call."""
 
     prompt_tokens: int = Field(ge=0)
     completion_tokens: int = Field(ge=0)
+    completion_tokens_details: TokenDetails | None = None
 
 
 class ResponseBody(BaseModel):
@@ -103,9 +131,7 @@ def read(answer: ResponseBody, request: SampleRequest, mode: Mode, usage: Usage)
     if len(answer.choices) > request.n:
         raise ResponseError(f"{len(answer.choices)} choices came, {request.n} were asked for")
     choices = sorted(answer.choices, key=lambda choice: choice.index)
-    completions = tuple(
-        _completion(choice, mode, request.sampling.stop, _tokens(choice, answer)) for choice in choices
-    )
+    completions = tuple(_completion(choice, mode, request.sampling.stop, answer) for choice in choices)
     if request.logprobs:
         completions = tuple(
             replace(one, logprobs=choice.logprobs.values if choice.logprobs else ())
@@ -128,7 +154,9 @@ def merge(results: Sequence[SampleResult]) -> SampleResult:
     return SampleResult(completions=completions, usage=usage, error=error)
 
 
-def _completion(choice: ResponseChoice, mode: Mode, stop: tuple[str, ...], tokens: int) -> Completion:
+def _completion(
+    choice: ResponseChoice, mode: Mode, stop: tuple[str, ...], answer: ResponseBody
+) -> Completion:
     calls: tuple[ToolCall, ...] = ()
     if mode == "completions":
         text = choice.text
@@ -145,7 +173,34 @@ def _completion(choice: ResponseChoice, mode: Mode, stop: tuple[str, ...], token
         raise ResponseError(f"malformed answer: choice {choice.index} has no text; is mode={mode!r} right?")
     text, reason = _restore_stop(choice, text, stop)
     token_ids = tuple(choice.token_ids or ())
-    return Completion(text=text, finish_reason=reason, tokens=tokens, tool_calls=calls, token_ids=token_ids)
+    return Completion(
+        text=text,
+        finish_reason=reason,
+        tokens=_tokens(choice, answer),
+        tool_calls=calls,
+        token_ids=token_ids,
+        reasoning=_reasoning(choice.message if mode == "chat" else None, answer),
+    )
+
+
+def _reasoning(message: ResponseMessage | None, answer: ResponseBody) -> Reasoning | None:
+    """What a server tells of the reasoning; tokens that it counts and does not show are withheld."""
+    details = answer.usage.completion_tokens_details
+    # With several choices the count is of all of them.
+    tokens = details.reasoning_tokens if details and len(answer.choices) == 1 else None
+    if message is not None:
+        parts = message.reasoning_details or []
+        summary = "\n\n".join(part.summary for part in parts if part.summary)
+        shown = "".join(part.text for part in parts if part.text)
+        shown = shown or ("" if summary else message.reasoning_content or message.reasoning or "")
+        encrypted = "".join(part.data for part in parts if part.data)
+        if shown.strip():
+            return Reasoning(text=shown, tokens=tokens)
+        if summary:
+            return Reasoning(text=summary, visibility="summarised", tokens=tokens)
+        if encrypted:
+            return Reasoning(text=encrypted, visibility="encrypted", tokens=tokens)
+    return Reasoning(visibility="withheld", tokens=tokens) if tokens else None
 
 
 def _restore_stop(choice: ResponseChoice, text: str, stop: tuple[str, ...]) -> tuple[str, str]:
@@ -249,7 +304,7 @@ def whole_characters(text: str) -> tuple[str, str]:
     return whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le"), half
 
 
-class _Delta(BaseModel):
+class _Delta(_WithReasoning):
     content: Text | None = None
     tool_calls: list[ToolCallDelta] | None = None
 
@@ -298,6 +353,8 @@ class _ChoiceBuilder:
 
     mode: Mode
     texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    details: list[ReasoningDetail] = field(default_factory=list)
     half: str = ""
     """First half of a character whose second is still to come."""
     calls: ToolCallBuilder = field(default_factory=ToolCallBuilder)
@@ -311,6 +368,9 @@ class _ChoiceBuilder:
             text = new.delta.content if new.delta else None
             self.has_text |= new.delta is not None
             self.calls.add((new.delta.tool_calls if new.delta else None) or ())
+            if new.delta is not None:
+                self.reasoning.append(new.delta.reasoning_content or new.delta.reasoning or "")
+                self.details += new.delta.reasoning_details or ()
         else:
             text = new.text
             self.has_text |= text is not None
@@ -334,5 +394,10 @@ class _ChoiceBuilder:
         if self.mode == "completions":
             fields["text"] = text
         elif text is not None:
-            fields["message"] = {"content": text, "tool_calls": self.calls.whole}
+            fields["message"] = {
+                "content": text,
+                "tool_calls": self.calls.whole,
+                "reasoning": whole_characters("".join(self.reasoning))[0],
+                "reasoning_details": self.details,
+            }
         return ResponseChoice.model_validate(fields)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from surefoot.answers import Grader
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Completion, Policy, SampleRequest, SampleResult, Sampling, Segmenter
-from surefoot.records import Problem, Trace, Usage
+from surefoot.records import Problem, Reasoning, Trace, Usage
 from surefoot.segment import segment_trace
 
 
@@ -52,7 +52,8 @@ def build_traces(
     for sample, (completion, grade) in enumerate(zip(result.completions, grades, strict=True)):
         trace = Trace(
             problem_id=problem.id,
-            text=completion.text,
+            text=completion.whole_text,
+            reasoning=_apart(completion.reasoning),
             answer=grade.answer,
             outcome=grade.outcome,
             policy=policy,
@@ -70,6 +71,11 @@ def build_traces(
             problem_id=problem.id, text="", policy=policy, seed=seed, error=result.error, usage=result.usage
         )
     ]
+
+
+def _apart(reasoning: Reasoning | None) -> Reasoning | None:
+    """Reasoning that the text cannot hold: summarised, encrypted or withheld."""
+    return None if reasoning is None or reasoning.visibility == "visible" else reasoning
 
 
 def _usage(completion: Completion, result: SampleResult, *, first: bool) -> Usage:

@@ -279,7 +279,7 @@ class Space:
 
     def _insert(self, prefix: Prefix, completion: Completion, *, end: bool) -> Prefix:
         """The node that a completion leads to."""
-        text = completion.text
+        text = completion.text if prefix.prefix else completion.whole_text
         capped = completion.finish_reason == TRUNCATED
         self.counts["capped"] += capped
         whole = text.endswith(self.steps.separator)  # the policy could have continued after this step
