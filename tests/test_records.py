@@ -312,3 +312,30 @@ def test_reasoning_is_what_the_provider_shows():
     with pytest.raises(ValidationError, match="each message has its own"):
         Trace(problem_id="p", messages=RUN, reasoning=Reasoning(tokens=3, visibility="withheld"))
     assert str(Reasoning(visibility="withheld", tokens=40)) == "reasoning (withheld, 40 tokens)"
+
+
+def test_messages_in_openais_own_shape_are_records():
+    image_part = {"type": "image_url", "image_url": {"url": "http://x/y.png"}}
+    call_of = {"name": "look", "arguments": '{"x": 1}'}
+    rows = [
+        {"role": "user", "content": [{"type": "text", "text": "What is "}, image_part, "?"]},
+        {
+            "role": "assistant",
+            "content": None,
+            "refusal": None,
+            "reasoning_content": "Let me look.",
+            "tool_calls": [{"id": "c1", "type": "function", "function": call_of}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "4"},
+    ]
+    trace = Trace.model_validate_json(json.dumps({"problem_id": "p", "messages": rows}))
+    question, call, result = trace.messages
+    assert question.content == "What is ?"
+    [image] = question.attachments
+    assert (image.kind, image.uri, image.at) == ("image", "http://x/y.png", 8)
+    assert call.tool_calls == (ToolCall(id="c1", name="look", arguments='{"x": 1}'),)
+    assert call.reasoning == Reasoning(text="Let me look.")
+    assert (result.role, result.tool_call_id) == ("tool", "c1")
+    assert Trace.model_validate_json(trace.model_dump_json()) == trace
+    with pytest.raises(ValidationError, match="odd"):
+        Message.model_validate({"role": "user", "content": "a", "odd": 1})

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
+from surefoot.chat_shape import message_fields
+
 SCHEMA_VERSION: Final = 2
 
 LabelKind = Literal["correctness", "value", "advantage"]
@@ -204,7 +206,7 @@ class ToolCall(BaseModel):
 
 
 class Message(BaseModel):
-    """One chat message in the OpenAI shape."""
+    """One chat message; OpenAI's own shape is read, too (:mod:`surefoot.chat_shape`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -219,6 +221,11 @@ class Message(BaseModel):
     attachments: tuple[Attachment, ...] = ()
     error: bool | None = None
     """Of a tool's message: whether the tool failed; ``None`` = not said."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_any_shape(cls, row: object) -> object:
+        return message_fields(row) if isinstance(row, dict) else row
 
     @property
     def readable_reasoning(self) -> str:
