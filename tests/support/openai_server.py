@@ -99,7 +99,8 @@ def _call_pieces(calls: list[Body] | None, cut: Callable[[str], list[str]]) -> I
 class OpenAIServer(ThreadingHTTPServer):
     """Answers every POST with ``answer(body)``; ``seen`` holds ``(path, body)`` in order of arrival.
 
-    Every GET is answered with the list of ``models``.
+    ``GET /v1/models`` is answered with the list of ``models``; other paths there are none. With a ``key``, a
+    request without it is refused.
     """
 
     daemon_threads = True
@@ -112,6 +113,7 @@ class OpenAIServer(ThreadingHTTPServer):
         self.seen: list[tuple[str, Body]] = []
         self.keys: set[str | None] = set()
         self.models: list[Body] = []
+        self.key: str | None = None
         self.in_flight = 0
         self.most_in_flight = 0
 
@@ -138,10 +140,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The list of models; the only path that clients get."""
-        self._send(Reply(payload={"object": "list", "data": self.server.models}))
+        if self._refused():
+            return
+        if self.path == "/v1/models":
+            self._send(Reply(payload={"object": "list", "data": self.server.models}))
+        else:
+            self._send(Reply(status=404, payload={"detail": "Not Found"}))
+
+    def _refused(self) -> bool:
+        key = self.server.key
+        refused = key is not None and self.headers["Authorization"] != f"Bearer {key}"
+        if refused:
+            self._send(Reply(status=401, payload={"error": "Unauthorized"}))
+        return refused
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self._refused():
+            return
         server = self.server
         with server.lock:
             server.seen.append((self.path, body))

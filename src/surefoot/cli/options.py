@@ -148,6 +148,15 @@ class PolicySettings(SettingsGroup):
             raise ValueError(f"'dialect' {self.dialect} is for a server; give its address with 'base_url'")
         return self
 
+    @property
+    def in_flight(self) -> int:
+        """Pieces of work to have under way at once: many at a server, one in this process."""
+        return self.concurrency if self.base_url else 1
+
+    def piece(self, local: int) -> int:
+        """Items in a piece of work: one at a server, where a piece is saved when its answer comes."""
+        return 1 if self.base_url else local
+
     def open(self, *, chat: bool, device: str, extra_body: dict[str, Any] | None = None) -> Policy:
         """The policy; ``extra_body`` goes into every request to a server. Raises ``PolicyError``."""
         from surefoot.policies import load_policy

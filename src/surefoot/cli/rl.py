@@ -216,11 +216,13 @@ class RL(Command):
     def _server(self) -> Server | None:
         """The server that writes the rollouts, if there is one."""
         from surefoot.policies.openai import OpenAIPolicy
+        from surefoot.policies.servers import list_models
         from surefoot.rl.server_weights import ServerWeights
         from surefoot.rl.task import Server
 
         if self.base_url is None or self.server_model is None:
             return None
+        list_models(self.base_url)  # not whether the model is there: an adapter is published only later
         policy = OpenAIPolicy(
             model=self.server_model,
             base_url=self.base_url,

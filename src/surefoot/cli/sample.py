@@ -39,43 +39,50 @@ class Sample(Command):
 
     def run(self) -> None:
         """Sample in pieces."""
-        import asyncio
-
-        from surefoot.cli.runs import file_inputs, in_pieces, read_all
+        from surefoot.cli.pieces import connections, in_pieces
+        from surefoot.cli.runs import file_inputs, read_all
         from surefoot.policies.traces import sample_traces
         from surefoot.segment import segmenter
 
         policy = self.policy.open(chat=self.prompt.chat, device=self.device)
-        size = max(1, 4 * max(self.policy.concurrency, self.policy.batch_size // self.n))
-        failed = 0
+        count = 0
         with self.grading.open() as grader:
 
-            def work(piece: Sequence[Problem]) -> list[Trace]:
-                nonlocal failed
-                traces = asyncio.run(
-                    sample_traces(
-                        policy,
-                        piece,
-                        n=self.n,
-                        seed=self.seed,
-                        segmenter=segmenter(self.segment),
-                        grader=grader,
-                        prompt=self.prompt,
-                        sampling=self.sampling,
-                    )
+            async def work(piece: Sequence[Problem]) -> list[Trace]:
+                nonlocal count
+                traces = await sample_traces(
+                    policy,
+                    piece,
+                    n=self.n,
+                    seed=self.seed,
+                    segmenter=segmenter(self.segment),
+                    grader=grader,
+                    prompt=self.prompt,
+                    sampling=self.sampling,
                 )
                 flat = [trace for of_problem in traces for trace in of_problem]
-                failed += sum(trace.error is not None for trace in flat)
+                count += sum(trace.error is not None for trace in flat)
                 return flat
 
+            size = self.policy.piece(4 * max(1, self.policy.batch_size // self.n))
             written = in_pieces(
                 self.out,
                 Trace,
                 read_all(self.problems, Problem),
                 work,
                 size=size,
+                in_flight=self.policy.in_flight,
+                during=connections(policy),
+                failed=_failure,
                 command="sample",
                 config=self.resolved() | {"piece": size},
                 inputs=file_inputs(problems=self.problems),
             )
-        typer.echo(f"{written} traces written; {failed} with an error", err=True)
+        typer.echo(f"{written} traces written; {count} with an error", err=True)
+
+
+def _failure(traces: Sequence[Trace]) -> str | None:
+    """Why no request for these traces succeeded, if none did."""
+    if any(trace.error is None or trace.text for trace in traces):
+        return None
+    return traces[-1].error

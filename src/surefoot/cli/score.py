@@ -113,7 +113,8 @@ class Score(Command):
             console.print(f"no step scores below {self.threshold:g}")
 
     def _score_file(self, scorer: CheckpointScorer) -> None:
-        from surefoot.cli.runs import file_inputs, in_pieces, pair, read_all
+        from surefoot.cli.pieces import in_pieces
+        from surefoot.cli.runs import file_inputs, pair, read_all
         from surefoot.models.kinds.generative import FAMILY as GENERATIVE
         from surefoot.models.kinds.generative import GenerativeVerifier
         from surefoot.models.loading import identifying_files

@@ -1,6 +1,7 @@
 """Run directories: configuration, inputs, finished work and time, so that a killed run goes on.
 
-``manifest.json`` says what the run is, ``shards/<stage>/000000.jsonl`` hold finished pieces of work,
+``manifest.json`` says what the run is, ``shards/<stage>/000000.jsonl`` hold finished pieces of work
+(``shards/<stage>.journal`` those that are small and many),
 ``done/<stage>.json`` marks finished stages and ``timings.json`` holds seconds per stage. Every file is
 written atomically and synced, so after a kill at any moment each is whole or absent.
 """
@@ -25,6 +26,7 @@ from typing import IO, Any, Generic, Self, TypeAlias, TypeVar
 from surefoot.errors import RunError
 from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_file, write_json
 from surefoot.io.files import read_records, write_records
+from surefoot.io.journal import Journal
 from surefoot.records import Record, now
 
 try:
@@ -97,6 +99,12 @@ class Run:
         folder = self.directory / "shards" / _checked(stage)
         folder.mkdir(parents=True, exist_ok=True)
         return Shards(folder, record)
+
+    def journal(self, stage: str, record: type[R]) -> Journal[R]:
+        """The same for pieces that are small and many; close it."""
+        folder = self.directory / "shards"
+        folder.mkdir(parents=True, exist_ok=True)
+        return Journal(folder / f"{_checked(stage)}.journal", record)
 
     def done(self, name: str) -> bool:
         """Whether ``finish(name)`` was called, in this process or an earlier one."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from surefoot.errors import PolicyError
 from surefoot.protocols import Policy
+
+if TYPE_CHECKING:
+    from surefoot.policies.openai_responses import Mode
 
 
 def load_policy(
@@ -29,15 +32,19 @@ def load_policy(
     ``dialect="vllm"`` makes one call for all samples of a prompt. ``batch_size`` (samples decoded together)
     and ``device`` are for a model in this process.
 
-    Raises ``PolicyError`` for a checkpoint that cannot be loaded, or a dialect without a server.
+    A server is asked for its models first. Raises ``PolicyError`` if it does not answer, refuses the key or
+    does not serve the model; for a checkpoint that cannot be loaded, and for a dialect without a server.
     """
     if base_url:
         from surefoot.policies.openai import OpenAIPolicy
+        from surefoot.policies.servers import check_model
 
+        mode: Mode = "chat" if chat else "completions"
+        check_model(base_url, str(name), mode=mode, timeout_s=timeout_s)
         return OpenAIPolicy(
             model=str(name),
             base_url=base_url,
-            mode="chat" if chat else "completions",
+            mode=mode,
             dialect=dialect,
             concurrency=concurrency,
             timeout_s=timeout_s,

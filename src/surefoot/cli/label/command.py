@@ -10,7 +10,7 @@ import typer
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command
-from surefoot.errors import LabelError, PolicyError
+from surefoot.errors import LabelError
 from surefoot.records import StepLabel, Usage
 
 if TYPE_CHECKING:
@@ -38,28 +38,26 @@ class LabelCommand(Command):
         items: Sequence[ProblemTrace],
         *,
         size: int = 50,
+        policy: o.PolicySettings | None = None,
         budget: o.BudgetSettings | None = None,
         config: dict[str, Any] | None = None,
         **inputs: str,
     ) -> None:
-        """Label ``items``, ``size`` traces at a time; reports at the end what it cost.
+        """Label ``items``, and report at the end what it cost.
 
-        Raises ``PolicyError`` when every request of a piece failed, as when the server is down: finished
-        pieces are kept, and the same command resumes.
+        A piece of work is ``size`` traces; with a ``policy`` at a server, the neighbouring traces of one
+        problem, which share rollouts, and many pieces are under way at once. Raises ``PolicyError`` when
+        every request fails, as when the server is down: finished pieces are kept, and the same command
+        resumes.
         """
-        import asyncio
-
-        from surefoot.cli.runs import file_inputs, in_pieces
+        from surefoot.cli.pieces import connections, in_pieces
+        from surefoot.cli.runs import file_inputs
 
         tally = Tally()
 
-        def work(piece: Sequence[ProblemTrace]) -> list[StepLabel]:
-            labels = [label for of_trace in asyncio.run(labeller.label(piece)) for label in of_trace]
+        async def work(piece: Sequence[ProblemTrace]) -> list[StepLabel]:
+            labels = [label for of_trace in await labeller.label(piece) for label in of_trace]
             tally.add(labels)
-            tried = [label for label in labels if label.evidence.usage.calls]
-            # an unusable reply has cost tokens; a request that failed has not
-            if tried and all(label.value is None and not label.evidence.usage.tokens for label in tried):
-                raise all_failed(tried[-1].reason)
             return labels
 
         in_pieces(
@@ -67,7 +65,11 @@ class LabelCommand(Command):
             StepLabel,
             items,
             work,
-            size=size,
+            size=policy.piece(size) if policy else size,
+            together=(lambda item: item.problem.id) if policy and policy.base_url else None,
+            in_flight=policy.in_flight if policy else 1,
+            during=connections(getattr(labeller, "policy", None)),
+            failed=_failure,
             command=command,
             config=self.resolved() | (config or {}),
             inputs=file_inputs(problems=self.problems, traces=self.traces, **inputs),
@@ -77,12 +79,13 @@ class LabelCommand(Command):
         tally.report()
 
 
-def all_failed(reason: str | None) -> PolicyError:
-    """The error of a piece of work of which no request succeeded."""
-    return PolicyError(
-        f"no request of this piece succeeded, the last with: {reason}; fix that and start the same command "
-        "again, finished pieces are kept"
-    )
+def _failure(labels: Sequence[StepLabel]) -> str | None:
+    """Why no request for these labels succeeded, if some were made and none did."""
+    tried = [label for label in labels if label.evidence.usage.calls]
+    # an unusable reply has cost tokens; a request that failed has not
+    if tried and all(label.value is None and not label.evidence.usage.tokens for label in tried):
+        return tried[-1].reason
+    return None
 
 
 def with_answer(items: list[ProblemTrace]) -> list[ProblemTrace]:

@@ -10,7 +10,7 @@ import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.label.command import LabelCommand, all_failed, with_answer
+from surefoot.cli.label.command import LabelCommand, with_answer
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.labelling.judge_prompt import JudgeMode
 from surefoot.protocols import Sampling
@@ -94,6 +94,7 @@ class Judge(LabelCommand):
                 "label judge",
                 labeller,
                 with_answer(items) if self.show_answer else items,
+                policy=self.policy,
                 config={"prompt": prompt.version},
                 budget=self.budget,
             )
@@ -132,26 +133,24 @@ class Critiques(LabelCommand):
 
     def run(self) -> None:
         """Ask, and write critiques."""
-        import asyncio
-
-        from surefoot.cli.runs import file_inputs, in_pieces
+        from surefoot.cli.pieces import connections, in_pieces
+        from surefoot.cli.runs import file_inputs
         from surefoot.training.critiques import TraceCritiques, sample_critiques
 
         form = o.verifier_format(self.format)
         policy = self.policy.open(chat=form.chat, device=self.device)
         missing = 0
 
-        def work(piece: Sequence[ProblemTrace]) -> list[TraceCritiques]:
+        async def work(piece: Sequence[ProblemTrace]) -> list[TraceCritiques]:
             nonlocal missing
-            critiques = asyncio.run(
-                sample_critiques(
-                    policy, piece, form, chains=self.chains, sampling=self.sampling, seed=self.seed
-                )
+            critiques = await sample_critiques(
+                policy, piece, form, chains=self.chains, sampling=self.sampling, seed=self.seed
             )
             missing += sum(self.chains - len(record.texts) for record in critiques)
-            if not any(record.texts for record in critiques):
-                raise all_failed(critiques[-1].error)
             return critiques
+
+        def failed(critiques: Sequence[TraceCritiques]) -> str | None:
+            return None if any(record.texts for record in critiques) else critiques[-1].error
 
         items = self.items()
         readable = [item for item in items if item.trace.text is not None]
@@ -162,7 +161,10 @@ class Critiques(LabelCommand):
             TraceCritiques,
             readable,
             work,
-            size=50,
+            size=self.policy.piece(50),
+            in_flight=self.policy.in_flight,
+            during=connections(policy),
+            failed=failed,
             command="label critiques",
             config=self.resolved() | {"format": form.model_dump()},
             inputs=file_inputs(problems=self.problems, traces=self.traces),

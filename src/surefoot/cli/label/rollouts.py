@@ -142,7 +142,8 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             return
         policy = self.open_policy()
         with self.grading.open() as grader:
-            self.write_labels("label mc", self._labeller(policy, grader), items, budget=self.budget)
+            labeller = self._labeller(policy, grader)
+            self.write_labels("label mc", labeller, items, policy=self.policy, budget=self.budget)
 
     def _labeller(self, policy: Policy, grader: Grader) -> MonteCarloLabeller:
         from surefoot.labelling.monte_carlo import MonteCarloLabeller
@@ -210,9 +211,8 @@ class Tree(RolloutSettings):
 
     def run(self) -> None:
         """Grow trees, or predict the cost."""
-        import asyncio
-
-        from surefoot.cli.runs import file_inputs, in_pieces, pair, read_all
+        from surefoot.cli.pieces import connections, in_pieces
+        from surefoot.cli.runs import file_inputs, pair, read_all
         from surefoot.errors import LabelError
         from surefoot.labelling.dry_run import predict
         from surefoot.records import Problem
@@ -237,15 +237,18 @@ class Tree(RolloutSettings):
         with self.grading.open() as grader:
             labeller = self._labeller(policy, grader)
 
-            def work(piece: Sequence[Problem]) -> list[GrownTree]:
-                return [_grown(labeller, grown) for grown in asyncio.run(labeller.grow(piece, seeds))]
+            async def work(piece: Sequence[Problem]) -> list[GrownTree]:
+                return [_grown(labeller, grown) for grown in await labeller.grow(piece, seeds)]
 
             in_pieces(
                 str(self.out / "trees.jsonl"),
                 GrownTree,
                 answered,
                 work,
-                size=20,
+                size=self.policy.piece(20),
+                in_flight=self.policy.in_flight,
+                during=connections(policy),
+                failed=_failure,
                 command="label tree",
                 config=self.resolved(),
                 inputs=file_inputs(problems=self.problems, traces=self.traces),
@@ -281,6 +284,14 @@ def _grown(labeller: OmegaPRMLabeller, grown: ProblemTree) -> GrownTree:
         reason=grown.reason,
         usage=grown.usage,
     )
+
+
+def _failure(trees: Sequence[GrownTree]) -> str | None:
+    """Why no request for these trees succeeded, if some were made and none did."""
+    tried = [tree for tree in trees if tree.usage.calls]
+    if tried and all(not tree.usage.tokens for tree in tried):
+        return tried[-1].reason
+    return None
 
 
 def _split(folder: Path) -> None:

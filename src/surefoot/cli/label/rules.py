@@ -200,7 +200,8 @@ class ValueCommand(LabelCommand):
         make: Callable[[Sequence[LabelledTrace], Mapping[str, float]], list[list[StepLabel]]],
     ) -> None:
         """Write what ``make`` gives for the traces with values and the problems' success rates."""
-        from surefoot.cli.runs import file_inputs, in_pieces, labelled, read_all
+        from surefoot.cli.pieces import in_pieces
+        from surefoot.cli.runs import file_inputs, labelled, read_all
         from surefoot.labelling.advantage import start_values
         from surefoot.records import Problem, StepLabel, Trace
 

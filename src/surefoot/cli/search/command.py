@@ -129,7 +129,8 @@ class SearchCommand(SearchSettings):
         """
         import asyncio
 
-        from surefoot.cli.runs import file_inputs, in_pieces, read_all, stages
+        from surefoot.cli.pieces import in_pieces
+        from surefoot.cli.runs import file_inputs, read_all, stages
         from surefoot.cli.search.caches import remembering_policy, remembering_scorer
         from surefoot.cli.search.summary import SearchSummary
         from surefoot.records import Problem
@@ -150,7 +151,7 @@ class SearchCommand(SearchSettings):
             self._tree_file(command=command, config=config, inputs=inputs) as keep,
             stages() as show,
         ):
-            bar = _Bar(command, size, len(problems), show)
+            bar = _Bar(command, show)
 
             def work(piece: Sequence[Problem]) -> list[SearchResult]:
                 trees: dict[str, SavedTree] = {}
@@ -259,16 +260,16 @@ def _distinct(problems: Sequence[Problem]) -> list[Problem]:
 class _Bar:
     """A progress bar of problems, those of an earlier start included."""
 
-    def __init__(self, command: str, size: int, problems: int, show: Callable[[str, int, int], None]) -> None:
-        self._command, self._size, self._problems, self._show = command, size, problems, show
-        self._done = 0
+    def __init__(self, command: str, show: Callable[[str, int, int], None]) -> None:
+        self._command, self._show = command, show
+        self._done, self._problems = 0, 0
 
     def one(self) -> None:
         """One more is done."""
         self._done += 1
         self._show(self._command, self._done, self._problems)
 
-    def pieces(self, _: str, done: int, __: int) -> None:
-        """So many pieces are done."""
-        self._done = min(done * self._size, self._problems)
-        self._show(self._command, self._done, self._problems)
+    def pieces(self, _: str, done: int, problems: int) -> None:
+        """A piece is done, and with it so many problems."""
+        self._done, self._problems = done, problems
+        self._show(self._command, done, problems)

@@ -1,0 +1,315 @@
+"""Long work in pieces, each saved when it is done: a command that was stopped resumes when started again."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import shutil
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import typer
+
+from surefoot.cli.options import BudgetSettings
+from surefoot.cli.runs import stages
+from surefoot.errors import PolicyError, RecordError
+from surefoot.records import Record, content_id
+
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+
+
+def in_pieces(
+    out: str,
+    record: type[R],
+    items: Sequence[T],
+    work: Callable[[Sequence[T]], Sequence[R]] | Callable[[Sequence[T]], Coroutine[Any, Any, Sequence[R]]],
+    *,
+    size: int,
+    command: str,
+    config: Mapping[str, Any],
+    inputs: Mapping[str, Path],
+    together: Callable[[T], str] | None = None,
+    in_flight: int = 1,
+    during: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+    failed: Callable[[Sequence[R]], str | None] = lambda _: None,
+    budget: BudgetSettings | None = None,
+    cost: Callable[[Sequence[R]], int] = lambda _: 0,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> int:
+    """Map ``work`` over ``items``, ``size`` at a time, into the file ``out``; returns the records written.
+
+    Finished pieces wait in ``<out>.work`` until all are done. With ``-`` each piece goes to standard output
+    at once, in order. Neighbours for which ``together`` gives the same text stay in one piece. If ``work``
+    is a coroutine function, ``in_flight`` pieces are under way at once, in one event loop: for a server,
+    where a piece is one problem's requests. The loop runs inside ``during()``, which holds its connections.
+
+    ``failed`` says why nothing in a piece succeeded. Such pieces are kept only once another one has
+    succeeded: where none does, or after ``_MOST_FAILED`` in a row (of pieces one after another, the first)
+    for which the server was down, ``PolicyError`` is raised, and the same command does them again.
+
+    ``cost`` gives the tokens that a piece's records cost. Work stops, and says so, before the piece that is
+    expected to go over the ``budget``; ``out`` then holds the finished pieces, and the same command with a
+    larger budget resumes. Expected is the most tokens, and the mean time, of a piece so far; so the first
+    piece always runs, alone. ``progress`` gets the command, the items done and their total, in place of a
+    bar. Raises ``RunError`` if ``<out>.work`` belongs to a command with other settings or inputs, and
+    ``RecordError`` before any work if ``out`` has an unknown ending.
+    """
+    from surefoot.io import Run, write_records
+    from surefoot.io.files import ENDINGS
+
+    if out != "-" and not out.endswith(ENDINGS):
+        raise RecordError(f"--out {out}: unknown ending; choose {', '.join(ENDINGS)}, or - for a pipe")
+    pieces = _cut(items, size, together)
+    account = _Account(budget or BudgetSettings())
+    with nullcontext(progress) if progress else stages() as progress:
+        if out == "-":
+            pipe = _InOrder(lambda records: write_records("-", records, record=record))
+            bar = _ItemBar(progress, command, pieces, range(len(pieces)))
+            finished = _Finished(pipe.write, failed, most=in_flight, earlier=False)
+            missing = list(range(len(pieces)))
+            missing = _do(pieces, missing, work, account, in_flight, during, cost, bar.done, finished)
+            pipe.flush()
+            if missing:
+                account.report(
+                    len(pieces) - len(missing), len(pieces), len(items), "nothing is kept of a pipe"
+                )
+            return pipe.written
+        folder = Path(f"{out}.work")
+        # Standard input is no file to compare, so the items themselves say whether the work is the same.
+        settings = {**config, "items": content_id(*items)}
+        with (
+            Run.open(folder, command=command, config=settings, inputs=inputs) as run,
+            run.journal("pieces", record) as journal,
+        ):
+            missing = journal.missing(len(pieces))
+            bar = _ItemBar(progress, command, pieces, missing)
+            earlier = len(pieces) - len(missing)
+            if budget is not None and budget.tokens is not None:
+                account.earlier([cost(records) for records in journal.pieces()])
+            finished = _Finished(journal.write, failed, most=in_flight, earlier=earlier > 0)
+            missing = _do(pieces, missing, work, account, in_flight, during, cost, bar.done, finished)
+            written = write_records(Path(out), journal.read(), record=record)
+        if missing:
+            account.report(
+                len(pieces) - len(missing),
+                len(pieces),
+                len(items),
+                "raise the budget and start the same command again to resume",
+            )
+            return written
+        shutil.rmtree(folder / "shards")  # first: shards without a manifest would be refused after a kill
+        shutil.rmtree(folder)
+    return written
+
+
+_MOST_FAILED = 8
+"""Pieces that fail one after another and so end the work."""
+_OWN_FAULT = re.compile(r"status (400|413|422)\b")
+"""Answers to a request that is wrong in itself, too long for one: they say nothing of other requests."""
+
+
+def connections(policy: object) -> Callable[[], AbstractAsyncContextManager[object]]:
+    """What holds the connections of a policy behind a server; nothing for another."""
+    from surefoot.policies.openai import OpenAIPolicy
+
+    return policy.connected if isinstance(policy, OpenAIPolicy) else nullcontext
+
+
+def all_failed(reason: str | None) -> PolicyError:
+    """The error of work of which no request succeeded."""
+    return PolicyError(
+        f"no request succeeded, the last with: {reason}; fix that and start the same command again, "
+        "finished pieces are kept"
+    )
+
+
+def _cut(items: Sequence[T], size: int, together: Callable[[T], str] | None) -> list[Sequence[T]]:
+    """``items`` in pieces of ``size`` stretches, a stretch being the neighbours that stay together."""
+    if together is None:
+        return [items[start : start + size] for start in range(0, len(items), size)]
+    stretches = [list(group) for _, group in groupby(items, together)]
+    return [
+        [item for stretch in stretches[start : start + size] for item in stretch]
+        for start in range(0, len(stretches), size)
+    ]
+
+
+def _do(
+    pieces: Sequence[Sequence[T]],
+    missing: list[int],
+    work: Callable[[Sequence[T]], Any],
+    account: _Account,
+    in_flight: int,
+    during: Callable[[], AbstractAsyncContextManager[object]],
+    cost: Callable[[Sequence[R]], int],
+    progress: Callable[[int], None],
+    finished: _Finished[R],
+) -> list[int]:
+    """Do the ``missing`` pieces as far as the budget goes; returns the numbers of those left."""
+    left = list(missing)
+
+    def take(number: int, records: Sequence[R]) -> None:
+        finished.take(number, records)
+        account.add(cost(records))
+        progress(number)
+
+    async def concurrently() -> None:
+        async with during():
+            await in_turns()
+
+    async def in_turns() -> None:
+        running: dict[asyncio.Task[Sequence[R]], int] = {}
+        try:
+            while True:
+                while left and len(running) < in_flight and not account.exhausted(len(running)):
+                    number = left.pop(0)
+                    running[asyncio.create_task(work(pieces[number]))] = number
+                if not running:
+                    return
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    take(running.pop(task), task.result())
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    if inspect.iscoroutinefunction(work):
+        asyncio.run(concurrently())
+    else:
+        while left and not account.exhausted(0):
+            number = left.pop(0)
+            take(number, work(pieces[number]))
+    finished.end()
+    return left
+
+
+class _Finished(Generic[R]):
+    """Keeps finished pieces; those that failed wait until another one shows that the others need not fail."""
+
+    def __init__(
+        self,
+        write: Callable[[int, Sequence[R]], object],
+        failed: Callable[[Sequence[R]], str | None],
+        *,
+        most: int,
+        earlier: bool,
+    ) -> None:
+        self._write, self._failed, self._succeeded = write, failed, earlier
+        self._most, self._down = min(most, _MOST_FAILED), 0
+        self._waiting: list[tuple[int, Sequence[R]]] = []
+        self._reason: str | None = None
+
+    def take(self, number: int, records: Sequence[R]) -> None:
+        """One more. Raises ``PolicyError`` after too many failures in a row."""
+        reason = self._failed(records)
+        if reason is not None:
+            self._reason = reason
+            self._waiting.append((number, records))
+            self._down = 0 if _OWN_FAULT.search(reason) else self._down + 1
+            if self._down >= self._most:
+                raise all_failed(reason)
+            return
+        self._succeeded, self._down = True, 0
+        self._write(number, records)
+        self._keep()
+
+    def end(self) -> None:
+        """No more will come. Raises ``PolicyError`` if all failed."""
+        if self._waiting and not self._succeeded:
+            raise all_failed(self._reason)
+        self._keep()
+
+    def _keep(self) -> None:
+        for number, records in self._waiting:
+            self._write(number, records)
+        self._waiting.clear()
+
+
+class _InOrder(Generic[R]):
+    """Passes pieces on in the order of their numbers, each as soon as all before it are there."""
+
+    def __init__(self, write: Callable[[Sequence[R]], int]) -> None:
+        self._pass_on, self._waiting, self._next = write, dict[int, Sequence[R]](), 0
+        self.written = 0
+
+    def write(self, number: int, records: Sequence[R]) -> None:
+        """One more piece."""
+        self._waiting[number] = records
+        while self._next in self._waiting:
+            self.written += self._pass_on(self._waiting.pop(self._next))
+            self._next += 1
+
+    def flush(self) -> None:
+        """What is left, where a piece in between will not come."""
+        for number in sorted(self._waiting):
+            self.written += self._pass_on(self._waiting.pop(number))
+
+
+class _ItemBar:
+    """Items done, from finished pieces."""
+
+    def __init__(
+        self,
+        progress: Callable[[str, int, int], None],
+        command: str,
+        pieces: Sequence[Sequence[object]],
+        missing: Sequence[int],
+    ) -> None:
+        self._progress, self._command, self._pieces = progress, command, pieces
+        self._total = sum(map(len, pieces))
+        self._done = self._total - sum(len(pieces[number]) for number in missing)
+        progress(command, self._done, self._total)
+
+    def done(self, number: int) -> None:
+        """One more piece."""
+        self._done += len(self._pieces[number])
+        self._progress(self._command, self._done, self._total)
+
+
+class _Account:
+    """What was spent, and whether one more piece like those so far fits into the budget."""
+
+    def __init__(self, budget: BudgetSettings) -> None:
+        self._budget = budget
+        self._tokens, self._pieces, self._most = 0, 0, 0
+        self._started, self._pieces_now = time.monotonic(), 0
+
+    def earlier(self, tokens: Sequence[int]) -> None:
+        """Tokens of each piece that is there already."""
+        self._tokens, self._pieces, self._most = sum(tokens), len(tokens), max(tokens, default=0)
+
+    def add(self, tokens: int) -> None:
+        """Tokens of one more piece."""
+        self._tokens += tokens
+        self._most = max(self._most, tokens)
+        self._pieces += 1
+        self._pieces_now += 1
+
+    def exhausted(self, in_flight: int) -> bool:
+        """Whether a piece beside ``in_flight`` others would go over; before the first ends, nobody knows."""
+        tokens, minutes = self._budget.tokens, self._budget.minutes
+        if tokens is not None:
+            if not self._pieces:
+                return in_flight > 0
+            if self._tokens + (in_flight + 1) * self._most > tokens:
+                return True
+        if minutes is None:
+            return False
+        if not self._pieces_now:
+            return in_flight > 0
+        spent = (time.monotonic() - self._started) / 60
+        return spent * (1 + (in_flight + 1) / self._pieces_now) > minutes
+
+    def report(self, done: int, pieces: int, items: int, advice: str) -> None:
+        typer.echo(
+            f"stopped by the budget after {done} of {pieces} pieces ({items} items in all), "
+            f"{self._tokens} tokens; {advice}",
+            err=True,
+        )

@@ -1,0 +1,107 @@
+"""Finished pieces of work that are small and many, such as answers of single requests, in one file.
+
+A shard (:class:`surefoot.io.runs.Shards`) is a file of its own, written atomically, which costs some
+milliseconds and a directory entry: right for pieces that take minutes. A line of a journal costs neither.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError
+
+from surefoot.errors import RecordError
+from surefoot.records import Record
+
+R = TypeVar("R", bound=Record)
+
+_HEAD = re.compile(rb'\{"piece":(\d+),"records":\[')
+_TAIL = b"]}\n"
+_SYNC_S = 1.0
+
+
+class Journal(Generic[R]):
+    """Pieces by number, a line each, in the order in which they were finished.
+
+    A piece counts as finished from the moment :meth:`write` returns: a process that is killed loses nothing
+    of it, a machine that loses power at most the last second. A line cut off by a kill is removed when the
+    file is opened again, and its piece is done anew. One process writes at a time: the run's lock sees to it.
+    """
+
+    def __init__(self, path: Path, record: type[R]) -> None:
+        """Open or begin the file. Use :meth:`surefoot.io.runs.Run.journal`."""
+        self._path = path
+        self._records = TypeAdapter(list[record])  # type: ignore[valid-type]
+        self._places = _places(path)
+        self._stream = path.open("ab")
+        self._synced = time.monotonic()
+
+    def missing(self, count: int) -> list[int]:
+        """Numbers in ``0 … count - 1`` still to be done, in order."""
+        return [number for number in range(count) if number not in self._places]
+
+    def write(self, number: int, records: Sequence[R]) -> None:
+        """Add piece ``number``; an empty one is fine."""
+        try:
+            packed = self._records.dump_json(list(records))
+        except (PydanticSerializationError, UnicodeEncodeError) as error:
+            raise RecordError(f"a record of piece {number} cannot be written as JSON: {error}") from error
+        line = b'{"piece":%d,"records":%s}\n' % (number, packed)
+        place = self._stream.tell()
+        self._stream.write(line)
+        self._stream.flush()
+        if time.monotonic() - self._synced > _SYNC_S:
+            os.fsync(self._stream.fileno())
+            self._synced = time.monotonic()
+        self._places[number] = place
+
+    def read(self) -> Iterator[R]:
+        """All records so far, in the order of the pieces' numbers."""
+        return chain.from_iterable(self.pieces())
+
+    def pieces(self) -> Iterator[list[R]]:
+        """The records of each piece so far, in the order of their numbers."""
+        with self._path.open("rb") as stream:
+            for number in sorted(self._places):
+                stream.seek(self._places[number])
+                line = stream.readline()
+                head = _HEAD.match(line)
+                start = head.end() - 1 if head else 0
+                yield self._records.validate_json(line[start : -len(_TAIL) + 1])
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _places(path: Path) -> dict[int, int]:
+    """Where the line of each piece begins; what a kill left of a last line is cut off."""
+    places: dict[int, int] = {}
+    if not path.exists():
+        return places
+    end = 0
+    with path.open("r+b") as stream:
+        for line in stream:
+            head = _HEAD.match(line)
+            if head is None or not line.endswith(_TAIL):
+                break
+            places[int(head[1])] = end
+            end += len(line)
+        stream.truncate(end)
+    return places

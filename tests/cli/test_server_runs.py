@@ -1,0 +1,170 @@
+"""Commands against a server: a bar that moves with each answer, a kill that loses only what is under way."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from command_line import good, refused, run
+from openai_server import Body, Reply, completion, serve
+
+from surefoot.io import read_records, write_records
+from surefoot.records import Problem, StepLabel, Trace
+
+GRADING = ("--extract=last_number", "--equality=exact")
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> Path:
+    write_records(
+        tmp_path / "p.jsonl", [Problem(text=f"What is {n} + 1?", answer=str(n + 1)) for n in range(40)]
+    )
+    return tmp_path / "p.jsonl"
+
+
+def solution(body: Body) -> Reply:
+    number = int(body["prompt"].split()[2]) + 1
+    return Reply(payload=completion([f"so\nthe answer is {number}"]))
+
+
+def started(*words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "surefoot", *map(str, words)], stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("command", ["sample", "label"])
+def test_a_kill_loses_only_the_requests_in_flight(problems, tmp_path, command):
+    lock, enough = threading.Lock(), threading.Event()
+    count = Counter[str]()
+
+    def slow(body: Body) -> Reply:
+        with lock:
+            count[body["prompt"]] += 1
+            if count.total() >= 20:
+                enough.set()
+        reply = solution(body)
+        return Reply(payload=reply.payload, wait_s=0 if enough.is_set() and done else 0.1)
+
+    done: list[bool] = []
+    traces, out = tmp_path / "t.jsonl", tmp_path / "out.jsonl"
+    with serve(slow) as server:
+        server.models = [{"id": "m"}]
+        words = ["sample", problems, "-n", 1, "--policy=m", f"--base-url={server.url}", "--concurrency=4"]
+        words += [*GRADING, "--out", traces]
+        if command == "label":
+            enough.set()
+            done.append(True)
+            good(*words)
+            count.clear()
+            enough.clear()
+            done.clear()
+            words = ["label", "mc", traces, "--problems", problems, "--rollouts=1", *words[4:7], *GRADING]
+            words += ["--own-outcome=never", "--out", out]
+        else:
+            words[-1] = out
+        process = started(*words)
+        assert enough.wait(60), process.communicate(timeout=5)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        while server.in_flight:
+            time.sleep(0.01)
+        before = count.total()
+        kept = (tmp_path / "out.jsonl.work" / "shards" / "pieces.journal").read_bytes().count(b"\n")
+        done.append(True)
+        good(*words)
+    assert before - 5 <= kept < 40, "what was answered is kept"
+    assert set(count.values()) <= {1, 2}
+    assert count.total() - 40 == before - kept <= 5, "only what was under way is asked again"
+    record = Trace if command == "sample" else StepLabel
+    written = list(read_records(out, record))
+    if command == "sample":
+        assert [trace.text for trace in written] == [f"so\nthe answer is {n + 1}" for n in range(40)]
+    else:
+        assert len({(label.trace_id, label.step) for label in written}) == len(written) == 80
+
+
+def test_the_bar_counts_answers(problems, tmp_path):
+    with serve(solution) as server:
+        server.models = [{"id": "m"}]
+        ended = good(
+            *("sample", problems, "-n", 1, "--policy=m", f"--base-url={server.url}"),
+            *(*GRADING, "--out", tmp_path / "t.jsonl"),
+        )
+    assert "40/40" in ended.err
+
+
+def test_a_pipe_gets_the_answers_in_order(problems):
+    def answer(body: Body) -> Reply:
+        number = int(body["prompt"].split()[2])
+        return Reply(payload=solution(body).payload, wait_s=0.05 if number % 7 == 0 else 0)
+
+    with serve(answer) as server:
+        server.models = [{"id": "m"}]
+        ended = good("sample", problems, "-n", 1, "--policy=m", f"--base-url={server.url}", *GRADING)
+    texts = [Trace.model_validate_json(line).text for line in ended.out.splitlines()]
+    assert texts == [f"so\nthe answer is {n + 1}" for n in range(40)]
+
+
+def test_a_server_of_which_no_request_succeeds_is_a_failure(problems, tmp_path):
+    out = tmp_path / "t.jsonl"
+    with serve(lambda _: Reply(status=404, payload="gone")) as server:
+        server.models = [{"id": "m"}]
+        words = [
+            "sample",
+            problems,
+            "-n",
+            1,
+            "--policy=m",
+            f"--base-url={server.url}",
+            *GRADING,
+            "--out",
+            out,
+        ]
+        said = refused(*words)
+        asked = len(server.seen)
+        server.answer = lambda _: Reply(status=400, payload="too long")
+        assert "status 400: too long" in refused(*words)
+        server.answer = solution
+        good(*words)
+    assert "no request succeeded, the last with: server: status 404: gone" in said
+    assert asked < 40, "it does not ask for all of them first"
+    assert all(trace.error is None for trace in read_records(out, Trace))
+
+
+def test_single_failures_are_kept_and_counted(problems, tmp_path):
+    def answer(body: Body) -> Reply:
+        number = int(body["prompt"].split()[2])
+        return Reply(status=400, payload="too long") if 10 <= number < 30 else solution(body)
+
+    with serve(answer) as server:
+        server.models = [{"id": "m"}]
+        ended = good(
+            *("sample", problems, "-n", 1, "--policy=m", f"--base-url={server.url}"),
+            *(*GRADING, "--out", tmp_path / "t.jsonl"),
+        )
+    assert "40 traces written; 20 with an error" in ended.err
+
+
+@pytest.mark.parametrize("command", ["sample", "label judge"])
+def test_a_wrong_address_is_one_sentence_before_work(problems, tmp_path, command):
+    write_records(tmp_path / "t.jsonl", [])
+    words = [*command.split(), problems, "--policy=m", "--base-url=http://127.0.0.1:9/v1"]
+    if command != "sample":
+        trace = Trace(
+            problem_id=next(read_records(problems, Problem)).id, text="a", steps=({"start": 0, "end": 1},)
+        )
+        write_records(tmp_path / "t.jsonl", [trace])
+        words[2:3] = [tmp_path / "t.jsonl", "--problems", problems]
+    begun = time.monotonic()
+    ended = run(*words, "--out", tmp_path / "o.jsonl")
+    assert ended.status == 1
+    assert time.monotonic() - begun < 10
+    assert ended.err.strip().splitlines()[-1].startswith("surefoot: http://127.0.0.1:9/v1: no server answers")
+    assert not (tmp_path / "o.jsonl.work").exists()

@@ -1,0 +1,52 @@
+"""Small pieces of work in one file: order, cut lines, and what cannot be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from surefoot.errors import RecordError
+from surefoot.io.journal import Journal
+from surefoot.records import Problem
+
+
+def texts(journal: Journal[Problem]) -> list[str]:
+    return [problem.text for problem in journal.read()]
+
+
+def test_pieces_come_back_in_the_order_of_their_numbers(tmp_path: Path):
+    with Journal(tmp_path / "j", Problem) as journal:
+        journal.write(3, [Problem(text="d\n]}")])
+        journal.write(0, [Problem(text="a"), Problem(text="á ≤ b")])
+        journal.write(2, [])
+        assert texts(journal) == ["a", "á ≤ b", "d\n]}"]
+        assert journal.missing(5) == [1, 4]
+    with Journal(tmp_path / "j", Problem) as journal:
+        assert journal.missing(5) == [1, 4]
+        journal.write(1, [Problem(text="c")])
+        assert texts(journal) == ["a", "á ≤ b", "c", "d\n]}"]
+        assert [len(piece) for piece in journal.pieces()] == [2, 1, 0, 1]
+
+
+def test_a_line_cut_at_any_byte_is_a_missing_piece_and_nothing_else(tmp_path: Path):
+    path = tmp_path / "j"
+    with Journal(path, Problem) as journal:
+        journal.write(0, [Problem(text="a")])
+        first = path.stat().st_size
+        journal.write(1, [Problem(text="b")])
+    whole = path.read_bytes()
+    for end in range(first, len(whole)):
+        path.write_bytes(whole[:end])
+        with Journal(path, Problem) as journal:
+            assert journal.missing(2) == [1]
+            journal.write(1, [Problem(text="b")])
+        assert path.read_bytes() == whole
+
+
+def test_a_record_that_is_no_text_leaves_the_file_as_it_was(tmp_path: Path):
+    with Journal(tmp_path / "j", Problem) as journal:
+        journal.write(0, [Problem(text="a")])
+        with pytest.raises(RecordError, match="piece 1 cannot be written"):
+            journal.write(1, [Problem.model_construct(text="\ud800", id="x")])
+        assert texts(journal) == ["a"]
