@@ -12,7 +12,8 @@ PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=40)
 
 
 @pytest.mark.parametrize(
-    ("how", "value"), [("product", 0.684), ("min", 0.80), ("last", 0.80), ("mean", 0.8833333333333333)]
+    ("how", "value"),
+    [("product", 0.684), ("min", 0.80), ("last", 0.80), ("mean", 0.8833333333333333), ("sum", 2.65)],
 )
 def test_known_values(how, value):
     assert aggregate([0.95, 0.90, 0.80], how) == pytest.approx(value, rel=1e-12)
@@ -68,13 +69,19 @@ def test_an_unscored_step_is_not_zero(how, missing):
         aggregate([0.9, missing, 0.8], how)
 
 
+def test_a_sum_is_exact_and_takes_logits():
+    assert aggregate([0.1] * 10, "sum") == 1.0
+    assert aggregate([-1.0, 0.5], "sum") == -0.5
+    assert trace_score([0.25, None], "sum") is None
+
+
 def test_product_of_logits_raises():
     with pytest.raises(ScoreError, match="logits"):
         aggregate([0.4, -1.2], "product")
 
 
 def test_unknown_rule_raises():
-    with pytest.raises(ScoreError, match="min, product, last, mean"):
+    with pytest.raises(ScoreError, match="min, product, last, mean, sum"):
         aggregate([0.4], "median")  # type: ignore[arg-type]
 
 

@@ -10,9 +10,10 @@ from surefoot.errors import ScoreError
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import StepScores, Trace
 
-Aggregator = Literal["min", "product", "last", "mean"]
+Aggregator = Literal["min", "product", "last", "mean", "sum"]
 """Papers differ: product (Lightman et al. 2023; OmegaPRM), min (Math-Shepherd), last (Snell et al. 2024),
-mean (RLHFlow's evaluation)."""
+mean (RLHFlow's evaluation), sum (of rewards per step, as those of implicit models; PURE names it the usual
+credit of process rewards, arXiv 2504.15275)."""
 
 AGGREGATORS: tuple[Aggregator, ...] = get_args(Aggregator)
 
@@ -60,7 +61,8 @@ def aggregate(scores: Sequence[float | None], how: Aggregator) -> float:
     """One number for one trace from its step scores, in the order of the steps.
 
     For scores in [0, 1], product <= min <= mean, and all rules agree on a single step. ``product`` and
-    ``min`` are unchanged by a further step scored 1; ``last`` and ``mean`` are not.
+    ``min`` are unchanged by a further step scored 1; ``last``, ``mean`` and ``sum`` are not. A ``sum`` of
+    scores above 0 grows with every step, and is no probability.
 
     Raises ``ScoreError`` if there is no step, if a step is unscored (``None`` or NaN: unscored is not zero,
     and a minimum over the scored ones would look better than it is), if ``product`` meets a negative score
@@ -73,6 +75,8 @@ def aggregate(scores: Sequence[float | None], how: Aggregator) -> float:
         return known[-1]
     if how == "mean":
         return math.fsum(known) / len(known)
+    if how == "sum":
+        return math.fsum(known)
     if how == "product":
         return _product(known)
     raise ScoreError(f"unknown aggregator {how!r}; use one of {', '.join(AGGREGATORS)}")

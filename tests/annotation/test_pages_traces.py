@@ -15,6 +15,7 @@ from inspection_site import Inspection, add_candidates, add_labels, open_inspect
 from surefoot.annotation.pages.candidates import choices, votes
 from surefoot.annotation.pages.score_strip import aggregates, strip
 from surefoot.records import Problem, Trace
+from surefoot.scores import AGGREGATORS
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +213,7 @@ def test_candidates_with_votes_and_every_selectors_choice(tmp_path: Path) -> Non
     assert chosen["majority", None] == "41"
     assert chosen["best_of_n", "min"] == chosen["weighted_vote", "last"] == "42"
     assert chosen["weighted_vote", "mean"] == "41"
-    assert len(chosen) == 1 + 2 * 4
+    assert len(chosen) == 1 + 2 * len(AGGREGATORS)
     page = shown(made, f"{made.base}/problem?id={problem.id}")
     assert "Best of 4" in page
     assert page.count('id="candidate-') == 4
@@ -238,7 +239,7 @@ def test_colours_rise_with_the_score_and_margins_are_signed() -> None:
 def test_sums_of_what_nobody_scored_are_unknown() -> None:
     problem = Problem(text="?")
     traces = [Trace(problem_id=problem.id, text=text) for text in "ab"]
-    values = {"s": [{"min": None, "product": None, "last": None, "mean": None}] * 2}
+    values = {"s": [dict.fromkeys(AGGREGATORS)] * 2}
     ((row,),) = (one["weights"] for one in votes(traces, ["1", "1"], values))
     assert set(row["sums"].values()) == {None}
     assert row["unscored"] == 2

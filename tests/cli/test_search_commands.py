@@ -217,7 +217,7 @@ def test_a_server_that_is_gone_ends_the_search_and_keeps_nothing_wrong(files, tm
         ("beam", ["--trees=t.txt"], "--trees t.txt: unknown ending"),
         ("beam", ["--trees=r.jsonl", "--out=r.jsonl"], "--trees and --out are both r.jsonl"),
         ("beam", ["--out=r.txt"], "--out r.txt: unknown ending"),
-        ("beam", ["--aggregate=worst"], "--aggregate is 'worst'; choose min, product, last or mean"),
+        ("beam", ["--aggregate=worst"], "--aggregate is 'worst'; choose min, product, last, mean or sum"),
         ("dvts", ["--n=5"], "--n must be a multiple of --expand, not 5 and 4"),
         ("rebase", ["--rounding=down"], "choose ceil or round"),
         ("particle", ["--resampling=none"], "choose multinomial or systematic"),

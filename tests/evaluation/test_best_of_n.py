@@ -74,7 +74,7 @@ def test_closed_forms_of_hand_made_pools(result):
         assert values(result, f"bad best-of-N {how}") == pytest.approx(all_right)
     # of four samples, three right ones win, two beat single ones, one ties with three others
     assert values(result, "majority")[-1] == pytest.approx((0.25 + 1 + 0 + 1 + 1 + 1) / 6)
-    assert len(result.curves) == 2 + 2 * 2 * 4
+    assert len(result.curves) == 2 + 2 * 2 * 5
     assert result.sizes == (1, 2, 4)
 
 
@@ -128,6 +128,7 @@ def test_scores_that_an_aggregation_does_not_allow_are_left_out_by_name():
         "s best-of-N min",
         "s best-of-N last",
         "s best-of-N mean",
+        "s best-of-N sum",
     }
     assert set(found.scorers["s"].left_out) == {"product", "weighted_vote"}
     outcome = [
@@ -174,6 +175,6 @@ def test_the_page_needs_nothing_and_is_the_same_again(tmp_path):
 def test_scorers_are_drawn_side_by_side(result):
     figure = side_by_side_figure(result.curves)
     assert [axes.get_title() for axes in figure.axes] == [
-        f"best-of-N, {how}" for how in ("min", "product", "last", "mean")
+        f"best-of-N, {how}" for how in ("min", "product", "last", "mean", "sum")
     ]
     assert {line.get_label() for line in figure.axes[0].lines} == {"pass@N", "majority", "good", "bad"}

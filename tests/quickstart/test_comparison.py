@@ -151,7 +151,7 @@ def test_the_summary_of_hand_made_scores(summary):
     assert 0 < summary.label_noise["precision"] <= 1
     assert summary.label_noise["first_error_accuracy"] == pytest.approx(11 / 12, abs=1e-5)
     assert {quality.probe_right for quality in summary.steps.values()} == {0.0}, "ties prefer nothing"
-    assert len(summary.selectors) == 3 * 4 * 2, "best-of-N and weighted vote by four aggregations"
+    assert len(summary.selectors) == 3 * 5 * 2, "best-of-N and weighted vote by five aggregations"
 
 
 def test_both_models_are_read_by_every_rule(summary):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from itertools import product
 
 import pytest
 from fixed_scorer import FixedScorer
@@ -18,7 +17,7 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, StepLabel, Trace, Usage
-from surefoot.rl.audit import audit_policy, reduce_scores, shape_of
+from surefoot.rl.audit import audit_policy, shape_of
 from surefoot.rl.log import Shape
 from surefoot.segment import Line, segment_trace
 
@@ -190,14 +189,3 @@ def test_shape_in_closed_form():
 def test_shape_of_nothing():
     assert shape_of([]) == Shape()
     assert shape_of([trace("")]) == Shape(traces=1, tokens=0, steps=0, finished=1)
-
-
-def test_reduction():
-    scores = (0.5, 0.25, 1.0)
-    found = {how: reduce_scores(scores, how) for how in ("min", "product", "last", "mean", "sum")}
-    assert found == pytest.approx({"min": 0.25, "product": 0.125, "last": 1, "mean": 1.75 / 3, "sum": 1.75})
-    for how, unknown in product(found, ((), (0.5, None), (math.nan,))):
-        assert reduce_scores(unknown, how) is None
-    assert reduce_scores((-1.0, 0.5), "sum") == -0.5
-    with pytest.raises(ScoreError, match="product"):
-        reduce_scores((-1.0, 0.5), "product")

@@ -103,6 +103,24 @@ def test_a_clear_leader_stops_the_draws():
     assert (policy.drawn, result.weights, result.answer) == (8, (8,), "4")
 
 
+def test_a_sum_of_steps_can_overtake_any_leader():
+    """Four solutions of one step for an answer, then one of ten steps for another."""
+
+    def answer(request, sample):
+        return "The answer is 1" if sample < 4 else "so\n" * 9 + "The answer is 2"
+
+    policy, scorer = ScriptedPolicy(answer), HashScorer(lambda prefix: 0.9)
+    for batch in (None, 1):
+        [result] = searched(
+            BestOfNSearch(n=5, batch=batch, rule="weighted_vote"),
+            [QUESTION],
+            policy,
+            scorer,
+            aggregation="sum",
+        )
+        assert (result.answer, sum(result.weights)) == ("2", 5)
+
+
 def test_failed_requests_are_not_made_up_for():
     policy = ScriptedPolicy(
         lambda request, sample: f"The answer is {sample}",

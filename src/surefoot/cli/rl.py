@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from pydantic import Field, model_validator
@@ -68,7 +68,7 @@ class RL(Command):
     )
     device: o.Device = "cpu"
     gold: o.Gold = ()
-    aggregate: Aggregator | Literal["sum"] = Field(
+    aggregate: Aggregator = Field(
         default="min", description="How step scores become the proxy that the curves show."
     )
     judge: Annotated[o.JudgeSettings, OptionGroup(title="Reward")] = o.JudgeSettings()

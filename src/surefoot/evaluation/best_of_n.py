@@ -237,7 +237,9 @@ def _left_out(records: Sequence[StepScores]) -> dict[str, str]:
     """Aggregations and rules that the scores do not allow, or that another one already shows."""
     found: dict[str, str] = {}
     if all(len(record.scores) <= 1 for record in records):
-        found |= dict.fromkeys(("min", "product", "mean"), "one score per trace: all aggregations are 'last'")
+        found |= dict.fromkeys(
+            ("min", "product", "mean", "sum"), "one score per trace: all aggregations are 'last'"
+        )
     if any(score is not None and score < 0 for record in records for score in record.scores):
         reason = "scores below 0: map them to probabilities first"
         found |= {"product": reason, "weighted_vote": reason}

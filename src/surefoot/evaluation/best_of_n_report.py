@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,7 +155,7 @@ def _listed(sizes: Sequence[int]) -> str:
     return ", ".join(map(str, sizes))
 
 
-_AGGREGATIONS = {"min": "C0", "product": "C1", "last": "C2", "mean": "C3"}
+_AGGREGATIONS = {"min": "C0", "product": "C1", "last": "C2", "mean": "C3", "sum": "C4"}
 _RULES: Mapping[str, dict[str, Any]] = {
     "pass": {"color": "#000000", "marker": "o", "linestyle": ":"},
     "majority": {"color": "#777777", "marker": "X", "linestyle": "-", "linewidth": 2.2},
@@ -214,10 +215,11 @@ def side_by_side_figure(curves: Sequence[SelectorCurve]) -> Figure:
 
     rules = [how for how in _AGGREGATIONS if any(curve.aggregation == how for curve in curves)]
     scorers = list(dict.fromkeys(curve.scorer for curve in curves if curve.scorer))
-    figure = NewFigure(figsize=(9, 7 if len(rules) > 2 else 4), layout="constrained")
-    panels = figure.subplots(
-        1 + (len(rules) > 2), min(2, len(rules)), sharex=True, sharey=True, squeeze=False
-    )
+    rows = math.ceil(len(rules) / 2)
+    figure = NewFigure(figsize=(9, 0.5 + 3.4 * rows), layout="constrained")
+    panels = figure.subplots(rows, min(2, len(rules)), sharex=True, sharey=True, squeeze=False)
+    for axes in panels.flat[len(rules) :]:
+        axes.remove()
     for how, axes in zip(rules, panels.flat, strict=False):
         axes.set_title(f"best-of-N, {how}")
         for curve in curves:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +17,9 @@ from surefoot.policies.traces import sample_traces
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling, Segmenter, StepScorer
 from surefoot.records import Problem, StepLabel, Trace, Usage
 from surefoot.rl.log import EvaluationRow, Shape
-from surefoot.scores import Aggregator, checked_scores, complete_scores, trace_score
+from surefoot.scores import Aggregator, checked_scores, trace_score
 from surefoot.stats.bootstrap import bootstrap_mean, bootstrap_totals
 from surefoot.stats.intervals import Interval
-
-Reduction = Aggregator | Literal["sum"]
-"""How step scores become the proxy: a trace's score, or the sum that a summed reward maximises."""
 
 _DRAWS = 2_000
 
@@ -50,7 +46,7 @@ async def audit_policy(
     sampling: Sampling,
     proxy: StepScorer | None = None,
     gold: Labeller | None = None,
-    aggregation: Reduction = "min",
+    aggregation: Aggregator = "min",
 ) -> PolicyAudit:
     """Sample ``n`` solutions per held-out problem: graded, scored by ``proxy``, correct ones checked by
     ``gold``.
@@ -124,17 +120,6 @@ def shape_of(traces: Sequence[Trace]) -> Shape:
     )
 
 
-def reduce_scores(scores: Sequence[float | None], how: Reduction) -> float | None:
-    """One number for a trace; ``None`` if it has no step, or one without a score (unscored is not zero).
-
-    Raises ``ScoreError`` as :func:`surefoot.scores.aggregate` does, for ``product`` of negatives.
-    """
-    if how == "sum":
-        known = complete_scores(scores)
-        return math.fsum(known) if known else None
-    return trace_score(scores, how)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Scored:
     mean: Interval | None = None
@@ -143,14 +128,14 @@ class _Scored:
 
 
 async def _scored(
-    groups: Sequence[Sequence[ProblemTrace]], proxy: StepScorer, how: Reduction, seed: int
+    groups: Sequence[Sequence[ProblemTrace]], proxy: StepScorer, how: Aggregator, seed: int
 ) -> _Scored:
     """Mean over problems of the mean score of their traces."""
     items = [item for group in groups for item in group]
     records = await asyncio.to_thread(checked_scores, proxy, items)
     values: dict[str, list[float]] = {}
     for item, record in zip(items, records, strict=True):
-        score = reduce_scores(record.scores, how)
+        score = trace_score(record.scores, how)
         if score is not None:
             values.setdefault(item.problem.id, []).append(score)
     means = [float(np.mean(of_problem)) for of_problem in values.values()]

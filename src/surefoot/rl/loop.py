@@ -25,7 +25,7 @@ from surefoot.protocols import Sampling
 from surefoot.records import Problem, Usage
 from surefoot.rl.advantage import total_return
 from surefoot.rl.advantages import within_band
-from surefoot.rl.audit import audit_policy, reduce_scores, shape_of
+from surefoot.rl.audit import audit_policy, shape_of
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import FloatArray
 from surefoot.rl.dynamic_sampling import draw_groups
@@ -36,6 +36,7 @@ from surefoot.rl.run_files import RunFiles, finished_log
 from surefoot.rl.run_models import RunModels
 from surefoot.rl.task import Server, Task
 from surefoot.rl.update import UpdateStatistics
+from surefoot.scores import trace_score
 from surefoot.training.distributed import Distributed, open_distributed
 
 Progress = Callable[[int, int, UpdateRow], None]
@@ -176,7 +177,7 @@ class _Loop:
         every = [rollout for group in rollouts.groups for rollout in group]
         learned = [one for group in samples for one in group]
         outcomes = [float(one.trace.outcome) for one in every if one.trace.outcome is not None]
-        proxies = [reduce_scores(one.scored.scores, self.task.aggregation) for one in learned]
+        proxies = [trace_score(one.scored.scores, self.task.aggregation) for one in learned]
         returns = [total_return(one.scored) for one in learned]
         advantages = np.concatenate([one.advantages for one in learned]) if learned else np.zeros(0)
         mean = _mean(advantages, team)

@@ -11,7 +11,7 @@ from surefoot.errors import TrainingError
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Labeller, Policy, Segmenter, StepScorer
 from surefoot.records import Problem
-from surefoot.rl.audit import Reduction
+from surefoot.scores import Aggregator
 
 if TYPE_CHECKING:
     from surefoot.rl.config import RLConfig
@@ -37,7 +37,7 @@ class Task:
     gold: Labeller | None = None
     """Labels the steps of held-out solutions with correct answers (trace error); independent of the
     reward."""
-    aggregation: Reduction = "min"
+    aggregation: Aggregator = "min"
     """How step scores are reduced to the proxy that is plotted beside the gold accuracy."""
 
     def __post_init__(self) -> None:

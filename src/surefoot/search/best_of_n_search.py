@@ -21,7 +21,8 @@ class BestOfNSearch(SearchMethod):
 
     With ``batch``, solutions are drawn that many at a time, until no answer can overtake the one that leads
     (:func:`settled`): the answer chosen is then the one that all ``n`` would choose. For the rules that use
-    scores, that holds for scores in [0, 1]. A request that fails is not repeated.
+    scores, that holds for scores in [0, 1]; where step scores are summed, all ``n`` are drawn. A request that
+    fails is not repeated.
     """
 
     rule: Rule = Field(default="best_of_n", description="How the solution that is returned is chosen.")
@@ -46,7 +47,8 @@ class BestOfNSearch(SearchMethod):
                 await space.score(drawn)
             if left and solutions and self.batch:
                 values = [space.value(prefix) for prefix in solutions]
-                if settled(await space.answers(solutions), values, left, self.rule):
+                bounded = self.rule == "majority" or space.aggregation != "sum"
+                if bounded and settled(await space.answers(solutions), values, left, self.rule):
                     break
         return solutions
 

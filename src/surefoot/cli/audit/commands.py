@@ -163,7 +163,8 @@ class AuditTransfer(AuditCommand):
     report_name: ClassVar[str] = "transfer"
 
     aggregate: str | None = Field(
-        default="min", description="How step scores become one number: `min`, `product`, `last` or `mean`."
+        default="min",
+        description="How step scores become one number: `min`, `product`, `last`, `mean` or `sum`.",
     )
     domain: Annotated[tuple[str, ...], o.INPUT] = Field(
         min_length=1,

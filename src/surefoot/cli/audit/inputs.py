@@ -39,9 +39,9 @@ class AuditCommand(Command):
     out: o.OutDirectory = Field(description="Directory for the JSON file and the HTML report.")
     aggregate: str | None = Field(
         default=None,
-        description="How step scores become one number: `min`, `product`, `last` or `mean`; if not given, as "
-        "each checkpoint says, and `min` for stored scores. `NAME=RULE` sets it for one scorer; separate "
-        "several by commas.",
+        description="How step scores become one number: `min`, `product`, `last`, `mean` or `sum`; if not "
+        "given, as each checkpoint says, and `min` for stored scores. `NAME=RULE` sets it for one scorer; "
+        "separate several by commas.",
     )
     limit: int | None = Field(
         default=None, ge=1, description="Use so many problems, drawn with `--seed`; all if not given."

@@ -30,7 +30,7 @@ def _numbers(value: Any) -> Any:
 class EvaluateBestOfN(EvaluationCommand):
     """Choose among N samples: every selector beside pass@N and majority, against N and against tokens.
 
-    Best-of-N and the weighted vote by min, product, last and mean, for any number of scorers on the same
+    Best-of-N and the weighted vote by min, product, last, mean and sum, for any number of scorers on the same
     samples, with 95 % intervals over problems and differences from majority paired by problem. Tables are
     printed; DIR/best_of_n.json has every number and DIR/best_of_n.html the curves. Scores of checkpoints are
     stored in DIR/scores and reused.
