@@ -316,3 +316,17 @@ def _children() -> set[int]:
     )
     rows = [line.split(None, 2) for line in listing.stdout.splitlines()]
     return {int(pid) for pid, parent, name in rows if int(parent) == os.getpid() and name != "ps"}
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<think>\nThe answer is 5.\n</think>\n\nThe answer is 4.", "4"),
+        ("The answer is 5.</think> It is 4", "4"),
+        ("<think>The answer is 5", None),  # cut off while it thinks
+        ("<think>The answer is 5.</think>", None),
+        ("<think>no</think> then <think> is a tag; the answer is 4", "4"),
+    ],
+)
+def test_reasoning_is_no_answer(text, answer):
+    assert extract_answer(text) == answer

@@ -32,8 +32,14 @@ def extract_answer(
     - phrase: after the last "answer is" or "answer:", to the end of the sentence or line.
     - last_number: the last number, with sign, thousands separators, decimals, fraction and percent sign.
 
+    Reasoning is no answer: only what follows the last ``</think>`` is read, and nothing of a text that is
+    still inside ``<think>``.
+
     The time taken is linear in the length of ``text``. Raises ``AnswerError`` for an unknown style.
     """
+    text = text.rpartition("</think>")[2]
+    if text.lstrip().startswith("<think>"):
+        return None
     for style in styles:
         if style not in _EXTRACTORS:
             raise AnswerError(f"styles has {style!r}; choose from {', '.join(get_args(AnswerStyle))}")

@@ -161,8 +161,12 @@ def _value(match: re.Match[str]) -> Fraction | None:
         return start + int(repeated) * scale
     top = match["over"] or match["top"]
     bottom = match["under"] or match["bottom"] or "1"
-    numerator, denominator = (Fraction("0" + part.replace(",", "").rstrip(".")) for part in (top, bottom))
+    numerator, denominator = _fraction(top), _fraction(bottom)
     return numerator / denominator if denominator else None
+
+
+def _fraction(digits: str) -> Fraction:
+    return Fraction("0" + digits.replace(",", "").rstrip("."))
 
 
 def _currency(sign: str) -> str:

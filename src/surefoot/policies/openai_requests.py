@@ -78,7 +78,8 @@ def openai_message(message: Message) -> dict[str, Any]:
 
 def _content_parts(message: Message) -> list[dict[str, Any]]:
     """Text and attachments of a message in their order; one without an address is named in words."""
-    content, parts, done = message.content or "", [], 0
+    content, done = message.content or "", 0
+    parts: list[dict[str, Any]] = []
     for attachment in message.attachments:
         if content[done : attachment.at]:
             parts.append({"type": "text", "text": content[done : attachment.at]})

@@ -339,6 +339,5 @@ def _merged(method: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     merged = dict(method)
     for name, value in given.items():
         known = merged.get(name)
-        both = isinstance(known, dict) and isinstance(value, dict)
-        merged[name] = _merged(known, value) if both else value
+        merged[name] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
     return merged

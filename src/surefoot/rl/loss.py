@@ -102,7 +102,8 @@ def _ratios(batch: TokenBatch, objective: Objective) -> torch.Tensor:
         raise TrainingError(
             f"'lengths' of the responses add up to {sum(batch.lengths)}, not to the {len(differences)} tokens"
         )
-    means = torch.cat([one.mean().expand(len(one)) for one in differences.detach().split(batch.lengths)])
+    parts = torch.split(differences.detach(), list(batch.lengths))
+    means = torch.cat([one.mean().expand(len(one)) for one in parts])
     return (means + batch.logprobs - batch.logprobs.detach()).exp()
 
 
