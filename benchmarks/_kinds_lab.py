@@ -14,7 +14,13 @@ from typing import Any, TypeVar
 from surefoot.answers import Grader
 from surefoot.io import Run
 from surefoot.lab import ExactLabeller, generate_problems
-from surefoot.labelling import MonteCarloLabeller, SoftEstimate, advantage_labels, start_values
+from surefoot.labelling import (
+    MonteCarloLabeller,
+    SoftEstimate,
+    advantage_labels,
+    progress_labels,
+    start_values,
+)
 from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Problem, Record, Step, StepLabel, StepPair, Trace
@@ -238,9 +244,12 @@ class Lab:
             LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(row))
             for item, row in zip(items, rows, strict=True)
         ]
-        if kind != "pav":
+        if kind not in ("pav", "progress"):
             return made
-        rows = advantage_labels(made, start=self.start, best_of=PROVER)
+        if kind == "pav":
+            rows = advantage_labels(made, start=self.start, best_of=PROVER)
+        else:
+            rows = progress_labels(made, start=self.start)
         return [
             LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(row))
             for item, row in zip(items, rows, strict=True)

@@ -14,7 +14,7 @@ from _kinds_lab import Lab
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.io import read_records, write_records
-from surefoot.lab import TRUNK, critic
+from surefoot.lab import POLICY, TRUNK, critic
 from surefoot.models import (
     CheckpointCard,
     EffectiveReward,
@@ -24,10 +24,11 @@ from surefoot.models import (
     Scorer,
     VerifierFormat,
     implicit_scores,
+    load_prm,
     load_verifier,
 )
 from surefoot.protocols import ProblemTrace, Sampling
-from surefoot.records import StepScores
+from surefoot.records import StepScores, Trace
 from surefoot.training import (
     ImplicitConfig,
     LoopConfig,
@@ -47,7 +48,9 @@ from surefoot.training import (
 
 CONTEXT = 256
 ENCODING = Encoding(max_length=CONTEXT)
-KINDS = ("orm", "hard", "soft", "pairwise", "pav", "implicit", "generative", "exact")
+KINDS = ("orm", "hard", "soft", "pqm", "progress", "pairwise", "pav", "implicit", "generative", "exact")
+CLASSIFIERS = ("orm", "hard", "soft", "pqm", "progress", "pairwise", "pav", "exact")
+TRAINING_FREE = ("deepconf", "self-certainty", "entropy")
 CHANGES = {"orm_change": "orm", "soft_change": "soft"}
 Scores = dict[str, tuple[float | None, ...]]
 """By trace id."""
@@ -90,8 +93,8 @@ def training(lab: Lab, kind: type[C], **changes: Any) -> C:
 
 
 def fit_classifier(lab: Lab, kind: str, count: int, directory: Path) -> dict[str, Any]:
-    """A trunk with a head: exact, hard, soft, pairwise, orm, pav."""
-    meanings = {"exact": "correctness", "orm": "outcome", "pav": "advantage"}
+    """A trunk with a head: those of ``CLASSIFIERS``."""
+    meanings = {"exact": "correctness", "progress": "correctness", "orm": "outcome", "pav": "advantage"}
     card = CheckpointCard(
         kind="orm" if kind == "orm" else "prm",
         encoding=ENCODING,
@@ -108,9 +111,10 @@ def fit_classifier(lab: Lab, kind: str, count: int, directory: Path) -> dict[str
         )
         log = train(model, pairs.examples, training(lab, TrainingConfig, loss="pairwise"), directory)
         return {"examples": len(pairs.examples), "dropped": dict(pairs.dropped), "tokens": log.tokens}
-    targets = OutcomeTargets() if kind == "orm" else StepTargets(hard=kind == "hard")
+    targets = OutcomeTargets() if kind == "orm" else StepTargets(hard=kind in ("hard", "pqm"))
     data = build_examples(model.tokenizer, ENCODING, lab.labelled(kind, count), targets)
-    log = train(model, data.examples, training(lab, TrainingConfig), directory)
+    config = training(lab, TrainingConfig, loss="pqm" if kind == "pqm" else "bce")
+    log = train(model, data.examples, config, directory)
     return {"examples": len(data.examples), "dropped": dict(data.dropped), "tokens": log.tokens}
 
 
@@ -165,8 +169,10 @@ def read(lab: Lab, count: int, split: str) -> dict[str, Scores]:
             lab.say(f"scored {split} traces, {name} of {count}")
         scored[name] = list(read_records(path, StepScores))
 
-    for kind in ("orm", "hard", "soft", "pairwise", "pav", "exact"):
+    for kind in CLASSIFIERS:
         kept(kind, lambda kind=kind: scorer(kind).score_traces(items))  # type: ignore[misc]
+    for measure in TRAINING_FREE:
+        kept(measure, lambda measure=measure: load_prm(f"{measure}:{POLICY}").score_traces(items))  # type: ignore[misc]
     kept("effective", lambda: EffectiveReward(scorer("soft"), advantage=scorer("pav")).score_traces(items))
     kept("implicit_step", lambda: implicit(lab, count, items))
     if split == "test":  # a verdict needs no threshold of a development set
@@ -176,9 +182,16 @@ def read(lab: Lab, count: int, split: str) -> dict[str, Scores]:
     outcomes = [item.trace.outcome for item in lab.first(count)[1] if item.trace.outcome is not None]
     for name, source in CHANGES.items():
         rows[name] = {trace: changes(row, float(np.mean(outcomes))) for trace, row in rows[source].items()}
-    rows["position"] = {
-        item.trace.id: tuple(1 / (1 + step) for step in range(len(item.trace.steps))) for item in items
+    floors: dict[str, Callable[[Trace, int], float]] = {
+        "constant": lambda _trace, _step: 0.5,
+        "position": lambda _trace, step: 1 / (1 + step),
+        "length": lambda trace, step: 1 / (1 + len(trace.step_text(step))),
     }
+    for name, floor in floors.items():
+        rows[name] = {
+            item.trace.id: tuple(floor(item.trace, step) for step in range(len(item.trace.steps)))
+            for item in items
+        }
     return rows
 
 

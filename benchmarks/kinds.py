@@ -39,12 +39,19 @@ from surefoot.stats import Interval, Resample, bootstrap_statistic, roc_auc, roc
 Floats = NDArray[np.float64]
 
 READINGS = {
+    "constant": "no model: all steps alike",
     "position": "no model: the earlier the better",
+    "length": "no model: the shorter the better",
+    "deepconf": "the policy's confidence (DeepConf)",
+    "self-certainty": "the policy's self-certainty",
+    "entropy": "the policy's entropy, the lower the better",
     "orm": "ORM, its score",
     "orm_change": "ORM, score less the one before",
     "hard": "PRM on hard Monte Carlo labels",
     "soft": "PRM on soft Monte Carlo labels",
     "soft_change": "the same, score less the one before",
+    "pqm": "PRM on hard Monte Carlo labels, ranked (PQM)",
+    "progress": "PRM on labels by relative progress (GenPRM)",
     "pairwise": "PRM on pairs of rival steps",
     "pav": "PAV, advantage",
     "effective": "PAV, Q + ½ A with the soft PRM as Q",

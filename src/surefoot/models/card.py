@@ -38,7 +38,8 @@ class CheckpointCard(BaseModel):
     encoding: Encoding = Encoding()
     aggregation: Aggregator = "min"
     """How step scores become one number unless the caller says otherwise."""
-    score_means: LabelKind | Literal["outcome"] = "value"
+    score_means: LabelKind | Literal["outcome", "confidence"] = "value"
+    """confidence: how sure a language model is, in nats (:mod:`surefoot.models.kinds.confidence`)."""
     label_source: str
     base: str
     """Name of the trunk that training started from."""

@@ -17,6 +17,7 @@ from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.registry import FAMILIES, find_family, quoted
 from surefoot.models.kinds.classifier import FAMILY as CLASSIFIER
 from surefoot.models.kinds.classifier import HEAD, RewardModel
+from surefoot.models.kinds.confidence import Measure, load_confidence, split_measure
 from surefoot.models.kinds.ensemble import Ensemble
 from surefoot.models.kinds.generative import FAMILY as GENERATIVE
 from surefoot.models.kinds.generative import FORMAT, load_verifier
@@ -52,6 +53,8 @@ def load_prm(
     ``name`` is a directory, a name on the hub, or the address of a server (``http://host:8000``): the gateway
     of this package, or, with ``family="generative"``, an OpenAI-compatible server of a model that writes
     critiques. Several names give the mean of their scores (:class:`surefoot.models.Ensemble`).
+    ``deepconf:MODEL``, ``self-certainty:MODEL`` and ``entropy:MODEL`` are training-free scores of a language
+    model (:class:`surefoot.models.ConfidenceScorer`).
 
     A checkpoint trained here, of any kind (step classifier or outcome model, implicit, generative), is known
     by its ``surefoot.json``, a published one by its repository's name or its files, unless ``family`` names
@@ -148,7 +151,7 @@ def identifying_files(path: str | Path | Sequence[str | Path]) -> dict[str, Path
         }
     if is_server(path):
         return {}
-    directory = locate(path)
+    directory = locate(known[1] if (known := split_measure(path)) else path)
     if is_own(directory):
         names = set(IDENTIFYING)
     else:
@@ -165,6 +168,8 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
             )
         options.refuse("reference", "base", of=f"a server ({name})")
         return open_server(str(name), family=family, chains=options.chains)
+    if known := split_measure(name):
+        return _confidence(*known, family=family, options=options, calibrated=calibrated)
     directory = locate(name)
     if family in OWN or (family is None and is_own(directory)):
         scorer = _own(directory, name=Path(name).name, family=family, options=options)
@@ -176,6 +181,25 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
     from surefoot.models.kinds.calibrated import CalibratedPRM, load_calibration  # scikit-learn: slow to load
 
     return CalibratedPRM(scorer, load_calibration(directory))
+
+
+def _confidence(
+    measure: Measure, model: str, *, family: str | None, options: Opening, calibrated: bool
+) -> CheckpointScorer:
+    of = f"a training-free score ({measure}:{model})"
+    if family is not None:
+        raise CheckpointError(f"family={family!r} is for reward models; this is {of}")
+    if calibrated:
+        raise CheckpointError(f"calibrated=True is for checkpoints with a calibration; this is {of}")
+    options.refuse("reference", "base", "chains", of=of)
+    return load_confidence(
+        locate(model),
+        measure,
+        device=options.device,
+        dtype=options.dtype,
+        trust_remote_code=options.trust_remote_code,
+        batch_tokens=options.batch_tokens,
+    )
 
 
 def _published(directory: Path, *, name: str, family: str | None, options: Opening) -> Scorer:

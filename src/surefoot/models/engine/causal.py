@@ -136,7 +136,7 @@ def require_plain_head(policy: PreTrainedModel) -> None:
     if not torch.allclose(computed.float(), expected.float(), atol=1e-3, rtol=1e-3):
         raise CheckpointError(
             f"{type(policy).__name__} changes its logits after the output embedding (a cap or a scale), "
-            "which implicit rewards do not reckon with; use another architecture"
+            "which scores from its states do not reckon with; use another architecture"
         )
 
 
