@@ -157,7 +157,7 @@ def _value(match: re.Match[str]) -> Fraction | None:
     repeated = match["period"] or match["digit"]
     if repeated is not None:
         start = Fraction(f"0{match['whole']}.{match['fixed'] or '0'}")
-        scale = Fraction(1, 10 ** len(match["fixed"])) / (10 ** len(repeated) - 1)
+        scale = Fraction(1, int(10 ** len(match["fixed"]) * (10 ** len(repeated) - 1)))
         return start + int(repeated) * scale
     top = match["over"] or match["top"]
     bottom = match["under"] or match["bottom"] or "1"
