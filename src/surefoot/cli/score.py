@@ -115,7 +115,6 @@ class Score(Command):
     def _score_file(self, scorer: CheckpointScorer) -> None:
         from surefoot.cli.pieces import in_pieces
         from surefoot.cli.runs import file_inputs, pair, read_all
-        from surefoot.models.kinds.generative import FAMILY as GENERATIVE
         from surefoot.models.kinds.generative import GenerativeVerifier
         from surefoot.models.loading import identifying_files
         from surefoot.records import Problem, StepScores, Trace
@@ -141,7 +140,7 @@ class Score(Command):
             StepScores,
             items,
             work,
-            size=1000 if scorer.card.family != GENERATIVE else 50,  # a critique takes long to write
+            size=50 if scorer.writes else 1000,
             command="score",
             config=self.resolved(),
             inputs=inputs,

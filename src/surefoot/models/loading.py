@@ -15,6 +15,7 @@ from surefoot.models.card import CALIBRATION, CARD, read_card
 from surefoot.models.checkpoint import fetch_checkpoint
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.registry import FAMILIES, find_family, quoted
+from surefoot.models.families.writing import WritingModel
 from surefoot.models.kinds.classifier import FAMILY as CLASSIFIER
 from surefoot.models.kinds.classifier import HEAD, RewardModel
 from surefoot.models.kinds.confidence import Measure, load_confidence, split_measure
@@ -174,7 +175,7 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
     if family in OWN or (family is None and is_own(directory)):
         scorer = _own(directory, name=Path(name).name, family=family, options=options)
     else:
-        options.refuse("base", "chains", of=f"a published checkpoint ({name})")
+        options.refuse("base", of=f"a published checkpoint ({name})")
         scorer = _published(directory, name=str(name), family=family, options=options)
     if not calibrated:
         return scorer
@@ -202,7 +203,7 @@ def _confidence(
     )
 
 
-def _published(directory: Path, *, name: str, family: str | None, options: Opening) -> Scorer:
+def _published(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:
     checkpoint = Checkpoint(
         directory,
         dtype=options.dtype,
@@ -214,8 +215,13 @@ def _published(directory: Path, *, name: str, family: str | None, options: Openi
     known = FAMILIES[family] if family else find_family(checkpoint, name=name)
     if not known.has_reference:
         options.refuse("reference", of=f"of family {known.CARD.family!r}")
+    last = Path(name).name
+    if issubclass(known, WritingModel):
+        writer = known.load(checkpoint).to(options.device)
+        return writer.scorer(name=last, batch_tokens=options.batch_tokens, chains=options.chains)
+    options.refuse("chains", of=f"of family {known.CARD.family!r}")
     model = known.load(checkpoint).to(options.device)
-    return model.scorer(name=Path(name).name, batch_tokens=options.batch_tokens)
+    return model.scorer(name=last, batch_tokens=options.batch_tokens)
 
 
 def _own(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:

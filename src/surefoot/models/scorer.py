@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -51,6 +51,8 @@ class CheckpointScorer(ABC):
     """Name recorded with the scores."""
     card: CheckpointCard
     """What the checkpoint says of itself."""
+    writes: ClassVar[bool] = False
+    """Whether it writes a critique of each trace, which takes long."""
 
     @abstractmethod
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:

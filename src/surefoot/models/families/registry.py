@@ -8,6 +8,7 @@ from pathlib import Path
 from surefoot.errors import CheckpointError
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.eurus import ImplicitModel
+from surefoot.models.families.genprm import GenPRM
 from surefoot.models.families.math_shepherd import MathShepherd
 from surefoot.models.families.published import FamilyMatch, PublishedModel
 from surefoot.models.families.pure import Pure
@@ -15,15 +16,18 @@ from surefoot.models.families.qwen_prm import QwenPRM
 from surefoot.models.families.reasoneval import ReasonEval
 from surefoot.models.families.rlhflow import RLHFlow
 from surefoot.models.families.skywork import Skywork
+from surefoot.models.families.thinkprm import ThinkPRM
 from surefoot.models.families.trl import TokenClassifier
+from surefoot.models.families.writing import WritingModel
 
-Family = type[PublishedModel] | type[ImplicitModel]
+Family = type[PublishedModel] | type[ImplicitModel] | type[WritingModel]
 
 FAMILIES: dict[str, Family] = {
     family.CARD.family: family
     for family in (
         *(MathShepherd, RLHFlow, Skywork, QwenPRM),
         *(Pure, ReasonEval, TokenClassifier, ImplicitModel),
+        *(ThinkPRM, GenPRM),
     )
 }
 """The classes by their families' names."""

@@ -96,6 +96,8 @@ class GenerativeVerifier(CheckpointScorer):
     **Cost** counts as verifier tokens, the question's reading included; equal prompts are verified once.
     """
 
+    writes = True
+
     def __init__(
         self,
         policy: Policy,

@@ -1,0 +1,53 @@
+"""ThinkPRM-1.5B, -7B and -14B, verifiers that write a critique (arXiv 2504.16828).
+
+Input: the tokenizer's chat template with generation prompt on one user message with problem and numbered
+steps, then ``\\nLet's verify step by step:``. The model writes a verdict on each step; then the odds of "
+Yes" against " No" are read after ``</think>\\nIs the solution correct?``. Texts and rules are the defaults
+of :class:`surefoot.models.kinds.verifier_format.VerifierFormat`, scores those of
+:class:`surefoot.models.kinds.generative.GenerativeVerifier`: the last step's is the solution's. One
+critique is written greedily, several at temperature 0.6.
+
+Built from the authors' repository (``utils/helper.py``: the prompt; ``prm/__init__.py`` and their later
+class: headings, " Yes" and " No") and the model card (its transcript). vLLM puts a second beginning of text
+before the template's where the authors pass it the prompt as text; here there is one. Never run on the real
+weights.
+"""
+
+from __future__ import annotations
+
+from surefoot.models.card import CheckpointCard
+from surefoot.models.encoding import Encoding
+from surefoot.models.families.writing import WritingModel
+from surefoot.models.kinds.generative import GenerativeVerifier
+from surefoot.models.kinds.verifier_format import VerifierFormat
+from surefoot.models.kinds.yes_no import TransformersYesNo
+from surefoot.policies.transformers import TransformersPolicy
+
+
+class ThinkPRM(WritingModel):
+    """See the module."""
+
+    CARD = CheckpointCard(
+        family="thinkprm",
+        kind="prm",
+        encoding=Encoding(template="{problem}", chat=True),
+        aggregation="last",
+        score_means="correctness",
+        label_source="critiques by QwQ-32B-Preview that agree with PRM800K",
+        base="DeepSeek-R1-Distill-Qwen",
+    )
+    repositories = ("launch/ThinkPRM-1.5B", "launch/ThinkPRM-7B", "launch/ThinkPRM-14B")
+
+    def scorer(self, *, name: str, batch_tokens: int, chains: int) -> GenerativeVerifier:
+        """What scores with this model. Raises ``ScoreError`` if " Yes" or " No" is not one token."""
+        form = VerifierFormat()
+        reader = TransformersYesNo(
+            self.model,
+            self.tokenizer,
+            question=form.closing,
+            yes=form.yes,
+            no=form.no,
+            batch_tokens=batch_tokens,
+        )
+        policy = TransformersPolicy(self.model, self.tokenizer, name=name, batch_size=64)
+        return GenerativeVerifier(policy, reader, form=form, chains=chains, card=self.card)
