@@ -49,7 +49,7 @@ from prm_vs_orm import trained_prm
 from scoring import CLOCKS, Clock
 
 from surefoot import __version__
-from surefoot.answers import AnswerChecker, AnswerStyle, Grader
+from surefoot.answers import AnswerChecker, AnswerStyle, Grader, Solution
 from surefoot.lab import POLICY, generate_problems
 from surefoot.models import IncrementalScorer, RewardModel, Scorer
 from surefoot.policies import TransformersPolicy
@@ -168,7 +168,9 @@ class Theirs:
         if scorer:
             require_equal_scores(scorer, problems, texts, found["scores"])
         with AnswerChecker("exact") as checker:
-            grades = Grader(checker=checker, styles=STYLES).grade(texts, [one.answer for one in problems])
+            grades = Grader(checker=checker, styles=STYLES).grade(
+                [Solution(text=text) for text in texts], [one.answer for one in problems]
+            )
         return Run(
             seconds=found["seconds"],
             right=[grade.outcome is True for grade in grades],

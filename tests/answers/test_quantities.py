@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.answers import AnswerChecker, Grader, extract_answer
+from surefoot.answers import AnswerChecker, Grader, Solution, extract_answer
 
 EQUAL = [
     ("18 dollars", "18"),
@@ -132,9 +132,10 @@ PHRASES = [
 @pytest.mark.parametrize("method", ["math", "numeric"])
 def test_solutions_that_end_in_a_unit_are_graded_by_their_number(method):
     texts, references = zip(*PHRASES, strict=True)
+    solutions = [Solution(text=text) for text in texts]
     with AnswerChecker(method, timeout_s=20) as checker:
-        right = Grader(checker=checker).grade(texts, references)
-        wrong = Grader(checker=checker).grade(texts, [f"{reference}1" for reference in references])
+        right = Grader(checker=checker).grade(solutions, references)
+        wrong = Grader(checker=checker).grade(solutions, [f"{reference}1" for reference in references])
     assert [grade.outcome for grade in right] == [True] * len(PHRASES)
     assert [grade.outcome for grade in wrong] == [False] * len(PHRASES)
 

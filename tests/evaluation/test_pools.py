@@ -49,7 +49,7 @@ def test_unjudged_traces_and_small_problems_are_left_out_and_counted():
     ]
     found = judged_candidates(traces, NUMERIC)
     assert {name: len(group) for name, group in found.groups.items()} == {"a": 3, "c": 2, "d": 3}
-    assert [one.answer for one in found.groups["a"]] == ["1/2", "1/2", "2"], "equal answers are written alike"
+    assert [one.answer for one in found.groups["a"]] == ["0.5", "0.5", "2"], "equal answers are written alike"
     assert found.dropped == {
         "traces without known outcome": 1,
         "problems with fewer than 2 such traces": 1,

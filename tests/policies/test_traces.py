@@ -7,7 +7,7 @@ from functools import reduce
 
 import pytest
 
-from surefoot.answers import AnswerChecker, Grader
+from surefoot.answers import AnswerChecker, Grader, Solution
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import generate_problems
 from surefoot.policies.prompts import PromptFormat
@@ -55,7 +55,7 @@ def test_without_a_reference_the_outcome_is_unknown():
 
 def test_the_grader_keeps_each_verdict_with_its_solution():
     texts = ["Answer: 1", "No idea.", "Answer: 2", "Answer: 3", "Hm."]
-    grades = GRADER.grade(texts, ["1", "1", None, "4", None])
+    grades = GRADER.grade([Solution(text=text) for text in texts], ["1", "1", None, "4", None])
     assert [(grade.answer, grade.outcome) for grade in grades] == [
         ("1", True),
         (None, False),  # no answer is a wrong one
@@ -64,11 +64,12 @@ def test_the_grader_keeps_each_verdict_with_its_solution():
         (None, None),
     ]
     checker = AnswerChecker("numeric")
-    grades = Grader(checker=checker).grade(["#### 5", "so 5.0"], ["five", "5"])
+    solutions = [Solution(text="#### 5"), Solution(text="so 5.0")]
+    grades = Grader(checker=checker).grade(solutions, ["five", "5"])
     assert [(grade.answer, grade.outcome) for grade in grades] == [("5", None), ("5.0", True)]
     assert checker.failures == {"reference_not_a_number": 1}
     with pytest.raises(ValueError, match="shorter"):
-        GRADER.grade(["Answer: 1", "Answer: 2"], ["1"])
+        GRADER.grade(solutions, ["1"])
 
 
 def test_settings_reach_the_policy():

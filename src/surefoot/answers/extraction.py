@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from surefoot.answers.quantities import DIGITS, without_emphasis
@@ -22,6 +23,23 @@ _PHRASE = re.compile(r"answer\s*(?:is\b\s*:?|:)(?:[\s:]|[*_]++(?![^\s:]))*", re.
 _DOLLAR_OR_STOP = re.compile(r"\$|\.(?=\s)")
 
 
+EXPLICIT: frozenset[AnswerStyle] = frozenset({"boxed", "hash", "phrase"})
+"""Styles in which a solution says which of its words are the answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractedAnswer:
+    """A final answer and where its statement ends in the text."""
+
+    answer: str
+    style: AnswerStyle
+    end: int
+    """Index of the first character after the statement, closing brace or line included."""
+    closed: bool
+    """Whether something ends the statement: a brace, the end of the line or sentence. A text that was cut off
+    may have gone on with an answer that is not closed."""
+
+
 def extract_answer(
     text: str, styles: Sequence[AnswerStyle] = ("boxed", "hash", "phrase", "last_number")
 ) -> str | None:
@@ -37,21 +55,31 @@ def extract_answer(
 
     The time taken is linear in the length of ``text``. Raises ``AnswerError`` for an unknown style.
     """
-    text = text.rpartition("</think>")[2]
-    if text.lstrip().startswith("<think>"):
-        return None
+    statement = extract_statement(text, styles)
+    return None if statement is None else statement.answer
+
+
+def extract_statement(text: str, styles: Sequence[AnswerStyle], *, start: int = 0) -> ExtractedAnswer | None:
+    """What :func:`extract_answer` finds, with its place; only what follows index ``start`` is read."""
     for style in styles:
         if style not in _EXTRACTORS:
             raise AnswerError(f"styles has {style!r}; choose from {', '.join(get_args(AnswerStyle))}")
-        answer = _EXTRACTORS[style](text)
-        if answer:
-            return answer
+    start = max(start, text.rfind(_THOUGHT_END) + len(_THOUGHT_END) if _THOUGHT_END in text else 0)
+    if _THOUGHT_END not in text and text.lstrip().startswith("<think>"):
+        return None
+    for style in styles:
+        statement = _EXTRACTORS[style](text[start:])
+        if statement is not None:
+            return replace(statement, end=start + statement.end)
     return None
 
 
-def _boxed(text: str) -> str | None:
+_THOUGHT_END = "</think>"
+
+
+def _boxed(text: str) -> ExtractedAnswer | None:
     """One pass with a stack: searching the closing brace of each box anew would be quadratic."""
-    boxes: list[tuple[int, str]] = []
+    boxes: list[tuple[int, str, int, bool]] = []
     opened: list[tuple[bool, int]] = []
     for match in _BRACES.finditer(text):
         mark = match.group()
@@ -59,25 +87,33 @@ def _boxed(text: str) -> str | None:
             if opened:
                 is_box, start = opened.pop()
                 if is_box:
-                    boxes.append((start, text[start : match.start()]))
+                    boxes.append((start, text[start : match.start()], match.end(), True))
         elif match["open"] or mark == "{":
             opened.append((match["open"] is not None, match.end()))
         elif mark.startswith(("\\boxed", "\\fbox")):
             bare = _BARE_BOXED.match(text, match.end())
             if bare:
-                boxes.append((match.end(), bare[1].rstrip(".")))
-    filled = [(start, content.strip()) for start, content in boxes if content.strip()]
-    return max(filled)[1] if filled else None
+                boxes.append((match.end(), bare[1].rstrip("."), bare.end(), bare.end() < len(text)))
+    filled = [
+        (start, content.strip(), end, closed) for start, content, end, closed in boxes if content.strip()
+    ]
+    if not filled:
+        return None
+    _, answer, end, closed = max(filled)
+    return ExtractedAnswer(answer=answer, style="boxed", end=end, closed=closed)
 
 
-def _hash(text: str) -> str | None:
+def _hash(text: str) -> ExtractedAnswer | None:
     start = text.rfind("####")
     if start < 0:
         return None
-    return (text[start + 4 :].splitlines() or [""])[0].strip() or None
+    line = (text[start + 4 :].splitlines() or [""])[0]
+    end = start + 4 + len(line)
+    answer = line.strip()
+    return ExtractedAnswer(answer=answer, style="hash", end=end, closed=end < len(text)) if answer else None
 
 
-def _phrase(text: str) -> str | None:
+def _phrase(text: str) -> ExtractedAnswer | None:
     last = _last(_PHRASE, text)
     if last is None:
         return None
@@ -89,9 +125,12 @@ def _phrase(text: str) -> str | None:
         elif not maths:  # a full stop inside $...$ ends no sentence
             rest = rest[: mark.start()]
             break
+    end = last.end() + len(rest)
     rest = without_emphasis(rest).strip().strip("*_").strip()
     answer = _trim(rest)
-    return _boxed(answer) or answer or None
+    box = _boxed(answer)
+    answer = box.answer if box else answer
+    return ExtractedAnswer(answer=answer, style="phrase", end=end, closed=end < len(text)) if answer else None
 
 
 def _trim(text: str) -> str:
@@ -102,13 +141,21 @@ def _trim(text: str) -> str:
     return text.strip()
 
 
-def _last_number(text: str) -> str | None:
+def _last_number(text: str) -> ExtractedAnswer | None:
     last = _last(_NUMBER_IN_TEXT, text)
-    return None if last is None else last.group().strip()
+    if last is None:
+        return None
+    closed = last.end() < len(text)
+    return ExtractedAnswer(answer=last.group().strip(), style="last_number", end=last.end(), closed=closed)
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
 
 
-_EXTRACTORS = {"boxed": _boxed, "hash": _hash, "phrase": _phrase, "last_number": _last_number}
+_EXTRACTORS: dict[AnswerStyle, Callable[[str], ExtractedAnswer | None]] = {
+    "boxed": _boxed,
+    "hash": _hash,
+    "phrase": _phrase,
+    "last_number": _last_number,
+}

@@ -1,12 +1,31 @@
-"""Solutions graded against references, and answers grouped into classes of equal ones."""
+"""Solutions graded against references: the one rule of what counts as a policy's final answer."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from surefoot.answers.checker import AnswerChecker
-from surefoot.answers.extraction import AnswerStyle, extract_answer
+from surefoot.answers.extraction import EXPLICIT, AnswerStyle, extract_statement
+
+CUT_OFF = frozenset({"length"})
+"""Values of ``finish_reason`` of a text that the limit of tokens ended, not its writer."""
+
+_WORD = re.compile(r"\w")
+_CLOSING = re.compile(r"\s*\W*\s*I hope (?:it|this) is correct\W*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """A solution as it is graded: what was written, and what it continues."""
+
+    text: str
+    """The completion."""
+    prefix: str = ""
+    """What was given to it: its answers are not its own."""
+    finish_reason: str | None = None
+    """Why it ended; ``None`` = not known, taken for the writer's own end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +45,9 @@ class Grader:
     checker: AnswerChecker
     styles: tuple[AnswerStyle, ...] = ("boxed", "hash", "phrase", "last_number")
 
-    def grade(self, texts: Sequence[str], references: Sequence[str | None]) -> list[Grade]:
+    def grade(self, solutions: Sequence[Solution], references: Sequence[str | None]) -> list[Grade]:
         """One grade per solution, against the reference of the same place."""
-        answers = [extract_answer(text, self.styles) for text in texts]
+        answers = [final_answer(solution, self.styles) for solution in solutions]
         pairs = [(a, r) for a, r in zip(answers, references, strict=True) if a is not None and r is not None]
         verdicts = iter(self.checker.equal(pairs))
         grades = []
@@ -38,3 +57,38 @@ class Grader:
                 outcome = next(verdicts) if answer is not None else False
             grades.append(Grade(answer=answer, outcome=outcome))
         return grades
+
+
+def final_answer(solution: Solution, styles: Sequence[AnswerStyle]) -> str | None:
+    """The answer that a solution gives; ``None`` = it gives none.
+
+    - An explicit answer (every style but ``last_number``) counts if its statement ends in the completion.
+    - One in the prefix counts if the solution was finished there: it ends the prefix, and the completion adds
+      no word and ended by itself. A policy that is given a finished solution says nothing more.
+    - The last number counts if it is in the completion, and the completion was not cut off.
+    - Of a text that was cut off, an explicit answer counts if it is closed: "The answer is 1" may be the
+      beginning of "The answer is 18."
+
+    Raises ``AnswerError`` for an unknown style.
+    """
+    whole, given = solution.prefix + solution.text, len(solution.prefix)
+    cut_off = solution.finish_reason in CUT_OFF
+    for style in styles:
+        if style not in EXPLICIT:
+            statement = None if cut_off else extract_statement(whole, [style], start=given)
+            if statement is not None:
+                return statement.answer
+            continue
+        statement = extract_statement(whole, [style])
+        if statement is None:
+            continue
+        if statement.end > given:
+            if statement.closed or not cut_off:
+                return statement.answer
+        elif not cut_off and _adds_nothing(whole[statement.end :]):
+            return statement.answer
+    return None
+
+
+def _adds_nothing(text: str) -> bool:
+    return not _WORD.search(text) or _CLOSING.fullmatch(text) is not None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.answers import AnswerChecker, AnswerStyle, extract_answer, group_equal
+from surefoot.answers import AnswerChecker, AnswerStyle, Solution, final_answer, group_equal
 from surefoot.errors import ScoreError
 from surefoot.formats.candidate_pool import CandidatePool
 from surefoot.records import Problem, StepScores, Trace
@@ -87,7 +87,10 @@ def graded(
 
     No answer is a wrong outcome; without ``reference``, or where the comparison fails, it is ``None``.
     """
-    answers = [extract_answer(trace.text or "", styles) for trace in traces]
+    answers = [
+        final_answer(Solution(text=trace.text or "", finish_reason=trace.finish_reason), styles)
+        for trace in traces
+    ]
     verdicts: dict[str | None, bool | None] = {}
     if reference is not None:
         distinct = [answer for answer in dict.fromkeys(answers) if answer is not None]

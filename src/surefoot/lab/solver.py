@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from surefoot.answers import extract_answer
+from surefoot.answers import Solution, final_answer
 from surefoot.errors import RecordError
 from surefoot.lab.checkpoints import PIECES
 from surefoot.lab.world import BASE, SYMBOLS, ArithmeticChain, SolutionState, apply, is_line, parse_problem
@@ -63,13 +63,13 @@ class NoisySolver:
         Backward recursion over the ten running values v, one operation t at a time, with e_t the rate:
         V_t(v) = (1 - e_t) V_{t+1}(r) + e_t / 9 * sum of V_{t+1} over the digits other than r, where r is the
         correct result from v. No token limit is assumed. Where the solver stops at once the value is 1 if the
-        prefix already gives the correct answer, else 0. Raises ``RecordError`` for a problem of
+        prefix ends with the correct answer, else 0. Raises ``RecordError`` for a problem of
         another world.
         """
         chain = parse_problem(problem.text)
         state = _state_after(chain, prefix)
         if state is None:
-            return float(extract_answer(prefix, ("phrase",)) == str(chain.answer))
+            return float(final_answer(Solution(prefix=prefix, text=""), ("phrase",)) == str(chain.answer))
         values = np.zeros(BASE)
         values[chain.answer] = 1.0
         for symbol, digit in reversed(chain.operations[state.done :]):

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from surefoot.answers import Grader
+from surefoot.answers import Grader, Solution
 from surefoot.errors import LabelError
 from surefoot.labelling.stopping import Borrowed, HardEstimate, StoppingRule
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, Sampling
-from surefoot.records import Evidence, Problem, StepLabel, Usage
+from surefoot.records import Evidence, Problem, StepLabel, Trace, Usage
 from surefoot.stats.intervals import wilson_interval
 
 Order = Literal["every", "until-error", "bisect"]
@@ -81,7 +81,7 @@ class MonteCarloLabeller:
         """Outcome of each trace; those that nobody judged are graded here."""
         unjudged = [item for item in items if item.trace.outcome is None]
         grades = self.grader.grade(
-            [item.trace.text or "" for item in unjudged], [item.problem.answer for item in unjudged]
+            [whole_solution(item.trace) for item in unjudged], [item.problem.answer for item in unjudged]
         )
         graded = iter(grades)
         return [next(graded).outcome if item.trace.outcome is None else item.trace.outcome for item in items]
@@ -323,17 +323,22 @@ class RolloutSampler:
         waiting = list({id(tally): tally for tally in tallies}.values())
         while waiting := [tally for tally in waiting if tally.more(rule)]:
             results = await self.policy.sample([self._request(tally, tally.more(rule)) for tally in waiting])
-            texts, references, drawn = [], [], []
+            solutions, references, drawn = [], [], []
             for tally, result in zip(waiting, results, strict=True):
                 tally.usage += result.usage
                 tally.error = result.error
                 if not result.completions and result.error is None:
                     tally.error = "policy: no completion came"
                 for completion in result.completions:
-                    texts.append(tally.prefix + completion.text)
+                    solutions.append(
+                        Solution(
+                            prefix=tally.prefix, text=completion.text, finish_reason=completion.finish_reason
+                        )
+                    )
                     references.append(tally.problem.answer)
                     drawn.append((tally, completion))
-            for (tally, completion), grade in zip(drawn, self.grader.grade(texts, references), strict=True):
+            grades = self.grader.grade(solutions, references)
+            for (tally, completion), grade in zip(drawn, grades, strict=True):
                 tally.rollouts.append(GradedCompletion(completion=completion, outcome=grade.outcome))
                 self._lend(tally, tally.prefix + completion.text, grade.outcome, rule.borrowed)
 
@@ -354,6 +359,11 @@ class RolloutSampler:
             seed=self.seed,
             sampling=self.sampling,
         )
+
+
+def whole_solution(trace: Trace) -> Solution:
+    """A trace of text as it is graded."""
+    return Solution(text=trace.text or "", finish_reason=trace.finish_reason)
 
 
 def require_rollable(item: ProblemTrace) -> None:

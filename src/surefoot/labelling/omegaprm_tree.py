@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from surefoot.errors import LabelError
-from surefoot.labelling.monte_carlo import PrefixRollouts, RolloutSampler, probe
+from surefoot.labelling.monte_carlo import PrefixRollouts, RolloutSampler, probe, whole_solution
 from surefoot.protocols import Segmenter
 from surefoot.records import Problem, Step, Trace, Usage
 from surefoot.tree import Node, StepTree
@@ -77,7 +77,7 @@ class TreeSearch:
         ]
         tally.start = max((trace.sample + 1 for trace in own), default=0)
         graded = rollouts.grader.grade(
-            [trace.text or "" for trace in seeds], [tree.problem.answer for _ in seeds]
+            [whole_solution(trace) for trace in seeds], [tree.problem.answer for _ in seeds]
         )
         outcomes = [
             grade.outcome if trace.outcome is None else trace.outcome

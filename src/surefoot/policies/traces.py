@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from surefoot.answers import Grader
+from surefoot.answers import Grader, Solution
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Completion, Policy, SampleRequest, SampleResult, Sampling, Segmenter
 from surefoot.records import Problem, Reasoning, Trace, Usage
@@ -46,8 +46,8 @@ def build_traces(
 
     A request that failed before its first completion gives one trace with an empty text and the ``error``.
     """
-    texts = [completion.text for completion in result.completions]
-    grades = grader.grade(texts, [problem.answer] * len(texts))
+    written = [Solution(text=one.text, finish_reason=one.finish_reason) for one in result.completions]
+    grades = grader.grade(written, [problem.answer] * len(written))
     traces = []
     for sample, (completion, grade) in enumerate(zip(result.completions, grades, strict=True)):
         trace = Trace(

@@ -162,7 +162,8 @@ def conclude(space: Space, method: str, leaves: Sequence[Prefix], rule: str) -> 
             weights[leaf.prefix] = weights.get(leaf.prefix, 0) + 1
             if leaf.prefix not in nodes or nodes[leaf.prefix].data.finish is None:
                 nodes[leaf.prefix] = leaf
-    grades = space.grader.grade(list(nodes), [space.problem.answer] * len(nodes))
+    solutions = [space.solution(node) for node in nodes.values()]
+    grades = space.grader.grade(solutions, [space.problem.answer] * len(nodes))
     traces = [
         space.trace(node).model_copy(update={"answer": grade.answer, "outcome": grade.outcome})
         for node, grade in zip(nodes.values(), grades, strict=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from surefoot.answers import Grader, group_equal
+from surefoot.answers import Grader, Solution, group_equal
 from surefoot.batching import Batcher
 from surefoot.errors import PolicyError
 from surefoot.policies.prompts import PromptFormat
@@ -208,13 +208,17 @@ class Space:
 
     async def answers(self, prefixes: Sequence[Prefix]) -> list[str | None]:
         """Final answer of each solution; equal answers are equal strings."""
-        texts = [prefix.prefix for prefix in prefixes]
+        solutions = [self.solution(prefix) for prefix in prefixes]
 
         def extract() -> list[str | None]:
-            grades = self.grader.grade(texts, [None] * len(texts))
+            grades = self.grader.grade(solutions, [None] * len(solutions))
             return group_equal([grade.answer for grade in grades], self.grader.checker)
 
         return await asyncio.to_thread(extract)  # a comparison may take seconds; others need not wait
+
+    def solution(self, prefix: Prefix) -> Solution:
+        """A solution as it is graded; an unfinished one is cut off."""
+        return Solution(text=prefix.prefix, finish_reason=prefix.data.finish or TRUNCATED)
 
     def record(self, prefix: Prefix, trace: Trace) -> StepScores:
         """The scores of a prefix as a record of ``trace``; those that were not requested are unknown."""

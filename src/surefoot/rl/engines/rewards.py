@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from surefoot.answers import AnswerChecker, Grader
+from surefoot.answers import AnswerChecker, Grader, Solution
 from surefoot.errors import TrainingError
 from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, Trace
@@ -29,12 +29,16 @@ class EngineSample:
     starts: tuple[int, ...] = ()
     """Character of ``text`` at which each token begins [T], including the end of sequence. Empty = the tokens
     are not known, and each step counts as one: enough where one number per response is wanted."""
+    finish_reason: str | None = None
+    """``length`` if the limit of tokens ended it; ``None`` = not known."""
 
     @classmethod
     def decode(cls, problem: Problem, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> Self:
         """The response of T token ids, without padding."""
         text = tokenizer.decode(list(ids), skip_special_tokens=True)
-        return cls(problem=problem, text=text, starts=tuple(token_starts(tokenizer, ids, text)))
+        finish = "stop" if ids and ids[-1] in tokenizer.all_special_ids else "length"
+        starts = tuple(token_starts(tokenizer, ids, text))
+        return cls(problem=problem, text=text, starts=starts, finish_reason=finish)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +122,8 @@ class StepRewards:
                 f"this credit rule reads outcomes, and {len(unknown)} of {len(responses)} responses have a "
                 f"problem without an answer, first {unknown[0]!r}"
             )
-        grades = self.grader.grade([one.text for one in responses], [one.problem.answer for one in responses])
+        written = [Solution(text=one.text, finish_reason=one.finish_reason) for one in responses]
+        grades = self.grader.grade(written, [one.problem.answer for one in responses])
         return [None if grade.outcome is None else float(grade.outcome) for grade in grades]
 
     def _scores(self, items: Sequence[ProblemTrace]) -> list[tuple[float | None, ...]]:
