@@ -109,9 +109,9 @@ def test_later_steps_change_nothing(scorer):
 
 
 def test_a_tag_in_a_step_is_text(scorer):
-    [encoded] = scorer.model.encode([item("1+1?", ["2 ки ки", "so <s> ки"])])
+    [encoded] = scorer.model.encode([item("1+1?", ["2 ки ки", "so <s> ки, 2"])])
     text = "".join(scorer.model.tokenizer.convert_ids_to_tokens(encoded.ids))
-    assert text == "<s>▁1+1?▁2▁к▁и▁к▁и▁ки\nso▁<▁s>▁к▁и▁ки"
+    assert text == "<s>▁1+1?▁2▁к▁и▁ки\nso▁<▁s>▁к▁и,▁2▁ки"
     assert [encoded.ids[at] for at in encoded.positions] == [TAG, TAG]
     assert encoded.ids.count(TAG) == 2
 

@@ -16,7 +16,7 @@ from test_reasoneval_family import published_reads
 from surefoot import load_prm
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, Trace
-from surefoot.segment import BlankLine, Line, segment_trace
+from surefoot.segment import BlankLine, Line, segment_trace, segmenter
 from surefoot.segment.spans import own_lines
 
 QUESTION = "How many?"
@@ -132,9 +132,9 @@ REFERENCE = {
 }
 
 
-def encoded(scorer, text, segmenter):
+def encoded(scorer, text, cutter):
     problem = Problem(text=QUESTION)
-    trace = segment_trace(Trace(problem_id=problem.id, text=text), segmenter)
+    trace = segment_trace(Trace(problem_id=problem.id, text=text), cutter)
     [written] = scorer.model.encode([ProblemTrace(problem=problem, trace=trace)])
     return list(written.ids), list(written.positions)
 
@@ -150,6 +150,26 @@ def test_indented_lines_are_fed_as_the_authors_feed_them(scorers, family):
     lines = [line for line in LINES.split("\n") if line]
     expected = REFERENCE[family](scorers[family].model.tokenizer, lines)
     assert encoded(scorers[family], LINES, Line()) == (list(expected[0]), list(expected[1]))
+
+
+def test_a_solution_with_the_familys_own_separators_is_fed_as_it_stands(scorers):
+    text = "Step 1: a = 1 ки\nStep 2: b,\n  so 2 ки\nStep 3: c"
+    steps = [step.strip() for step in text.split("ки\n")]  # RLHFlow's script, for its Mistral data
+    ids, reads = rlhflow(scorers["rlhflow"].model.tokenizer, steps)
+    assert encoded(scorers["rlhflow"], text, segmenter("ki")) == (ids, reads)
+    assert encoded(scorers["rlhflow"], text + " ки", segmenter("ki")) == (ids, reads)
+    tokenizer = scorers["math-shepherd"].model.tokenizer
+    tagged = tokenizer(f"{QUESTION} {text} ки")["input_ids"]  # the card: question, a space, the output
+    reads = [at for at, token in enumerate(tagged) if token == tokenizer.encode("ки")[-1]]
+    assert encoded(scorers["math-shepherd"], text + " ки", segmenter("ki")) == (tagged, reads)
+    tokenizer = scorers["qwen-prm"].model.tokenizer
+    expected = qwen(tokenizer, ["a\n b", "c"])
+    assert encoded(scorers["qwen-prm"], "a\n b<extra_0>c<extra_0>", segmenter("regex:<extra_0>")) == expected
+
+
+def test_a_word_that_ends_like_a_separator_stays(scorers):
+    [written] = scorers["rlhflow"].model.encode([item(QUESTION, ["ошибки", "x"])])
+    assert "ошибки" in scorers["rlhflow"].model.tokenizer.decode(written.ids)
 
 
 def test_a_blank_line_inside_a_step_stays_and_is_two_line_ends_for_skywork(scorers):

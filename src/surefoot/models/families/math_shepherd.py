@@ -7,7 +7,8 @@ logits of ``+`` (648) and ``-`` (387), the first. Only these two rows of the lan
 
 Built from the model card's ids as public readers quote them (search-and-learn, OpenR), with ids taken from
 the tokenizer by the card's own recipe, ``encode("+ -")`` and ``encode("ки")``. Solution score: minimum of
-the steps (the paper). A ``ки`` that stands as a word in a step is written ``к и``. Never run on the real
+the steps (the paper). A ``ки`` that ends a step is its tag; one that stands as a word inside is written
+``к и``. Never run on the real
 weights; whether the hub holds safetensors was not seen, ``pytorch_model.bin`` is read too.
 """
 
@@ -41,6 +42,7 @@ class MathShepherd(PublishedModel):
     )
     repositories = ("peiyi9979/math-shepherd-mistral-7b-prm",)
     markers = (TAG,)
+    separators = (TAG,)
 
     def write(self, question: str, steps: list[str]) -> EncodedTrace:
         text, spans = question + " ", []

@@ -48,6 +48,8 @@ class PublishedModel(nn.Module, ABC):
     """Whether scores compare the model with a second one."""
     markers: ClassVar[tuple[str, ...]] = ()
     """What the family writes between steps, and a step may not hold."""
+    separators: ClassVar[tuple[str, ...]] = ()
+    """What ends a step in a solution that is written in the family's own form."""
 
     def __init__(self, trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: nn.Module) -> None:
         super().__init__()
@@ -88,7 +90,7 @@ class PublishedModel(nn.Module, ABC):
         limit = self.card.encoding.max_length
         encoded = []
         for item in items:
-            written = self.write(*plain_texts(item, self._reserved))
+            written = self.write(*plain_texts(item, self._reserved, self.separators))
             reads = tuple(at if at is not None and at < limit else None for at in written.positions)
             encoded.append(EncodedTrace(ids=written.ids[:limit], positions=reads))
         return encoded
@@ -106,13 +108,16 @@ def within_context(card: CheckpointCard, *models: PreTrainedModel) -> Checkpoint
     return card.model_copy(update={"encoding": encoding})
 
 
-def plain_texts(item: ProblemTrace, reserved: Reserved) -> tuple[str, list[str]]:
+def plain_texts(
+    item: ProblemTrace, reserved: Reserved, separators: Sequence[str] = ()
+) -> tuple[str, list[str]]:
     """Question and steps, reserved text broken by a space.
 
     A step is its own lines, with their indentation, as it is where the authors split a solution at line ends
-    or blank lines (:func:`surefoot.segment.spans.own_lines`); what stands between steps is the family's.
-    ``<extra_0>`` in a step becomes ``< extra_0>``: read as the text it is, not as the end of a step. Raises
-    ``ScoreError`` for a trace without steps or made of messages.
+    or blank lines (:func:`surefoot.segment.spans.own_lines`). What stands between steps is the family's: one
+    of ``separators`` at a step's end is left out with the white space around it. ``<extra_0>`` in a step
+    becomes ``< extra_0>``: read as the text it is, not as the end of a step. Raises ``ScoreError`` for a
+    trace without steps or made of messages.
     """
     trace = item.trace
     if trace.text is None:
@@ -120,6 +125,8 @@ def plain_texts(item: ProblemTrace, reserved: Reserved) -> tuple[str, list[str]]
     if not trace.steps:
         raise ScoreError(f"trace {trace.id} has no steps; segment it first (surefoot.segment.segment_trace)")
     texts = [own_lines(trace.text, (step.start, step.end)) for step in trace.steps]
+    for separator in separators:
+        texts = [_without_end(text, separator) for text in texts]
     question, *steps = [reserved.broken(text) for text in (item.problem.text, *texts)]
     return question, steps
 
@@ -144,6 +151,14 @@ def is_causal(checkpoint: Checkpoint, model_type: str) -> bool:
     """Whether this is a plain language model of ``model_type``."""
     plain = any(name.endswith("ForCausalLM") for name in checkpoint.architectures)
     return plain and checkpoint.config.get("model_type") == model_type
+
+
+def _without_end(text: str, separator: str) -> str:
+    """``text`` without ``separator`` as its last word."""
+    bare = text.rstrip()
+    rest = bare.removesuffix(separator)
+    word = rest == bare or (separator[0].isalpha() and rest[-1:].isalpha())
+    return text if word else rest.rstrip()
 
 
 def _width(head: nn.Module) -> int:

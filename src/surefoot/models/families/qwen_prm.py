@@ -44,6 +44,7 @@ class QwenPRM(PublishedModel):
     )
     repositories = ("Qwen/Qwen2.5-Math-PRM-7B", "Qwen/Qwen2.5-Math-PRM-72B", "Qwen/Qwen2.5-Math-7B-PRM800K")
     markers = (MARKER,)
+    separators = (MARKER,)
 
     def write(self, question: str, steps: list[str]) -> EncodedTrace:
         messages = [

@@ -8,9 +8,10 @@ turns hold ``<|reserved_special_token_0|>`` (128002), whose places are known, un
 that of ``+``. Only two rows of the language-model head are read.
 
 The two checkpoints differ in how their data cut steps (``ки`` and line end, or blank line), not in how they
-are read: cut the traces accordingly. Built from the authors' ``math-rm/prm_evaluate.py``, whose chat
-template is the tokenizer's; that the training used the same was not verified. Solution score: mean of the
-steps (that script). Never run on the real weights.
+are read: cut the traces accordingly. A ``ки`` at a step's end is left out, after the last step too, where the
+authors' script leaves it if no line end follows. Built from the authors' ``math-rm/prm_evaluate.py``, whose
+chat template is the tokenizer's; that the training used the same was not verified. Solution score: mean of
+the steps (that script). Never run on the real weights.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class RLHFlow(PublishedModel):
     )
     repositories = ("RLHFlow/Llama3.1-8B-PRM-Mistral-Data", "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data")
     markers = (PLACE,)
+    separators = ("ки",)
 
     def write(self, question: str, steps: list[str]) -> EncodedTrace:
         texts = [step.strip() for step in steps]
