@@ -76,13 +76,33 @@ def test_a_checkpoint_and_stored_scores_side_by_side(files: Path, checkpoint: Pa
     data = json.loads((tmp_path / "best_of_n.json").read_text())
     assert data["sizes"] == [1, 4]
     curves = {curve["name"]: curve for curve in data["curves"]}
-    assert len(curves) == 2 + 2 * 8
+    assert len(curves) == 2 + 2 * 2 * 5
     assert curves["majority"]["accuracy"]["1"]["value"] == pytest.approx(0.5)
     assert curves["hand best-of-N min"]["tokens"]["4"] == pytest.approx(4 * 12)
     assert curves["tiny best-of-N min"]["tokens"]["4"] > 4 * 9
     assert data["inputs"]["sources"]["tiny"] == str(checkpoint)
     assert "<svg" in (tmp_path / "best_of_n.html").read_text()
     assert (tmp_path / "scores/tiny").is_dir(), "the checkpoint's scores are kept"
+
+
+def test_every_rule_reads_every_scorer_alike(files: Path, tmp_path: Path):
+    words = ["evaluate", "best-of-n", f"a={files / 'scores.jsonl'}", f"b={files / 'scores.jsonl'}"]
+    words += ["--traces", files / "traces.jsonl", "--sizes", "1,4", "--bootstrap", "50", "--out", tmp_path]
+    rules = ["best_of_n", "weighted_vote", "confidence_vote_10", "confidence_vote_90", "knockout"]
+    good(*words, *(f"--rule={rule}" for rule in rules))
+    data = json.loads((tmp_path / "best_of_n.json").read_text())
+    assert data["inputs"]["rule"] == rules
+    for rule in rules:
+        read = [[c["aggregation"], c["accuracy"]] for c in data["curves"] if c["rule"] == rule]
+        assert len(read) == 2 * 5
+        assert read[:5] == read[5:], "the same scores under two names"
+    for rule in ("confidence_vote_10", "knockout"):
+        picked = good(
+            *("select", "--traces", files / "traces.jsonl", "--scores", files / "scores.jsonl"),
+            *("--rule", rule, "--equality", "exact"),
+        )
+        assert len(picked.out.splitlines()) == 8
+        assert f" {rule} " in " ".join(picked.err.split())
 
 
 def test_a_stored_pool_is_graded_and_its_drops_are_said(tmp_path: Path):

@@ -80,7 +80,7 @@ def solver(salt, likely):
     likely=st.sampled_from([0.2, 0.6, 0.95]),
     n=st.integers(1, 16),
     batch=st.integers(1, 5),
-    rule=st.sampled_from(["majority", "weighted_vote", "best_of_n"]),
+    rule=st.sampled_from(sorted(SELECTORS)),
 )
 def test_streaming_chooses_what_the_full_vote_chooses(salt, likely, n, batch, rule):
     def run(**more):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from surefoot.protocols import Candidate
 from surefoot.search import SELECTORS, Pool, best_of_n, pass_at_k, selection_curve, vote_at_k
 
-METHODS = ("pass", "best_of_n", "majority", "weighted_vote")
+METHODS = ("pass", *SELECTORS)
 
 
 def brute_force(method, answers, correct, scores, k):
@@ -41,7 +41,7 @@ def pools(draw):
 def test_every_method_equals_the_mean_over_all_draws(pool, data):
     k = data.draw(st.integers(1, len(pool.answers)))
     for method in METHODS:
-        got = selection_curve([pool], method, [k], rng=np.random.default_rng(0))
+        got = selection_curve([pool], method, [k], draws=720, rng=np.random.default_rng(0))
         assert got.shape == (1, 1)
         expected = brute_force(method, pool.answers, pool.correct, pool.scores, k)
         assert got[0, 0] == pytest.approx(expected, abs=1e-12), method
@@ -113,6 +113,20 @@ def big_pool(seed, n=40):
     return Pool(
         answers=answers, correct=correct.tolist(), scores=(rng.random(n) * 0.7 + 0.3 * correct).tolist()
     )
+
+
+@pytest.mark.parametrize("method", ["confidence_vote_10", "confidence_vote_90", "knockout"])
+def test_random_draws_agree_with_the_selectors(method):
+    pool, k = big_pool(3), 15
+    [[got]] = selection_curve([pool], method, [k], draws=4000, rng=np.random.default_rng(0))
+    rng, hits = np.random.default_rng(1), []
+    for _ in range(4000):
+        drawn = rng.permutation(len(pool.answers))[:k]
+        chosen = SELECTORS[method].select(
+            [Candidate(answer=pool.answers[i], score=pool.scores[i]) for i in drawn]
+        )
+        hits.append(pool.correct[drawn[chosen]])
+    assert got == pytest.approx(np.mean(hits), abs=4 * math.sqrt(0.5 / 4000))
 
 
 @pytest.mark.parametrize("weighted", [False, True])

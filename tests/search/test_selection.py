@@ -1,12 +1,21 @@
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import ScoreError
 from surefoot.protocols import Candidate, Selector
-from surefoot.search import SELECTORS, BestOfN, Majority, WeightedVote
+from surefoot.search import (
+    SELECTORS,
+    BestOfN,
+    ConfidenceVote,
+    Knockout,
+    Majority,
+    WeightedVote,
+    knockout,
+)
 
 ANSWERS = st.sampled_from(["a", "b", "c", None])
 CANDIDATES = st.lists(
@@ -61,6 +70,120 @@ def test_weighted_vote_falls_back_without_votes():
     assert WeightedVote().select(pool(("a", None), ("b", None), ("b", None))) == 1
     assert WeightedVote().select(pool((None, 0.1), (None, 0.9))) == 1
     assert WeightedVote().select(pool((None, 0.9), ("b", None))) == 1
+
+
+def deepconf(answers, confidences, share):
+    """The answer that DeepConf's offline vote gives: the top ``share`` by confidence, weighted by it."""
+    valid = [(a, c) for a, c in zip(answers, confidences, strict=True) if a]
+    threshold = np.percentile([c for _, c in valid], (1 - share) * 100)
+    weights = {}
+    for answer, confidence in valid:
+        if confidence >= threshold:
+            weights[answer] = weights.get(answer, 0.0) + confidence
+    return max(weights, key=weights.get)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(1, 400)), min_size=1, max_size=40),
+    st.sampled_from([0.1, 0.3, 0.5, 0.9, 1.0]),
+)
+def test_the_confidence_vote_is_deepconfs(pairs, keep):
+    # eighths add up exactly, so that ties are ties
+    candidates = pool(*((answer, score / 8) for answer, score in pairs))
+    chosen = candidates[ConfidenceVote(keep=keep).select(candidates)]
+    if any(answer for answer, _ in pairs):
+        assert chosen.answer == deepconf(*zip(*((a, s / 8) for a, s in pairs), strict=True), keep)
+    elif keep == 1.0:
+        assert chosen == candidates[WeightedVote().select(candidates)]
+
+
+def test_few_confident_traces_outvote_many_others():
+    candidates = pool(*[("a", 0.5)] * 8, ("b", 0.9), ("b", 0.95))
+    assert ConfidenceVote(keep=0.1).select(candidates) == 9
+    assert ConfidenceVote(keep=0.9).select(candidates) == 0
+    assert WeightedVote().select(candidates) == 0
+    assert [SELECTORS[f"confidence_vote_{share}"] for share in (10, 90)] == [
+        ConfidenceVote(keep=0.1),
+        ConfidenceVote(keep=0.9),
+    ]
+    with pytest.raises(ValueError, match="'keep' must lie in"):
+        ConfidenceVote(keep=0)
+
+
+class Recorded:
+    """A judge by a table of who is correct; counts what it is asked."""
+
+    def __init__(self, correct):
+        self.correct, self.asked = correct, []
+
+    def __call__(self, first, second):
+        self.asked.append((first, second))
+        return self.correct[first], self.correct[second]
+
+
+def played(answers, correct, seed=0):
+    """Who is left, and the matches that were played."""
+    judge = Recorded(correct)
+    return knockout(answers, judge, np.random.default_rng(seed)), judge.asked
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), min_size=1, max_size=24), st.integers(0, 9)
+)
+def test_a_tournament_is_played_as_published(players, seed):
+    answers, correct = [a for a, _ in players], [c for _, c in players]
+    left, matches = played(answers, correct, seed)
+    assert len({answers[at] for at in left}) <= 1  # one answer is left, or none
+    assert len(matches) < len(answers)
+    assert all(answers[first] != answers[second] for first, second in matches)
+    for at in {at for match in matches for at in match}:
+        assert correct[at] or at not in left  # judged wrong: out, whoever the opponent was
+    right = {answer for answer, c in players if c}
+    if len(right) == 1:  # nobody can beat a candidate with this answer
+        assert {answers[at] for at in left} == right
+    # the first round: each meets the next one with another answer that has no opponent yet
+    waiting, expected = list(range(len(answers))), []
+    while waiting:
+        first = waiting.pop(0)
+        rivals = [at for at in waiting if answers[at] != answers[first]]
+        if rivals:
+            expected.append((first, rivals[0]))
+            waiting.remove(rivals[0])
+    assert matches[: len(expected)] == expected
+
+
+def test_a_correct_answer_alone_survives_wrong_ones():
+    assert played("abc", [False, True, False])[0] == [1]
+    assert played("aab", [False, False, True])[0] == [2]
+    assert played("ab", [False, False])[0] == []
+    assert played("aaa", [False, False, False]) == ([0, 1, 2], [])  # no opponents, no matches
+    assert played("", [])[0] == []
+
+
+@pytest.mark.parametrize(("answers", "chance"), [("ab", 1 / 2), ("aab", 3 / 4), ("aaab", 7 / 8)])
+def test_where_both_are_correct_a_fair_coin_decides(answers, chance):
+    """The one b has to win as many matches as there are candidates with a, one a round."""
+    wins = [answers[played(answers, [True] * len(answers), seed)[0][0]] == "a" for seed in range(2000)]
+    assert np.mean(wins) == pytest.approx(chance, abs=4 * math.sqrt(chance * (1 - chance) / 2000))
+
+
+def test_coins_of_a_knockout_by_scores_follow_from_the_candidates():
+    candidates = [pool(("a", 0.6), ("b", 0.6 + number / 1e4)) for number in range(2000)]
+    first = [Knockout().select(of_two) for of_two in candidates]
+    assert first == [Knockout().select(of_two) for of_two in candidates]
+    assert np.mean(first) == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(2000))
+
+
+def test_a_knockout_by_scores_judges_by_its_threshold():
+    assert Knockout().select(pool(("a", 0.4), ("b", 0.7), ("c", 0.3))) == 1
+    # one answer is left: its best-scored candidate
+    assert Knockout().select(pool(("a", 0.6), ("a", 0.8), ("b", 0.2), ("b", 0.1))) == 1
+    # all are out: the best-scored of all
+    assert Knockout().select(pool(("a", 0.1), ("b", 0.3))) == 1
+    assert Knockout(threshold=0.2).select(pool(("a", 0.1), ("b", 0.3), (None, 0.9), ("c", None))) == 1
+    assert Knockout().select(pool((None, 0.1), (None, 0.9))) == 1
 
 
 @pytest.mark.parametrize("name", sorted(SELECTORS))

@@ -13,6 +13,7 @@ from surefoot.cli import options as o
 from surefoot.cli.settings import Command
 from surefoot.errors import ScoreError
 from surefoot.scores import Aggregator
+from surefoot.search.selection import SelectorName
 
 if TYPE_CHECKING:
     from surefoot.protocols import Candidate
@@ -33,10 +34,11 @@ class Select(Command):
     scores: Annotated[str | None, o.INPUT] = Field(
         default=None, description="File of step scores; majority needs none."
     )
-    rule: Literal["best_of_n", "weighted_vote", "majority"] = Field(
+    rule: SelectorName = Field(
         default="best_of_n",
-        description="The best-scored trace, a trace with the answer whose scores add up to most, or one with "
-        "the most frequent answer.",
+        description="The best-scored trace; one with the most frequent answer; one with the answer whose "
+        "scores add up to most, among all, the best-scored 10 % or 90 % of the traces; the winner of a "
+        "knockout.",
     )
     aggregate: Aggregator = Field(default="min", description="How step scores become one number.")
     equality: Literal["math", "numeric", "exact"] = Field(

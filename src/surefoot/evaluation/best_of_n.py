@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -25,18 +24,24 @@ from surefoot.evaluation.pools import (
 from surefoot.evaluation.report import JSONResult
 from surefoot.records import StepScores, Trace
 from surefoot.scores import AGGREGATORS, Aggregator, complete_scores
+from surefoot.search.estimators import Method
+from surefoot.search.selection import COMMON_RULES, ScoreRule
 from surefoot.stats.bootstrap import bootstrap_mean
 from surefoot.stats.intervals import Interval
 
 MAJORITY = "majority"
 CEILING = "pass@N"
 
-Rule = Literal["pass", "majority", "best_of_n", "weighted_vote"]
-
 _ROUNDING = 1e-9
 """Differences of one problem's expected accuracies below this are sums added in another order."""
 
-RULE_NAMES: Mapping[Rule, str] = {"best_of_n": "best-of-N", "weighted_vote": "weighted vote"}
+RULE_NAMES: Mapping[ScoreRule, str] = {
+    "best_of_n": "best-of-N",
+    "weighted_vote": "weighted vote",
+    "confidence_vote_10": "confidence vote 10 %",
+    "confidence_vote_90": "confidence vote 90 %",
+    "knockout": "knockout",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +51,7 @@ class SelectorCurve:
     name: str
     scorer: str | None
     """``None`` for pass@N and majority."""
-    rule: Rule
+    rule: Method
     aggregation: Aggregator | None
     accuracy: Mapping[int, Interval]
     """Share of problems answered right."""
@@ -94,6 +99,7 @@ def evaluate_best_of_n(
     candidates: Candidates,
     scores: Mapping[str, Sequence[StepScores]],
     *,
+    rules: Sequence[ScoreRule] = COMMON_RULES,
     sizes: Sequence[int] | None = None,
     draws: int = 400,
     bootstrap: int = 10_000,
@@ -101,9 +107,10 @@ def evaluate_best_of_n(
 ) -> BestOfNResult:
     """Curves of every selector; ``scores`` is by the scorer's name, ``sizes`` 1, 2, 4 … if not given.
 
-    ``draws`` random subsets stand for all where a vote has no closed form (Lightman et al., arXiv 2305.20050,
-    use 400). Raises ``ScoreError`` for a size that a problem has too few candidates for, a record with other
-    than one score a step, or a selector above pass@N.
+    Each of ``rules`` reads every scorer by every aggregation. ``draws`` random subsets stand for all where a
+    rule has no closed form (Lightman et al., arXiv 2305.20050, use 400). Raises ``ScoreError`` for a size
+    that a problem has too few candidates for, a record with other than one score a step, or a selector above
+    pass@N.
     """
     groups = list(candidates.groups.values())
     smallest = min(map(len, groups))
@@ -115,7 +122,7 @@ def evaluate_best_of_n(
     counts = {}
     for name, records in scores.items():
         known = {record.trace_id: record for record in records}
-        left_out = _left_out(records)
+        left_out = _left_out(records, rules)
         study.spend(name, known)
         counts[name] = ScorerCounts(
             traces=len(candidates.traces),
@@ -127,8 +134,8 @@ def evaluate_best_of_n(
             left_out=left_out,
         )
         curves += [
-            study.curve(f"{name} {shown} {how}", rule, scorer=name, how=how, known=known)
-            for rule, shown in RULE_NAMES.items()
+            study.curve(f"{name} {RULE_NAMES[rule]} {how}", rule, scorer=name, how=how, known=known)
+            for rule in dict.fromkeys(rules)
             for how in AGGREGATORS
             if how not in left_out and rule not in left_out
         ]
@@ -169,19 +176,19 @@ class _PoolCurves:
     def curve(
         self,
         name: str,
-        rule: Rule,
+        rule: Method,
         *,
         scorer: str | None = None,
         how: Aggregator | None = None,
         known: Mapping[str, StepScores] | None = None,
     ) -> SelectorCurve:
-        baselines = {"pass": self._ceiling, "majority": self._majority}
+        baselines: dict[Method, FloatArray] = {"pass": self._ceiling, "majority": self._majority}
         if how is None or known is None:
             accuracy = baselines[rule]
         else:
             pools = pools_of(self.groups, known, how)
             accuracy = expected_accuracy(pools, rule, self.sizes, seed=self.seed, draws=self.draws)
-            sampled = self.draws if rule == "weighted_vote" else None
+            sampled = None if rule == "best_of_n" else self.draws
             require_ceiling(name, accuracy, self._ceiling, draws=sampled)
         gap = accuracy - self._majority
         gap[np.abs(gap) < _ROUNDING] = 0.0  # with one sample, say, all selectors choose alike
@@ -233,7 +240,7 @@ class _PoolCurves:
         }
 
 
-def _left_out(records: Sequence[StepScores]) -> dict[str, str]:
+def _left_out(records: Sequence[StepScores], rules: Sequence[ScoreRule]) -> dict[str, str]:
     """Aggregations and rules that the scores do not allow, or that another one already shows."""
     found: dict[str, str] = {}
     if all(len(record.scores) <= 1 for record in records):
@@ -242,7 +249,8 @@ def _left_out(records: Sequence[StepScores]) -> dict[str, str]:
         )
     if any(score is not None and score < 0 for record in records for score in record.scores):
         reason = "scores below 0: map them to probabilities first"
-        found |= {"product": reason, "weighted_vote": reason}
+        # a negative vote counts against its answer, and a knockout's threshold is a probability
+        found |= {"product": reason, **{rule: reason for rule in rules if rule != "best_of_n"}}
     return found
 
 

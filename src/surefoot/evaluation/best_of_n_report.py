@@ -161,11 +161,14 @@ _RULES: Mapping[str, dict[str, Any]] = {
     "majority": {"color": "#777777", "marker": "X", "linestyle": "-", "linewidth": 2.2},
     "best_of_n": {"marker": "s", "linestyle": "-"},
     "weighted_vote": {"marker": "^", "linestyle": "--"},
+    "confidence_vote_10": {"marker": "v", "linestyle": "-."},
+    "confidence_vote_90": {"marker": "<", "linestyle": "-."},
+    "knockout": {"marker": "D", "linestyle": ":"},
 }
 
 
 def _selector_figure(curves: Sequence[SelectorCurve]) -> Figure:
-    """Accuracy against N: colour is the aggregation, a broken line the weighted vote; majority is shaded.
+    """Accuracy against N: colour is the aggregation, the line and marker the rule; majority is shaded.
 
     The other intervals overlap so much that they are in the table alone.
     """

@@ -31,6 +31,7 @@ from surefoot.quickstart.summary import (
 from surefoot.records import Problem, StepLabel, StepScores, Trace, Usage
 from surefoot.scores import AGGREGATORS, Aggregator
 from surefoot.search.estimators import Pool
+from surefoot.search.selection import COMMON_RULES
 from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
 from surefoot.stats.intervals import Interval
 from surefoot.stats.roc import roc_auc, roc_auc_within
@@ -112,9 +113,11 @@ def accuracy_curves(scored: ScoredTraces, sizes: Sequence[int], *, seed: int) ->
     for scorer in scored.scores:
         for how in AGGREGATORS:
             pools = scored.pools(scorer, how)
-            for method, name in RULE_NAMES.items():
+            for method in COMMON_RULES:
                 draws = {"draws": 100} if method == "weighted_vote" else {}
-                curves[f"{scorer} {name} {how}"] = expected_accuracy(pools, method, sizes, seed=seed, **draws)
+                curves[f"{scorer} {RULE_NAMES[method]} {how}"] = expected_accuracy(
+                    pools, method, sizes, seed=seed, **draws
+                )
     return curves | {name: curves[f"{scorer} best-of-N {how}"] for name, (scorer, how) in READINGS.items()}
 
 

@@ -13,6 +13,7 @@ from surefoot.evaluation.best_of_n import RULE_NAMES
 from surefoot.io import write_json
 from surefoot.records import Usage
 from surefoot.scores import AGGREGATORS
+from surefoot.search.selection import COMMON_RULES
 from surefoot.stats.intervals import Interval
 
 Number = Annotated[
@@ -28,7 +29,7 @@ Estimate = Annotated[Interval, PlainSerializer(lambda x: {"value": x.value, "low
 Curve = dict[int, Estimate]
 """Number of samples N → accuracy."""
 
-RULES = tuple(f"{rule} {how}" for rule in RULE_NAMES.values() for how in AGGREGATORS)
+RULES = tuple(f"{RULE_NAMES[rule]} {how}" for rule in COMMON_RULES for how in AGGREGATORS)
 """Every way to choose by step scores: how many scores become one, and best-of-N or the weighted vote."""
 
 CURVES = {

@@ -1,7 +1,8 @@
 """How well a selection rule does with k samples, estimated from a pool of n >= k samples per problem.
 
 The first k samples alone would give a noisy answer and waste the other n - k. The estimators here average
-over all subsets of k (closed form), or over a random set of subsets where no closed form exists (votes).
+over all subsets of k (closed form), or over a random set of subsets where no closed form exists (votes), or
+of orders where the rule depends on them (knockout).
 
 Ties. All estimators give the expected value of the stable rule of ``surefoot.search.selection`` when the k
 samples come in random order. For best-of-n this is a uniformly random choice among the best-scored samples;
@@ -14,20 +15,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.protocols import Candidate
-from surefoot.search.selection import TIE_TOLERANCE, preference
+from surefoot.search.selection import (
+    SELECTORS,
+    TIE_TOLERANCE,
+    ConfidenceVote,
+    Knockout,
+    SelectorName,
+    confidence_threshold,
+    preference,
+)
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-Method = Literal["pass", "best_of_n", "majority", "weighted_vote"]
+Method = Literal["pass", SelectorName]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +151,15 @@ def _curve_of(
     values = _scores(cast(ArrayLike, pool.scores))
     if method == "best_of_n":
         return [best_of_n(values, right, k, answers=pool.answers) for k in sizes]
-    if method not in ("majority", "weighted_vote"):
-        raise ValueError(f"unknown method {method!r}; use pass, best_of_n, majority or weighted_vote")
-    ballot = _Ballot.of(pool.answers, right, None if method == "majority" else values)
+    if method not in SELECTORS:
+        raise ValueError(f"unknown method {method!r}; use pass, {', '.join(SELECTORS)}")
+    selector = SELECTORS[method]
     places = _random_places(n, draws, rng)
+    if isinstance(selector, Knockout):
+        return [_mean_over_orders(selector, pool, k, places) for k in sizes]
+    ballot = _Ballot.of(pool.answers, right, None if method == "majority" else values)
+    if isinstance(selector, ConfidenceVote):
+        ballot = replace(ballot, keep=selector.keep)
     return [_mean_over_subsets(ballot, k, draws, places, rng) for k in sizes]
 
 
@@ -165,6 +179,7 @@ class _Ballot:
     answer: NDArray[np.intp]  # [n], -1 = none
     belongs: FloatArray  # [n, A], 1 where the sample has the answer and may vote
     mixed: NDArray[np.intp]  # answers whose samples were not all judged alike
+    keep: float = 1.0  # share of the voters, those with the highest weights, whose votes count
 
     @classmethod
     def of(cls, answers: Sequence[Hashable], correct: FloatArray, weights: FloatArray | None) -> _Ballot:
@@ -183,6 +198,8 @@ class _Ballot:
 
     def expected(self, chosen: BoolArray) -> FloatArray:
         """Expected correctness of the vote in each subset: [S, n] -> [S]."""
+        if self.keep < 1:
+            chosen = self._confident(chosen)
         members = chosen.astype(float)
         counts = members @ self.belongs
         result = np.empty(len(chosen))
@@ -192,6 +209,13 @@ class _Ballot:
         if not voting.all():
             result[~voting] = self._without_votes(chosen[~voting])
         return result
+
+    def _confident(self, chosen: BoolArray) -> BoolArray:
+        """The voters of each subset that count, or all of it if none can vote: [S, n] -> [S, n]."""
+        votes = chosen & (self.belongs.any(axis=1))
+        weights = np.where(votes, self.weights, np.nan)
+        kept = weights >= confidence_threshold(weights, self.keep)[:, None]
+        return np.where(votes.any(axis=1, keepdims=True), kept, chosen)
 
     def _winner_value(self, chosen: BoolArray, members: FloatArray, counts: FloatArray) -> FloatArray:
         if self.weights is None:
@@ -249,6 +273,21 @@ def _mean_over_subsets(
     else:
         chosen = (_random_places(n, draws, rng) if places is None else places) < k
     return float(ballot.expected(chosen).mean())
+
+
+def _mean_over_orders(selector: Knockout, pool: Pool, k: int, places: NDArray[np.intp]) -> float:
+    """As :func:`_mean_over_subsets`, for a rule whose choice depends on the order of the samples."""
+    n, draws = places.shape[1], len(places)
+    candidates = [Candidate(answer=a, score=s) for a, s in zip(pool.answers, pool.scores, strict=True)]
+    if k == 1:
+        return float(np.mean(pool.correct))
+    orders: Iterable[Sequence[int]] = (
+        itertools.permutations(range(n), k)
+        if math.perm(n, k) <= max(n, draws)
+        else (order.tolist() for order in places.argsort(axis=1)[:, :k])
+    )
+    hits = [pool.correct[order[selector.select([candidates[at] for at in order])]] for order in orders]
+    return float(np.mean(hits))
 
 
 def _random_places(n: int, draws: int, rng: np.random.Generator) -> NDArray[np.intp]:

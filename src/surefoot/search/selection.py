@@ -8,15 +8,27 @@ that a selector is a function of its input alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from surefoot.errors import ScoreError
 from surefoot.protocols import Candidate, Selector
+from surefoot.records import content_id
 
-Rule = Literal["majority", "best_of_n", "weighted_vote", "first"]
+ScoreRule = Literal["best_of_n", "weighted_vote", "confidence_vote_10", "confidence_vote_90", "knockout"]
+"""Selectors that read scores, of whatever scorer."""
+
+COMMON_RULES: tuple[ScoreRule, ...] = ("best_of_n", "weighted_vote")
+"""Those that evaluations compare unless others are asked for."""
+
+SelectorName = Literal["majority", ScoreRule]
+
+Rule = Literal[SelectorName, "first"]
 """How one of a search's solutions is chosen: a selector, or "first", which the search itself put first."""
 
 FIRST: Final = "first"
@@ -74,7 +86,7 @@ class WeightedVote:
         _require(candidates)
         votes: dict[str, list[float]] = {}
         for candidate in candidates:
-            if candidate.answer is not None and _value(candidate) > -math.inf:
+            if candidate.answer is not None and _votes_by_score(candidate):
                 votes.setdefault(candidate.answer, []).append(_value(candidate))
         if not votes:
             answered = any(candidate.answer is not None for candidate in candidates)
@@ -86,8 +98,122 @@ class WeightedVote:
         return _best(candidates, [i for i, c in enumerate(candidates) if c.answer == winner])
 
 
+@dataclass(frozen=True)
+class ConfidenceVote:
+    """``WeightedVote`` among the share ``keep`` of the candidates with the highest scores.
+
+    DeepConf's offline vote (Fu et al. 2025, arXiv 2508.15260): of the candidates with an answer and a score,
+    those vote whose score is at least the (1 - ``keep``) quantile, each with its score. The paper keeps 10 %
+    or 90 %, and its score is the confidence of a trace's tokens; here it is any. Falls back as
+    ``WeightedVote`` does.
+
+    Raises ``ValueError`` unless 0 < ``keep`` <= 1.
+    """
+
+    keep: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"'keep' must lie in (0, 1], not {self.keep}")
+
+    def select(self, candidates: Sequence[Candidate]) -> int:
+        """Index of the chosen candidate; ``ScoreError`` if there are no candidates."""
+        _require(candidates)
+        voters = [at for at, candidate in enumerate(candidates) if _votes_by_score(candidate)]
+        if not voters:
+            return WeightedVote().select(candidates)
+        scores = np.array([[_value(candidates[at]) for at in voters]])
+        kept = np.flatnonzero(scores[0] >= confidence_threshold(scores, self.keep)[0])
+        chosen = [voters[at] for at in kept]
+        return chosen[WeightedVote().select([candidates[at] for at in chosen])]
+
+
+def confidence_threshold(scores: NDArray[np.float64], keep: float) -> NDArray[np.float64]:
+    """Lowest score that is kept in each row, [rows], NaN in an empty one; ``scores`` [rows, n], NaN = none.
+
+    The quantile lies on the straight line between the two scores next to it, computed as ``np.percentile``
+    does, so that equal scores stay equal.
+    """
+    ordered = np.sort(scores, axis=1)  # NaN last
+    count = (~np.isnan(scores)).sum(axis=1)
+    place = np.maximum(count - 1, 0) * (1 - keep)
+    below = np.floor(place).astype(np.intp)
+    above = np.minimum(below + 1, np.maximum(count - 1, 0))
+    rows, part = np.arange(len(scores)), place - below
+    low, high = ordered[rows, below], ordered[rows, above]
+    gap = high - low
+    return np.where(part < 0.5, low + gap * part, high - gap * (1 - part))
+
+
+PairJudge = Callable[[int, int], tuple[bool, bool]]
+"""Whether the first and the second of two candidates, by their indices, are correct."""
+
+
+def knockout(answers: Sequence[Hashable], judge: PairJudge, rng: np.random.Generator) -> list[int]:
+    """Indices of the candidates that are left of a knockout tournament; they share one answer, or are none.
+
+    Liu et al. 2025 (PairJudge RM, arXiv 2501.13007), algorithm 1: in each round every candidate meets one
+    with another answer, here the next one without an opponent, or sits the round out. Of two, the one judged
+    correct advances; if both are, a coin decides; if none is, both are out. It ends when all that are left
+    have one answer. ``judge`` is asked once per match; there are fewer matches than candidates.
+    """
+    pool = list(range(len(answers)))
+    coins = iter((rng.random(len(answers)) < 0.5).tolist())
+    while len({answers[at] for at in pool}) > 1:
+        advancing, waiting = [], pool
+        while waiting:
+            first, *waiting = waiting
+            second = next((at for at in waiting if answers[at] != answers[first]), None)
+            if second is None:
+                advancing.append(first)
+                continue
+            waiting.remove(second)
+            right = judge(first, second)
+            if any(right):
+                both = all(right)
+                advancing.append(first if (next(coins) if both else right[0]) else second)
+        pool = advancing
+    return pool
+
+
+@dataclass(frozen=True)
+class Knockout:
+    """A knockout tournament (:func:`knockout`); of the candidates left, the best-scored.
+
+    A score is of one candidate alone, so it judges both of a match: correct from ``threshold`` on. (If the
+    higher score won, this would be ``BestOfN``.) That makes it a vote among the candidates judged correct
+    whose result is partly chance. For a judge that reads both solutions call :func:`knockout`. Candidates
+    without an answer or a score do not take part. If all are out, ``BestOfN`` chooses among them all. The
+    coins follow from the candidates, so that equal candidates give equal choices.
+    """
+
+    threshold: float = 0.5
+
+    def select(self, candidates: Sequence[Candidate]) -> int:
+        """Index of the chosen candidate; ``ScoreError`` if there are no candidates."""
+        _require(candidates)
+        players = [at for at, candidate in enumerate(candidates) if _votes_by_score(candidate)]
+        if not players:
+            return WeightedVote().select(candidates)
+        right = [_value(candidates[at]) >= self.threshold for at in players]
+        coins = content_id(*((candidates[at].answer, candidates[at].score) for at in players))
+        left = knockout(
+            [candidates[at].answer for at in players],
+            lambda first, second: (right[first], right[second]),
+            np.random.default_rng(int(coins, 16)),
+        )
+        return _best(candidates, [players[at] for at in left] or range(len(candidates)))
+
+
 SELECTORS: Mapping[str, Selector] = MappingProxyType(
-    {"majority": Majority(), "best_of_n": BestOfN(), "weighted_vote": WeightedVote()}
+    {
+        "majority": Majority(),
+        "best_of_n": BestOfN(),
+        "weighted_vote": WeightedVote(),
+        "confidence_vote_10": ConfidenceVote(keep=0.1),
+        "confidence_vote_90": ConfidenceVote(keep=0.9),
+        "knockout": Knockout(),
+    }
 )
 """Selectors by the name that the command line and the reports use."""
 
@@ -103,6 +229,10 @@ def preference(candidate: Candidate) -> tuple[bool, bool, float]:
     """Sort key of ``BestOfN``: scored before unscored, of these answered before unanswered, then by score."""
     value = _value(candidate)
     return value > -math.inf, candidate.answer is not None, value
+
+
+def _votes_by_score(candidate: Candidate) -> bool:
+    return candidate.answer is not None and _value(candidate) > -math.inf
 
 
 def _value(candidate: Candidate) -> float:

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import EvaluationCommand, named, show
 from surefoot.cli.settings import Flag
+from surefoot.search.selection import COMMON_RULES, ScoreRule
 
 if TYPE_CHECKING:
     from surefoot.answers import AnswerChecker
@@ -30,10 +31,10 @@ def _numbers(value: Any) -> Any:
 class EvaluateBestOfN(EvaluationCommand):
     """Choose among N samples: every selector beside pass@N and majority, against N and against tokens.
 
-    Best-of-N and the weighted vote by min, product, last, mean and sum, for any number of scorers on the same
-    samples, with 95 % intervals over problems and differences from majority paired by problem. Tables are
-    printed; DIR/best_of_n.json has every number and DIR/best_of_n.html the curves. Scores of checkpoints are
-    stored in DIR/scores and reused.
+    Best-of-N, votes and knockout (`--rule`) by min, product, last, mean and sum, for any number of scorers on
+    the same samples, with 95 % intervals over problems and differences from majority paired by problem.
+    Tables are printed; DIR/best_of_n.json has every number and DIR/best_of_n.html the curves. Scores of
+    checkpoints are stored in DIR/scores and reused.
 
     Example: `surefoot evaluate best-of-n prm=runs/prm orm=orm.jsonl --problems problems.jsonl --traces
     traces.jsonl --out curves`
@@ -62,6 +63,9 @@ class EvaluateBestOfN(EvaluationCommand):
             description="Numbers of samples, such as 1,2,4,8; by default 1, 2, 4 … as far as half of the "
             "problems go.",
         )
+    )
+    rule: tuple[ScoreRule, ...] = Field(
+        default=COMMON_RULES, min_length=1, description="Rules by which every scorer is read."
     )
     grading: o.GradingSettings = o.GradingSettings()
     device: o.Device = "cpu"
@@ -107,6 +111,7 @@ class EvaluateBestOfN(EvaluationCommand):
         result = evaluate_best_of_n(
             candidates,
             scores,
+            rules=self.rule,
             sizes=list(self.sizes) or None,
             draws=self.draws,
             bootstrap=self.bootstrap,
@@ -116,6 +121,7 @@ class EvaluateBestOfN(EvaluationCommand):
         inputs |= {
             "extract": ",".join(self.grading.extract) if self.pool else None,
             "equality": self.grading.equality,
+            "rule": list(self.rule),
         }
         verdicts = {"stated": stored.verdicts, "differing": stored.differing} if stored else None
         data = {"inputs": inputs, "answers_not_compared": failures, "verdicts_of_the_file": verdicts}
