@@ -13,7 +13,7 @@ from surefoot.answers import Grader
 from surefoot.batching import Batcher
 from surefoot.errors import PolicyError, ScoreError
 from surefoot.gateway.errors import ApiError
-from surefoot.gateway.plan import GeneratedChoice, Generation, OnText, Plan, StreamMode
+from surefoot.gateway.plan import CONTENT_FILTER, GeneratedChoice, Generation, OnText, Plan, StreamMode
 from surefoot.gateway.upstream import MAX_CHARACTERS, TakesExtraBody, UpstreamPolicy
 from surefoot.protocols import STOP_UNKNOWN, Completion, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Message, StepScores, Trace, Usage, content_id
@@ -365,7 +365,8 @@ class Continuation(Space):
 
 def _chosen(result: SearchResult, session: RequestSession, abstain_below: float | None) -> GeneratedChoice:
     if result.chosen is None:
-        return GeneratedChoice(result=result, text="", finish_reason="stop")
+        reason = _no_solution(result)
+        return GeneratedChoice(result=result, text="", finish_reason=CONTENT_FILTER, withheld=reason)
     trace, value = result.candidates[result.chosen], result.values[result.chosen]
     withheld = None
     if abstain_below is not None and (value is None or value < abstain_below):
@@ -376,6 +377,18 @@ def _chosen(result: SearchResult, session: RequestSession, abstain_below: float 
         text=session.visible(trace.text or ""),
         finish_reason=trace.finish_reason or "length",
         withheld=withheld,
+    )
+
+
+def _no_solution(result: SearchResult) -> str:
+    """Why a search that nothing went wrong with has no candidate."""
+    drawn = result.counts.drawn
+    if not drawn:
+        return "no solution: the search drew no step"
+    times = "once" if drawn == 1 else f"{drawn} times"
+    return (
+        f"no solution: the policy was asked {times} and wrote none; check that it can solve such problems, "
+        "and that the prompt has the form that it expects"
     )
 
 

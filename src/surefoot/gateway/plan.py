@@ -134,6 +134,10 @@ class Plan:
     meter: UsageMeter = field(default_factory=UsageMeter)
 
 
+CONTENT_FILTER = "content_filter"
+"""Finish reason of a choice without a text: it was withheld, or there is no solution."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GeneratedChoice:
     """One answer."""
@@ -145,7 +149,7 @@ class GeneratedChoice:
     reasoning: str | None = None
     """Reasoning that the policy shows apart from the text."""
     withheld: str | None = None
-    """Why the text must not be shown."""
+    """Why the text must not be shown, or why there is none."""
     tree: SavedTree | None = None
     """All steps that were drawn, if some were dropped."""
     dropped: tuple[int, ...] = ()

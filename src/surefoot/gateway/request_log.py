@@ -52,8 +52,10 @@ class LogEntry:
         candidates = [client_candidate] if client_candidate else []
         for number, choice in enumerate(choices):
             candidates += _candidates(number, choice)
+        missing = (choice.withheld for choice in choices if choice.result.chosen is None)
         return self._record(
             status=200,
+            error=next(missing, None),
             usage=usage,
             candidates=tuple(candidates),
             trees={number: choice.tree for number, choice in enumerate(choices) if choice.tree is not None},

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from surefoot.gateway.errors import ApiError
-from surefoot.gateway.plan import GeneratedChoice, Generation
+from surefoot.gateway.plan import CONTENT_FILTER, GeneratedChoice, Generation
 from surefoot.gateway.request_log import LogEntry
 from surefoot.gateway.schemas import (
     CandidateResponse,
@@ -32,9 +32,6 @@ from surefoot.search.method import SearchResult
 
 Emit = Callable[[str], None]
 """Sends the data of one event."""
-
-CONTENT_FILTER = "content_filter"
-"""Finish reason of a text that was withheld."""
 
 
 class ResponseWriter:
@@ -226,7 +223,7 @@ def _search(index: int, choice: GeneratedChoice, candidates: Candidates) -> Sear
         abstained=choice.abstained,
         usage=TokenUsage.of(result.usage),
         counts=result.counts,
-        error=result.error,
+        error=result.error or (choice.withheld if result.chosen is None else None),
         candidates=[_candidate(result, number) for number in places],
         dropped=_dropped(choice) if candidates == "all" else [],
     )

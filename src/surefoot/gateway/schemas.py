@@ -297,7 +297,7 @@ class OutputToolCall(ResponseModel):
 
 
 class OutputMessage(ResponseModel):
-    """The assistant's message; ``refusal`` says why an answer was withheld."""
+    """The assistant's message; ``refusal`` says why there is no answer."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
