@@ -19,6 +19,7 @@ from surefoot.models.families.writing import WritingModel
 from surefoot.models.kinds.classifier import FAMILY as CLASSIFIER
 from surefoot.models.kinds.classifier import HEAD, RewardModel
 from surefoot.models.kinds.confidence import Measure, load_confidence, split_measure
+from surefoot.models.kinds.confidence_server import open_confidence_server
 from surefoot.models.kinds.ensemble import Ensemble
 from surefoot.models.kinds.generative import FAMILY as GENERATIVE
 from surefoot.models.kinds.generative import FORMAT, load_verifier
@@ -152,7 +153,9 @@ def identifying_files(path: str | Path | Sequence[str | Path]) -> dict[str, Path
         }
     if is_server(path):
         return {}
-    directory = locate(known[1] if (known := split_measure(path)) else path)
+    if known := split_measure(path):
+        return identifying_files(known[1])
+    directory = locate(path)
     if is_own(directory):
         names = set(IDENTIFYING)
     else:
@@ -193,6 +196,10 @@ def _confidence(
     if calibrated:
         raise CheckpointError(f"calibrated=True is for checkpoints with a calibration; this is {of}")
     options.refuse("reference", "base", "chains", of=of)
+    if is_server(model):
+        if measure != "deepconf":
+            raise CheckpointError(f"{measure!r} needs the whole vocabulary, which {model} does not give")
+        return open_confidence_server(model)
     return load_confidence(
         locate(model),
         measure,
