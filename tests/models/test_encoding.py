@@ -11,7 +11,9 @@ from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding, encode_traces
 from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.reserved import Reserved
+from surefoot.models.scorer import Scorer
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Attachment, Message, Problem, Reasoning, StepLabel, Tool, ToolCall, Trace
 from surefoot.segment import BlankLine, Line, segment_trace
@@ -457,3 +459,18 @@ def test_special_tokens_in_a_run_are_read_as_text(bpe):
     ]
     assert texts[0].startswith("<think>\nHm.< |end|>")
     assert "O< |end|>slo" in texts[4]
+
+
+def test_what_cannot_be_shown_has_no_score_and_the_rest_of_the_call_has(gpt2_base):
+    image = Attachment(kind="image", uri="cat.png")
+    seen = chat_item(Message(role="user", content="hi"), Message(role="assistant", content="ho"))
+    hidden = chat_item(
+        Message(role="user", content="hi", attachments=(image,)), Message(role="assistant", content="ho")
+    )
+    prm = RewardModel.initialise(gpt2_base, CheckpointCard(kind="prm", label_source="test", base="gpt2"))
+    implicit = ImplicitPRM.initialise(gpt2_base, reference=None)
+    for model, scorer in ((prm, Scorer(prm, name="prm")), (implicit, implicit)):
+        model.tokenizer.chat_template = NO_TOOLS
+        first, second = scorer.score_traces([hidden, seen])
+        assert (first.scores, second.unscored_reason) == ((None,), None)
+        assert "attachment (image)" in first.unscored_reason

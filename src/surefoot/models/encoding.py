@@ -72,6 +72,18 @@ class EncodedTrace:
     refused: str | None = None
     """Why the model cannot read this trace at all; there are then no tokens and no positions."""
 
+    @classmethod
+    def unreadable(cls, item: ProblemTrace, reason: str) -> Self:
+        """A trace that the model cannot read."""
+        steps = len(item.trace.steps)
+        return cls(
+            ids=(),
+            positions=(None,) * steps,
+            starts=(0,) * steps,
+            written=((0, 0),) * steps,
+            refused=reason,
+        )
+
     @property
     def truncated_steps(self) -> int:
         """Steps without a position: beyond ``max_length``, or dropped by the tokenizer."""
@@ -109,7 +121,7 @@ def encode_traces(
     for number, item in enumerate(items):
         where = _locate(tokenizer, encoding, item, reserved)
         if isinstance(where, str):
-            encoded[number] = EncodedTrace(ids=(), positions=(None,) * len(item.trace.steps), refused=where)
+            encoded[number] = EncodedTrace.unreadable(item, where)
         else:
             located[number] = _mark(where, encoding.marker) if encoding.marker else where
     for rendered in (False, True):

@@ -15,7 +15,7 @@ from test_reasoneval_family import published_reads
 
 from surefoot import load_prm
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Problem, Step, Trace
+from surefoot.records import Message, Problem, Step, ToolCall, Trace
 from surefoot.segment import BlankLine, Line, segment_trace, segmenter
 from surefoot.segment.spans import own_lines
 
@@ -196,3 +196,20 @@ def test_traces_cut_with_the_indentation_in_the_step_before_give_the_same_tokens
     trace = Trace(problem_id=problem.id, text=text, steps=steps)
     [old] = scorers[family].model.encode([ProblemTrace(problem=problem, trace=trace)])
     assert (list(old.ids), list(old.positions)) == encoded(scorers[family], text, BlankLine())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_messages_of_an_agents_run_are_refused_alone(scorers, family):
+    messages = (
+        Message(role="user", content=QUESTION),
+        Message(role="assistant", tool_calls=(ToolCall(name="count"),)),
+        Message(role="assistant", content="2"),
+    )
+    run = segment_trace(Trace(problem_id="p", messages=messages))
+    text = item(QUESTION, ["1", "2"])
+    read, refused = scorers[family].score_traces(
+        [text, ProblemTrace(problem=text.problem.model_copy(update={"id": "p"}), trace=run)]
+    )
+    assert None not in read.scores
+    assert refused.scores == (None, None)
+    assert "reads solutions that are text" in refused.unscored_reason

@@ -30,6 +30,7 @@ from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.engine.causal import load_causal, read_logprobs, require_plain_head
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import (
+    READS_TEXT,
     FamilyMatch,
     is_causal,
     plain_texts,
@@ -105,11 +106,14 @@ class ImplicitModel:
     def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
         """Tokens of each trace; ``positions`` is the last token that counts to each step's sum.
 
-        Raises ``ScoreError`` for a trace without steps or made of messages.
+        Messages are refused. Raises ``ScoreError`` for a trace without steps.
         """
         limit = self.card.encoding.max_length
         encoded = []
         for item in items:
+            if item.trace.text is None:
+                encoded.append(EncodedTrace.unreadable(item, READS_TEXT))
+                continue
             ids, starts, ends = self._write(*plain_texts(item, self._reserved))
             positions = tuple(at if at < limit else None for at in ends)
             encoded.append(EncodedTrace(ids=tuple(ids[:limit]), positions=positions, starts=tuple(starts)))
@@ -159,10 +163,10 @@ class ImplicitScorer(Scorer):
         and a reason. Raises ``ScoreError`` for a trace without steps.
         """
         encoded = self.model.encode(items)
-        first = [trace.starts[0] for trace in encoded]
         last = [max((at for at in trace.positions if at is not None), default=None) for trace in encoded]
         read = [number for number, at in enumerate(last) if at is not None]
         sequences = [encoded[number].ids[: (last[number] or 0) + 1] for number in read]
+        first = {number: encoded[number].starts[0] for number in read}
         begins = [first[number] for number in read]
         policy_logprobs, cost = read_logprobs(self.model.policy, sequences, begins)
         reference_logprobs, more = read_logprobs(self.model.reference, sequences, begins)

@@ -86,10 +86,16 @@ class PublishedModel(nn.Module, ABC):
         return Scorer(self, name=name, batch_tokens=batch_tokens)
 
     def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
-        """Tokens as the family writes them, cut at the trunk's context. Raises ``ScoreError``."""
+        """Tokens as the family writes them, cut at the trunk's context; messages are refused.
+
+        Raises ``ScoreError`` for a trace without steps.
+        """
         limit = self.card.encoding.max_length
         encoded = []
         for item in items:
+            if item.trace.text is None:
+                encoded.append(EncodedTrace.unreadable(item, READS_TEXT))
+                continue
             written = self.write(*plain_texts(item, self._reserved, self.separators))
             reads = tuple(at if at is not None and at < limit else None for at in written.positions)
             encoded.append(EncodedTrace(ids=written.ids[:limit], positions=reads))
@@ -98,6 +104,10 @@ class PublishedModel(nn.Module, ABC):
     def read(self, hidden_sh: torch.Tensor) -> torch.Tensor:
         """Scores ``[S]`` from the hidden states ``[S, H]`` at the read-out positions."""
         return self.scores(self.head(hidden_sh.float()))
+
+
+READS_TEXT = "the model reads solutions that are text, not messages of an agent's run"
+"""Why messages have no scores."""
 
 
 def within_context(card: CheckpointCard, *models: PreTrainedModel) -> CheckpointCard:

@@ -25,7 +25,7 @@ from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.prompts import render_chat, special_tokens
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
-from surefoot.records import Message, StepScores, Usage
+from surefoot.records import Message, StepScores, Trace, Usage
 
 FAMILY = "generative"
 FORMAT = "verifier.json"
@@ -140,23 +140,36 @@ class GenerativeVerifier(CheckpointScorer):
         self.invalid: Counter[str] = Counter()
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """Scores in order, one record each. Raises ``ScoreError`` for a trace without steps or text.
+        """Scores in order, one record each; messages have none.
+
+        Raises ``ScoreError`` for a trace without steps.
 
         The policy is asynchronous: this runs it in a thread with an event loop of its own, so that it can be
         called with or without a running loop. In a loop, ``await verify(items)`` does not block it.
         """
+        texts = [item for item in items if item.trace.text is not None]
         with ThreadPoolExecutor(1) as thread:
-            verifications = thread.submit(asyncio.run, self.verify(items)).result()
+            verifications = iter(thread.submit(asyncio.run, self.verify(texts)).result())
         return [
-            StepScores(
-                trace_id=item.trace.id,
-                scorer=self.name,
-                scores=verification.scores,
-                unscored_reason=None if verification.chains else _reason(verification.invalid),
-                usage=verification.usage,
-            )
-            for item, verification in zip(items, verifications, strict=True)
+            self._unread(item.trace)
+            if item.trace.text is None
+            else self._record(item.trace, next(verifications))
+            for item in items
         ]
+
+    def _record(self, trace: Trace, verification: VerifierOutput) -> StepScores:
+        return StepScores(
+            trace_id=trace.id,
+            scorer=self.name,
+            scores=verification.scores,
+            unscored_reason=None if verification.chains else _reason(verification.invalid),
+            usage=verification.usage,
+        )
+
+    def _unread(self, trace: Trace) -> StepScores:
+        reason = "a generative verifier reads solutions that are text; use a judge for messages"
+        scores = (None,) * len(trace.steps)
+        return StepScores(trace_id=trace.id, scorer=self.name, scores=scores, unscored_reason=reason)
 
     async def verify(self, items: Sequence[ProblemTrace]) -> list[VerifierOutput]:
         """Critiques, verdicts and scores of each item, in order. Raises like :meth:`score_traces`."""

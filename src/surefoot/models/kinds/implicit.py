@@ -66,9 +66,11 @@ class ImplicitRewards:
     """Rewards of one trace, in units of log odds (beta times nats); their sum is the response's reward."""
 
     steps: tuple[float | None, ...]
-    """Of each step; ``None`` beyond the model's context."""
+    """Of each step; ``None`` where there is none."""
     tokens: int
     """Tokens read for them, by model and reference."""
+    unscored_reason: str | None = None
+    """Why some are ``None``."""
 
 
 class ImplicitPRM(CheckpointScorer):
@@ -257,7 +259,9 @@ class ImplicitPRM(CheckpointScorer):
         for trace, response in zip(encoded, responses, strict=True):
             ratio, tokens = (torch.zeros(0), 0) if response is None else next(ratios)
             first = 0 if response is None else response[1]
-            rewards.append(ImplicitRewards(steps=per_step(trace, ratio, first), tokens=tokens))
+            reason = trace.unscored_reason(self.card.encoding.max_length)
+            steps = per_step(trace, ratio, first)
+            rewards.append(ImplicitRewards(steps=steps, tokens=tokens, unscored_reason=reason))
         return rewards
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
@@ -268,14 +272,11 @@ class ImplicitPRM(CheckpointScorer):
         return [self._record(item, rewards) for item, rewards in zip(items, self.rewards(items), strict=True)]
 
     def _record(self, item: ProblemTrace, rewards: ImplicitRewards) -> StepScores:
-        cut_off = sum(reward is None for reward in rewards.steps)
-        limit = self.card.encoding.max_length
-        reason = f"{cut_off} steps lie beyond the model's context of {limit} tokens" if cut_off else None
         return StepScores(
             trace_id=item.trace.id,
             scorer=self.name,
             scores=implicit_scores(rewards.steps, self.settings.read),
-            unscored_reason=reason,
+            unscored_reason=rewards.unscored_reason,
             usage=Usage(verifier_tokens=rewards.tokens, calls=1),
         )
 
