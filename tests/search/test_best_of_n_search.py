@@ -24,7 +24,7 @@ def chosen_answer(rule, samples):
     return samples[SELECTORS[rule].select(candidates)][0]
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(samples=SAMPLES, rule=st.sampled_from(sorted(SELECTORS)), seen=st.integers(1, 13))
 def test_a_settled_vote_never_changes(samples, rule, seen):
     """Whatever comes, among it all the rest for a rival with the highest scores."""
@@ -35,7 +35,7 @@ def test_a_settled_vote_never_changes(samples, rule, seen):
             assert chosen_answer(rule, now + rest) == chosen_answer(rule, now)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(samples=SAMPLES, left=st.integers(0, 6))
 def test_the_bound_of_the_majority_is_exact(samples, left):
     """Not settled means that some rest of this length changes the answer."""

@@ -250,7 +250,8 @@ def _left_out(records: Sequence[StepScores], rules: Sequence[ScoreRule]) -> dict
     if any(score is not None and score < 0 for record in records for score in record.scores):
         reason = "scores below 0: map them to probabilities first"
         # a negative vote counts against its answer, and a knockout's threshold is a probability
-        found |= {"product": reason, **{rule: reason for rule in rules if rule != "best_of_n"}}
+        found["product"] = reason
+        found |= dict.fromkeys((rule for rule in rules if rule != "best_of_n"), reason)
     return found
 
 

@@ -198,8 +198,8 @@ class _Ballot:
 
     def expected(self, chosen: BoolArray) -> FloatArray:
         """Expected correctness of the vote in each subset: [S, n] -> [S]."""
-        if self.keep < 1:
-            chosen = self._confident(chosen)
+        if self.weights is not None and self.keep < 1:
+            chosen = self._confident(chosen, self.weights)
         members = chosen.astype(float)
         counts = members @ self.belongs
         result = np.empty(len(chosen))
@@ -210,11 +210,11 @@ class _Ballot:
             result[~voting] = self._without_votes(chosen[~voting])
         return result
 
-    def _confident(self, chosen: BoolArray) -> BoolArray:
+    def _confident(self, chosen: BoolArray, weights: FloatArray) -> BoolArray:
         """The voters of each subset that count, or all of it if none can vote: [S, n] -> [S, n]."""
         votes = chosen & (self.belongs.any(axis=1))
-        weights = np.where(votes, self.weights, np.nan)
-        kept = weights >= confidence_threshold(weights, self.keep)[:, None]
+        voting = np.where(votes, weights, np.nan)
+        kept = voting >= confidence_threshold(voting, self.keep)[:, None]
         return np.where(votes.any(axis=1, keepdims=True), kept, chosen)
 
     def _winner_value(self, chosen: BoolArray, members: FloatArray, counts: FloatArray) -> FloatArray:

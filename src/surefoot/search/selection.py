@@ -142,7 +142,7 @@ def confidence_threshold(scores: NDArray[np.float64], keep: float) -> NDArray[np
     rows, part = np.arange(len(scores)), place - below
     low, high = ordered[rows, below], ordered[rows, above]
     gap = high - low
-    return np.where(part < 0.5, low + gap * part, high - gap * (1 - part))
+    return np.asarray(np.where(part < 0.5, low + gap * part, high - gap * (1 - part)))
 
 
 PairJudge = Callable[[int, int], tuple[bool, bool]]
