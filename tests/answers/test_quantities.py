@@ -27,6 +27,8 @@ EQUAL = [
     ("90°", "90"),
     (r"90^\circ", "90 degrees"),
     ("5cm", "5"),
+    ("90 degrees", "90°F"),
+    ("2 L", "2 liters"),
     ("5 million dollars", "5000000"),
     ("2 dozen eggs", "24"),
     ("2 dozen eggs", "2"),
@@ -66,6 +68,13 @@ UNEQUAL = [
     (r"0.\overline{3}", "0.3"),
     ("0.3", "1/3"),
     ("5:30", "5"),
+    ("5 feet 6 inches", "5"),
+    ("5 hours 30 minutes", "5 hours"),
+    ("121 base 3", "121"),
+    ("50%-60%", "50"),
+    ("5 M", "5"),
+    ("90°F", "90°C"),
+    ("90 degrees Celsius", "90°F"),
 ]
 
 

@@ -203,6 +203,8 @@ _TRAILING_UNIT = re.compile(
     re.DOTALL,
 )
 
+_DEGREE, _SCALES = "degree", ("fahrenheit", "celsius")
+"""A degree without a scale may be of any."""
 _NAMES = {
     "millimetre": "mm millimeter millimetre",
     "centimetre": "cm centimeter centimetre",
@@ -231,13 +233,15 @@ _NAMES = {
     "dollar": "usd dollar buck",
     "euro": "eur euro",
     "cent": "cent penny pence",
-    "degree": "degree deg °",
+    _DEGREE: "degree deg °",
     "kilometre/hour": "kmh kmph kph",
     "mile/hour": "mph",
     PERCENT: "% \\% percent percentage pct",
     DOZEN: "dozen",
 }
 _MEASURES = {name: unit for unit, names in _NAMES.items() for name in names.split()}
+_UPPER = frozenset("L")
+"""Measures of one capital letter; others multiply ("5 M") or are names."""
 _POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
 _RATES = frozenset({"per", "/", "a", "an", "every"})
 _FILLERS = frozenset(
@@ -282,6 +286,7 @@ _BOUNDS = frozenset(
 )
 _NOT_A_UNIT = re.compile(
     r"(?:,|\b(?:and|or|to|plus|minus|times|by|than|of|not|over|x|is|equals|root))\s*[-$(]?[0-9]"
+    r"|^(?!(?:in|per|for|at|on|every|after|before|until)\b)[^\W\d_]+\.?\s+[-$(]?[0-9]|[-\u2013]\s*[$(]?[0-9]"
     r"|\band\s+(?:an?|one|two|three|half)\b"
     r"|^(?:squared|cubed|factorial|hal(?:f|ves)|thirds?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?"
     r"|hundredths?|thousandths?|x|plus|minus|divided|mod|choose|pi|sqrt|root|sin|cos|tan|log|ln|exp)\b"
@@ -310,6 +315,8 @@ def read_unit(text: str) -> frozenset[str] | None:
         return None
     words = _WORD.findall(text)
     first, _ = _split_power(words[0])
+    if len(first) == 1 and first.isupper() and first not in _UPPER:
+        return None
     letter = len(first) == 1 and first.casefold() not in _FILLERS
     if (beside and len(first) > 3) or ((letter or beside) and _measure(first) is None):
         return None
@@ -322,6 +329,11 @@ def _significant(words: list[str]) -> frozenset[str]:
     power = _POWERS.get(words[0].casefold(), "") if len(words) > 1 else ""
     words = words[1:] if power else words
     measure = _measure(words[0]) if words and (words[0] != "in" or len(words) == 1) else None
+    if measure == _DEGREE:
+        scale = next(
+            (name for word in words[1:2] for name in _SCALES if name.startswith(word.casefold())), None
+        )
+        return frozenset({scale} if scale else {_DEGREE, *_SCALES})
     if measure is not None:
         rate = len(words) > 2 and words[1].casefold() in _RATES
         over = f"/{_measure(words[2]) or _singular(words[2])}" if rate else ""
