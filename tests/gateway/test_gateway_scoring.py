@@ -18,8 +18,9 @@ from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.models.scorer import Scorer
 from surefoot.models.server import RemoteScorer
+from surefoot.models.step_prompts import VllmClassify
 from surefoot.models.wire_formats import GatewayScore as GatewayWire
-from surefoot.models.wire_formats import VllmClassify, VllmPooling
+from surefoot.models.wire_formats import VllmPooling
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, Sampling

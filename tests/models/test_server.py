@@ -18,7 +18,8 @@ from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.models.server import RemoteScorer
-from surefoot.models.wire_formats import Encoder, GatewayScore, VllmClassify, VllmPooling
+from surefoot.models.step_prompts import VllmClassify
+from surefoot.models.wire_formats import Encoder, GatewayScore, VllmPooling
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Trace
 
@@ -295,7 +296,10 @@ def test_load_prm_makes_a_generative_verifier_of_another_server() -> None:
         server.models = [{"id": "thinker", "object": "model", "created": 0, "owned_by": "someone"}]
         verifier = load_prm(server.url, family="generative")
         [record] = verifier.score("2 + 2?", ["2 + 2\n= 4\n"])
-        with pytest.raises(CheckpointError, match=r"serves thinker and is no gateway.*family='generative'"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"serves thinker, whose name is of no known family; say which with.*'generative'",
+        ):
             load_prm(server.url)
     assert (verifier.name, verifier.card.family) == ("thinker", "generative")
     assert record.scores == (1.0, pytest.approx(0.75))
@@ -304,8 +308,8 @@ def test_load_prm_makes_a_generative_verifier_of_another_server() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "does not list its models"),
-        ({"family": "skywork"}, "family='skywork' is for a checkpoint"),
+        ({}, "127.0.0.1:9/v1: no server answers"),
+        ({"family": "sky"}, "family='sky' is not known; a server has one of 'generative', 'math-shepherd'"),
         ({"calibrated": True}, "cannot be calibrated here"),
         ({"base": "x"}, "base='x' is for adapters"),
     ],

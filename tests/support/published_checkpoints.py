@@ -6,9 +6,19 @@ byte, so that a golden input can be written as text: ``[*b"user\\n", ...]``.
 
 from __future__ import annotations
 
+import json
+
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from torch import nn
+from transformers import (
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2Model,
+    Qwen2PreTrainedModel,
+)
 
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace
@@ -100,7 +110,9 @@ def piece_tokenizer(*, pad: str | None = None) -> PreTrainedTokenizerFast:
     built.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", PIECES.index("<s>"))]
     )
-    built.decoder = decoders.Replace("▁", " ")
+    built.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     built.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in ("<unk>", "<s>", "</s>")]
     )
@@ -109,6 +121,46 @@ def piece_tokenizer(*, pad: str | None = None) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=built, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token=pad
     )
+
+
+QWEN_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<extra_0>"]
+
+
+class Qwen2ForProcessRewardModel(Qwen2PreTrainedModel):
+    """The class that the hub's remote code defines, as far as its weights and logits go."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = Qwen2Model(config)
+        self.score = nn.Sequential(
+            nn.Linear(config.hidden_size, config.hidden_size), nn.ReLU(), nn.Linear(config.hidden_size, 2)
+        )
+        self.post_init()
+
+    def forward(self, **inputs):
+        return self.score(self.model(**inputs).last_hidden_state)
+
+
+def save_qwen_prm(directory, *, shard="5GB", tokens=QWEN_TOKENS, **changes):
+    """A tiny random checkpoint as the hub has it; returns its model."""
+    torch.manual_seed(1)
+    model = Qwen2ForProcessRewardModel(Qwen2Config(**TINY | changes)).eval()
+    model.save_pretrained(directory, max_shard_size=shard)
+    config = json.loads((directory / "config.json").read_text())
+    auto = {"AutoModel": "modeling_qwen2_rm.Qwen2ForProcessRewardModel"}
+    (directory / "config.json").write_text(json.dumps(config | {"auto_map": auto}))
+    (directory / "modeling_qwen2_rm.py").write_text("raise SystemExit('remote code was run')\n")
+    byte_tokenizer(tokens, template=QWEN_TEMPLATE, pad="<|endoftext|>").save_pretrained(directory)
+    return model
+
+
+def save_math_shepherd(directory, **changes):
+    """A tiny random checkpoint as the hub has it; returns its model."""
+    torch.manual_seed(2)
+    model = MistralForCausalLM(MistralConfig(**TINY | changes)).eval()
+    model.save_pretrained(directory, max_shard_size="60KB")
+    piece_tokenizer().save_pretrained(directory)
+    return model
 
 
 def pieces(text: str) -> list[int]:

@@ -21,6 +21,7 @@ from surefoot.cli import (
     search,
     select,
     serve,
+    serve_config,
     train,
 )
 from surefoot.cli.settings import add
@@ -68,6 +69,7 @@ app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(audit.app, name="audit")
 add(app, "convert", convert.Convert)
 app.add_typer(serve.app, name="serve")
+add(app, "serve-config", serve_config.ServeConfig)
 
 
 def main() -> None:

@@ -88,7 +88,18 @@ Segment = Annotated[
 ]
 Family = Annotated[
     str | None,
-    Field(description="Published family, if the name and files do not say which, e.g. `qwen-prm`."),
+    Field(
+        description="Published family, if the name and files do not say which, e.g. `qwen-prm`; also at the "
+        "end of a URL: `http://host:8000#qwen-prm`."
+    ),
+]
+Tokenizer = Annotated[
+    str | None,
+    Field(
+        description="Directory or hub name of the tokenizer of a reward model behind a URL, if the server "
+        "names none that is here."
+    ),
+    Flag(name="--prm-tokenizer"),
 ]
 Calibrated = Annotated[bool, Field(description="Put scores through the checkpoint's `calibration.json`.")]
 Aggregate = Annotated[
@@ -217,6 +228,7 @@ class PRMSettings(SettingsGroup):
         description="Checkpoint directory, hub name or URL of a reward model; several are an ensemble.",
     )
     family: Family = None
+    tokenizer: Tokenizer = None
     calibrated: Calibrated = False
 
     def open(self, device: str) -> CheckpointScorer:
@@ -224,7 +236,13 @@ class PRMSettings(SettingsGroup):
         from surefoot.models.loading import load_prm
 
         names = one_or_all(self.names)
-        return load_prm(names, family=self.family, calibrated=self.calibrated, device=device)
+        return load_prm(
+            names,
+            family=self.family,
+            tokenizer=self.tokenizer,
+            calibrated=self.calibrated,
+            device=device,
+        )
 
     def files(self) -> dict[str, Path]:
         """What identifies it, for a run's manifest."""
@@ -241,6 +259,7 @@ class JudgeSettings(SettingsGroup):
         description="Checkpoint directory, hub name or URL of a reward model; several are an ensemble.",
     )
     family: Family = None
+    tokenizer: Tokenizer = None
     calibrated: Calibrated = False
     verifier: tuple[str, ...] = Field(
         default=(),
@@ -259,7 +278,9 @@ class JudgeSettings(SettingsGroup):
         """The reward model, if it is one."""
         if not self.names:
             return None
-        return PRMSettings(names=self.names, family=self.family, calibrated=self.calibrated)
+        return PRMSettings(
+            names=self.names, family=self.family, tokenizer=self.tokenizer, calibrated=self.calibrated
+        )
 
     @contextmanager
     def open(self, device: str) -> Iterator[StepScorer | None]:

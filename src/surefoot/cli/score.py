@@ -46,6 +46,7 @@ class Score(Command):
     out: o.Out = "-"
     device: o.Device = "cpu"
     family: o.Family = None
+    tokenizer: o.Tokenizer = None
     reference: str | None = Field(
         default=None,
         description="Second model of an implicit reward, if it is not where the checkpoint says.",
@@ -70,6 +71,7 @@ class Score(Command):
             o.one_or_all(self.models),
             device=self.device,
             family=self.family,
+            tokenizer=self.tokenizer,
             reference=self.reference,
             base=self.base,
             chains=self.chains,
@@ -113,10 +115,13 @@ class Score(Command):
             console.print(f"no step scores below {self.threshold:g}")
 
     def _score_file(self, scorer: CheckpointScorer) -> None:
+        import asyncio
+
         from surefoot.cli.pieces import in_pieces
         from surefoot.cli.runs import file_inputs, pair, read_all
         from surefoot.models.kinds.generative import GenerativeVerifier
         from surefoot.models.loading import identifying_files
+        from surefoot.models.server import RemoteScorer
         from surefoot.records import Problem, StepScores, Trace
 
         items = pair(read_all(self.problems or "-", Problem), read_all(self.traces or "-", Trace))
@@ -135,12 +140,18 @@ class Score(Command):
         inputs = file_inputs(problems=self.problems, traces=self.traces) | identifying_files(
             o.one_or_all(self.models)
         )
+
+        async def ask(piece: Sequence[ProblemTrace]) -> list[StepScores]:
+            return await asyncio.to_thread(work, piece)
+
         written = in_pieces(
             self.out,
             StepScores,
             items,
-            work,
-            size=50 if scorer.writes else 1000,
+            ask if isinstance(scorer, RemoteScorer) else work,
+            size=_piece(scorer),
+            in_flight=scorer.concurrency if isinstance(scorer, RemoteScorer) else 1,
+            failed=_failure,
             command="score",
             config=self.resolved(),
             inputs=inputs,
@@ -156,3 +167,20 @@ class Score(Command):
             raise ScoreError(
                 f"no step was scored; first trace, {empty[0].trace_id}: {empty[0].unscored_reason}"
             )
+
+
+def _piece(scorer: CheckpointScorer) -> int:
+    """Traces to score before they are saved: what one request to a server holds, else some minutes' worth."""
+    from surefoot.models.server import RemoteScorer
+
+    if isinstance(scorer, RemoteScorer):
+        return scorer.batch_size
+    return 50 if scorer.writes else 1000
+
+
+def _failure(records: Sequence[StepScores]) -> str | None:
+    """Why a server gave no score for these traces, if it gave none."""
+    reason = records[-1].unscored_reason or ""
+    if reason.startswith("server: ") and all(set(record.scores) == {None} for record in records):
+        return reason
+    return None

@@ -50,6 +50,7 @@ class VerifierSettings(o.SettingsGroup):
         description="Checkpoint directory, hub name or URL of a reward model; several are an ensemble.",
     )
     family: o.Family = None
+    tokenizer: o.Tokenizer = None
     calibrated: o.Calibrated = False
 
     def open(self, device: str) -> CheckpointScorer | None:
@@ -58,7 +59,13 @@ class VerifierSettings(o.SettingsGroup):
             return None
         from surefoot.models import load_prm
 
-        return load_prm(self.names, family=self.family, calibrated=self.calibrated, device=device)
+        return load_prm(
+            self.names,
+            family=self.family,
+            tokenizer=self.tokenizer,
+            calibrated=self.calibrated,
+            device=device,
+        )
 
 
 class Serve(Command):

@@ -26,6 +26,10 @@ from .lora import Lora as Lora
 from .scorer import CheckpointScorer as CheckpointScorer
 from .scorer import Scorer as Scorer
 from .server import RemoteScorer as RemoteScorer
+from .step_prompts import GenerativeScoring as GenerativeScoring
+from .step_prompts import SglangReward as SglangReward
+from .step_prompts import SglangScoring as SglangScoring
+from .step_prompts import VllmClassify as VllmClassify
+from .step_prompts import VllmScore as VllmScore
 from .wire_formats import GatewayScore as GatewayScore
-from .wire_formats import VllmClassify as VllmClassify
 from .wire_formats import VllmPooling as VllmPooling

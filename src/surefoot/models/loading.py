@@ -27,13 +27,18 @@ from surefoot.models.kinds.implicit import FAMILY as IMPLICIT
 from surefoot.models.kinds.implicit import SETTINGS, ImplicitPRM
 from surefoot.models.lora import base_of
 from surefoot.models.scorer import CheckpointScorer, Scorer
-from surefoot.models.server import open_server
+from surefoot.models.served import open_server
 from surefoot.policies.devices import check_device
 
 IDENTIFYING = (CARD, HEAD, SETTINGS, FORMAT, "training.json", CALIBRATION)
 """Files of any kind that tell one checkpoint from another."""
 
-_FOR = {"reference": "implicit rewards", "base": "adapters", "chains": "generative verifiers"}
+_FOR = {
+    "reference": "implicit rewards",
+    "base": "adapters",
+    "chains": "generative verifiers",
+    "tokenizer": "models behind a server",
+}
 """What has the options that not every kind has."""
 
 
@@ -49,12 +54,16 @@ def load_prm(
     chains: int = 1,
     calibrated: bool = False,
     batch_tokens: int = 16_384,
+    tokenizer: str | Path | None = None,
 ) -> CheckpointScorer:
     """Load a reward model; ``load_prm(name).score(problem, solutions)`` scores.
 
     ``name`` is a directory, a name on the hub, or the address of a server (``http://host:8000``): the gateway
-    of this package, or, with ``family="generative"``, an OpenAI-compatible server of a model that writes
-    critiques. Several names give the mean of their scores (:class:`surefoot.models.Ensemble`).
+    of this package, vLLM or SGLang with a published model (``http://host:8000#qwen-prm`` names its family, as
+    ``family`` does; ``tokenizer`` is its tokenizer's directory or name, where the server names none that is
+    here), or, with ``family="generative"``, an OpenAI-compatible server of a model that writes critiques
+    (:func:`surefoot.models.served.open_server`). Several names give the mean of their scores
+    (:class:`surefoot.models.Ensemble`).
     ``deepconf:MODEL``, ``self-certainty:MODEL`` and ``entropy:MODEL`` are training-free scores of a language
     model (:class:`surefoot.models.ConfidenceScorer`).
 
@@ -82,6 +91,7 @@ def load_prm(
         base=base,
         chains=chains,
         batch_tokens=batch_tokens,
+        tokenizer=tokenizer,
     )
     names = [name] if isinstance(name, str | Path) else list(name)
     scorers = [_open(one, family=family, options=options, calibrated=calibrated) for one in names]
@@ -104,6 +114,7 @@ class Opening:
     base: str | Path | None
     chains: int
     batch_tokens: int
+    tokenizer: str | Path | None
 
     def refuse(self, *names: str, of: str) -> None:
         """Raise ``CheckpointError`` if an option is set that a checkpoint ``of`` a kind does not have."""
@@ -171,9 +182,12 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
                 f"{name}: scores of a server cannot be calibrated here; calibrate its model"
             )
         options.refuse("reference", "base", of=f"a server ({name})")
-        return open_server(str(name), family=family, chains=options.chains)
+        return open_server(str(name), family=family, tokenizer=options.tokenizer, chains=options.chains)
+    if re.fullmatch(r"[\w.-]+:\d+(/.*)?", str(name)) and not Path(name).exists():
+        raise CheckpointError(f"{name}: an address begins with http:// or https://; write http://{name}")
     if known := split_measure(name):
         return _confidence(*known, family=family, options=options, calibrated=calibrated)
+    options.refuse("tokenizer", of=f"a checkpoint ({name})")
     directory = locate(name)
     if family in OWN or (family is None and is_own(directory)):
         scorer = _own(directory, name=Path(name).name, family=family, options=options)

@@ -1,29 +1,19 @@
-"""Reward models behind a server.
-
-:class:`RemoteScorer` reads scores from vLLM's pooling and classification interfaces or from this package's
-gateway. :func:`open_server` asks a server what it is.
-"""
+"""A reward model behind a server: requests, retries, and a check of the answers before work starts."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
-from urllib.parse import urlsplit
 
 from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError, OpenAI
 
-from surefoot.errors import CheckpointError, ScoreError
+from surefoot.errors import ScoreError
 from surefoot.models.card import SERVER, CheckpointCard
-from surefoot.models.kinds.generative import FAMILY as GENERATIVE
-from surefoot.models.kinds.generative import GenerativeVerifier
-from surefoot.models.kinds.verifier_format import VerifierFormat
-from surefoot.models.kinds.yes_no import OpenAIYesNo
 from surefoot.models.scorer import CheckpointScorer
-from surefoot.models.wire_formats import GatewayScore, ItemScores, Wire, WireError
-from surefoot.policies.openai import OpenAIPolicy
+from surefoot.models.wire_formats import ItemScores, Wire, WireError
+from surefoot.policies.servers import api_key as key_of
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
 
@@ -78,12 +68,12 @@ class RemoteScorer(CheckpointScorer):
         self.card = card or CheckpointCard(
             family=SERVER, kind="prm", label_source="not stated by the server", base=base_url
         )
-        root = _root(base_url)
+        root = server_root(base_url)
         self._url = root + wire.path
         # The official client brings the retries; a server that is not OpenAI's takes any path.
         self._client = OpenAI(
             base_url=root,
-            api_key=_key(api_key),
+            api_key=key_of(api_key),
             max_retries=max_retries,
             timeout=timeout_s,
         )
@@ -183,50 +173,9 @@ class RemoteScorer(CheckpointScorer):
             raise _CallError(f"request failed: {error}") from error
 
 
-def open_server(url: str, *, family: str | None = None, chains: int = 1) -> CheckpointScorer:
-    """The reward model at ``url``, which has one model or is a gateway of this package.
-
-    A gateway scores by itself. Of another OpenAI-compatible server a generative verifier is made if
-    ``family`` is ``generative``: its model writes ``chains`` critiques per trace in the default format, and
-    the odds of yes are read from its log probabilities. Raises ``CheckpointError`` if the server does not
-    answer, or if it has no step scores.
-    """
-    if family not in (None, GENERATIVE):
-        raise CheckpointError(f"family={family!r} is for a checkpoint; a server has {GENERATIVE!r} or none")
-    root = _root(url)
-    try:
-        with OpenAI(base_url=f"{root}/v1", api_key=_key(None), timeout=30.0) as client:
-            models = list(client.models.list())
-    except APIError as error:
-        raise CheckpointError(f"{url}: the server does not list its models: {error}") from error
-    owners = {model.owned_by for model in models}
-    if family is None and owners == {"surefoot"}:
-        try:
-            return RemoteScorer(GatewayScore(), base_url=root, name=urlsplit(root).netloc)
-        except ScoreError as error:
-            raise CheckpointError(str(error)) from error
-    names = [model.id for model in models]
-    if family is None:
-        raise CheckpointError(
-            f"{url} serves {', '.join(names) or 'no model'} and is no gateway of this package; "
-            f"family={GENERATIVE!r} reads a model that writes critiques, and RemoteScorer vLLM's pooling"
-        )
-    if len(names) != 1:
-        raise CheckpointError(f"{url} serves {len(names)} models ({', '.join(names)}); one is needed")
-    form = VerifierFormat()
-    policy = OpenAIPolicy(
-        model=names[0], base_url=f"{root}/v1", dialect="vllm" if owners == {"vllm"} else "openai"
-    )
-    reader = OpenAIYesNo(model=names[0], base_url=f"{root}/v1", yes=form.yes, no=form.no)
-    return GenerativeVerifier(policy, reader, form=form, chains=chains)
-
-
-def _root(url: str) -> str:
+def server_root(url: str) -> str:
+    """A server's address without ``/v1``: the interfaces for scores are not OpenAI's, and lie beside it."""
     return url.rstrip("/").removesuffix("/v1")
-
-
-def _key(api_key: str | None) -> str:
-    return api_key or os.environ.get("OPENAI_API_KEY") or "none"
 
 
 class _CallError(Exception):
@@ -237,10 +186,53 @@ class _RefusedError(_CallError):
     """The server answered that it will not take this request."""
 
 
-def _probe() -> ProblemTrace:
-    """A right solution of two steps, in the lab's words, which are plain English to any other model."""
+def self_test(
+    scorer: RemoteScorer, *, reference: StepScorer | None = None, tolerance: float = 0.01
+) -> list[str]:
+    """What is wrong with the scores of a server; empty if nothing is.
+
+    Two traces are scored that begin alike: each must have one score per step, and the steps that they share
+    the same scores, for a causal model cannot know what comes after. A server that pools over all tokens, or
+    reads the wrong ones, fails here. With ``reference``, a scorer of the same weights in this process, the
+    scores must be its scores within ``tolerance``.
+    """
+    items = [_probe(_STEPS), _probe(_STEPS[:2])]
+    records = scorer.score_traces(items)
+    if faults := [
+        record.unscored_reason or "a step has no score" for record in records if None in record.scores
+    ]:
+        return faults[:1]
+    long, short = ([float(score or 0.0) for score in record.scores] for record in records)
+    problems = []
+    if any(abs(a - b) > tolerance for a, b in zip(long, short, strict=False)):
+        problems.append(
+            f"later steps change the scores of earlier ones: {_shown(short)} alone, {_shown(long)} with one "
+            "more step after them; the server does not read each step at its own token"
+        )
+    if reference is not None:
+        for served, record in zip((long, short), reference.score_traces(items), strict=True):
+            if any(b is None or abs(a - b) > tolerance for a, b in zip(served, record.scores, strict=True)):
+                problems.append(
+                    f"the server gives {_shown(served)} where the same weights in this process give "
+                    f"{_shown(record.scores)}: model, tokens, head or pooling differ"
+                )
+                break
+    return problems
+
+
+def _shown(scores: Sequence[float | None]) -> str:
+    return ", ".join("none" if score is None else f"{score:.4f}" for score in scores)
+
+
+_STEPS = ("7 + 3 = 0\n", "Answer: 0\n", "0 = 0\n")
+
+
+def _probe(steps: Sequence[str] = _STEPS[:2]) -> ProblemTrace:
+    """A solution in the lab's words, which are plain English to any other model."""
     problem = Problem(text="Start with 7. Add 3.", answer="0")
-    text = "7 + 3 = 0\nAnswer: 0\n"
-    at = text.index("\n") + 1
-    steps = (Step(start=0, end=at), Step(start=at, end=len(text)))
-    return ProblemTrace(problem=problem, trace=Trace(problem_id=problem.id, text=text, steps=steps))
+    spans, at = [], 0
+    for step in steps:
+        spans.append(Step(start=at, end=at + len(step)))
+        at += len(step)
+    trace = Trace(problem_id=problem.id, text="".join(steps), steps=tuple(spans))
+    return ProblemTrace(problem=problem, trace=trace)

@@ -1,13 +1,14 @@
-"""Wire formats of scoring servers: vLLM's pooling and classification, and this package's gateway.
+"""Wire formats of scoring servers: vLLM's pooling, and this package's gateway.
 
-A wire format turns items into JSON bodies and a body's answer into one list of scores per item; it does no
-network. vLLM 0.32 defines its requests and answers in ``entrypoints/pooling/{pooling,classify}/protocol.py``.
+Those that take a prompt for each step are in :mod:`surefoot.models.step_prompts`. A wire format turns items
+into JSON bodies and a body's answer into one list of scores per item; it does no network. vLLM 0.32 defines
+its requests and answers in ``entrypoints/pooling/pooling/protocol.py``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -19,6 +20,9 @@ from surefoot.protocols import ProblemTrace
 T = TypeVar("T", bound=BaseModel)
 
 Scores = tuple[float | None, ...]
+
+Rule = Callable[[Sequence[float]], float]
+"""Score of a step from the probabilities of all classes, where it is not simply one of them."""
 
 
 class WireError(Exception):
@@ -139,6 +143,8 @@ class VllmPooling:
     rows: Literal["steps", "tokens"] = "tokens"
     step_tag_id: int | None = None
     column: int = -1
+    rule: Rule | None = None
+    """In place of ``column``."""
     path: str = "/pooling"
 
     def __post_init__(self) -> None:
@@ -160,9 +166,9 @@ class VllmPooling:
     def read(self, call: WireRequest, answer: str) -> list[ItemScores]:
         """One score for each read-out position, in order. Raises :class:`WireError`."""
         parsed = parse_answer(_PoolingAnswer, answer)
-        rows = _in_order(parsed.data, len(call.encoded))
+        rows = in_order(parsed.data, len(call.encoded))
         scores = [self._scores(trace, row.data) for trace, row in zip(call.encoded, rows, strict=True)]
-        return _reply(call, scores, [len(trace.ids) for trace in call.encoded])
+        return reply(call, scores, [len(trace.ids) for trace in call.encoded])
 
     def _scores(self, trace: EncodedTrace, data: list[list[float]]) -> Scores:
         places = [at for at in trace.positions if at is not None]
@@ -174,7 +180,9 @@ class VllmPooling:
                 f"{'STEP' if self.rows == 'steps' else 'ALL'}?"
             )
         row_of = dict(zip(positions, data, strict=True))
-        return tuple(None if at is None else _probability(row_of[at], self.column) for at in trace.positions)
+        return tuple(
+            None if at is None else probability(row_of[at], self.column, self.rule) for at in trace.positions
+        )
 
     def _places(self, trace: EncodedTrace, places: list[int]) -> list[int]:
         """Token positions that the server answers for."""
@@ -186,41 +194,13 @@ class VllmPooling:
         return tags  # the solution may hold the tag too; its rows are passed over
 
 
-@dataclass(frozen=True, kw_only=True)
-class VllmClassify:
-    """``POST /classify``: one prompt a step, cut right after the step's read-out token.
+class Indexed(BaseModel):
+    """A row of an answer, with the number of its prompt."""
 
-    The server reads a prompt at its last token (pooling type ``LAST``) and answers with the probabilities of
-    the classes, of which ``column`` is the score. Prefix caching makes the prompts of one trace cheap.
-    """
-
-    encoder: Encoder
-    model: str
-    column: int = -1
-    path: str = "/classify"
-
-    def call(self, items: Sequence[ProblemTrace]) -> WireRequest:
-        """All steps of all items in one body."""
-        encoded = tuple(self.encoder.encode(items))
-        prompts = [list(trace.ids[: at + 1]) for trace in encoded for at in trace.positions if at is not None]
-        return WireRequest(
-            body={"model": self.model, "input": prompts, "use_activation": True}, encoded=encoded
-        )
-
-    def read(self, call: WireRequest, answer: str) -> list[ItemScores]:
-        """One score for each prompt, in order. Raises :class:`WireError`."""
-        parsed = parse_answer(_ClassifyAnswer, answer)
-        rows = iter(_in_order(parsed.data, len(call.body["input"])))
-        scores = [
-            tuple(None if at is None else _probability(next(rows).probs, self.column) for at in t.positions)
-            for t in call.encoded
-        ]
-        tokens = [sum(at + 1 for at in t.positions if at is not None) for t in call.encoded]
-        return _reply(call, scores, tokens)
-
-
-class _PoolingRow(BaseModel):
     index: int
+
+
+class _PoolingRow(Indexed):
     data: list[list[float]]
 
 
@@ -228,42 +208,37 @@ class _PoolingAnswer(BaseModel):
     data: list[_PoolingRow]
 
 
-class _ClassifyRow(BaseModel):
-    index: int
-    probs: list[float]
+R = TypeVar("R", bound=Indexed)
 
 
-class _ClassifyAnswer(BaseModel):
-    data: list[_ClassifyRow]
-
-
-R = TypeVar("R", _PoolingRow, _ClassifyRow)
-
-
-def _reply(call: WireRequest, scores: list[Scores], tokens: list[int]) -> list[ItemScores]:
+def reply(call: WireRequest, scores: list[Scores], tokens: list[int]) -> list[ItemScores]:
+    """The answer for each encoded trace, with the reason for steps that were cut off."""
     cut = [trace.truncated_steps for trace in call.encoded]
     reasons = [f"{steps} steps lie beyond the model's context" if steps else None for steps in cut]
     return [ItemScores(*item) for item in zip(scores, reasons, tokens, strict=True)]
 
 
-def _in_order(rows: list[R], count: int) -> list[R]:
+def in_order(rows: list[R], count: int) -> list[R]:
+    """Rows in the order of their prompts. Raises :class:`WireError` unless there is one for each."""
     rows = sorted(rows, key=lambda row: row.index)
     if [row.index for row in rows] != list(range(count)):
         raise WireError(f"results {[row.index for row in rows][:20]} came for {count} prompts")
     return rows
 
 
-def _probability(row: list[float], column: int) -> float:
+def probability(row: list[float], column: int, rule: Rule | None = None) -> float:
+    """Score of one step from a row of probabilities. Raises :class:`WireError` for another row."""
     if not -len(row) <= column < len(row):
         raise WireError(f"column {column} was asked for, but a row has {len(row)} classes")
     if len(row) > 1 and not math.isclose(math.fsum(row), 1.0, abs_tol=0.02):
         raise WireError(
             f"a row of {len(row)} classes adds up to {math.fsum(row):.4g}, so is no probabilities"
         )
-    value = checked_score(row[column])
-    if value is None:
+    known = [checked_score(value) for value in row]
+    if None in known:
         raise WireError("a row holds no number")
-    return value
+    clean = [float(value or 0.0) for value in known]
+    return clean[column] if rule is None else rule(clean)
 
 
 class _GatewayResult(BaseModel):

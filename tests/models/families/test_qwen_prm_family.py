@@ -1,6 +1,5 @@
 """Qwen2.5-Math-PRM: golden tokens, and scores against a full forward of the published class."""
 
-import json
 import shutil
 
 import pytest
@@ -8,19 +7,15 @@ import torch
 from huggingface_hub import constants
 from published_checkpoints import (
     BATCH,
-    QWEN_TEMPLATE,
     SPECIAL,
-    TINY,
-    byte_tokenizer,
     close,
     hold_later_steps_apart,
     item,
+    save_qwen_prm,
     scores_of,
     states,
 )
 from safetensors.torch import load_file, save_file
-from torch import nn
-from transformers import Qwen2Config, Qwen2Model, Qwen2PreTrainedModel
 
 from surefoot import load_prm
 from surefoot.errors import CheckpointError, ScoreError
@@ -31,41 +26,13 @@ from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Step, Trace
 
 END, START, END_TURN, EXTRA = range(SPECIAL, SPECIAL + 4)
-TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<extra_0>"]
 SYSTEM = b"system\nPlease reason step by step, and put your final answer within \\boxed{}."
-
-
-class Qwen2ForProcessRewardModel(Qwen2PreTrainedModel):
-    """The class that the hub's remote code defines, as far as its weights and logits go."""
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.model = Qwen2Model(config)
-        self.score = nn.Sequential(
-            nn.Linear(config.hidden_size, config.hidden_size), nn.ReLU(), nn.Linear(config.hidden_size, 2)
-        )
-        self.post_init()
-
-    def forward(self, **inputs):
-        return self.score(self.model(**inputs).last_hidden_state)
-
-
-def save(directory, *, shard="5GB", tokens=TOKENS, **changes):
-    torch.manual_seed(1)
-    model = Qwen2ForProcessRewardModel(Qwen2Config(**TINY | changes)).eval()
-    model.save_pretrained(directory, max_shard_size=shard)
-    config = json.loads((directory / "config.json").read_text())
-    auto = {"AutoModel": "modeling_qwen2_rm.Qwen2ForProcessRewardModel"}
-    (directory / "config.json").write_text(json.dumps(config | {"auto_map": auto}))
-    (directory / "modeling_qwen2_rm.py").write_text("raise SystemExit('remote code was run')\n")
-    byte_tokenizer(tokens, template=QWEN_TEMPLATE, pad="<|endoftext|>").save_pretrained(directory)
-    return model
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     directory = tmp_path_factory.mktemp("some-prm")
-    return directory, save(directory)
+    return directory, save_qwen_prm(directory)
 
 
 def golden(question, steps):
@@ -131,7 +98,7 @@ def test_a_marker_in_a_step_or_question_is_text(checkpoint):
 
 
 def test_steps_beyond_the_context(tmp_path):
-    save(tmp_path, max_position_embeddings=109)
+    save_qwen_prm(tmp_path, max_position_embeddings=109)
     [record] = load_prm(tmp_path).score_traces([item("1+1?", ["2", "so 2", "2"])])
     assert record.scores[0] is not None
     assert record.scores[1:] == (None, None)
@@ -139,7 +106,7 @@ def test_steps_beyond_the_context(tmp_path):
 
 
 def test_shards(checkpoint, tmp_path):
-    save(tmp_path, shard="40KB")
+    save_qwen_prm(tmp_path, shard="40KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
     close(scores_of(load_prm(tmp_path), BATCH), scores_of(load_prm(checkpoint[0]), BATCH), 0)
     next(tmp_path.glob("model-00001-*")).unlink()

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Self
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
@@ -72,9 +73,17 @@ class MathShepherd(PublishedModel):
             raise CheckpointError(
                 f"{where}: the tokenizer gives no character offsets; tokenizer.json is missing"
             )
+        return cls(checkpoint.trunk(), tokenizer, checkpoint.answers(cls.answer_ids(tokenizer)))
+
+    @classmethod
+    def answer_ids(cls, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
         signs = tokenizer("+ -", add_special_tokens=False)["input_ids"]
         if len(signs) != 2:
             raise CheckpointError(
-                f"{where}: '+ -' is {len(signs)} tokens here, not a plus and a minus: {signs}"
+                f"{tokenizer.name_or_path}: '+ -' is {len(signs)} tokens here, not a plus and a minus"
             )
-        return cls(checkpoint.trunk(), tokenizer, checkpoint.answers(signs))
+        return int(signs[0]), int(signs[1])
+
+    @classmethod
+    def step_tag_id(cls, tokenizer: PreTrainedTokenizerBase) -> int | None:
+        return tokenizer.get_vocab().get(f"▁{TAG}")

@@ -7,6 +7,7 @@ a policy wrote: a step cannot add a score, or move one, by writing the marker it
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import IntEnum
@@ -80,6 +81,46 @@ class PublishedModel(nn.Module, ABC):
     @abstractmethod
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         """Scores ``[S]`` from the head's logits ``[S, C]``."""
+
+    @classmethod
+    def encoder(cls, tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> Self:
+        """The family without its weights, for a model behind a server: it encodes, and reads probabilities.
+
+        ``max_length`` is the server's context in tokens.
+        """
+        self = cls.__new__(cls)
+        nn.Module.__init__(self)
+        self.tokenizer = tokenizer
+        encoding = cls.CARD.encoding.model_copy(update={"max_length": max_length})
+        self.card = cls.CARD.model_copy(update={"encoding": encoding})
+        self._reserved = reserved_text(tokenizer, cls.markers)
+        return self
+
+    @classmethod
+    def answer_ids(cls, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None:  # noqa: ARG003
+        """Tokens for good and bad, of a family that reads a language model's head; ``None`` for others.
+
+        Raises ``CheckpointError`` for a tokenizer of another family.
+        """
+        return None
+
+    @classmethod
+    def step_tag_id(cls, tokenizer: PreTrainedTokenizerBase) -> int | None:  # noqa: ARG003
+        """The token at which each step is read, if it is the same for all and stands nowhere else."""
+        return None
+
+    def score_of(self, probabilities: Sequence[float]) -> float:
+        """Score of one step from the probabilities of the head's classes, as a server gives them.
+
+        A single probability is that of "good" against "bad". A softmax of the logarithms gives the
+        probabilities back, so that :meth:`scores` stays the one rule.
+        """
+        clipped = [min(max(float(p), 1e-30), 1 - 1e-15) for p in probabilities]
+        if len(clipped) == 1:
+            logits = [math.log(clipped[0]) - math.log1p(-clipped[0]), 0.0]
+        else:
+            logits = [math.log(p) for p in clipped]
+        return float(self.scores(torch.tensor([logits], dtype=torch.float64))[0])
 
     def scorer(self, *, name: str, batch_tokens: int) -> Scorer:
         """What scores with this model."""

@@ -17,6 +17,7 @@ from typing import Self
 
 import torch
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
@@ -61,6 +62,10 @@ class QwenPRM(PublishedModel):
 
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         return logits_sc.softmax(dim=-1)[:, 1]
+
+    @classmethod
+    def step_tag_id(cls, tokenizer: PreTrainedTokenizerBase) -> int | None:
+        return tokenizer.get_vocab().get(MARKER)
 
     @classmethod
     def match(cls, checkpoint: Checkpoint) -> FamilyMatch:

@@ -61,6 +61,11 @@ def find_family(checkpoint: Checkpoint, *, name: str) -> Family:
     )
 
 
+def family_named(name: str) -> str | None:
+    """The family of a published repository's name, ``owner/name`` or its last part."""
+    return _by_name(Path(name), name)
+
+
 def quoted(names: Iterable[str]) -> str:
     """A list of families, for an error."""
     return ", ".join(map(repr, names))

@@ -19,7 +19,9 @@ from __future__ import annotations
 from typing import Self
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
+from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
@@ -78,7 +80,15 @@ class RLHFlow(PublishedModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Self:
-        signs = [one_token(checkpoint, sign) for sign in "+-"]
         one_token(checkpoint, PLACE)
-        head = checkpoint.answers(signs)
+        head = checkpoint.answers(cls.answer_ids(checkpoint.tokenizer))
         return cls(checkpoint.trunk(), checkpoint.tokenizer, head)
+
+    @classmethod
+    def answer_ids(cls, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
+        good, bad = (tokenizer(sign, add_special_tokens=False)["input_ids"] for sign in "+-")
+        if (len(good), len(bad)) != (1, 1):
+            raise CheckpointError(
+                f"{tokenizer.name_or_path}: '+' and '-' are {len(good)} and {len(bad)} tokens here, not one"
+            )
+        return int(good[0]), int(bad[0])

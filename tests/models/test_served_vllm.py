@@ -1,0 +1,74 @@
+"""Reward models behind a real vLLM: tiny random weights of two published families, on the CPU.
+
+``SUREFOOT_VLLM`` is the program that starts it: ``vllm``, or a Python interpreter that can import it (where
+vLLM is built for a CPU, its program ends at once). Run against vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from published_checkpoints import BATCH, close, save_math_shepherd, save_qwen_prm, scores_of
+from vllm_server import VLLM, WIDE, running
+
+from surefoot import load_prm
+from surefoot.models.served import wires
+from surefoot.models.server import RemoteScorer
+from surefoot.models.serving import check_server, find_tokens, server_command
+from surefoot.policies.servers import ServedModel
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not VLLM, reason="SUREFOOT_VLLM names no vLLM program"),
+]
+ALL = ["--pooler-config", '{"task":"token_classify","tok_pooling_type":"ALL"}']
+SAVE = {"Qwen2.5-Math-PRM-7B": save_qwen_prm, "math-shepherd-mistral-7b-prm": save_math_shepherd}
+
+
+def options(checkpoint: Path) -> list[str]:
+    """What ``surefoot serve-config`` prints, after the model and its port."""
+    return server_command(find_tokens(str(checkpoint)), str(checkpoint))[5:]
+
+
+@pytest.fixture(scope="module", params=SAVE)
+def checkpoint(request, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("hub") / request.param
+    SAVE[request.param](directory, **WIDE)
+    return directory
+
+
+def test_the_printed_command_serves_the_scores_of_this_process(checkpoint):
+    local = load_prm(checkpoint)
+    with running(checkpoint, *options(checkpoint)) as url:
+        remote = load_prm(url)
+        assert remote.wire.rows == "steps"
+        close(scores_of(remote, BATCH * 5), scores_of(local, BATCH * 5), tolerance=1e-4)
+        assert check_server(url, find_tokens(str(checkpoint)), reference=local) == "/pooling"
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "path"),
+    [
+        (
+            "Qwen2.5-Math-PRM-7B",
+            ["--pooler-config", '{"task":"token_classify","tok_pooling_type":"ALL"}'],
+            "/pooling",
+        ),
+        ("math-shepherd-mistral-7b-prm", ["--pooler-config", '{"task":"classify"}'], "/classify"),
+        ("math-shepherd-mistral-7b-prm", None, "/generative_scoring"),
+    ],
+)
+def test_the_other_interfaces(tmp_path, name, more, path):
+    checkpoint = tmp_path / name
+    SAVE[name](checkpoint, **WIDE)
+    words = [] if more is None else [*options(checkpoint)[:-2], *more]
+    with running(checkpoint, *words) as url:
+        remote = load_prm(url)
+        assert remote.wire.path == path
+        if path == "/classify":  # the server takes pairs of texts, too
+            words = find_tokens(str(checkpoint))
+            pairs = dict(wires(words, ServedModel(id=str(checkpoint), owned_by="vllm")))["/score"]
+            with RemoteScorer(pairs, base_url=url, name="pairs") as scorer:
+                close(scores_of(scorer, BATCH), scores_of(load_prm(checkpoint), BATCH), tolerance=1e-4)
+        close(scores_of(remote, BATCH), scores_of(load_prm(checkpoint), BATCH), tolerance=1e-4)
