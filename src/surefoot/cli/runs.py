@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from surefoot.evaluation.report import Table
     from surefoot.io import Run
     from surefoot.protocols import LabelledTrace, ProblemTrace
+    from surefoot.segment import Granularity
 
 R = TypeVar("R", bound=Record)
 
@@ -87,17 +88,41 @@ def checked_options() -> Iterator[None]:
 def read_all(path: str, record: type[R]) -> list[R]:
     """All valid records of a file (``-`` = standard input); skipped lines are counted on standard error.
 
-    Raises ``RecordError`` if there is no valid record.
+    Problems and traces may be in any form that ``surefoot import`` reads, which is then shown. Raises
+    ``RecordError`` if there is no valid record.
     """
     from surefoot.io import ReadReport, read_records
-    from surefoot.io.files import needs
+    from surefoot.io.files import ENDINGS, needs
 
-    report = ReadReport()
-    records = list(read_records(path if path == "-" else Path(path), record, report=report))
+    report, records = ReadReport(), list[R]()
+    if path == "-" or path.endswith(ENDINGS) or record not in (Problem, Trace):
+        records = list(read_records(path if path == "-" else Path(path), record, report=report))
+    if not records and path != "-" and (made := _imported(path, record)):
+        return made
     report.require_some(needs(record))
     if report.bad_count:
         typer.echo(report.summary(), err=True)
     return records
+
+
+def _imported(path: str, record: type[R]) -> list[R]:
+    """Problems or traces of a file in another form; empty if it has none, or they are not asked for."""
+    from surefoot.formats import ImportContext, ImportSettings, detect_format, import_traces
+    from surefoot.io import ReadReport
+
+    if record not in (Problem, Trace):
+        return []
+    said: list[str] = []
+    context = ImportContext(settings=ImportSettings(), report=ReadReport(), say=said.append)
+    name = detect_format(path, context.settings)
+    found = list(import_traces(path, name, context))
+    chosen = (one.problem if record is Problem else one.trace for one in found)
+    made = {one.id: one for one in chosen if isinstance(one, record)}  # type: ignore[attr-defined]
+    if made:
+        typer.echo(f"{path} is read as {name}" + "".join(f"; {one}" for one in said), err=True)
+        if context.report.bad_count:
+            typer.echo(context.report.summary(), err=True)
+    return list(made.values())
 
 
 def is_held_out(problem_id: str, share: float) -> bool:
@@ -134,11 +159,22 @@ def pair(problems: list[Problem], traces: list[Trace]) -> list[ProblemTrace]:
     return [ProblemTrace(problem=by_id[trace.problem_id], trace=trace) for trace in traces if trace.steps]
 
 
-def with_steps(traces: list[Trace]) -> list[Trace]:
-    """The traces, those without steps cut as ``segment_trace`` cuts by default; how many is shown."""
-    from surefoot.segment import segment_trace
+def cut_trace(trace: Trace, segment: str | None = None, granularity: Granularity = "part") -> Trace:
+    """The trace with its steps, as ``segment_trace`` cuts it, or by the segmenter of that name.
 
-    made = [trace if trace.steps else segment_trace(trace) for trace in traces]
+    Without a name, the content of a lone answer in a chat is cut as a text would be.
+    """
+    from surefoot.segment import segment_trace, segmenter
+
+    said = [message for message in trace.messages if message.role == "assistant"]
+    if segment is None and len(said) == 1 and not said[0].tool_calls and granularity == "part":
+        segment = "blank-line" if "\n\n" in (said[0].content or "").strip() else "line"
+    return segment_trace(trace, segmenter(segment) if segment else None, granularity)
+
+
+def with_steps(traces: list[Trace]) -> list[Trace]:
+    """The traces, those without steps cut by :func:`cut_trace`; how many is shown."""
+    made = [trace if trace.steps else cut_trace(trace) for trace in traces]
     new = [after for before, after in zip(traces, made, strict=True) if after.steps and not before.steps]
     if new:
         steps = sum(len(trace.steps) for trace in new)

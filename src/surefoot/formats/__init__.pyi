@@ -1,7 +1,17 @@
+from ._imports import ImportContext as ImportContext
+from ._imports import ImportedTrace as ImportedTrace
+from ._imports import ImportSettings as ImportSettings
+from ._results import TraceResults as TraceResults
+from ._results import results_of as results_of
 from ._rows import WriteReport as WriteReport
 from .bigbench_mistake import read_bigbench_mistake as read_bigbench_mistake
 from .candidate_pool import CandidatePool as CandidatePool
 from .candidate_pool import read_candidate_pool as read_candidate_pool
+from .imports import EXPORTS as EXPORTS
+from .imports import IMPORTS as IMPORTS
+from .imports import detect_format as detect_format
+from .imports import export_results as export_results
+from .imports import import_traces as import_traces
 from .label_studio import LABELLING_CONFIG as LABELLING_CONFIG
 from .label_studio import read_label_studio as read_label_studio
 from .label_studio import write_label_studio as write_label_studio

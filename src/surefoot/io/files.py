@@ -202,7 +202,7 @@ def _rows(path: Path | str) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
     path = Path(path)
     ending = _ending(path)
     if ending == ".parquet":
-        yield from _parquet_rows(path)
+        yield from table_rows(path)
         return
     with path.open("rb") as raw:
         if ending == ".jsonl":
@@ -220,7 +220,8 @@ def json_lines(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
             yield number, text
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def table_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number, from 1, and content of each row of a Parquet file. Raises ``RecordError``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

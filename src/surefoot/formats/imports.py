@@ -1,0 +1,125 @@
+"""One's own traces by the format that their content shows, and back with labels and scores."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from surefoot.errors import RecordError
+from surefoot.formats import atif, batch_output, inspect_log, otel_spans, own_rows
+from surefoot.formats._imports import IMPORT_KEY, ImportContext, ImportedTrace, ImportSettings, raw_rows
+from surefoot.formats._results import TraceResults
+
+IMPORTS: Mapping[str, Callable[[Path | str, ImportContext], Iterator[ImportedTrace]]] = MappingProxyType(
+    {
+        own_rows.NAME: own_rows.read_own_rows,
+        inspect_log.NAME: inspect_log.read_inspect_log,
+        otel_spans.NAME: otel_spans.read_otel_spans,
+        atif.NAME: atif.read_atif,
+        batch_output.NAME: batch_output.read_batch_output,
+    }
+)
+"""Readers by the name of their format."""
+
+EXPORTS: Mapping[str, Callable[[Path, Path, Mapping[str, TraceResults]], int]] = MappingProxyType(
+    {
+        own_rows.NAME: own_rows.write_own_rows,
+        inspect_log.NAME: inspect_log.write_inspect_log,
+        otel_spans.NAME: otel_spans.write_otel_events,
+        atif.NAME: atif.write_atif,
+        batch_output.NAME: batch_output.write_batch_output,
+    }
+)
+"""Writers by the name of their format; each takes the original, the new file, and results by their place."""
+
+_PLACES = {
+    own_rows.NAME: lambda note: f"{note['row']}/{note.get('sample', 0)}",
+    inspect_log.NAME: lambda note: note["sample"],
+    otel_spans.NAME: lambda note: note["conversation"],
+    atif.NAME: lambda note: note["trajectory"],
+    batch_output.NAME: lambda note: note["choice"],
+}
+
+
+def detect_format(path: Path | str, settings: ImportSettings | None = None) -> str:
+    """The name in ``IMPORTS`` of the format of ``path``, by its content alone.
+
+    Raises ``RecordError`` for a file that cannot be opened, is empty, or is an archive of no known kind.
+    """
+    if Path(path).is_file() and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any(name.startswith(("samples/", "header.json", "_journal/")) for name in archive.namelist()):
+                return inspect_log.NAME
+        raise RecordError(f"{path}: a zip archive that is no Inspect log; unpack it and import what is in it")
+    _, row = next(raw_rows(path, settings), (0, None))
+    if row is None:
+        raise RecordError(f"{path}: empty; give a file with at least one row")
+    return _format_of(row) if isinstance(row, Mapping) else own_rows.NAME
+
+
+def _format_of(row: Mapping[str, Any]) -> str:
+    if "eval" in row and ("samples" in row or "plan" in row):
+        return inspect_log.NAME
+    if str(row.get("schema_version", "")).startswith("ATIF") or ("agent" in row and _has_turns(row)):
+        return atif.NAME
+    spans = {"resourceSpans", "resource_spans"} & row.keys()
+    if spans or ("attributes" in row and {"context", "traceId", "trace_id", "span_id"} & row.keys()):
+        return otel_spans.NAME
+    if any(name.startswith("attributes.") for name in row):
+        return otel_spans.NAME
+    body = ("choices" in row and "usage" in row) or row.get("object") in ("response", "chat.completion")
+    if body or ("custom_id" in row and ("response" in row or "error" in row)):
+        return batch_output.NAME
+    return own_rows.NAME
+
+
+def _has_turns(row: Mapping[str, Any]) -> bool:
+    steps = row.get("steps")
+    return isinstance(steps, list) and bool(steps) and isinstance(steps[0], Mapping) and "source" in steps[0]
+
+
+def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterator[ImportedTrace]:
+    """The traces of ``path``, read as format ``name``; two of the same id get numbers.
+
+    Rows that hold no trace are counted in ``context.report``. Raises ``RecordError`` for a name that is not
+    in ``IMPORTS`` and a file that cannot be read at all.
+    """
+    if name not in IMPORTS:
+        raise RecordError(f"no format is called '{name}'; choose one of {', '.join(IMPORTS)}")
+    context.report.opened(str(path))
+    seen: dict[str, int] = {}
+    for one in IMPORTS[name](path, context):
+        if one.trace is None:
+            yield one
+            continue
+        again = seen.get(one.trace.id, 0)
+        seen[one.trace.id] = again + 1
+        if again:
+            update = {"id": f"{one.trace.id}-{again}", "sample": max(one.trace.sample, again)}
+            one = ImportedTrace(problem=one.problem, trace=one.trace.model_copy(update=update))
+        yield one
+
+
+def export_results(original: Path, path: Path, results: Iterable[TraceResults]) -> tuple[str, int]:
+    """Write labels and scores back beside the traces of ``original``; returns format and traces written.
+
+    Raises ``RecordError`` for traces that were not imported, or from files of several formats.
+    """
+    by_format: dict[str, dict[str, TraceResults]] = {}
+    for found in results:
+        note = found.trace.meta.get(IMPORT_KEY)
+        if not isinstance(note, Mapping) or note.get("format") not in EXPORTS:
+            raise RecordError(
+                f"trace {found.trace.id} was not made by surefoot import, so its place in {original} is "
+                "not known"
+            )
+        by_format.setdefault(note["format"], {})[_PLACES[note["format"]](note)] = found
+    if not by_format:
+        raise RecordError("no trace has a label or a score; give the files that were made of these traces")
+    if len(by_format) > 1:
+        raise RecordError(f"the traces come from files of {', '.join(by_format)}; give those of one file")
+    [(name, placed)] = by_format.items()
+    return name, EXPORTS[name](original, path, placed)

@@ -1,0 +1,259 @@
+"""Rows of one's own: solutions or chat messages in JSON Lines, CSV, Parquet or a data set, in any columns.
+
+A row has a solution (``text``, ``response`` …), a list of solutions or of steps, or chat messages, and with
+it the problem; rows without a column of solutions are problems alone. Columns that are not named are guessed
+by their names and content, and the guess is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from surefoot.errors import RecordError
+from surefoot.formats._imports import (
+    IMPORT_KEY,
+    ImportContext,
+    ImportedTrace,
+    check_assistant,
+    raw_rows,
+    task_of,
+    tools,
+)
+from surefoot.formats._results import TraceResults
+from surefoot.formats._rows import joined_trace, write_rows
+from surefoot.records import Message, Problem, Trace
+
+NAME = "rows"
+
+_GUESSES: Mapping[str, tuple[str, ...]] = {
+    "messages": (
+        "messages", "conversation", "conversations", "chat", "dialogue", "trajectory", "turns", "history",
+    ),
+    "steps": ("steps", "solution_steps", "model_solution_steps"),
+    "text": (
+        "text", "response", "responses", "solution", "solutions", "completion", "completions", "output",
+        "outputs", "generation", "generations", "generated_text", "model_output", "model_response",
+        "prediction", "samples",
+    ),
+    "problem": ("problem", "question", "prompt", "query", "instruction", "input", "task"),
+    "answer": (
+        "answer", "reference_answer", "ground_truth", "gold_answer", "gold", "expected_answer", "target",
+        "reference", "final_answer",
+    ),
+    "problem_id": ("problem_id", "question_id", "task_id", "instance_id", "prompt_id"),
+    "id": ("trace_id", "id", "uid", "uuid", "sample_id"),
+    "tools": ("tools", "functions"),
+    "outcome": ("outcome", "correct", "is_correct", "success", "resolved", "passed"),
+    "policy": ("policy", "model", "generator", "model_name"),
+}  # fmt: skip
+"""Column names by what they hold, the first that a row has counts."""
+
+_TURNS = {"from": "role", "value": "content"}
+"""ShareGPT's names of a message's fields."""
+
+
+def read_own_rows(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
+    """Traces of the rows of ``path``; a row that has none is counted with its reason."""
+    columns = _Columns(context)
+    return context.rows(raw_rows(path, context.settings), columns.traces)
+
+
+def write_own_rows(original: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
+    """Copy the rows of ``original`` with labels and scores in a new column ``surefoot``, one object a trace.
+
+    Written as JSON Lines or a JSON array, by the ending, whatever the original was. Returns the number of
+    traces written.
+    """
+    by_row: dict[int, list[TraceResults]] = {}
+    for found in results.values():
+        by_row.setdefault(found.trace.meta[IMPORT_KEY]["row"], []).append(found)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for number, row in raw_rows(original):
+            own = [
+                {"trace": one.trace.id, "score": one.summary, "of": one.explanation, "steps": one.steps}
+                for one in by_row.get(number, ())
+            ]
+            if isinstance(row, Mapping):
+                yield {**row, "surefoot": own} if own else dict(row)
+
+    write_rows(path, rows())
+    return len(results)
+
+
+class _Columns:
+    """Where a file has what: as the settings say, else guessed from the first row."""
+
+    def __init__(self, context: ImportContext) -> None:
+        self._context = context
+        self._named: dict[str, str] | None = None
+
+    def traces(self, number: int, row: Any) -> Iterator[ImportedTrace]:
+        """The traces of one row. Raises ``RecordError`` for a row without any."""
+        if not isinstance(row, Mapping):
+            raise RecordError(f"a row is an object with named fields, not {row!r:.40}")
+        if self._named is None:
+            self._named = self._guess(row)
+        values = {what: _plain(_at(row, column)) for what, column in self._named.items()}
+        source = {IMPORT_KEY: {"format": NAME, "row": number}}
+        fields: dict[str, Any] = {"policy": _text(values.get("policy")), "meta": source}
+        fields["outcome"] = _truth(values.get("outcome"))
+        messages = _messages(values.get("messages"))
+        if messages is not None:
+            yield self._chat(messages, values, fields)
+            return
+        steps, texts = values.get("steps"), values.get("text")
+        if isinstance(steps, list) and steps and all(isinstance(step, str) for step in steps):
+            problem = self._problem(values, None)
+            trace = joined_trace(problem, steps, "\n\n", **fields) if problem else None
+            if trace is None:
+                raise RecordError(f"steps without a problem: {self._advice(row, 'problem')}")
+            yield ImportedTrace(problem=problem, trace=self._identified(trace, values, 0))
+            return
+        answers = texts if isinstance(texts, list) else [texts]
+        said = [_text(text) for text in answers]
+        problem = self._problem(values, None)
+        if problem and "text" not in self._named:
+            yield ImportedTrace(problem=problem, trace=None)
+            return
+        if not any(text and text.strip() for text in said):
+            raise RecordError(f"no solution: {self._advice(row, 'text')}")
+        if problem is None and values.get("problem_id") is None:
+            raise RecordError(f"no problem: {self._advice(row, 'problem')}")
+        for sample, text in enumerate(said):
+            if text and text.strip():
+                name = problem.id if problem else str(values["problem_id"])
+                meta = {IMPORT_KEY: {**source[IMPORT_KEY], "sample": sample}}
+                trace = Trace(problem_id=name, text=text, sample=sample, **{**fields, "meta": meta})
+                yield ImportedTrace(problem=problem, trace=self._identified(trace, values, len(said) - 1))
+
+    def _chat(self, rows: list[Any], values: Mapping[str, Any], fields: dict[str, Any]) -> ImportedTrace:
+        rows = [
+            {_TURNS.get(k, k): v for k, v in row.items()} if isinstance(row, Mapping) else row for row in rows
+        ]
+        messages = self._context.messages(rows)
+        # TRL's conversational rows: the prompt's messages, then the completion's
+        before = _messages(values.get("problem"))
+        if before is not None:
+            messages = (*self._context.messages(before), *messages)
+        check_assistant(messages)
+        problem = self._problem(values, messages)
+        trace = Trace(
+            problem_id=problem.id if problem else str(values["problem_id"]),
+            messages=messages,
+            tools=tools(_listed(values.get("tools"))),
+            **fields,
+        )
+        return ImportedTrace(problem=problem, trace=self._identified(trace, values, 0))
+
+    def _problem(self, values: Mapping[str, Any], messages: tuple[Message, ...] | None) -> Problem | None:
+        given, name = values.get("problem"), _text(values.get("problem_id"))
+        asked = _messages(given)
+        if asked is not None:
+            given = task_of(self._context.messages(asked))
+        text = _text(given)
+        if not text and messages is not None:
+            text = task_of(messages)
+        if not text:
+            return None
+        return Problem(id=name or "", text=text, answer=_text(values.get("answer")))
+
+    def _identified(self, trace: Trace, values: Mapping[str, Any], others: int) -> Trace:
+        """The trace with the row's id; with a number behind it where the row has several traces."""
+        name = _text(values.get("id"))
+        if not name:
+            return trace
+        return trace.model_copy(update={"id": f"{name}-{trace.sample}" if others else name})
+
+    def _guess(self, row: Mapping[str, Any]) -> dict[str, str]:
+        named = {
+            name.removesuffix("_field"): value
+            for name, value in self._context.settings
+            if name.endswith("_field") and value is not None
+        }
+        for what, column in named.items():
+            if _at(row, column) is None and column.partition(".")[0] not in row:
+                option = f"--{what.replace('_', '-')}-field"
+                raise RecordError(f"{option} {column}: there is no such column; there are {', '.join(row)}")
+        taken = set(named.values())
+        for what, names in _GUESSES.items():
+            if what in named:
+                continue
+            for name in names:
+                fits = what != "messages" or _messages(_plain(row.get(name))) is not None
+                if name in row and name not in taken and row[name] is not None and fits:
+                    named[what] = name
+                    taken.add(name)
+                    break
+        if "messages" not in named and _messages(_plain(row.get(named.get("text", "")))) is not None:
+            named["messages"] = named.pop("text")
+        if "id" in named and "problem_id" not in named and "text" not in named and "messages" not in named:
+            named["problem_id"] = named.pop("id")
+        if "messages" in named:
+            named = {what: name for what, name in named.items() if what not in ("text", "steps")}
+        self._context.say(
+            "columns: " + (", ".join(f"{what} = {name}" for what, name in named.items()) or "none known")
+        )
+        return named
+
+    def _advice(self, row: Mapping[str, Any], what: str) -> str:
+        named = (self._named or {}).get(what)
+        if named is not None:
+            return f"column '{named}' is empty; name another with --{what}-field"
+        columns = ", ".join(f"'{name}'" for name in row)
+        return f"name its column with --{what}-field; the columns are {columns}"
+
+
+def _at(row: Any, column: str) -> Any:
+    """A column, or what a name with dots leads to."""
+    if isinstance(row, Mapping) and column in row:
+        return row[column]
+    first, dot, rest = column.partition(".")
+    if not dot:
+        return None
+    if isinstance(row, list) and first.isdecimal() and int(first) < len(row):
+        return _at({rest: row[int(first)]}, rest) if "." not in rest else _at(row[int(first)], rest)
+    return _at(_plain(row[first]), rest) if isinstance(row, Mapping) and first in row else None
+
+
+def _plain(value: Any) -> Any:
+    """A value; a list or object that a table holds as JSON text is read."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, str) and value[:2] in ("[{", '["'):
+        try:
+            return from_json(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _messages(value: Any) -> list[Any] | None:
+    """The value if it is a list of messages."""
+    objects = isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value)
+    return value if objects and any("role" in one or "from" in one for one in value) else None
+
+
+def _listed(value: Any) -> list[Any] | None:
+    return value if isinstance(value, list) else None
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _truth(value: Any) -> bool | None:
+    """An outcome: a truth value, 0 or 1, or a word for one; ``None`` for anything else."""
+    if isinstance(value, str):
+        return {"true": True, "correct": True, "1": True, "false": False, "incorrect": False, "0": False}.get(
+            value.strip().lower()
+        )
+    return bool(value) if isinstance(value, bool) or value in (0, 1) else None

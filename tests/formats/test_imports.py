@@ -1,0 +1,368 @@
+"""One's own traces: every format is known by its content, read whole, and written back with labels."""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from surefoot.errors import RecordError
+from surefoot.formats import (
+    ImportContext,
+    ImportSettings,
+    detect_format,
+    export_results,
+    import_traces,
+    results_of,
+)
+from surefoot.io import ReadReport
+from surefoot.records import StepLabel, StepScores, ToolCall
+from surefoot.segment import segment_trace
+
+DATA = Path(__file__).parents[1] / "data"
+AGENT = ["inspect.eval", "genai.jsonl", "genai-otlp.json", "openinference.jsonl", "atif.json"]
+
+
+def read(path, **settings):
+    """Problems and traces, and the context with what was said and skipped."""
+    context = ImportContext(settings=ImportSettings(**settings), report=ReadReport(), say=lambda text: None)
+    found = list(import_traces(path, detect_format(path, context.settings), context))
+    return found, context
+
+
+def rows(tmp_path, *lines, name="rows.jsonl"):
+    path = tmp_path / name
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("name", AGENT)
+def test_an_agents_run_is_the_same_from_every_log(name):
+    """The logs are of one run, written by the libraries of their formats."""
+    found, _ = read(DATA / name)
+    problem, trace = found[0].problem, found[0].trace
+    assert problem.text == "What is 2 + 2?"
+    said = [message for message in trace.messages if message.role != "system"]
+    assert [message.role for message in said] == ["user", "assistant", "tool", "assistant"]
+    [call] = said[1].tool_calls
+    assert (call.name, json.loads(call.arguments)) == ("add", {"x": 2, "y": 2})
+    assert (said[1].content, said[2].content, said[3].content) == ("Let me add.", "4", "The answer is 4.")
+    assert said[2].tool_call_id == call.id
+    assert [tool.name for tool in trace.tools] == ["add"]
+    kinds = [step.kind for step in segment_trace(trace).steps]
+    reasoned = ["reasoning"] if name != "openinference.jsonl" else []
+    assert kinds == [*reasoned, "thought", "tool_call", "final_answer"]
+    assert trace.usage.completion_tokens > 0
+
+
+def test_an_inspect_log_has_outcomes_answers_and_images():
+    stored = {}
+
+    def keep(content, media_type):
+        stored[media_type] = content
+        return "kept.png"
+
+    context = ImportContext(settings=ImportSettings(), report=ReadReport(), keep=keep)
+    first, second = import_traces(DATA / "inspect.eval", "inspect", context)
+    assert (first.problem.id, first.problem.answer, first.trace.outcome) == ("1", "4", True)
+    assert (second.problem.id, second.problem.answer, second.trace.outcome) == ("two", "5", False)
+    [image] = second.trace.messages[1].attachments
+    assert (image.kind, image.uri, image.at) == ("image", "kept.png", len("How many pixels? "))
+    assert stored["image/png"].startswith(b"\x89PNG")
+
+
+def test_an_inspect_log_in_json_reads_like_the_archive(tmp_path):
+    from surefoot.formats.inspect_log import _content
+
+    with zipfile.ZipFile(DATA / "inspect.eval") as archive:
+        names = [entry for entry in archive.infolist() if entry.filename.startswith("samples/")]
+        samples = [json.loads(_content(archive, entry)) for entry in names]
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"version": 2, "eval": {}, "samples": samples}, indent=2))
+    assert detect_format(path) == "inspect"
+    archived, _ = read(DATA / "inspect.eval")
+    assert [one.trace for one in read(path)[0]] == [one.trace for one in archived]
+
+
+def test_spans_say_what_reasoning_cost_and_who_wrote_what():
+    [one], _ = read(DATA / "genai.jsonl")
+    reasoning = one.trace.messages[2].reasoning
+    assert (reasoning.text, reasoning.tokens) == ("I should add.", 3)
+    [enveloped], _ = read(DATA / "genai-otlp.json")
+    assert enveloped.trace.messages == one.trace.messages
+    assert enveloped.trace.id == one.trace.id
+
+
+def test_spans_without_messages_say_what_to_switch_on(tmp_path):
+    span = {"context": {"trace_id": "0x1", "span_id": "0x2"}, "attributes": {"gen_ai.operation.name": "chat"}}
+    found, context = read(rows(tmp_path, span))
+    assert found == []
+    assert "none of 1 spans has messages" in context.report.bad[0][1]
+
+
+def test_two_conversations_of_one_trace_stay_apart(tmp_path):
+    def span(number, said, answer):
+        messages = [
+            json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
+            for role, text in (("user", said), ("assistant", answer))
+        ]
+        attributes = {"gen_ai.input.messages": messages[0], "gen_ai.output.messages": messages[1]}
+        context = {"trace_id": "0xab", "span_id": f"0x{number}"}
+        return {"context": context, "start_time": f"2026-01-01T00:00:0{number}Z", "attributes": attributes}
+
+    found, _ = read(rows(tmp_path, span(1, "What?", "That."), span(2, "Who?", "She.")))
+    assert [(one.problem.text, one.trace.id) for one in found] == [("What?", "ab-0"), ("Who?", "ab-1")]
+
+
+def test_batches_have_withheld_reasoning_and_failures(tmp_path):
+    body = {
+        "object": "chat.completion",
+        "model": "m",
+        "choices": [{"message": {"role": "assistant", "content": "4"}, "finish_reason": "stop"}],
+        "usage": {"completion_tokens": 50, "completion_tokens_details": {"reasoning_tokens": 40}},
+    }
+    response = {
+        "object": "response",
+        "model": "o",
+        "status": "completed",
+        "output": [
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Adding."}]},
+            {"type": "function_call", "call_id": "c", "name": "add", "arguments": '{"x": 2}'},
+            {"type": "function_call_output", "call_id": "c", "output": "4"},
+            {"type": "message", "content": [{"type": "output_text", "text": "It is 4."}]},
+        ],
+        "usage": {"output_tokens_details": {"reasoning_tokens": 7}},
+    }
+    output = rows(
+        tmp_path,
+        {"custom_id": "a", "response": {"status_code": 200, "body": body}, "error": None},
+        {"custom_id": "b", "response": {"status_code": 200, "body": response}},
+        {"custom_id": "c", "response": None, "error": {"message": "too long"}},
+    )
+    asked = {"messages": [{"role": "user", "content": "2 + 2?"}]}
+    requests = rows(
+        tmp_path,
+        {"custom_id": "a", "body": asked},
+        {"custom_id": "b", "body": {"input": "2 + 2?", "instructions": "Be brief."}},
+        name="requests.jsonl",
+    )
+    (first, second), context = read(output, requests=str(requests))
+    assert context.report.bad == [(3, "the request failed: too long")]
+    assert (first.problem.id, first.problem.text) == ("a", "2 + 2?")
+    hidden = first.trace.messages[1].reasoning
+    assert (hidden.visibility, hidden.tokens, hidden.text) == ("withheld", 40, "")
+    roles = [message.role for message in second.trace.messages]
+    assert roles == ["system", "user", "assistant", "tool", "assistant"]
+    shown = second.trace.messages[2]
+    assert (shown.reasoning.text, shown.reasoning.visibility, shown.reasoning.tokens) == (
+        "Adding.",
+        "summarised",
+        7,
+    )
+    assert shown.tool_calls == (ToolCall(id="c", name="add", arguments='{"x": 2}'),)
+    without, _ = read(output)
+    assert [one.problem for one in without] == [None, None]
+    assert [one.trace.problem_id for one in without] == ["a", "b"]
+
+
+PLAIN = [
+    {
+        "id": 7,
+        "question": "What is 2 + 2?",
+        "response": "2 + 2 = 4",
+        "gold": 4,
+        "correct": True,
+        "model": "m",
+    },
+    {
+        "id": 8,
+        "question": "What is 2 + 3?",
+        "response": "2 + 3 = 6",
+        "gold": 5,
+        "correct": False,
+        "model": "m",
+    },
+]
+
+
+def test_the_same_rows_in_every_kind_of_file(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    lines = rows(tmp_path, *PLAIN)
+    (tmp_path / "array.json").write_text(json.dumps(PLAIN, indent=1))
+    pq.write_table(pa.Table.from_pylist(PLAIN), tmp_path / "rows.parquet")
+    with (tmp_path / "rows.csv").open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, PLAIN[0])
+        writer.writeheader()
+        writer.writerows(PLAIN)
+    datasets.Dataset.from_list(PLAIN).save_to_disk(str(tmp_path / "set"))
+    expected, _ = read(lines)
+    assert [(one.problem.text, one.problem.answer, one.trace.text) for one in expected] == [
+        ("What is 2 + 2?", "4", "2 + 2 = 4"),
+        ("What is 2 + 3?", "5", "2 + 3 = 6"),
+    ]
+    assert [(one.trace.id, one.trace.outcome, one.trace.policy) for one in expected] == [
+        ("7", True, "m"),
+        ("8", False, "m"),
+    ]
+    for name in ("array.json", "rows.parquet", "rows.csv", "set"):
+        found, _ = read(tmp_path / name)
+        assert [one.problem for one in found] == [one.problem for one in expected], name
+        for one, same in zip(found, expected, strict=True):
+            assert one.trace.model_copy(update={"meta": {}}) == same.trace.model_copy(update={"meta": {}}), (
+                name
+            )
+
+
+def test_columns_are_named_or_guessed_and_the_guess_is_said(tmp_path):
+    path = rows(tmp_path, {"q": {"en": "What?"}, "reply": "That.", "text": "no"})
+    said = []
+    settings = ImportSettings(text_field="reply", problem_field="q.en")
+    context = ImportContext(settings=settings, report=ReadReport(), say=said.append)
+    [one] = import_traces(path, "rows", context)
+    assert (one.problem.text, one.trace.text) == ("What?", "That.")
+    assert said == ["columns: text = reply, problem = q.en"]
+    _, wrong = read(path, text_field="answers")
+    assert "--text-field answers: there is no such column; there are q, reply, text" in wrong.report.bad[0][1]
+    _, none = read(rows(tmp_path, {"a": "x", "b": "y"}))
+    assert none.report.bad[0][1] == "no solution: name its column with --text-field; the columns are 'a', 'b'"
+
+
+def test_messages_samples_steps_and_problems_alone(tmp_path):
+    asked, said = {"role": "user", "content": "What?"}, {"role": "assistant", "content": "That."}
+    [chat], _ = read(rows(tmp_path, {"messages": [asked, said], "answer": 7}))
+    assert (chat.problem.text, chat.problem.answer, chat.trace.messages[1].content) == ("What?", "7", "That.")
+    [trl], _ = read(rows(tmp_path, {"prompt": [asked], "completion": [said]}))
+    assert trl.trace.messages == chat.trace.messages
+    share = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "That."}]
+    [shared], _ = read(rows(tmp_path, {"conversations": share}))
+    assert shared.trace.messages == chat.trace.messages
+    several, _ = read(rows(tmp_path, {"id": "x", "problem": "What?", "responses": ["a", "b"]}))
+    assert [(one.trace.id, one.trace.sample, one.trace.text) for one in several] == [
+        ("x-0", 0, "a"),
+        ("x-1", 1, "b"),
+    ]
+    [stepped], _ = read(rows(tmp_path, {"problem": "What?", "steps": ["one", "two"]}))
+    assert [stepped.trace.step_text(0), stepped.trace.step_text(1)] == ["one\n\n", "two"]
+    [alone], _ = read(rows(tmp_path, {"question": "What?", "answer": 7}))
+    assert (alone.trace, alone.problem.answer) == (None, "7")
+    twice, _ = read(
+        rows(tmp_path, {"problem": "What?", "response": "a"}, {"problem": "What?", "response": "a"})
+    )
+    assert len({one.trace.id for one in twice}) == 2
+
+
+def test_a_chat_in_which_no_assistant_speaks_is_refused(tmp_path):
+    found, context = read(rows(tmp_path, {"messages": [{"role": "user", "content": "What?"}]}))
+    assert found == []
+    assert context.report.bad[0][1] == "no message is the assistant's (roles: user)"
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(RecordError, match="there is no such file"):
+        detect_format(tmp_path / "no.jsonl")
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(RecordError, match="empty"):
+        detect_format(tmp_path / "empty.jsonl")
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("a", "b")
+    with pytest.raises(RecordError, match="no Inspect log"):
+        detect_format(tmp_path / "x.zip")
+    (tmp_path / "cut.json").write_text('{"a": [1,\n')
+    with pytest.raises(RecordError, match="neither JSON Lines"):
+        detect_format(tmp_path / "cut.json")
+
+
+def judged(path):
+    """Traces of a file with a label and a score on each step."""
+    found, _ = read(path)
+    traces = [segment_trace(one.trace) for one in found]
+    labels = [
+        StepLabel(trace_id=one.id, step=step, kind="correctness", value=1, source="rule")
+        for one in traces
+        for step in range(len(one.steps))
+    ]
+    scores = [
+        StepScores(trace_id=one.id, scorer="prm", scores=[0.9 - 0.1 * step for step in range(len(one.steps))])
+        for one in traces
+    ]
+    return traces, results_of(traces, labels, scores)
+
+
+def test_an_inspect_log_gets_a_score(tmp_path):
+    _, results = judged(DATA / "inspect.eval")
+    assert export_results(DATA / "inspect.eval", tmp_path / "scored.eval", results) == ("inspect", 2)
+    with zipfile.ZipFile(tmp_path / "scored.eval") as archive:
+        sample = json.loads(archive.read("samples/1_epoch_1.json"))
+        assert "header.json" in archive.namelist()
+    assert sample["scores"]["includes"]["value"] == "C"
+    own = sample["scores"]["surefoot"]
+    assert own["value"] == pytest.approx(0.6)
+    assert [row["kind"] for row in own["metadata"]["steps"]] == [
+        "reasoning",
+        "thought",
+        "tool_call",
+        "final_answer",
+    ]
+    assert own["metadata"]["steps"][1]["scores"] == {"prm": pytest.approx(0.8)}
+    assert [one.trace for one in read(tmp_path / "scored.eval")[0]] == [
+        one.trace for one in read(DATA / "inspect.eval")[0]
+    ]
+
+
+def test_spans_get_evaluation_events(tmp_path):
+    [trace], results = judged(DATA / "genai.jsonl")
+    assert export_results(DATA / "genai.jsonl", tmp_path / "events.json", results) == ("otel", 1)
+    [batch] = json.loads((tmp_path / "events.json").read_text())
+    records = batch["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
+    assert {record["eventName"] for record in records} == {"gen_ai.evaluation.result"}
+    assert {record["traceId"] for record in records} == {trace.id}
+    fields = [
+        {one["key"]: next(iter(one["value"].values())) for one in record["attributes"]} for record in records
+    ]
+    assert fields[0]["gen_ai.evaluation.name"] == "rule.correctness"
+    assert fields[0]["gen_ai.evaluation.score.value"] == 1.0
+    assert fields[0]["gen_ai.response.id"] == "resp-0"
+    assert [one["gen_ai.evaluation.name"] for one in fields].count("prm.step") == 4
+    spans = {
+        json.loads(line)["context"]["span_id"][2:] for line in (DATA / "genai.jsonl").read_text().splitlines()
+    }
+    assert {record["spanId"] for record in records} <= spans
+    assert len({record["spanId"] for record in records}) == 2
+
+
+def test_a_trajectory_gets_extras(tmp_path):
+    _, results = judged(DATA / "atif.json")
+    assert export_results(DATA / "atif.json", tmp_path / "out.json", results) == ("atif", 1)
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert [len((turn.get("extra") or {}).get("surefoot", ())) for turn in written["steps"]] == [0, 3, 1]
+    for turn in written["steps"]:
+        turn.pop("extra", None)
+    written.pop("extra")
+    assert written == json.loads((DATA / "atif.json").read_text())
+
+
+def test_rows_get_a_column(tmp_path):
+    path = rows(tmp_path, *PLAIN)
+    _, results = judged(path)
+    assert export_results(path, tmp_path / "out.jsonl", results) == ("rows", 2)
+    first, _ = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    [own] = first.pop("surefoot")
+    assert first == PLAIN[0]
+    assert own["steps"][0]["labels"] == [
+        {"kind": "correctness", "value": 1.0, "source": "rule", "reason": None}
+    ]
+
+
+def test_only_imported_traces_are_written_back(tmp_path):
+    traces, results = judged(rows(tmp_path, *PLAIN))
+    bare = traces[0].model_copy(update={"meta": {}})
+    found = results_of([bare], results[0].labels, [])
+    with pytest.raises(RecordError, match="was not made by surefoot import"):
+        export_results(tmp_path / "rows.jsonl", tmp_path / "out.jsonl", found)
+    with pytest.raises(RecordError, match="no trace has a label or a score"):
+        export_results(tmp_path / "rows.jsonl", tmp_path / "out.jsonl", [])
