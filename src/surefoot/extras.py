@@ -15,7 +15,6 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "server": (
             "alembic",
             "fastapi",
-            "jinja2",
             "latex2mathml",
             "markdown_it",
             "prometheus_client",

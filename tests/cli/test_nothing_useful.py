@@ -57,7 +57,7 @@ def test_empty_traces(folder):
 
 
 def test_lines_of_another_shape(folder):
-    plain(folder, {"question": "What?", "solution": "That."})
+    plain(folder, {"first": "What?", "second": "That."})
     says = refused(*VERIFY)
     assert says.startswith("t.jsonl: its one line is not usable; line 1: field 'problem_id': missing")
     assert "surefoot import" in says

@@ -147,8 +147,8 @@ def test_neutral_ratings_need_a_policy_where_signs_are_written(tmp_path: Path, n
     assert "1 labels are neutral (0)" in f"{ended.output} {ended.exception}"
     assert "--neutral" in f"{ended.output} {ended.exception}"
     assert not (tmp_path / "out.jsonl").exists()
-    good(*words, "--neutral", "drop")
-    refused = run(*words, "--neutral", "maybe")
+    good(*words, "--neutral", "good")
+    refused = run(*words, "--neutral", "maybe", "--force")
     assert refused.exit_code != 0
     assert "choose good, bad or drop" in f"{refused.output} {refused.exception}"
 
@@ -156,8 +156,8 @@ def test_neutral_ratings_need_a_policy_where_signs_are_written(tmp_path: Path, n
 def test_the_policy_says_what_a_neutral_rating_becomes(tmp_path: Path):
     source = file(tmp_path, "prm800k")
     for policy, labels in (("good", [True]), ("bad", [False])):
-        good(source, "--from=prm800k", "--to=stepwise", "--neutral", policy, "--out", tmp_path / "o.jsonl")
-        rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+        good(source, "--from=prm800k", "--to=stepwise", "--neutral", policy, "--out", tmp_path / policy)
+        rows = [json.loads(line) for line in (tmp_path / policy).read_text().splitlines()]
         assert [row["labels"] for row in rows] == [[True, False], labels]
 
 

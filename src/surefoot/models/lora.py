@@ -42,8 +42,8 @@ class Lora(BaseModel):
 def add_adapter(trunk: PreTrainedModel, lora: Lora, *, seed: int) -> None:
     """Put a new adapter into ``trunk``, in place; only its weights require a gradient from then on.
 
-    It changes nothing until it is trained. Equal seeds give equal adapters. Raises ``CheckpointError`` if
-    peft is absent or ``targets`` name no layer.
+    It changes nothing until it is trained. Equal seeds give equal adapters. Raises ``MissingExtraError`` if
+    peft is absent, ``CheckpointError`` if ``targets`` name no layer.
     """
     need("peft", "an adapter")
     import torch
