@@ -16,7 +16,8 @@ from starlette.testclient import TestClient
 from surefoot.annotation import Database, PageSettings, Protocol, create_pages_app, open_database
 from surefoot.annotation.database import assignments
 from surefoot.annotation.database.projects import locked_project
-from surefoot.records import Message, Problem, Step, StepScores, ToolCall, Trace
+from surefoot.records import Message, Problem, Reasoning, Step, StepScores, ToolCall, Trace
+from surefoot.segment import segment_trace
 
 PASSWORD = "correct horse battery"
 SCRIPT = "<script>document.title='owned'</script>"
@@ -33,22 +34,27 @@ def text_trace(problem: Problem, *steps: str, **fields: Any) -> Trace:
 
 
 def agent_trace(problem: Problem) -> Trace:
-    """An agent run with a tool call, its result and an answer."""
-    first, last = "I shall look it up.", "The capital is Paris."
-    return Trace(
-        problem_id=problem.id,
-        messages=(
-            Message(role="user", content=problem.text),
-            Message(
-                role="assistant",
-                content=first,
-                tool_calls=(ToolCall(id="1", name="search", arguments='{"query": "capital of France"}'),),
+    """An agent run with reasoning, a tool call, its result and an answer."""
+    return segment_trace(
+        Trace(
+            problem_id=problem.id,
+            messages=(
+                Message(role="user", content=problem.text),
+                Message(
+                    role="assistant",
+                    content="I shall look it up.",
+                    reasoning=Reasoning(text="A capital.\n\nWait, France or Paris?"),
+                    tool_calls=(ToolCall(id="1", name="search", arguments='{"query": "capital of France"}'),),
+                ),
+                Message(role="tool", content="Paris is the capital of France.", tool_call_id="1"),
+                Message(
+                    role="assistant",
+                    content="The capital is Paris.",
+                    reasoning=Reasoning(visibility="withheld", tokens=40),
+                ),
             ),
-            Message(role="tool", content="Paris is the capital of France.", tool_call_id="1"),
-            Message(role="assistant", content=last),
-        ),
-        steps=(Step(start=0, end=len(first), message=1), Step(start=0, end=len(last), message=3)),
-        outcome=True,
+            outcome=True,
+        )
     )
 
 

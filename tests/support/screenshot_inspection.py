@@ -11,9 +11,10 @@ from annotation_site import agent_trace, solutions, text_trace
 from inspection_site import NOON, Inspection, add_trees
 from screenshot_requests import add_requests
 
-from surefoot.records import Evidence, Message, Problem, Step, StepLabel, StepScores, ToolCall, Trace
+from surefoot.records import Evidence, Message, Problem, StepLabel, StepScores, ToolCall, Trace
 from surefoot.rl.log import Alarm, EvaluationRow, RLLog, Shape, UpdateRow
 from surefoot.search.saved_tree import SavedNode, SavedTree
+from surefoot.segment import segment_trace
 from surefoot.stats.intervals import Interval
 
 Views = dict[str, tuple[str | None, str]]
@@ -99,8 +100,7 @@ def _long_agent(problem: Problem) -> Trace:
         Message(role="tool", content="Paris\n" * 6, tool_call_id="2"),
     )
     messages = (*short.messages[:3], *more, short.messages[3])
-    steps = (short.steps[0], Step(start=0, end=len(checked), message=3), Step(start=0, end=21, message=5))
-    return Trace(problem_id=problem.id, messages=messages, steps=steps, outcome=True, policy="agent-1")
+    return segment_trace(Trace(problem_id=problem.id, messages=messages, outcome=True, policy="agent-1"))
 
 
 def _score(found: Inspection, project: int, traces: list[Trace]) -> None:
