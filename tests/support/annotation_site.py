@@ -34,7 +34,7 @@ def text_trace(problem: Problem, *steps: str, **fields: Any) -> Trace:
 
 
 def agent_trace(problem: Problem) -> Trace:
-    """An agent run with reasoning, a tool call, its result and an answer."""
+    """An agent run with reasoning, a tool call, its result and an answer; a message is a step."""
     return segment_trace(
         Trace(
             problem_id=problem.id,
@@ -54,7 +54,8 @@ def agent_trace(problem: Problem) -> Trace:
                 ),
             ),
             outcome=True,
-        )
+        ),
+        granularity="message",
     )
 
 
