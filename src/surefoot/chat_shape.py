@@ -66,13 +66,12 @@ def call_fields(call: Any) -> Any:
     """The fields of a ``ToolCall``: of OpenAI's nested ``function`` or ``custom``, or a flat call."""
     if not isinstance(call, Mapping):
         return call
-    inner = call.get("function")
+    inner: Any = call.get("function")
     if isinstance(inner, str):  # Inspect: the name alone
         inner = {"name": inner, "arguments": call.get("arguments")}
     inner = inner or call.get("custom") or call
-    arguments = next(
-        (inner[name] for name in ("arguments", "input", "args") if inner.get(name) is not None), {}
-    )
+    given = (inner[name] for name in ("arguments", "input", "args") if inner.get(name) is not None)
+    arguments: Any = next(given, {})
     fields = {
         "id": call.get("id") or call.get("call_id"),
         "name": inner.get("name"),
@@ -83,7 +82,8 @@ def call_fields(call: Any) -> Any:
 
 def tool_fields(tool: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a ``Tool``: of OpenAI's ``{"type": "function", "function": {…}}``, or a flat schema."""
-    inner = tool.get("function") if isinstance(tool.get("function"), Mapping) else tool
+    nested = tool.get("function")
+    inner: Mapping[str, Any] = nested if isinstance(nested, Mapping) else tool
     schema = next(
         (inner[name] for name in ("parameters", "input_schema") if inner.get(name) is not None), None
     )

@@ -147,7 +147,8 @@ def test_neutral_ratings_need_a_policy_where_signs_are_written(tmp_path: Path, n
     assert "1 labels are neutral (0)" in f"{ended.output} {ended.exception}"
     assert "--neutral" in f"{ended.output} {ended.exception}"
     assert not (tmp_path / "out.jsonl").exists()
-    good(*words, "--neutral", "good")
+    told = run(*words, "--neutral", "drop")
+    assert "rows written" in told.output  # ProcessBench's need an outcome, too
     refused = run(*words, "--neutral", "maybe", "--force")
     assert refused.exit_code != 0
     assert "choose good, bad or drop" in f"{refused.output} {refused.exception}"

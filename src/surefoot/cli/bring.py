@@ -119,6 +119,7 @@ class Import(Command):
 
     def _finished(self, one: ImportedTrace, grader: Grader) -> Trace:
         """The trace with its steps, and with answer and outcome where the file has none."""
+        from surefoot.answers import Solution
         from surefoot.cli.runs import cut_trace
 
         if one.trace is None:
@@ -128,7 +129,8 @@ class Import(Command):
         if trace.answer is not None or (reference is None and trace.text is None):
             return trace
         last = next((row.content for row in reversed(trace.messages) if row.role == "assistant"), None)
-        [grade] = grader.grade([trace.text or last or ""], [reference if trace.outcome is None else None])
+        said = Solution(text=trace.text or last or "", finish_reason=trace.finish_reason)
+        [grade] = grader.grade([said], [reference if trace.outcome is None else None])
         outcome = grade.outcome if trace.outcome is None else trace.outcome
         return trace.model_copy(update={"answer": grade.answer, "outcome": outcome})
 

@@ -117,7 +117,7 @@ def _imported(path: str, record: type[R]) -> list[R]:
     name = detect_format(path, context.settings)
     found = list(import_traces(path, name, context))
     chosen = (one.problem if record is Problem else one.trace for one in found)
-    made = {one.id: one for one in chosen if isinstance(one, record)}  # type: ignore[attr-defined]
+    made = {one.id: one for one in chosen if isinstance(one, record)}
     if made:
         typer.echo(f"{path} is read as {name}" + "".join(f"; {one}" for one in said), err=True)
         if context.report.bad_count:

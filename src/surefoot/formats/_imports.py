@@ -155,7 +155,7 @@ def raw_rows(path: Path | str, settings: ImportSettings | None = None) -> Iterat
 
 def _csv_rows(stream: IO[bytes] | gzip.GzipFile, delimiter: str) -> Iterator[tuple[int, Any]]:
     csv.field_size_limit(1 << 30)
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")  # type: ignore[arg-type]
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     try:
         for number, row in enumerate(csv.DictReader(text, delimiter=delimiter), start=2):
             yield number, {name: value for name, value in row.items() if name is not None and value != ""}

@@ -35,7 +35,7 @@ EXPORTS: Mapping[str, Callable[[Path, Path, Mapping[str, TraceResults]], int]] =
 )
 """Writers by the name of their format; each takes the original, the new file, and results by their place."""
 
-_PLACES = {
+_PLACES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     own_rows.NAME: lambda note: f"{note['row']}/{note.get('sample', 0)}",
     inspect_log.NAME: lambda note: note["sample"],
     otel_spans.NAME: lambda note: note["conversation"],

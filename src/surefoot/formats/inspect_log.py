@@ -146,7 +146,7 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
         text=_asked(sample.get("input")) or task_of(messages),
         answer=answer or None,
     )
-    score = next(iter((sample.get("scores") or {}).values()), {})
+    score: Mapping[str, Any] = next(iter((sample.get("scores") or {}).values()), {})
     error = sample.get("error") or {}
     trace = Trace(
         problem_id=problem.id,

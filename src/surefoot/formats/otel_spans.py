@@ -99,9 +99,9 @@ class _Span:
         if isinstance(said, list):
             return [_message(row) for row in [*head, *said]]
         return [
-            _message(body | {"role": name.split(".")[1]})
+            _message({**body, "role": name.split(".")[1]})
             for name, body in self.events
-            if name != "gen_ai.choice"
+            if name.startswith("gen_ai.") and name.endswith(".message")
         ]
 
     @property
