@@ -297,7 +297,23 @@ def test_a_step_without_tokens_is_not_beyond_the_context(bpe):
     bpe.backend_tokenizer.normalizer = normalizers.Replace("\u200b", "")
     [encoded] = encode_traces(bpe, Encoding(), [text_item("p", "a\n\u200b\n\u200b")])
     assert encoded.positions[1:] == (None, None)
-    assert encoded.unscored_reason(2048) == "2 steps have no tokens: the tokenizer drops all of their text"
+    reason = "2 steps have no tokens: the tokenizer drops all of their text"
+    assert encoded.unscored_reason(2048) == encoded.unscored_reason(len(encoded.ids)) == reason
+    item = text_item("p", "a\n\u200b\nand so on, much longer than that\n")
+    [cut] = encode_traces(bpe, Encoding(max_length=8), [item])
+    assert cut.unscored_reason(8) == (
+        "1 steps lie beyond the model's context of 8 tokens; "
+        "1 steps have no tokens: the tokenizer drops all of their text"
+    )
+
+
+def test_implicit_rewards_give_the_same_reason(gpt2_base):
+    model = ImplicitPRM.initialise(gpt2_base)
+    model.tokenizer.backend_tokenizer.normalizer = normalizers.Replace("\u200b", "")
+    [record] = model.score_traces([text_item("p", "a\n\u200b\nb")])
+    assert record.scores[1] is None
+    assert None not in (record.scores[0], record.scores[2])
+    assert record.unscored_reason == "1 steps have no tokens: the tokenizer drops all of their text"
 
 
 HERMES = (

@@ -69,6 +69,8 @@ class EncodedTrace:
     white space after a step's last word is the step's own. The opening that a chat template puts before an
     assistant's message is nobody's. Beyond ``ids`` for a step that is cut off; empty where a family does not
     say."""
+    dropped: int = 0
+    """Steps without a token: the tokenizer drops all of their text."""
     refused: str | None = None
     """Why the model cannot read this trace at all; there are then no tokens and no positions."""
 
@@ -93,11 +95,12 @@ class EncodedTrace:
         """Why steps have no score in a context of ``limit`` tokens; ``None`` if all have one."""
         if self.refused:
             return self.refused
-        if not self.truncated_steps:
-            return None
-        if len(self.ids) < limit:
-            return f"{self.truncated_steps} steps have no tokens: the tokenizer drops all of their text"
-        return f"{self.truncated_steps} steps lie beyond the model's context of {limit} tokens"
+        beyond, reasons = self.truncated_steps - self.dropped, []
+        if beyond:
+            reasons.append(f"{beyond} steps lie beyond the model's context of {limit} tokens")
+        if self.dropped:
+            reasons.append(f"{self.dropped} steps have no tokens: the tokenizer drops all of their text")
+        return "; ".join(reasons) or None
 
 
 def encode_traces(
@@ -138,6 +141,7 @@ def encode_traces(
             encoded[number] = EncodedTrace(
                 ids=tuple(ids[: encoding.max_length]),
                 positions=tuple(positions),
+                dropped=read.count(None),
                 starts=_first_tokens(offsets, where.spans, positions),
                 written=_written_tokens(offsets, where.written or where.spans),
             )

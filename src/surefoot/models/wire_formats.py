@@ -212,9 +212,8 @@ R = TypeVar("R", bound=Indexed)
 
 
 def reply(call: WireRequest, scores: list[Scores], tokens: list[int]) -> list[ItemScores]:
-    """The answer for each encoded trace, with the reason for steps that were cut off."""
-    cut = [trace.truncated_steps for trace in call.encoded]
-    reasons = [f"{steps} steps lie beyond the model's context" if steps else None for steps in cut]
+    """The answer for each encoded trace, with the reason for steps without a score."""
+    reasons = [trace.unscored_reason(len(trace.ids)) for trace in call.encoded]  # cut at the context
     return [ItemScores(*item) for item in zip(scores, reasons, tokens, strict=True)]
 
 

@@ -214,7 +214,9 @@ def _example(
     trace_id: str, encoded: EncodedTrace, values: list[float | None], drops: DropCounter
 ) -> Example | None:
     kept = [(at, value) for at, value in zip(encoded.positions, values, strict=True) if value is not None]
-    drops.add("labelled steps beyond the context", trace_id, sum(at is None for at, _ in kept))
+    cut = not encoded.refused and encoded.truncated_steps > encoded.dropped
+    reason = "beyond the context" if cut else "that the model cannot be shown"
+    drops.add(f"labelled steps {reason}", trace_id, sum(at is None for at, _ in kept))
     read = [(at, value) for at, value in kept if at is not None]
     if not read:
         drops.add("traces without a usable label", trace_id)
