@@ -157,8 +157,9 @@ def test_messages_and_traces_without_steps_are_refused(checkpoint):
         messages=(Message(role="assistant", content="2"),),
         steps=(Step(start=0, end=1, message=0),),
     )
-    with pytest.raises(ScoreError, match="not messages"):
-        scorer.score_traces([ProblemTrace(problem=problem, trace=chat)])
+    [record] = scorer.score_traces([ProblemTrace(problem=problem, trace=chat)])
+    assert record.scores == (None,)
+    assert "not messages" in record.unscored_reason
     bare = Trace(problem_id=problem.id, text="2")
     with pytest.raises(ScoreError, match="segment it first"):
         scorer.score_traces([ProblemTrace(problem=problem, trace=bare)])

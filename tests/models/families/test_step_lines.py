@@ -4,13 +4,11 @@ from itertools import pairwise
 
 import pytest
 import test_eurus_family
-import test_math_shepherd_family
-import test_qwen_prm_family
 import test_reasoneval_family
 import test_rlhflow_family
 import test_skywork_family
 import test_token_classifier_families
-from published_checkpoints import item
+from published_checkpoints import item, save_math_shepherd, save_qwen_prm
 from test_reasoneval_family import published_reads
 
 from surefoot import load_prm
@@ -103,10 +101,10 @@ def eurus(tokenizer, steps):
 def scorers(tmp_path_factory):
     hub = tmp_path_factory.mktemp("hub")
     save = {
-        "math-shepherd": test_math_shepherd_family.save,
+        "math-shepherd": save_math_shepherd,
         "rlhflow": test_rlhflow_family.save,
         "skywork": test_skywork_family.save,
-        "qwen-prm": test_qwen_prm_family.save,
+        "qwen-prm": save_qwen_prm,
         "trl": test_token_classifier_families.save,
         "reasoneval": lambda at: test_reasoneval_family.save(at, "34B"),
         "eurus": lambda at: test_eurus_family.save(at, 7),

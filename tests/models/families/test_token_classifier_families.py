@@ -13,6 +13,7 @@ from published_checkpoints import (
     close,
     hold_later_steps_apart,
     item,
+    save_qwen_prm,
     scores_of,
     states,
 )
@@ -90,9 +91,7 @@ def test_later_steps_separators_and_special_tokens(checkpoint):
 
 
 def test_pure_with_the_wide_head(tmp_path):
-    from test_qwen_prm_family import save as save_process_model
-
-    model = save_process_model(tmp_path, tokens=TOKENS)
+    model = save_qwen_prm(tmp_path, tokens=TOKENS)
     scorer = load_prm(tmp_path)
     assert scorer.card.family == "pure"
     expected = [(row[:, 1] - row[:, 0]).tolist() for row in expected_chances(model, "right")]

@@ -248,6 +248,13 @@ def test_families_by_option_and_what_is_refused(hub, tmp_path):
         messages=(Message(role="assistant", content="2"),),
         steps=(Step(start=0, end=1, message=0),),
     )
+    text = item("p", ["a"])
     for name in ("thinkprm", "genprm"):
-        with pytest.raises(ScoreError, match="reads a text trace"):
-            load_prm(directory, family=name).score_traces([ProblemTrace(problem=problem, trace=chat)])
+        scorer = load_prm(directory, family=name)
+        scorer.sampling = Sampling(temperature=0.0, max_tokens=1)
+        first, record = scorer.score_traces([text, ProblemTrace(problem=problem, trace=chat)])
+        assert (first.trace_id, record.scores) == (text.trace.id, (None,))
+        assert "reads solutions that are text" in record.unscored_reason
+        bare = Trace(problem_id=problem.id, text="2")
+        with pytest.raises(ScoreError, match="segment it first"):
+            scorer.score_traces([ProblemTrace(problem=problem, trace=bare)])

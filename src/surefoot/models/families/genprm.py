@@ -28,6 +28,7 @@ from transformers import PreTrainedTokenizerBase
 from surefoot.errors import ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
+from surefoot.models.families.published import READS_TEXT
 from surefoot.models.families.writing import WritingModel
 from surefoot.models.kinds.yes_no import TransformersYesNo, YesNoReader
 from surefoot.models.reserved import Reserved
@@ -107,31 +108,42 @@ class GenPRMScorer(CheckpointScorer):
         self._begins = tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """Scores in order, one record each. Raises ``ScoreError`` for a trace without steps or text."""
+        """Scores in order, one record each; messages have none. Raises ``ScoreError`` without steps."""
         with ThreadPoolExecutor(1) as thread:  # an event loop of its own, whether or not one is running here
             return thread.submit(asyncio.run, self.criticise(items)).result()
 
     async def criticise(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """The same, without blocking a running event loop."""
-        paragraphs = [self._paragraphs(item) for item in items]
+        paragraphs = [self._paragraphs(item) for item in items if item.trace.text is not None]
         conversations = {texts: Conversation(texts) for texts in paragraphs}
         for step in range(max(map(len, paragraphs), default=0)):
             live = [one for one in conversations.values() if step < len(one.paragraphs) and not one.broken]
             await self._judge(step, live)
-        records, paid = [], set()
-        for item, texts in zip(items, paragraphs, strict=True):
+        known, paid = iter(paragraphs), set[tuple[str, ...]]()
+        records = []
+        for item in items:
+            if item.trace.text is None:
+                records.append(self._record(item, (), READS_TEXT, Usage()))
+                continue
+            texts = next(known)
             done = conversations[texts]
-            scores = (*done.scores, *[None] * (len(texts) - len(done.scores)))
-            record = StepScores(
-                trace_id=item.trace.id,
-                scorer=self.name,
-                scores=scores,
-                unscored_reason=done.reason(),
-                usage=Usage() if texts in paid else done.usage,
-            )
-            records.append(record)
+            usage = Usage() if texts in paid else done.usage
+            records.append(self._record(item, done.scores, done.reason(), usage))
             paid.add(texts)
         return records
+
+    def _record(
+        self, item: ProblemTrace, scores: Sequence[float | None], reason: str | None, usage: Usage
+    ) -> StepScores:
+        """The record of one trace, whose steps after ``scores`` have none."""
+        missing = [None] * (len(item.trace.steps) - len(scores))
+        return StepScores(
+            trace_id=item.trace.id,
+            scorer=self.name,
+            scores=(*scores, *missing),
+            unscored_reason=reason,
+            usage=usage,
+        )
 
     def _paragraphs(self, item: ProblemTrace) -> tuple[str, ...]:
         """What each user message says."""
