@@ -319,11 +319,11 @@ def test_without_memory_the_same_is_found_for_more_tokens(search, tmp_path):
 
 def test_steps_are_written_as_asked():
     cut = StepSettings(separator=r"\n\n", segment="sentence", max_steps=7)
-    steps = SearchSettings(problems="p", steps=cut, sampling=Sampling(temperature=0.5)).how()
+    steps = SearchSettings(problems="p", steps=cut, sampling=Sampling(temperature=0.5)).how(None)
     assert steps.separator == "\n\n"
     assert (steps.sampling.temperature, steps.max_steps) == (0.5, 7)
     assert steps.cut("One. Two.") == [(0, 5), (5, 9)]
-    assert SearchSettings(problems="p").how().cut("a\nb") == [(0, 2), (2, 3)]
+    assert SearchSettings(problems="p").how(None).cut("a\nb") == [(0, 2), (2, 3)]
 
 
 def test_trees_are_drawn(search, tmp_path):

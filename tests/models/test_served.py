@@ -10,6 +10,7 @@ from published_checkpoints import BATCH, PIECES, SPECIAL, close, save_math_sheph
 from scoring_server import ScoringEngine, address, served
 
 from surefoot import load_prm
+from surefoot.cli.options import separator
 from surefoot.errors import CheckpointError
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.models.serving import check_server, find_tokens, server_command
@@ -69,6 +70,19 @@ def test_a_head_with_step_pooling_and_without(qwen, tag):
 def test_a_language_model_by_each_interface(shepherd, path, owner, settings):
     with served(ScoringEngine(shepherd, path, **settings), shepherd, owner=owner) as server:
         hold_equal(load_prm(address(server)), shepherd)
+
+
+def test_a_solution_is_cut_as_the_family_s_training_data_were(qwen, shepherd):
+    text = "a\nb\n\nc\n"
+    [record] = load_prm(qwen).score("1?", [text])
+    assert len(record.scores) == 2, "at blank lines"
+    [record] = load_prm(shepherd).score("1?", [text])
+    assert len(record.scores) == 3, "at line ends"
+    with served(ScoringEngine(qwen, "/pooling", tag=EXTRA), qwen) as server:
+        remote = load_prm(address(server))
+        assert len(remote.score("1?", ["a\nb"])[0].scores) == 1
+        assert separator(None, remote) == "\n\n"
+        assert separator(r"\n", remote) == separator(None, None) == "\n"
 
 
 def test_scores_that_know_the_future_are_refused(qwen):

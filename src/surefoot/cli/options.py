@@ -59,6 +59,13 @@ def unescaped(text: str) -> str:
     return text.replace(r"\n", "\n").replace(r"\t", "\t")
 
 
+def separator(given: str | None, scorer: CheckpointScorer | None) -> str:
+    """The text that ends a step: the one given, else that of the reward model's training data."""
+    if given is not None:
+        return unescaped(given)
+    return (scorer.card.separator if scorer else None) or "\n"
+
+
 Out = Annotated[
     str,
     Field(description="File to write (`.jsonl`, `.jsonl.gz`, `.parquet`), or `-` for standard output."),
@@ -133,10 +140,10 @@ class PolicySettings(SettingsGroup):
         description="`lab`, a checkpoint directory, a hub name, or with `--base-url` the server's name of "
         "the model.",
     )
-    base_url: str | None = Field(
-        default=None,
+    base_url: tuple[str, ...] = Field(
+        default=(),
         description="OpenAI-compatible server, such as `http://localhost:8000/v1`; its key is read from "
-        "`OPENAI_API_KEY`.",
+        "`OPENAI_API_KEY`. Several serve the same model and share the requests.",
     )
     dialect: Literal["openai", "vllm"] = Field(
         default="openai",
@@ -144,7 +151,7 @@ class PolicySettings(SettingsGroup):
         "prompt; needs `--base-url`.",
     )
     concurrency: Annotated[int, Flag(transient=True)] = Field(
-        default=16, ge=1, description="Requests in flight at a server."
+        default=16, ge=1, description="Requests in flight at each server."
     )
     timeout: Annotated[float, Flag(transient=True)] = Field(
         default=120.0, ge=1, description="Seconds for one call to a server, without its retries."
@@ -155,14 +162,14 @@ class PolicySettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.dialect != "openai" and self.base_url is None:
+        if self.dialect != "openai" and not self.base_url:
             raise ValueError(f"'dialect' {self.dialect} is for a server; give its address with 'base_url'")
         return self
 
     @property
     def in_flight(self) -> int:
         """Pieces of work to have under way at once: many at a server, one in this process."""
-        return self.concurrency if self.base_url else 1
+        return self.concurrency * len(self.base_url) if self.base_url else 1
 
     def piece(self, local: int) -> int:
         """Items in a piece of work: one at a server, where a piece is saved when its answer comes."""

@@ -38,7 +38,9 @@ class Score(Command):
     problem: str | None = Field(default=None, description="One problem's text.")
     solution: str = Field(default="-", description="One solution's text; `-` reads standard input.")
     segment: o.Segment | None = Field(
-        default=None, description="How the solution is cut into steps; by blank line or line if not given."
+        default=None,
+        description="How the solution is cut into steps; if not given, as the model's training data, else by "
+        "blank line or line.",
     )
     threshold: float = Field(default=0.5, description="A step below this is marked as an error.")
     problems: o.Problems | None = None
@@ -95,7 +97,7 @@ class Score(Command):
         text = sys.stdin.read() if self.solution == "-" else self.solution
         with checked_options():
             asked = Problem(text=problem)
-        trace = cut(asked, text, segmenter(self.segment) if self.segment else None)
+        trace = cut(asked, text, segmenter(self.segment) if self.segment else scorer.card.segmenter)
         [scores] = scorer.score_traces([ProblemTrace(problem=asked, trace=trace)])
         console = Console(highlight=False)
         low = (

@@ -108,15 +108,15 @@ class Serve(Command):
         from surefoot.annotation import PageSettings, create_pages_app, open_database
         from surefoot.gateway import Gateway, create_app, make_server
 
+        scorer = self.reward_model.open(self.device)
         settings = self.gateway.model_copy(
             update={
-                "separator": o.unescaped(self.gateway.separator),
+                "separator": o.separator(self.gateway.separator, scorer),
                 "extract": self.extract,
-                "overlap": self.policy.base_url is not None,
+                "overlap": bool(self.policy.base_url),
             }
         )
         policy = self.policy.open(chat=settings.chat, device=self.device)
-        scorer = self.reward_model.open(self.device)
         with open_database(self.database) as db:
             self._warn(db)
             gateway = Gateway(

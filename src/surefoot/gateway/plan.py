@@ -354,7 +354,7 @@ class Planner:
             max_tokens=max_tokens,
         )
         steps = Steps(
-            separator=options.separator or settings.separator,
+            separator=options.separator or settings.separator or "\n",
             step_tokens=options.step_tokens or settings.step_tokens,
             max_steps=options.max_steps or settings.max_steps,
             sampling=sampling,

@@ -116,7 +116,13 @@ class GatewaySettings(Settings):
     template: str = Field(default="{problem}\n", description="Prompt around a question.")
     temperature: float = Field(default=0.8, ge=0, le=2, description="For requests that name none.")
     top_p: float = Field(default=1.0, gt=0, le=1, description="For requests that name none.")
-    separator: str = Field(default="\n", min_length=1, max_length=20, description="Text that ends a step.")
+    separator: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=20,
+        description="Text that ends a step. If not given, what stands between steps in the training data of "
+        "the reward model, else a line break.",
+    )
     step_tokens: int = Field(default=256, ge=1, description="Longest step; it is cut there.")
     max_steps: int = Field(
         default=40, ge=1, description="Steps after which the rest is written in one piece."

@@ -9,8 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.errors import CheckpointError
 from surefoot.models.encoding import Encoding
+from surefoot.protocols import Segmenter
 from surefoot.records import LabelKind
 from surefoot.scores import Aggregator
+from surefoot.segment.segmenters import BlankLine, Line
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -44,10 +46,18 @@ class CheckpointCard(BaseModel):
     base: str
     """Name of the trunk that training started from."""
     frozen_trunk: bool = False
+    separator: Literal["\n", "\n\n"] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What stands between steps in the data of its training, where that is known: pasted solutions and
+    searches are cut there."""
     head: Head = Field(default="logit", exclude_if=lambda value: value == "logit")
     neutral: Literal["good", "bad"] = Field(default="good", exclude_if=lambda value: value == "good")
     """Whether a ``classes`` head counts the chance of "neutral" to the score (Lightman et al., arXiv
     2305.20050, report both); no other head knows the class."""
+
+    @property
+    def segmenter(self) -> Segmenter | None:
+        """What cuts a text as the data of its training were cut; ``None`` = not known."""
+        return {"\n": Line(), "\n\n": BlankLine(), None: None}[self.separator]
 
 
 def read_card(directory: Path, *, family: str | None = None) -> CheckpointCard:

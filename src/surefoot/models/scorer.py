@@ -63,10 +63,11 @@ class CheckpointScorer(ABC):
     ) -> list[StepScores]:
         """Score pasted solutions of one problem.
 
-        Without ``segmenter`` a solution is cut at blank lines, or at line ends if it has no blank line.
-        Raises ``ScoreError`` for an empty solution.
+        Without ``segmenter`` a solution is cut as the data of the model's training were, if the card says
+        how; else at blank lines, or at line ends if it has no blank line. Raises ``ScoreError`` for an empty
+        solution.
         """
-        return self.score_traces(pasted(problem, solutions, segmenter))
+        return self.score_traces(pasted(problem, solutions, segmenter or self.card.segmenter))
 
     def aggregate(self, scores: StepScores) -> float:
         """One number for a whole trace, by the checkpoint's own rule."""

@@ -69,7 +69,7 @@ class OpenAIPolicy:
         self,
         *,
         model: str,
-        base_url: str,
+        base_url: str | Sequence[str],
         api_key: str | None = None,
         mode: Mode = "chat",
         dialect: Dialect = "openai",
@@ -80,6 +80,8 @@ class OpenAIPolicy:
     ) -> None:
         """``api_key`` defaults to ``OPENAI_API_KEY``, then to ``none``; ``extra_body`` overrides any field.
 
+        Several ``base_url`` are servers of the same model (:class:`surefoot.policies.endpoints.Endpoints`):
+        each call goes to the least busy, and to another if it fails; ``concurrency`` is then for each.
         ``timeout_s`` (seconds) is for one call without its retries. Raises :class:`PolicyError` for an
         unknown mode or dialect, or a limit that is out of range.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 from pydantic import ValidationError
 
 from surefoot.errors import PolicyError
+from surefoot.policies.endpoints import Endpoint, Endpoints
 from surefoot.policies.openai_responses import Mode, ResponseBody, ResponseBuilder, ResponseError, Show, read
 from surefoot.protocols import SampleRequest, SampleResult
 from surefoot.records import Message, Usage
@@ -119,22 +120,33 @@ class CallCount:
 
 @dataclass
 class Connection:
-    """What concurrent calls share: the client, the semaphore that bounds them, and their event loop."""
+    """What concurrent calls share: the servers, the semaphore that bounds them, and their event loop."""
 
-    client: AsyncOpenAI
+    endpoints: Endpoints[AsyncOpenAI]
     gate: asyncio.Semaphore
     loop: asyncio.AbstractEventLoop
     users: int = 0
 
 
 class Link:
-    """A connection to a server, shared by the policies that use it; open while one has a call under way."""
+    """A connection to a server, or to several equal ones, shared by the policies that use it.
+
+    It is open while one has a call under way. ``concurrency`` bounds the calls of each server.
+    """
 
     def __init__(
-        self, *, base_url: str, api_key: str, concurrency: int, max_retries: int, timeout_s: float
+        self,
+        *,
+        base_url: str | Sequence[str],
+        api_key: str,
+        concurrency: int,
+        max_retries: int,
+        timeout_s: float,
     ) -> None:
-        self._base_url, self._api_key, self._concurrency = base_url, api_key, concurrency
-        self._max_retries, self._timeout_s = max_retries, timeout_s
+        self._urls = (base_url,) if isinstance(base_url, str) else tuple(base_url)
+        self._api_key, self._concurrency, self._timeout_s = api_key, concurrency, timeout_s
+        # with others to turn to, a call does not wait long for one
+        self._max_retries = max_retries if len(self._urls) == 1 else min(1, max_retries)
         self._connection: Connection | None = None
 
     @asynccontextmanager
@@ -145,14 +157,18 @@ class Link:
         """
         connection = self._connection
         if connection is None:
-            client = AsyncOpenAI(
-                base_url=self._base_url,
-                api_key=self._api_key,
-                max_retries=self._max_retries,
-                timeout=self._timeout_s,
-            )
-            gate = asyncio.Semaphore(self._concurrency)
-            connection = self._connection = Connection(client, gate, asyncio.get_running_loop())
+            clients = [
+                AsyncOpenAI(
+                    base_url=url,
+                    api_key=self._api_key,
+                    max_retries=self._max_retries,
+                    timeout=self._timeout_s,
+                )
+                for url in self._urls
+            ]
+            gate = asyncio.Semaphore(self._concurrency * len(clients))
+            loop = asyncio.get_running_loop()
+            connection = self._connection = Connection(Endpoints(clients), gate, loop)
         elif connection.loop is not asyncio.get_running_loop():
             raise PolicyError(
                 "an OpenAIPolicy serves one event loop at a time; make one policy for each loop"
@@ -164,7 +180,8 @@ class Link:
             connection.users -= 1
             if not connection.users:
                 self._connection = None
-                await connection.client.close()
+                for endpoint in connection.endpoints.all:
+                    await endpoint.client.close()
 
 
 async def call(
@@ -182,18 +199,14 @@ async def call(
     calls, spent = CallCount(), Usage()
     try:
         async with connection.gate:
-            if show is None:
-                answer = await _whole(connection.client, body, mode, calls)
-            else:
-                answer = await answer_in_pieces(
-                    connection.client, body, n=request.n, mode=mode, show=show, calls=calls
-                )
+            answer = await _from_any(
+                connection.endpoints, body, n=request.n, mode=mode, show=show, calls=calls
+            )
         # Tokens of an answer that turns out to be unusable were spent all the same.
         counts = answer.usage
         spent = Usage(prompt_tokens=counts.prompt_tokens, completion_tokens=counts.completion_tokens)
         return read(answer, request, mode, Usage(calls=calls.made) + spent)
     except APIError as error:
-        calls.tried(error)
         reason = _explain(error)
     except UnicodeEncodeError as error:
         calls = CallCount(now=0)
@@ -207,6 +220,61 @@ async def call(
         reason = str(error)
     usage = Usage(calls=calls.made) + spent
     return SampleResult(completions=(), usage=usage, error=f"server: {reason}")
+
+
+async def _from_any(
+    endpoints: Endpoints[AsyncOpenAI],
+    body: Mapping[str, Any],
+    *,
+    n: int,
+    mode: Mode,
+    show: Show | None,
+    calls: CallCount,
+) -> ResponseBody:
+    """The answer of the least busy server; of another where one fails before any of its text was shown.
+
+    Each server is asked once, with the client's own retries. Raises what the last one raised.
+    """
+    shown = False
+
+    def pass_on(number: int, text: str) -> None:
+        nonlocal shown
+        shown = True
+        if show is not None:
+            show(number, text)
+
+    calls.now = 0
+    asked: list[Endpoint[AsyncOpenAI]] = []
+    while True:
+        with endpoints.use(avoid=asked) as endpoint:
+            here = CallCount()
+            try:
+                if show is None:
+                    answer = await _whole(endpoint.client, body, mode, here)
+                else:
+                    answer = await answer_in_pieces(
+                        endpoint.client, body, n=n, mode=mode, show=pass_on, calls=here
+                    )
+            except APIError as error:
+                here.tried(error)
+                asked.append(endpoint)
+                if not _server_failed(error):
+                    raise
+                endpoints.failed(endpoint)
+                if shown or len(asked) == len(endpoints.all):
+                    raise
+            else:
+                endpoints.succeeded(endpoint)
+                return answer
+            finally:
+                calls.before += here.made
+
+
+def _server_failed(error: APIError) -> bool:
+    """Whether the server is at fault, so that another may answer the same request."""
+    if isinstance(error, APIStatusError):
+        return error.status_code in (401, 403, 404, 408, 409, 429) or error.status_code >= 500
+    return True
 
 
 async def _whole(client: AsyncOpenAI, body: Mapping[str, Any], mode: Mode, calls: CallCount) -> ResponseBody:

@@ -11,9 +11,11 @@ from published_checkpoints import (
     hold_later_steps_apart,
     item,
     pieces,
-    save_math_shepherd,
     scores_of,
     states,
+)
+from published_checkpoints import (
+    save_math_shepherd as save,
 )
 from transformers import MistralConfig, MistralForCausalLM
 
@@ -27,7 +29,7 @@ PLUS, MINUS = PIECES.index("▁+"), PIECES.index("▁-")
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     directory = tmp_path_factory.mktemp("hub") / "math-shepherd-mistral-7b-prm"
-    return directory, save_math_shepherd(directory)
+    return directory, save(directory)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def test_scores_of_the_plain_forward(checkpoint, scorer, side):
 @pytest.mark.parametrize(("window", "shared"), [(8, False), (64, True)])
 def test_a_sliding_window_is_that_of_the_plain_forward(tmp_path, window, shared):
     """Traces longer than the window are padded together, within it their beginnings are read once."""
-    model = save_math_shepherd(tmp_path, sliding_window=window)
+    model = save(tmp_path, sliding_window=window)
     scorer = load_prm(tmp_path, family="math-shepherd")
     texts = [["2", "so 2", "then 2+2=4"], ["2", "so 2", "then 9-1=8", "8"], ["4"]]
     written = [golden("1+1?", steps) for steps in texts]
@@ -109,7 +111,7 @@ def test_a_tag_in_a_step_is_text(scorer):
 
 
 def test_card_and_context(tmp_path):
-    save_math_shepherd(tmp_path, max_position_embeddings=14)
+    save(tmp_path, max_position_embeddings=14)
     scorer = load_prm(tmp_path, family="math-shepherd")
     assert (scorer.card.family, scorer.card.aggregation) == ("math-shepherd", "min")
     [record] = scorer.score_traces([item("1+1?", ["2", "so 2"])])
@@ -119,13 +121,13 @@ def test_card_and_context(tmp_path):
 
 
 def test_tied_embeddings_serve_as_head(tmp_path):
-    model = save_math_shepherd(tmp_path, tie_word_embeddings=True)
+    model = save(tmp_path, tie_word_embeddings=True)
     scorer = load_prm(tmp_path, family="math-shepherd")
     assert torch.equal(scorer.model.head.weight, model.model.embed_tokens.weight[[PLUS, MINUS]])
 
 
 def test_a_plain_language_model_is_not_taken_for_a_reward_model(tmp_path):
-    save_math_shepherd(tmp_path)
+    save(tmp_path)
     with pytest.raises(CheckpointError, match=r"plain language model.*'math-shepherd'.*family="):
         load_prm(tmp_path)
     with pytest.raises(CheckpointError, match=r"family='shepherd' is not known; choose 'math-shepherd'"):
@@ -133,7 +135,7 @@ def test_a_plain_language_model_is_not_taken_for_a_reward_model(tmp_path):
 
 
 def test_another_tokenizer_is_refused(tmp_path):
-    save_math_shepherd(tmp_path)
+    save(tmp_path)
     byte_tokenizer(["<s>"], bos="<s>").save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match=r"'\+ -' is 3 tokens"):
         load_prm(tmp_path, family="math-shepherd")

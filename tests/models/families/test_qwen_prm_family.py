@@ -11,9 +11,11 @@ from published_checkpoints import (
     close,
     hold_later_steps_apart,
     item,
-    save_qwen_prm,
     scores_of,
     states,
+)
+from published_checkpoints import (
+    save_qwen_prm as save,
 )
 from safetensors.torch import load_file, save_file
 
@@ -32,7 +34,7 @@ SYSTEM = b"system\nPlease reason step by step, and put your final answer within 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     directory = tmp_path_factory.mktemp("some-prm")
-    return directory, save_qwen_prm(directory)
+    return directory, save(directory)
 
 
 def golden(question, steps):
@@ -98,7 +100,7 @@ def test_a_marker_in_a_step_or_question_is_text(checkpoint):
 
 
 def test_steps_beyond_the_context(tmp_path):
-    save_qwen_prm(tmp_path, max_position_embeddings=109)
+    save(tmp_path, max_position_embeddings=109)
     [record] = load_prm(tmp_path).score_traces([item("1+1?", ["2", "so 2", "2"])])
     assert record.scores[0] is not None
     assert record.scores[1:] == (None, None)
@@ -106,7 +108,7 @@ def test_steps_beyond_the_context(tmp_path):
 
 
 def test_shards(checkpoint, tmp_path):
-    save_qwen_prm(tmp_path, shard="40KB")
+    save(tmp_path, shard="40KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
     close(scores_of(load_prm(tmp_path), BATCH), scores_of(load_prm(checkpoint[0]), BATCH), 0)
     next(tmp_path.glob("model-00001-*")).unlink()

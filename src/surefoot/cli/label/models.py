@@ -64,7 +64,7 @@ class Judge(LabelCommand):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.structured and self.policy.base_url is None:
+        if self.structured and not self.policy.base_url:
             raise ValueError(
                 "'structured' needs 'base_url': nothing in this process holds a model to a schema"
             )
@@ -76,7 +76,7 @@ class Judge(LabelCommand):
 
         from surefoot.labelling.judge import JudgeLabeller, structured_output
 
-        served = self.policy.base_url is not None
+        served = bool(self.policy.base_url)
         structured = served if self.structured is None else self.structured
         prompt = self._prompt(structured=structured)
         temperature = float(self.votes > 1) if self.temperature is None else self.temperature

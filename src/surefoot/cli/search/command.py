@@ -48,8 +48,11 @@ def _size(text: str) -> str:
 class StepSettings(o.SettingsGroup):
     """How solutions are written step by step."""
 
-    separator: str = Field(
-        default=r"\n", min_length=1, description=r"Text that ends a step; `\n` is a line break, `\t` a tab."
+    separator: str | None = Field(
+        default=None,
+        min_length=1,
+        description=r"Text that ends a step; `\n` is a line break, `\t` a tab. If not given, what stands "
+        "between steps in the training data of the reward model (Qwen: a blank line), else a line break.",
     )
     segment: o.Segment | None = Field(
         default=None,
@@ -80,13 +83,13 @@ class SearchSettings(Command):
         "each, if they run in this process: 500MB, 2GB, 1.5GiB; 0 = read all again.",
     )
 
-    def how(self) -> Steps:
-        """How solutions are written."""
+    def how(self, scorer: CheckpointScorer | None) -> Steps:
+        """How solutions are written that ``scorer`` is to judge."""
         from surefoot.search.space import Steps
         from surefoot.segment import segmenter
 
         return Steps(
-            separator=o.unescaped(self.steps.separator),
+            separator=o.separator(self.steps.separator, scorer),
             segmenter=segmenter(self.steps.segment) if self.steps.segment else None,
             step_tokens=self.steps.step_tokens,
             max_steps=self.steps.max_steps,
@@ -167,11 +170,11 @@ class SearchCommand(SearchSettings):
                         piece,
                         remembering_policy(policy, memory),
                         remembering_scorer(scorer, memory) if scorer else None,
-                        steps=self.how(),
+                        steps=self.how(scorer),
                         aggregation=self.reward.aggregate if self.reward else None,
                         grader=grader,
                         seed=self.seed,
-                        overlap=self.policy.base_url is not None,
+                        overlap=bool(self.policy.base_url),
                         concurrency=self.in_flight,
                         watch=watch,
                     )

@@ -168,18 +168,19 @@ class FindPlan(SearchSettings):
         memory = parse_size(self.remember)
         problems = read_all(self.problems, Problem)
         trials = _trials(self.trials, problems)
+        scorer = self.prm.open(self.device)
         with self.grading.open() as grader:
             probed = asyncio.run(
                 predict_difficulties(
                     self.probe,
                     problems,
                     remembering_policy(self.policy.open(chat=self.prompt.chat, device=self.device), memory),
-                    remembering_scorer(self.prm.open(self.device), memory),
-                    steps=self.how(),
+                    remembering_scorer(scorer, memory),
+                    steps=self.how(scorer),
                     aggregation=self.prm.aggregate,
                     grader=grader,
                     seed=self.seed,
-                    overlap=self.policy.base_url is not None,
+                    overlap=bool(self.policy.base_url),
                     concurrency=self.in_flight,
                 )
             )

@@ -53,6 +53,7 @@ class ImplicitModel:
         family="eurus",
         kind="prm",
         encoding=Encoding(template="{problem}", chat=True),
+        separator="\n\n",
         aggregation="min",
         score_means="value",
         label_source="outcomes (Stage 1), then steps judged by a language model (Stage 2)",

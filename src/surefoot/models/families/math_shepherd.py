@@ -36,6 +36,7 @@ class MathShepherd(PublishedModel):
         family="math-shepherd",
         kind="prm",
         encoding=Encoding(template="{problem} "),
+        separator="\n",
         aggregation="min",
         score_means="value",
         label_source="Math-Shepherd: one of eight completions right",

@@ -33,6 +33,7 @@ class Pure(TokenClassifier):
         family="pure",
         kind="prm",
         encoding=Encoding(template="{problem}"),
+        separator="\n\n",
         aggregation="min",
         score_means="correctness",
         label_source="PRM800K, neutral as good",

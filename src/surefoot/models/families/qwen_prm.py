@@ -38,6 +38,7 @@ class QwenPRM(PublishedModel):
         family="qwen-prm",
         kind="prm",
         encoding=Encoding(template="{problem}", chat=True, system=SYSTEM),
+        separator="\n\n",
         aggregation="product",
         score_means="correctness",
         label_source="Monte Carlo and judge in agreement (PRM-7B, -72B); PRM800K, neutral good (7B-PRM800K)",

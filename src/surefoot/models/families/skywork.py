@@ -33,6 +33,7 @@ class Skywork(PublishedModel):
         family="skywork",
         kind="prm",
         encoding=Encoding(template="{problem}\n"),
+        separator="\n",
         aggregation="last",
         score_means="value",
         label_source="not published",
