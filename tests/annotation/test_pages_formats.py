@@ -15,7 +15,7 @@ from inspection_site import Inspection, add_labels, open_inspection
 
 from surefoot.annotation.pages.formats import EXPORTS
 from surefoot.io import read_records
-from surefoot.records import StepLabel
+from surefoot.records import StepLabel, Trace
 
 
 @pytest.fixture
@@ -149,3 +149,25 @@ def test_only_administrators_import_and_only_with_the_forms_secret(found: Inspec
 @pytest.mark.parametrize("name", ["x", "..%2f..%2fetc%2fpasswd", "labels.csv"])
 def test_there_is_no_other_export(found: Inspection, name: str) -> None:
     assert found.viewer.get(f"{found.base}/formats/{name}").status_code == 404
+
+
+def test_files_of_ones_own_are_imported(found: Inspection, admin: Browser) -> None:
+    row = {"problem": "What is 20 + 2?", "response": "20 + 2 = 22\n\nThe answer is 22.", "answer": 22}
+    page = send(admin, found.base, json.dumps(row).encode(), name="own.jsonl", form="rows").text
+    assert "<h1>Imported</h1>" in page
+    [stored] = [
+        Trace.model_validate_json(line)
+        for line in found.viewer.get(f"{found.base}/export/traces.jsonl").text.splitlines()
+        if "20 + 2 = 22" in line
+    ]
+    assert [stored.step_text(0), stored.step_text(1)] == ["20 + 2 = 22\n\n", "The answer is 22."]
+    wrong = send(admin, found.base, b'{"a": 1}\n', name="own.jsonl", form="rows")
+    assert wrong.status_code == 400
+    assert "name its column with --text-field" in wrong.text
+
+
+def test_an_archive_is_bounded_by_what_it_unpacks_to(found: Inspection, admin: Browser) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("samples/1_epoch_1.json", " " * 1_000_000)
+    assert send(admin, found.base, packed.getvalue(), name="x.eval", form="inspect").status_code == 413

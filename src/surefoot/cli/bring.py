@@ -120,7 +120,7 @@ class Import(Command):
     def _finished(self, one: ImportedTrace, grader: Grader) -> Trace:
         """The trace with its steps, and with answer and outcome where the file has none."""
         from surefoot.answers import Solution
-        from surefoot.cli.runs import cut_trace
+        from surefoot.segment import cut_trace
 
         if one.trace is None:
             raise RecordError("a row of problems alone has no trace")
@@ -167,8 +167,9 @@ class SegmentTraces(Command):
 
     def run(self) -> None:
         """Cut and write."""
-        from surefoot.cli.runs import cut_trace, read_all
+        from surefoot.cli.runs import read_all
         from surefoot.io import write_records
+        from surefoot.segment import cut_trace
 
         made = [cut_trace(one, self.segment, self.granularity) for one in read_all(self.traces, Trace)]
         steps, without = sum(len(trace.steps) for trace in made), sum(not trace.steps for trace in made)

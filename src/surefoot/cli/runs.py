@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from surefoot.evaluation.report import Table
     from surefoot.io import Run
     from surefoot.protocols import LabelledTrace, ProblemTrace
-    from surefoot.segment import Granularity
 
 R = TypeVar("R", bound=Record)
 
@@ -159,21 +158,10 @@ def pair(problems: list[Problem], traces: list[Trace]) -> list[ProblemTrace]:
     return [ProblemTrace(problem=by_id[trace.problem_id], trace=trace) for trace in traces if trace.steps]
 
 
-def cut_trace(trace: Trace, segment: str | None = None, granularity: Granularity = "part") -> Trace:
-    """The trace with its steps, as ``segment_trace`` cuts it, or by the segmenter of that name.
-
-    Without a name, the content of a lone answer in a chat is cut as a text would be.
-    """
-    from surefoot.segment import segment_trace, segmenter
-
-    said = [message for message in trace.messages if message.role == "assistant"]
-    if segment is None and len(said) == 1 and not said[0].tool_calls and granularity == "part":
-        segment = "blank-line" if "\n\n" in (said[0].content or "").strip() else "line"
-    return segment_trace(trace, segmenter(segment) if segment else None, granularity)
-
-
 def with_steps(traces: list[Trace]) -> list[Trace]:
-    """The traces, those without steps cut by :func:`cut_trace`; how many is shown."""
+    """The traces, those without steps cut by ``cut_trace``; how many is shown."""
+    from surefoot.segment import cut_trace
+
     made = [trace if trace.steps else cut_trace(trace) for trace in traces]
     new = [after for before, after in zip(traces, made, strict=True) if after.steps and not before.steps]
     if new:

@@ -112,7 +112,7 @@ def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 
     packed = _packed(archive.fp, entry)  # type: ignore[arg-type]
     with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
-        return reader.readall()
+        return reader.read(entry.file_size)
 
 
 def _packed(file: IO[bytes], entry: zipfile.ZipInfo) -> bytes:

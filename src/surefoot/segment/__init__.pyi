@@ -8,6 +8,7 @@ from .segmenters import segmenter as segmenter
 from .spans import token_positions as token_positions
 from .traces import Block as Block
 from .traces import Granularity as Granularity
+from .traces import cut_trace as cut_trace
 from .traces import reasoning_spans as reasoning_spans
 from .traces import reports_error as reports_error
 from .traces import segment_trace as segment_trace

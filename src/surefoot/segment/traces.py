@@ -11,7 +11,7 @@ from typing import Literal
 from surefoot.errors import SegmentError
 from surefoot.protocols import Segmenter
 from surefoot.records import Message, Reasoning, Step, StepKind, StepPart, ToolCall, Trace
-from surefoot.segment.segmenters import BlankLine, Line, Thoughts, segmenter_name
+from surefoot.segment.segmenters import BlankLine, Line, Thoughts, segmenter, segmenter_name
 from surefoot.segment.spans import VISIBLE, Span
 
 Granularity = Literal["part", "message"]
@@ -70,6 +70,19 @@ def segment_trace(
         steps = [step for number in range(len(trace.messages)) for step in _parts(trace, number, segmenter)]
         name = "part" if segmenter is None else f"part, {segmenter_name(segmenter)}"
     return trace.model_copy(update={"steps": tuple(steps), "granularity": name})
+
+
+def cut_trace(trace: Trace, name: str | None = None, granularity: Granularity = "part") -> Trace:
+    """:func:`segment_trace` for traces of any origin: by the segmenter called ``name``, or as fits the trace.
+
+    Without a name, the content of a chat's only answer is cut as a text would be: such a chat is a solution,
+    not an agent's run. Raises ``SegmentError`` for an unknown name.
+    """
+    said = [message for message in trace.messages if message.role == "assistant"]
+    cut = segmenter(name) if name else None
+    if cut is None and len(said) == 1 and not said[0].tool_calls and granularity == "part":
+        cut = _default(said[0].content or "")
+    return segment_trace(trace, cut, granularity)
 
 
 def _default(text: str) -> Segmenter:

@@ -21,7 +21,7 @@ from surefoot.annotation.database.traces import Added
 from surefoot.errors import RecordError
 from surefoot.io.files import ReadReport, needs, read_records
 from surefoot.records import Evidence, Problem, Record, StepLabel, StepScores, Trace
-from surefoot.segment import segment_trace
+from surefoot.segment import cut_trace
 
 if TYPE_CHECKING:
     from surefoot.annotation.database.database import Database
@@ -174,7 +174,7 @@ def import_files(
     target = database.traces
 
     def add_traces(project_id: int, read: Iterable[Trace]) -> Added:
-        return target.add_traces(project_id, (t if t.steps else segment_trace(t) for t in read))
+        return target.add_traces(project_id, (t if t.steps else cut_trace(t) for t in read))
 
     report = ImportReport(
         problems=_read(project_id, problems, Problem, target.add_problems),

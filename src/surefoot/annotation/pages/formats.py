@@ -28,15 +28,24 @@ from surefoot.annotation.pages.access import AdminPlace, ReaderPlace, pages_of
 from surefoot.annotation.pages.forms import CheckedForm, Form, upload_ending
 from surefoot.annotation.pages.render import HEADERS, show, twin
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.formats import SOURCES, WRITERS, read_source
+from surefoot.formats import (
+    IMPORTS,
+    SOURCES,
+    WRITERS,
+    ImportContext,
+    ImportSettings,
+    import_traces,
+    read_source,
+)
 from surefoot.formats.label_studio import LABELLING_CONFIG
 from surefoot.io import ReadReport, write_records
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
+from surefoot.segment import cut_trace
 
 router = APIRouter()
 
-_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".csv", ".parquet", ".eval")
 _PIECE = 1 << 20
 _BATCH = 500
 """Traces added at once."""
@@ -52,7 +61,7 @@ def formats_page(request: Request, place: ReaderPlace) -> Response:
             {"name": name, "what": what, "link": f"/projects/{place.id}/formats/{quote(name)}"}
             for name, what in EXPORTS.items()
         ],
-        "imports": sorted(SOURCES),
+        "imports": sorted({*IMPORTS, *SOURCES}),
         "endings": _ENDINGS,
         "labelling_config": LABELLING_CONFIG,
         "last": [
@@ -89,7 +98,7 @@ def export(place: ReaderPlace, name: str) -> Response:
 def upload(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
     """Import one file in another format."""
     pages = pages_of(request)
-    source = form.choice("format", sorted(SOURCES))
+    source = form.choice("format", sorted({*IMPORTS, *SOURCES}))
     report = ReadReport()
     with tempfile.TemporaryDirectory(prefix="surefoot-import-") as folder:
         path = _saved(form, Path(folder), pages.settings.max_upload_bytes)
@@ -113,19 +122,31 @@ def _import(db: Database, project_id: int, source: str, path: Path, report: Read
 
     def add() -> None:
         items = [one for one in piece if isinstance(one, LabelledTrace | ProblemTrace)]
-        problems = {one.id: one for one in (getattr(one, "problem", one) for one in piece)}
+        asked = (getattr(one, "problem", one) for one in piece)
+        problems = {one.id: one for one in asked if isinstance(one, Problem)}
+        alone = [one for one in piece if isinstance(one, Trace)]
         labels = [label for one in items if isinstance(one, LabelledTrace) for label in one.labels]
         total["problems"] += db.traces.add_problems(project_id, problems.values())
-        total["traces"] += db.traces.add_traces(project_id, [one.trace for one in items])
+        total["traces"] += db.traces.add_traces(project_id, [*(one.trace for one in items), *alone])
         total["labels"] += db.labels.import_labels(project_id, labels)
         piece.clear()
 
-    for item in read_source(source, path, report=report):
+    for item in _own(source, path, report) if source in IMPORTS else read_source(source, path, report=report):
         piece.append(item)
         if len(piece) >= _BATCH:
             add()
     add()
     return total
+
+
+def _own(source: str, path: Path, report: ReadReport) -> Iterator[Problem | Trace | ProblemTrace]:
+    """One's own problems and traces, cut into steps."""
+    for one in import_traces(path, source, ImportContext(settings=ImportSettings(), report=report)):
+        trace = one.trace and (one.trace if one.trace.steps else cut_trace(one.trace))
+        if one.problem and trace:
+            yield ProblemTrace(problem=one.problem, trace=trace)
+        elif (alone := one.problem or trace) is not None:
+            yield alone
 
 
 def _saved(form: Form, folder: Path, most: int) -> Path:
@@ -139,6 +160,9 @@ def _saved(form: Form, folder: Path, most: int) -> Path:
     with path.open("wb") as out:
         if not ending.endswith(".gz"):
             _copy(file.file, out, most)
+            out.flush()
+            if zipfile.is_zipfile(path):
+                _check_unpacked(path, most)
             return path
         try:
             with gzip.GzipFile(fileobj=file.file, mode="rb") as packed:
@@ -146,6 +170,13 @@ def _saved(form: Form, folder: Path, most: int) -> Path:
         except (OSError, EOFError, zlib.error) as error:
             raise StoreError("the file ends in .gz, but cannot be unpacked") from error
     return path
+
+
+def _check_unpacked(path: Path, most: int) -> None:
+    """Refuse an archive by the sizes that its directory states; no member is read beyond its own."""
+    with zipfile.ZipFile(path) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > most:
+            raise HTTPException(413, f"the file unpacks to more than {most} bytes")
 
 
 def _copy(source: IO[bytes] | gzip.GzipFile, out: IO[bytes], most: int) -> None:
