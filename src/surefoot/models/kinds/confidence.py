@@ -170,7 +170,7 @@ def lowest_group(confidences: Sequence[float], window: int) -> float:
 def split_measure(name: str | Path) -> tuple[Measure, str] | None:
     """Measure and model of a name like ``deepconf:MODEL``; ``None`` for any other."""
     measure, colon, model = str(name).partition(":")
-    return (measure, model) if colon and model and measure in MEASURES else None  # type: ignore[return-value]
+    return (measure, model) if colon and model and measure in MEASURES else None
 
 
 def load_confidence(
