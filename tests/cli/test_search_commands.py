@@ -345,7 +345,7 @@ def test_trees_are_drawn(search, tmp_path):
     assert piped.out == first.out
     assert "has no such tree; it has 12" in refused("search", "draw", trees, "--problem", "nobody")
     assert "unknown ending" in refused("search", "draw", trees, "--out", tmp_path / "x.png")
-    assert "no usable record" in refused("search", "draw", tmp_path / "r.jsonl")
+    assert "none of its 12 lines is usable" in refused("search", "draw", tmp_path / "r.jsonl")
 
 
 def test_a_plan_is_fitted_and_followed(search, files, lab_base, tmp_path):

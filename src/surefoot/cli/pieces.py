@@ -69,7 +69,7 @@ def in_pieces(
     account = _Account(budget or BudgetSettings())
     with nullcontext(progress) if progress else stages() as progress:
         if out == "-":
-            pipe = _InOrder(lambda records: write_records("-", records, record=record))
+            pipe: _InOrder[R] = _InOrder(lambda records: write_records("-", records, record=record))
             bar = _ItemBar(progress, command, pieces, range(len(pieces)))
             finished = _Finished(pipe.write, failed, most=in_flight, earlier=False)
             missing = list(range(len(pieces)))

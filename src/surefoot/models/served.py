@@ -120,7 +120,7 @@ class Tokens:
         """What a served model is and reads. Raises ``CheckpointError``, which begins with ``where``."""
         source = str(tokenizer or served.root or served.id)
         name = family or family_named(served.root or served.id) or family_named(served.id)
-        found = FAMILIES[name] if name else _by_files(where, served, source)
+        found: type[Any] = FAMILIES[name] if name else _by_files(where, served, source)
         if not issubclass(found, PublishedModel):
             raise CheckpointError(
                 f"{where}: family {found.CARD.family!r} is not read from a server of this kind; serve it "

@@ -229,7 +229,7 @@ def test_equal_runs_leave_equal_files(files, tmp_path):
         ("outcome {p} {data} -o x", "n_steps"),
         ("outcome {exact} --processbench b --labels lab -o x", "--labels: not used with --processbench"),
         ("over-optimisation --pool b --limit 3 {data} -o x", "--problems, --traces, --limit: not used with"),
-        ("over-optimisation --pool b --device cuda -o x", "--device: not used with --pool"),
+        ("over-optimisation --pool b --limit 3 -o x", "--limit: not used with --pool"),
         ("clean {prm} --build {data} -o x", "--traces: not used with --build"),
         ("clean {prm} --build --processbench b --per-problem 1 -o x", "--processbench, --per-problem: not"),
     ],
