@@ -310,7 +310,14 @@ def run(tmp_path):
         paths = {name: str(tmp_path / name) for name in ("traces", "problems", "out", "report")}
         words = [f"{name}={tmp_path / name}.jsonl" for name in sources]
         words += ["--traces", f"{paths['traces']}.jsonl", "--problems", f"{paths['problems']}.jsonl"]
-        words += ["--report", f"{paths['report']}.json", "--out", f"{paths['out']}.jsonl", *options]
+        words += [
+            "--report",
+            f"{paths['report']}.json",
+            "--out",
+            f"{paths['out']}.jsonl",
+            "--force",
+            *options,
+        ]
         result = CliRunner().invoke(app, words)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
