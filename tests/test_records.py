@@ -339,3 +339,6 @@ def test_messages_in_openais_own_shape_are_records():
     assert Trace.model_validate_json(trace.model_dump_json()) == trace
     with pytest.raises(ValidationError, match="odd"):
         Message.model_validate({"role": "user", "content": "a", "odd": 1})
+    for wrong in ({"role": ["user"]}, {"role": "user", "content": [3]}, {"role": "user", "tool_calls": 3}):
+        with pytest.raises(ValidationError):
+            Message.model_validate(wrong)

@@ -36,8 +36,15 @@ def message_fields(row: Mapping[str, Any], keep: Keep | None = None) -> dict[str
 
     ``keep`` is called with the bytes of each attachment that is part of the message (a ``data:`` URL);
     without it their hash stays, not they. Fields that no shape has are left in, for the record to refuse by
-    name.
+    name. Raises ``ValueError`` for a part that is of no shape.
     """
+    try:
+        return _fields(row, keep)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"a part of the message has no known shape ({error})") from error
+
+
+def _fields(row: Mapping[str, Any], keep: Keep | None) -> dict[str, Any]:
     fields = {name: value for name, value in row.items() if name not in _IGNORED and value is not None}
     fields["role"] = _ROLES.get(row.get("role", ""), row.get("role"))
     reader = _Parts(keep)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 import zipfile
 from pathlib import Path
 
@@ -275,6 +276,40 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "cut.json").write_text('{"a": [1,\n')
     with pytest.raises(RecordError, match="neither JSON Lines"):
         detect_format(tmp_path / "cut.json")
+
+
+JUNK = [None, 1, -1.5, "x", [], {}, [1], [None], {"a": 1}, True, "[{", "{}"]
+
+
+def spoilt(value, chance):
+    """The value with some of its parts replaced or taken away."""
+    if chance.random() < 0.04:
+        return chance.choice(JUNK)
+    if isinstance(value, dict):
+        return {key: spoilt(one, chance) for key, one in value.items() if chance.random() > 0.02}
+    return [spoilt(one, chance) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("genai.jsonl", "otel"),
+        ("genai-otlp.json", "otel"),
+        ("openinference.jsonl", "otel"),
+        ("atif.json", "atif"),
+    ],
+)
+def test_spoilt_files_are_counted_and_never_crash(name, form, tmp_path):
+    chance = random.Random(0)
+    text = (DATA / name).read_text()
+    parts = [text] if name.endswith(".json") else text.splitlines()
+    refused = 0
+    for _ in range(60):
+        path = rows(tmp_path, *(spoilt(json.loads(part), chance) for part in parts))
+        context = ImportContext(settings=ImportSettings(), report=ReadReport())
+        list(import_traces(path, form, context))
+        refused += context.report.bad_count
+    assert refused
 
 
 def judged(path):

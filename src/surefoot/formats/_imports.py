@@ -51,6 +51,18 @@ class ImportSettings(BaseModel):
     )
 
 
+REFUSED = (RecordError, ValueError, AttributeError, KeyError, IndexError, TypeError)
+"""What a row of another program raises where a field is not what its format says: it is one row's fault."""
+
+
+def refusal(error: Exception) -> str:
+    """Why a row was refused."""
+    if isinstance(error, ValidationError):
+        return error_reason(error)
+    known = isinstance(error, RecordError) or type(error) is ValueError
+    return str(error) if known else f"a field is not what the format says ({type(error).__name__}: {error})"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImportedTrace:
     """A trace as it was in the file, without steps, and its problem; one of them can be missing."""
@@ -79,9 +91,8 @@ class ImportContext:
                 if isinstance(row, ValueError):
                     raise RecordError(f"not JSON ({row})")
                 made = list(build(number, row))
-            except (RecordError, ValidationError) as error:
-                reason = str(error) if isinstance(error, RecordError) else error_reason(error)
-                self.report.skipped(number, reason)
+            except REFUSED as error:
+                self.report.skipped(number, refusal(error))
                 continue
             if made:
                 self.report.read()

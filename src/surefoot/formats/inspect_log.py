@@ -83,7 +83,10 @@ def write_inspect_log(
 
 def _samples(path: Path) -> Iterator[tuple[int, Any]]:
     if not zipfile.is_zipfile(path):
-        yield from enumerate(_log(path).get("samples") or (), start=1)
+        samples = _log(path).get("samples")
+        if not isinstance(samples, list):
+            raise RecordError(f"{path}: the log has no samples; run the evaluation with log_samples=True")
+        yield from enumerate(samples, start=1)
         return
     with readable(str(path)), zipfile.ZipFile(path) as archive:
         entries = [entry for entry in archive.infolist() if entry.filename.startswith("samples/")]

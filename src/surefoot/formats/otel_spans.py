@@ -20,10 +20,12 @@ from pydantic_core import from_json
 from surefoot.errors import RecordError
 from surefoot.formats._imports import (
     IMPORT_KEY,
+    REFUSED,
     ImportContext,
     ImportedTrace,
     check_assistant,
     raw_rows,
+    refusal,
     task_of,
     tools,
 )
@@ -49,8 +51,8 @@ def read_otel_spans(path: Path | str, context: ImportContext) -> Iterator[Import
             for span in _spans(row):
                 total += 1
                 spans.setdefault(span.trace_id, []).append(span)
-        except (RecordError, ValueError, TypeError) as error:
-            context.report.skipped(number, str(error))
+        except REFUSED as error:
+            context.report.skipped(number, refusal(error))
     chats = {name: [span for span in own if span.has_messages] for name, own in spans.items()}
     if total and not any(chats.values()):
         context.report.skipped(
@@ -86,7 +88,10 @@ class _Span:
 
     @property
     def has_messages(self) -> bool:
-        return bool(self.output)
+        try:
+            return bool(self.output)
+        except REFUSED:
+            return True  # and the conversation is refused, with the reason
 
     @property
     def input(self) -> list[dict[str, Any]]:
