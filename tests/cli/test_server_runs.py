@@ -15,7 +15,7 @@ from command_line import good, refused, run
 from openai_server import Body, Reply, completion, serve
 
 from surefoot.io import read_records, write_records
-from surefoot.records import Problem, StepLabel, Trace
+from surefoot.records import Problem, StepLabel, StepScores, Trace
 
 GRADING = ("--extract=last_number", "--equality=exact")
 
@@ -136,6 +136,48 @@ def test_a_server_of_which_no_request_succeeds_is_a_failure(problems, tmp_path):
     assert "no request succeeded, the last with: server: status 404: gone" in said
     assert asked < 40, "it does not ask for all of them first"
     assert all(trace.error is None for trace in read_records(out, Trace))
+
+
+def test_scores_of_a_server_are_saved_by_the_batch(problems, tmp_path, monkeypatch):
+    known = list(read_records(problems, Problem))
+    steps = ({"start": 0, "end": 2}, {"start": 2, "end": 3})
+    traces = [Trace(problem_id=one.id, text="a\nb", steps=steps, seed=n) for one in known for n in range(5)]
+    write_records(tmp_path / "t.jsonl", traces)
+    lock, left = threading.Lock(), iter(range(6))
+
+    def score(body: Body) -> Reply:
+        with lock:
+            alive = next(left, None) is not None
+        if not alive:
+            return Reply(status=403, payload="gone")
+        results = [{"scores": [len(item["problem"]) / 100] * 2} for item in body["items"]]
+        return Reply(payload={"results": results, "usage": {"verifier_tokens": 4}})
+
+    out = tmp_path / "s.jsonl"
+    with serve(score) as server:
+        server.models = [{"id": "prm", "owned_by": "surefoot"}]
+        words = [
+            "score",
+            "-m",
+            server.url,
+            "--problems",
+            problems,
+            "--traces",
+            tmp_path / "t.jsonl",
+            "--out",
+            out,
+        ]
+        assert "no request succeeded, the last with: server: status 403: gone" in refused(*words)
+        asked = sum(len(body["items"]) for body in server.bodies)
+        server.seen.clear()
+        left = iter(range(1000))
+        assert "200/200" in good(*words).err
+        again = sum(len(body["items"]) for body in server.bodies)
+    assert again == 200 - 5 * 16 + 1, "five batches and the first look were answered"
+    assert asked <= 201, "a batch is not sent again item by item to a server that is gone"
+    scores = list(read_records(out, StepScores))
+    assert [record.trace_id for record in scores] == [trace.id for trace in traces]
+    assert all(None not in record.scores for record in scores)
 
 
 def test_single_failures_are_kept_and_counted(problems, tmp_path):

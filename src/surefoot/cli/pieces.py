@@ -49,9 +49,9 @@ def in_pieces(
     is a coroutine function, ``in_flight`` pieces are under way at once, in one event loop: for a server,
     where a piece is one problem's requests. The loop runs inside ``during()``, which holds its connections.
 
-    ``failed`` says why nothing in a piece succeeded. Such pieces are kept only once another one has
-    succeeded: where none does, or after ``_MOST_FAILED`` in a row (of pieces one after another, the first)
-    for which the server was down, ``PolicyError`` is raised, and the same command does them again.
+    ``failed`` says why nothing in a piece succeeded. Such pieces are kept only if others succeed: where none
+    does, or after ``_MOST_FAILED`` in a row (of pieces one after another, the first) for which the server was
+    down, ``PolicyError`` is raised, and the same command does them again.
 
     ``cost`` gives the tokens that a piece's records cost. Work stops, and says so, before the piece that is
     expected to go over the ``budget``; ``out`` then holds the finished pieces, and the same command with a
@@ -191,7 +191,11 @@ def _do(
 
 
 class _Finished(Generic[R]):
-    """Keeps finished pieces; those that failed wait until another one shows that the others need not fail."""
+    """Keeps finished pieces.
+
+    Those that failed wait: until another one succeeds if the requests were wrong in themselves, else until
+    the work ends well, for a server that goes down fails some requests before it answers the last.
+    """
 
     def __init__(
         self,
@@ -203,33 +207,38 @@ class _Finished(Generic[R]):
     ) -> None:
         self._write, self._failed, self._succeeded = write, failed, earlier
         self._most, self._down = min(most, _MOST_FAILED), 0
-        self._waiting: list[tuple[int, Sequence[R]]] = []
+        self._wrong: list[tuple[int, Sequence[R]]] = []
+        self._unanswered: list[tuple[int, Sequence[R]]] = []
         self._reason: str | None = None
 
     def take(self, number: int, records: Sequence[R]) -> None:
         """One more. Raises ``PolicyError`` after too many failures in a row."""
         reason = self._failed(records)
-        if reason is not None:
-            self._reason = reason
-            self._waiting.append((number, records))
-            self._down = 0 if _OWN_FAULT.search(reason) else self._down + 1
-            if self._down >= self._most:
-                raise all_failed(reason)
+        if reason is None:
+            self._succeeded, self._down = True, 0
+            self._write(number, records)
+            self._keep(self._wrong)
             return
-        self._succeeded, self._down = True, 0
-        self._write(number, records)
-        self._keep()
+        self._reason = reason
+        if _OWN_FAULT.search(reason):
+            self._wrong.append((number, records))
+            return
+        self._unanswered.append((number, records))
+        self._down += 1
+        if self._down >= self._most:
+            raise all_failed(reason)
 
     def end(self) -> None:
         """No more will come. Raises ``PolicyError`` if all failed."""
-        if self._waiting and not self._succeeded:
+        if (self._wrong or self._unanswered) and not self._succeeded:
             raise all_failed(self._reason)
-        self._keep()
+        self._keep(self._wrong)
+        self._keep(self._unanswered)
 
-    def _keep(self) -> None:
-        for number, records in self._waiting:
+    def _keep(self, waiting: list[tuple[int, Sequence[R]]]) -> None:
+        for number, records in waiting:
             self._write(number, records)
-        self._waiting.clear()
+        waiting.clear()
 
 
 class _InOrder(Generic[R]):

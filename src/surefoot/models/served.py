@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from surefoot.errors import CheckpointError, PolicyError, ScoreError
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import PublishedModel
-from surefoot.models.families.registry import FAMILIES, family_named, find_family, quoted
+from surefoot.models.families.registry import FAMILIES, Family, family_named, find_family, quoted
 from surefoot.models.families.thinkprm import ThinkPRM
 from surefoot.models.kinds.generative import FAMILY as GENERATIVE
 from surefoot.models.kinds.generative import GenerativeVerifier
@@ -177,7 +177,7 @@ def _served(address: ServerAddress) -> ServedModel:
     raise CheckpointError(f"{address.root} serves {listed}; name one: {address.root}?model=NAME")
 
 
-def _by_files(where: str, served: ServedModel, source: str) -> Any:
+def _by_files(where: str, served: ServedModel, source: str) -> Family:
     """The family that a directory on this machine shows. Raises ``CheckpointError``."""
     if Path(source).is_dir():
         return find_family(Checkpoint(Path(source)), name=source)

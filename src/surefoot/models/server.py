@@ -17,7 +17,8 @@ from surefoot.policies.servers import api_key as key_of
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
 
-_AGAIN = {408, 409, 429}
+_OWN_FAULT = {400, 413, 422}
+"""Answers to a batch that is wrong in itself: some of its items may be right."""
 _SHOWN = 300
 """Characters of a server's own words that go into an error."""
 
@@ -162,7 +163,7 @@ class RemoteScorer(CheckpointScorer):
         except APIStatusError as error:
             status = error.status_code
             problem = f"status {status}: {error.response.text[:_SHOWN]}"
-            kind = _CallError if status in _AGAIN or status >= 500 else _RefusedError
+            kind = _RefusedError if status in _OWN_FAULT else _CallError
             raise kind(problem) from error
         except APITimeoutError as error:
             problem = "no answer in time: raise timeout_s, or lower concurrency or batch_size"
