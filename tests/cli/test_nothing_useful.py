@@ -76,6 +76,12 @@ def test_selection_with_scores_of_other_traces(folder):
     assert "no score is of these traces; its first 'trace_id' is 'other'" in says
 
 
+def test_a_vote_without_answers(folder):
+    plain(folder, {"problem_id": "p1", "text": "a"}, {"problem_id": "p1", "text": "b"})
+    says = refused("select", "--traces", "t.jsonl", "--rule", "majority", "--equality", "exact")
+    assert "no trace has an 'answer', so there is nothing to vote on" in says
+
+
 def test_a_conversion_of_the_wrong_format(folder):
     plain(folder, {"problem_id": "p1", "text": "a"})
     says = refused("convert", "t.jsonl", "--from", "prm800k", "--out", "x")

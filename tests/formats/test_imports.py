@@ -273,6 +273,12 @@ def test_files_that_are_none(tmp_path):
         archive.writestr("a", "b")
     with pytest.raises(RecordError, match="no Inspect log"):
         detect_format(tmp_path / "x.zip")
+    (tmp_path / "cut.eval").write_bytes((DATA / "inspect.eval").read_bytes()[:500])
+    with pytest.raises(RecordError, match="not a zip archive"):
+        detect_format(tmp_path / "cut.eval")
+    (tmp_path / "latin.csv").write_bytes("frage,antwort\nWo?,D\xe4\n".encode("latin-1"))
+    with pytest.raises(RecordError, match=r"latin\.csv: not a readable table"):
+        detect_format(tmp_path / "latin.csv")
     (tmp_path / "cut.json").write_text('{"a": [1,\n')
     with pytest.raises(RecordError, match="neither JSON Lines"):
         detect_format(tmp_path / "cut.json")

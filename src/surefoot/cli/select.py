@@ -77,6 +77,11 @@ class Select(Command):
                 pools.append([Candidate(answer=a, score=v) for a, v in zip(answers, values, strict=True)])
         if self.scores and not any(c.score is not None for pool in pools for c in pool):
             raise ScoreError(_no_score(self.scores, records, groups))
+        if self.rule != "best_of_n" and not any(c.answer is not None for pool in pools for c in pool):
+            raise ScoreError(
+                f"{self.traces}: no trace has an 'answer', so there is nothing to vote on; sample and import "
+                "extract answers"
+            )
         if unscored := sum(c.score is None for pool in pools for c in pool if self.scores):
             typer.echo(f"{unscored} traces have no score and are chosen last", err=True)
         selector = SELECTORS[self.rule]

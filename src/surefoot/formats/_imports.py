@@ -160,18 +160,23 @@ def raw_rows(path: Path | str, settings: ImportSettings | None = None) -> Iterat
             stream: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if place.suffix == ".gz" else raw
             inner = Path(place.stem).suffix if place.suffix == ".gz" else place.suffix
             yield from (
-                _csv_rows(stream, _TABLES[inner]) if inner in _TABLES else _json_rows(stream, str(path))
+                _csv_rows(stream, str(path), _TABLES[inner])
+                if inner in _TABLES
+                else _json_rows(stream, str(path))
             )
 
 
-def _csv_rows(stream: IO[bytes] | gzip.GzipFile, delimiter: str) -> Iterator[tuple[int, Any]]:
+def _csv_rows(stream: IO[bytes] | gzip.GzipFile, name: str, delimiter: str) -> Iterator[tuple[int, Any]]:
     csv.field_size_limit(1 << 30)
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     try:
         for number, row in enumerate(csv.DictReader(text, delimiter=delimiter), start=2):
-            yield number, {name: value for name, value in row.items() if name is not None and value != ""}
+            yield (
+                number,
+                {column: value for column, value in row.items() if column is not None and value != ""},
+            )
     except (csv.Error, UnicodeDecodeError) as error:
-        raise RecordError(f"not a readable table: {error}; save it as UTF-8 with a header line") from error
+        raise RecordError(f"{name}: not a readable table: {error}; save it as UTF-8") from error
     finally:
         text.detach()  # the file is its opener's to close
 

@@ -54,6 +54,8 @@ def detect_format(path: Path | str, settings: ImportSettings | None = None) -> s
             if any(name.startswith(("samples/", "header.json", "_journal/")) for name in archive.namelist()):
                 return inspect_log.NAME
         raise RecordError(f"{path}: a zip archive that is no Inspect log; unpack it and import what is in it")
+    if Path(path).suffix == ".eval" and Path(path).is_file():
+        raise RecordError(f"{path}: not a zip archive, so no whole Inspect log; fetch it again")
     _, row = next(raw_rows(path, settings), (0, None))
     if row is None:
         raise RecordError(f"{path}: empty; give a file with at least one row")
