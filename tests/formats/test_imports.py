@@ -405,5 +405,7 @@ def test_only_imported_traces_are_written_back(tmp_path):
     found = results_of([bare], results[0].labels, [])
     with pytest.raises(RecordError, match="was not made by surefoot import"):
         export_results(tmp_path / "rows.jsonl", tmp_path / "out.jsonl", found)
+    with pytest.raises(RecordError, match=r"rows is written as \.jsonl"):
+        export_results(tmp_path / "rows.jsonl", tmp_path / "out.csv", results)
     with pytest.raises(RecordError, match="no trace has a label or a score"):
         export_results(tmp_path / "rows.jsonl", tmp_path / "out.jsonl", [])

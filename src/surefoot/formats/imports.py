@@ -35,6 +35,8 @@ EXPORTS: Mapping[str, Callable[[Path, Path, Mapping[str, TraceResults]], int]] =
 )
 """Writers by the name of their format; each takes the original, the new file, and results by their place."""
 
+_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+
 _PLACES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     own_rows.NAME: lambda note: f"{note['row']}/{note.get('sample', 0)}",
     inspect_log.NAME: lambda note: note["sample"],
@@ -108,7 +110,8 @@ def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterat
 def export_results(original: Path, path: Path, results: Iterable[TraceResults]) -> tuple[str, int]:
     """Write labels and scores back beside the traces of ``original``; returns format and traces written.
 
-    Raises ``RecordError`` for traces that were not imported, or from files of several formats.
+    Raises ``RecordError`` for traces that were not imported, or from files of several formats, and for a
+    ``path`` of another ending than the format's.
     """
     by_format: dict[str, dict[str, TraceResults]] = {}
     for found in results:
@@ -124,4 +127,7 @@ def export_results(original: Path, path: Path, results: Iterable[TraceResults]) 
     if len(by_format) > 1:
         raise RecordError(f"the traces come from files of {', '.join(by_format)}; give those of one file")
     [(name, placed)] = by_format.items()
+    endings = (".eval", ".json") if name == inspect_log.NAME else _ENDINGS
+    if not path.name.endswith(endings):
+        raise RecordError(f"{path}: {name} is written as {', '.join(endings)}; let the name end so")
     return name, EXPORTS[name](original, path, placed)
