@@ -141,6 +141,11 @@ def test_links_to_files_and_headings_resolve(page: Path) -> None:
     assert list(broken_links(page)) == []
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "LOG.md"], ids=lambda page: page.name)
+def test_no_page_holds_two_versions_of_a_passage(page: Path) -> None:
+    assert not re.findall(r"^(?:<{7}|={7}|>{7})(?: .*)?$", page.read_text(encoding="utf-8"), re.M)
+
+
 def test_every_command_and_option_is_documented_under_its_heading() -> None:
     documented = sections((ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8"))
     missing = []
