@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from surefoot.io import ReadReport, read_records
 from surefoot.records import (
     Evidence,
     Message,
@@ -164,7 +166,7 @@ def test_a_label_lies_in_the_range_of_its_kind(kind, good, bad):
     for value in good:
         assert label(kind=kind, value=value).value == value
     for value in bad:
-        with pytest.raises(ValidationError, match="label"):
+        with pytest.raises(ValidationError, match=r"label|finite"):
             label(kind=kind, value=value)
 
 
@@ -342,3 +344,40 @@ def test_messages_in_openais_own_shape_are_records():
     for wrong in ({"role": ["user"]}, {"role": "user", "content": [3]}, {"role": "user", "tool_calls": 3}):
         with pytest.raises(ValidationError):
             Message.model_validate(wrong)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf"), True])
+def test_a_score_is_a_finite_number(score):
+    with pytest.raises(ValueError, match=r"scores\.1"):
+        StepScores(trace_id="t", scorer="s", scores=(0.5, score))
+
+
+@pytest.mark.parametrize("text", ["1e999", "NaN", "-Infinity", "true"])
+def test_a_score_in_a_file_is_a_finite_number_and_the_field_is_named(text, tmp_path):
+    path = tmp_path / "scores.jsonl"
+    good = '{"trace_id": "t", "scorer": "s", "scores": [0.5, 0.5]}\n'
+    path.write_text(good + good.replace("0.5]", f"{text}]"))
+    report = ReadReport()
+    assert len(list(read_records(path, StepScores, report=report))) == 1
+    [(line, reason)] = report.bad
+    assert line == 2
+    assert "scores.1" in reason
+
+
+@pytest.mark.parametrize("text", ["1e999", "NaN"])
+def test_a_label_and_free_form_data_hold_finite_numbers(text):
+    label = f'{{"trace_id": "t", "step": 0, "kind": "advantage", "value": {text}, "source": "s"}}'
+    with pytest.raises(ValueError, match="value"):
+        StepLabel.model_validate_json(label)
+    with pytest.raises(ValueError, match="meta"):
+        Problem.model_validate_json(f'{{"text": "p", "meta": {{"depth": {text}}}}}')
+    with pytest.raises(ValueError, match="meta"):
+        Problem.model_validate_json(json.dumps({"text": "p", "meta": f'{{"depth": {text}}}'}))
+
+
+def test_scores_of_a_model_that_are_not_finite_are_missing_and_counted():
+    made = StepScores.of_model(trace_id="t", scorer="s", scores=[0.5, math.nan, None, math.inf])
+    assert made.scores == (0.5, None, None, None)
+    assert made.unscored_reason == "2 of 4 scores were not finite (NaN or infinity)"
+    both = StepScores.of_model(trace_id="t", scorer="s", scores=[math.nan], unscored_reason="cut off")
+    assert both.unscored_reason.startswith("cut off; 1 of 1")

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -49,8 +51,24 @@ def _number_as_text(value: object) -> object:
 Answer = Annotated[str | None, BeforeValidator(_number_as_text)]
 
 
+def _number_no_bool(value: object) -> object:
+    """Raise ``ValueError`` for true and false, which Python takes for 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError(f"a number is needed, not {json.dumps(value)}")  # noqa: TRY004 - pydantic catches it
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_number_no_bool)]
+"""A finite number (records refuse NaN and infinities), and no bool."""
+
+
 def _meta_from_text(value: object) -> object:
-    return json.loads(value) if isinstance(value, str) else value
+    meta = json.loads(value) if isinstance(value, str) else value
+    try:
+        json.dumps(meta, allow_nan=False, default=str)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("holds what JSON cannot: NaN, an infinity, or too many levels") from error
+    return meta
 
 
 Meta = Annotated[
@@ -63,7 +81,7 @@ Meta = Annotated[
 class Record(BaseModel):
     """Base of all records: frozen, no unknown fields, versioned."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     schema_version: Literal[1, 2] = SCHEMA_VERSION
     """2; a record read as version 1 becomes one of version 2."""
@@ -413,11 +431,11 @@ def _identity(message: Message) -> dict[str, Any]:
 class Evidence(BaseModel):
     """What a label rests on; fields that do not apply stay ``None``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     successes: int | None = None
     trials: int | None = None
-    interval: tuple[float, float] | None = None
+    interval: tuple[Number, Number] | None = None
     """Bounds on the success rate (Wilson, 95 %), where the label rests on trials."""
     usage: Usage = Usage()
     """What this label cost; nothing where it reuses work done for another."""
@@ -433,7 +451,7 @@ class StepLabel(Record):
     trace_id: str
     step: int = Field(ge=0)
     kind: LabelKind
-    value: float | None
+    value: Number | None
     """correctness in {-1, 0, +1}; value in [0, 1]; advantage in [-1, 1]."""
     reason: str | None = None
     source: str
@@ -466,8 +484,8 @@ class StepPair(Record):
     """Text of the solution before either step; empty at its beginning."""
     better: str
     worse: str
-    better_value: float = Field(ge=0, le=1)
-    worse_value: float = Field(ge=0, le=1)
+    better_value: Number = Field(ge=0, le=1)
+    worse_value: Number = Field(ge=0, le=1)
     source: str
 
     @property
@@ -481,11 +499,14 @@ class StepPair(Record):
 
 
 class StepScores(Record):
-    """A reward model's output for one trace: one score a step, ``None`` where there is none."""
+    """A reward model's output for one trace: one score a step, ``None`` where there is none.
+
+    NaN and infinities are no scores, and are refused; :meth:`of_model` counts them as missing.
+    """
 
     trace_id: str
     scorer: str
-    scores: tuple[float | None, ...]
+    scores: tuple[Number | None, ...]
     """In [0, 1] for probabilities; same length as the trace's steps."""
     unscored_reason: str | None = None
     """Why some scores are ``None``, e.g. the trace is longer than the model's context."""
@@ -496,6 +517,30 @@ class StepScores(Record):
         if None in self.scores and not self.unscored_reason:
             raise ValueError("a missing score needs an 'unscored_reason'")
         return self
+
+    @classmethod
+    def of_model(
+        cls,
+        *,
+        trace_id: str,
+        scorer: str,
+        scores: Sequence[float | None],
+        unscored_reason: str | None = None,
+        usage: Usage | None = None,
+    ) -> StepScores:
+        """The record of what a model computed: a score that is not finite becomes ``None``, and the reason
+        says how many there were."""
+        known = tuple(None if score is None or not math.isfinite(score) else score for score in scores)
+        if broken := known.count(None) - sum(score is None for score in scores):
+            counted = f"{broken} of {len(known)} scores were not finite (NaN or infinity)"
+            unscored_reason = f"{unscored_reason}; {counted}" if unscored_reason else counted
+        return cls(
+            trace_id=trace_id,
+            scorer=scorer,
+            scores=known,
+            unscored_reason=unscored_reason,
+            usage=usage or Usage(),
+        )
 
     def __str__(self) -> str:
         values = " ".join("n/a" if value is None else f"{value:.3f}" for value in self.scores)

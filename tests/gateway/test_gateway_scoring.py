@@ -6,10 +6,12 @@ import asyncio
 import json
 
 import pytest
+import torch
 from gateway_server import LineScorer, ask, lines, served
 
 from surefoot.annotation import open_database
 from surefoot.answers import AnswerChecker, Grader
+from surefoot.gateway import Monitor, MonitorSettings
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.models.card import CheckpointCard
@@ -184,6 +186,24 @@ def test_verify_accepts_rejects_and_says_what_it_does_not_know(scripted):
     assert verdict("a\n", "odd\n") == ("unscored", None)
     assert verdict("a\n", "bad\n", threshold=0.05) == ("accept", None)
     assert verdict("a\n", threshold=0.95) == ("reject", 0)
+
+
+def test_a_model_that_computes_nan_is_never_accepted_and_raises_the_alarm(lab_base):
+    card = CheckpointCard(kind="prm", encoding=Encoding(max_length=64), label_source="test", base="lab")
+    broken = RewardModel.initialise(lab_base, card)
+    with torch.no_grad():
+        broken.head.weight.fill_(float("nan"))
+    monitor = Monitor(MonitorSettings(least=3))
+    with served(ScriptedPolicy(lines), Scorer(broken, name="prm"), monitor=monitor) as found:
+        for number in range(3):
+            body = {"problem": "p", "steps": [f"a {number}\n", "b\n"]}
+            status, answer = post(f"{found.url}/verify", body)
+            assert (status, answer["decision"], answer["scores"]) == (200, "unscored", [None, None])
+            assert "2 of 2 scores were not finite" in answer["unscored_reason"]
+        _, metrics = ask(f"{found.root}/metrics")
+    assert 'surefoot_alarm{of="unscored"} 1.0' in metrics
+    assert 'surefoot_share{of="accepted"} 0.0' in metrics
+    assert "surefoot_unscored_steps_total 6.0" in metrics
 
 
 def test_verify_writes_a_bad_solution_anew_from_its_first_bad_step(scripted):

@@ -42,6 +42,17 @@ def test_the_best_of_the_rejected_is_taken_when_its_tries_are_spent():
     assert tries(result) == [1]
 
 
+def test_a_step_without_a_score_is_not_accepted():
+    scorer = HashScorer(lambda prefix: 0.9 if "try 2" in prefix or "answer" in prefix else None)
+    policy = Watched(ScriptedPolicy(numbered(1)))
+    [result] = searched(StepResampling(retries=5), [QUESTION], policy, scorer)
+    assert tries(result) == [2]
+    policy = Watched(ScriptedPolicy(numbered(1)))
+    [result] = searched(StepResampling(retries=2), [QUESTION], policy, HashScorer(lambda prefix: None))
+    assert policy.drawn == 2 * 3
+    assert result.values == (None,)
+
+
 def test_no_more_than_the_budget_is_drawn_again():
     for budget in (0, 1, 3, 5, 100):
         policy = Watched(ScriptedPolicy(numbered(3)))
@@ -93,12 +104,6 @@ def test_a_good_prefix_is_not_held_against_a_step_and_a_bad_one_neither():
     policy = Watched(ScriptedPolicy(numbered(3)))
     searched(StepResampling(retries=2), [QUESTION], policy, scorer)
     assert policy.drawn == 4 + 2  # the first step alone is drawn again
-
-
-def test_a_step_without_a_score_is_accepted():
-    policy = Watched(ScriptedPolicy(numbered(2)))
-    searched(StepResampling(), [QUESTION], policy, HashScorer(lambda prefix: None))
-    assert policy.drawn == 3
 
 
 def test_without_retries_it_is_plain_sampling():

@@ -149,6 +149,7 @@ class Gateway:
             raise ApiError(400, "this server has no reward model", code="no_scorer")
         records = await self.batcher.score(items)
         self.metrics.add_usage(sum((record.usage for record in records), Usage()))
+        self.metrics.unscored_steps.inc(sum(record.scores.count(None) for record in records))
         return records
 
     async def record(self, record: GatewayRecord) -> None:
@@ -220,6 +221,6 @@ def observe(observations: Observations, plan: Plan, choice: GeneratedChoice) -> 
     observations.count("unscored", None in scores)
     threshold = plan.strategy.threshold
     if threshold is not None:
-        accepted = sum(score is None or score >= threshold for score in scores)
+        accepted = sum(score is not None and score >= threshold for score in scores)
         observations.count("accepted", True, accepted)
         observations.count("accepted", False, len(scores) - accepted + len(choice.dropped))

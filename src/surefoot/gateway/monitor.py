@@ -215,6 +215,11 @@ class Metrics:
         self.scorer_failures = Counter(
             "surefoot_scorer_failures", "Traces for which the reward model raised.", registry=registry
         )
+        self.unscored_steps = Counter(
+            "surefoot_unscored_steps",
+            "Steps of clients' solutions that the reward model gave no finite score.",
+            registry=registry,
+        )
         self.log_failures = Counter(
             "surefoot_log_failures", "Answers that could not be recorded.", registry=registry
         )

@@ -25,7 +25,7 @@ from surefoot.gateway.responses import extension
 from surefoot.gateway.schemas import Extension, RequestModel, ResponseModel, SamplingRequest, TokenUsage
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Step, StepScores, Trace, Usage
-from surefoot.scores import Aggregator, aggregate
+from surefoot.scores import Aggregator, aggregate, complete_scores
 from surefoot.segment import segment_trace, segmenter
 
 
@@ -264,14 +264,15 @@ async def _verify(
     meter.usage += record.usage
     bad = (step for step, score in enumerate(record.scores) if score is not None and score < threshold)
     first_bad = next(bad, None)
-    decision: Decision = "accept"
+    complete = complete_scores(record.scores) is not None
+    decision: Decision = "unscored"  # accepted is only what has a score for every step
     if first_bad is not None:
         decision = "reject"
-    elif None in record.scores:
-        decision = "unscored"
+    elif complete:
+        decision = "accept"
     observations = Observations()
     observations.score(record.scores)
-    observations.count("unscored", None in record.scores)
+    observations.count("unscored", not complete)
     observations.count("accepted", decision == "accept")
     generation = None
     if resampling is not None and first_bad is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.errors import CheckpointError
+from surefoot.io.atomic import write_json
 from surefoot.models.encoding import Encoding
 from surefoot.protocols import Segmenter
 from surefoot.records import LabelKind
@@ -15,6 +17,14 @@ from surefoot.scores import Aggregator
 from surefoot.segment.segmenters import BlankLine, Line
 
 M = TypeVar("M", bound=BaseModel)
+
+_WEIGHTS = (
+    "model*.safetensors",
+    "adapter_model.safetensors",
+    "head.safetensors",
+    "reference/model*.safetensors",
+)
+"""Weights in a checkpoint's directory; the state of a training and caches of features lie beside them."""
 
 CARD = "surefoot.json"
 CALIBRATION = "calibration.json"
@@ -53,11 +63,38 @@ class CheckpointCard(BaseModel):
     neutral: Literal["good", "bad"] = Field(default="good", exclude_if=lambda value: value == "good")
     """Whether a ``classes`` head counts the chance of "neutral" to the score (Lightman et al., arXiv
     2305.20050, report both); no other head knows the class."""
+    weights: dict[str, str] = Field(default={}, exclude_if=lambda value: not value)
+    """SHA-256 of each weight file by its path in the directory, as :func:`write_card` computed it; empty for
+    checkpoints of earlier versions, which load unchecked."""
 
     @property
     def segmenter(self) -> Segmenter | None:
         """What cuts a text as the data of its training were cut; ``None`` = not known."""
         return {"\n": Line(), "\n\n": BlankLine(), None: None}[self.separator]
+
+
+def write_card(directory: Path, card: CheckpointCard) -> None:
+    """Write ``surefoot.json`` last and atomically, with checksums of the weights beside it."""
+    weights = sorted(path for pattern in _WEIGHTS for path in directory.glob(pattern))
+    sums = {path.relative_to(directory).as_posix(): _sha256(path) for path in weights}
+    write_json(directory / CARD, card.model_copy(update={"weights": sums}).model_dump())
+
+
+def verified_card(directory: Path, *, family: str) -> CheckpointCard:
+    """:func:`read_card`, once every weight file has the checksum that the card states for it.
+
+    A file that is missing is for the loader to name, which knows whether another stands in for it. The card
+    that is returned states no checksums: it describes the model, not the files. Raises ``CheckpointError``
+    naming a file that differs, e.g. because a bit flipped.
+    """
+    card = read_card(directory, family=family)
+    for name, stated in card.weights.items():
+        path = directory / name
+        if path.is_file() and _sha256(path) != stated:
+            raise CheckpointError(
+                f"{path} is damaged: its checksum is not the one in {CARD}; fetch or save the checkpoint anew"
+            )
+    return card.model_copy(update={"weights": {}})
 
 
 def read_card(directory: Path, *, family: str | None = None) -> CheckpointCard:
@@ -77,3 +114,8 @@ def read_json(path: Path, kind: type[M], missing: str) -> M:
         raise CheckpointError(missing) from error
     except ValidationError as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -10,6 +10,7 @@ from typing import Any
 from huggingface_hub import create_repo, snapshot_download, upload_folder
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
+from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
@@ -50,7 +51,21 @@ def load_pretrained(
     if complete and (missing := sorted(info["missing_keys"])):
         # transformers would use random numbers in their place
         raise CheckpointError(f"{path}: weights are missing: {', '.join(missing[:5])}")
+    require_finite(model, path)
     return model, words
+
+
+def require_finite(module: nn.Module, where: str | Path) -> None:
+    """Raise ``CheckpointError`` naming a weight of ``module``, from ``where``, that is NaN or infinite.
+
+    A model with such a weight computes NaN for every step, which is no score.
+    """
+    for name, weight in module.named_parameters():
+        if weight.is_floating_point() and not bool(weight.isfinite().all()):
+            raise CheckpointError(
+                f"{where}: weight {name!r} has values that are not finite (NaN or infinity); fetch the "
+                "checkpoint again, or go back to an earlier one"
+            )
 
 
 def fetch_checkpoint(name: str | Path, revision: str | None = None) -> Path:

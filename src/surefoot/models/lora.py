@@ -100,6 +100,8 @@ def load_adapter(trunk: PreTrainedModel, directory: Path) -> None:
     need("peft", "an adapter")
     from safetensors import SafetensorError
 
+    from surefoot.models.checkpoint import require_finite
+
     try:
         loaded = trunk.load_adapter(str(directory))
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
@@ -108,3 +110,4 @@ def load_adapter(trunk: PreTrainedModel, directory: Path) -> None:
         raise CheckpointError(
             f"{directory}: weights of the adapter are missing: {', '.join(sorted(loaded.missing_keys)[:5])}"
         )
+    require_finite(trunk, directory)

@@ -136,7 +136,7 @@ class Scorer(CheckpointScorer):
     def _record(
         self, trace: Trace, encoded: EncodedTrace, scores: list[float | None], tokens: int
     ) -> StepScores:
-        return StepScores(
+        return StepScores.of_model(
             trace_id=trace.id,
             scorer=self.name,
             scores=tuple(scores),

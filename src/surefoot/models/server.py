@@ -141,7 +141,7 @@ class RemoteScorer(CheckpointScorer):
                 for item in items
             ]
         return [
-            StepScores(
+            StepScores.of_model(
                 trace_id=item.trace.id,
                 scorer=self.name,
                 scores=answer.scores,

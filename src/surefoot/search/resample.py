@@ -19,8 +19,8 @@ class StepResampling(SearchMethod):
     (``None`` = no such bound). After that the best of the rejected is taken. If every step has the chance a
     of being accepted, a step costs (1 - (1 - a)^(retries + 1)) / a draws on average.
 
-    A step that the scorer gives no number is accepted, since there is no evidence against it. It costs
-    little on easy problems, where the first draw is good.
+    A step that the scorer gives no number is not accepted: it is drawn again, and taken only where no draw
+    has a number. The method costs little on easy problems, where the first draw is good.
     """
 
     n: int = Field(default=1, ge=1, description="Solutions per problem.")
@@ -53,7 +53,7 @@ class StepResampling(SearchMethod):
         if not self.retries or left < 1:
             return 0
         await space.score(list(steps.values()))
-        rejected = [k for k, prefix in steps.items() if not self._accepts(space, prefix, first=True)]
+        rejected = [k for k, prefix in steps.items() if not self._accepts(space, prefix)]
         spent = 0
         for _ in range(self.retries):
             rejected = rejected[: int(min(left - spent, len(rejected)))]
@@ -64,10 +64,9 @@ class StepResampling(SearchMethod):
             await space.score([child for children in drawn for child in children])
             for k, children in zip(rejected, drawn, strict=True):
                 steps[k] = max([steps[k], *children], key=space.step_value)  # the first of equals
-            rejected = [k for k in rejected if not self._accepts(space, steps[k], first=False)]
+            rejected = [k for k in rejected if not self._accepts(space, steps[k])]
         return spent
 
-    def _accepts(self, space: Space, prefix: Prefix, *, first: bool) -> bool:
-        value = space.step_value(prefix)
+    def _accepts(self, space: Space, prefix: Prefix) -> bool:
         # an end without text has no step to judge
-        return not prefix.text.strip() or value >= self.threshold or (first and value == -math.inf)
+        return not prefix.text.strip() or space.step_value(prefix) >= self.threshold

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -40,6 +41,13 @@ def checkpoint(lab_base, tmp_path) -> Path:
     return tmp_path / "prm"
 
 
+def drop_checksums(checkpoint: Path) -> None:
+    """Make the card one of earlier versions, which stated none."""
+    card = json.loads((checkpoint / "surefoot.json").read_text())
+    assert set(card.pop("weights")) == {"model.safetensors", "head.safetensors"}
+    (checkpoint / "surefoot.json").write_text(json.dumps(card))
+
+
 def scores_of(scorer: Scorer, items) -> list[tuple[float | None, ...]]:
     return [record.scores for record in scorer.score_traces(items)]
 
@@ -77,6 +85,10 @@ def test_the_card_says_what_the_checkpoint_is(checkpoint):
         "label_source": "test",
         "base": "tiny",
         "frozen_trunk": False,
+        "weights": {
+            name: hashlib.sha256((checkpoint / name).read_bytes()).hexdigest()
+            for name in ("head.safetensors", "model.safetensors")
+        },
     }
 
 
@@ -108,12 +120,14 @@ def test_a_card_of_another_family_is_refused(checkpoint):
 
 
 def test_a_head_of_another_size_is_refused(checkpoint):
+    drop_checksums(checkpoint)
     save_file({"weight": torch.zeros(1, 7), "bias": torch.zeros(1)}, checkpoint / "head.safetensors")
     with pytest.raises(CheckpointError, match=r"head\.safetensors is not the head"):
         RewardModel.load(checkpoint)
 
 
 def test_trunk_weights_that_are_missing_are_not_made_up(checkpoint):
+    drop_checksums(checkpoint)
     weights = load_file(checkpoint / "model.safetensors")
     del weights["norm.weight"]
     save_file(weights, checkpoint / "model.safetensors", {"format": "pt"})
@@ -234,3 +248,44 @@ def test_saving_again_replaces_the_checkpoint(checkpoint, lab_items, tmp_path):
     model.save(checkpoint)
     assert {score for record in scores_of(load_prm(checkpoint), lab_items) for score in record} == {0.5}
     assert {score for record in scores_of(load_prm(tmp_path / "old"), lab_items) for score in record} != {0.5}
+
+
+def flip(path: Path, at: int = -1) -> None:
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "head.safetensors"])
+def test_a_flipped_bit_in_the_weights_is_found(checkpoint, name):
+    flip(checkpoint / name)
+    with pytest.raises(CheckpointError, match=f"{name} is damaged: its checksum"):
+        load_prm(checkpoint)
+
+
+def test_a_checkpoint_without_checksums_loads(checkpoint, lab_items):
+    before = scores_of(load_prm(checkpoint), lab_items)
+    drop_checksums(checkpoint)
+    assert scores_of(load_prm(checkpoint), lab_items) == before
+
+
+@pytest.mark.parametrize("part", ["trunk", "head"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_do_not_load(lab_base, tmp_path, part, value):
+    model = random_model(lab_base)
+    with torch.no_grad():
+        next(getattr(model, part).parameters()).view(-1)[3] = value
+    model.save(tmp_path / "prm")
+    with pytest.raises(CheckpointError, match=r"weight '.*' has values that are not finite"):
+        load_prm(tmp_path / "prm")
+
+
+def test_scores_that_overflow_are_missing_with_the_count(lab_base, lab_items):
+    model = random_model(lab_base)
+    with torch.no_grad():
+        model.head.bias.fill_(float("nan"))
+    for item, record in zip(lab_items, Scorer(model, name="m").score_traces(lab_items), strict=True):
+        steps = len(item.trace.steps)
+        assert record.scores == (None,) * steps
+        assert record.unscored_reason == f"{steps} of {steps} scores were not finite (NaN or infinity)"

@@ -169,8 +169,12 @@ def test_a_marker_is_refused(lab_base):
 
 def test_another_reference_than_the_trained_one_is_refused(prm, tmp_path):
     prm.save(tmp_path / "iprm")
-    prm.policy.save_pretrained(tmp_path / "iprm" / "reference")
+    shutil.copytree(tmp_path / "iprm" / "reference", tmp_path / "other")
+    prm.policy.save_pretrained(tmp_path / "other")
     with pytest.raises(CheckpointError, match="other weights"):
+        ImplicitPRM.load(tmp_path / "iprm", reference=tmp_path / "other")
+    prm.policy.save_pretrained(tmp_path / "iprm" / "reference")
+    with pytest.raises(CheckpointError, match=r"reference/model\.safetensors is damaged"):
         ImplicitPRM.load(tmp_path / "iprm")
 
 

@@ -15,6 +15,7 @@ from transformers import CONFIG_MAPPING, AutoModel, AutoTokenizer, PreTrainedMod
 from transformers.utils import logging
 
 from surefoot.errors import CheckpointError
+from surefoot.models.checkpoint import require_finite
 
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Looked for in this order, each whole or in shards with ``.index.json``."""
@@ -103,14 +104,14 @@ class Checkpoint:
         if classes not in (None, len(weight)):
             raise CheckpointError(f"{self.directory}: {prefix} has {len(weight)} classes, not {classes}")
         bias = self.tensor(f"{prefix}.bias") if f"{prefix}.bias" in self.tensors else None
-        return _linear(weight, bias)
+        return _linear(weight, bias, self.directory)
 
     def answers(self, ids: Sequence[int]) -> nn.Linear:
         """The rows ``ids`` of the language-model head: logits of these tokens alone."""
         name = "lm_head.weight"
         if name not in self.tensors and self.config.get("tie_word_embeddings"):
             name = "model.embed_tokens.weight"
-        return _linear(self.tensor(name, ids), None)
+        return _linear(self.tensor(name, ids), None, self.directory)
 
     def trunk(self) -> PreTrainedModel:
         """The trunk without a head, whose tensors have been read before.
@@ -133,13 +134,15 @@ class Checkpoint:
             if names:
                 some = ", ".join(sorted(names)[:5])
                 raise CheckpointError(f"{self.directory}: {len(names)} weights are {problem}: {some}")
+        require_finite(trunk, self.directory)
         return trunk
 
 
-def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None, where: Path) -> nn.Linear:
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     state = {"weight": weight} | ({} if bias is None else {"bias": bias})
     layer.load_state_dict(state, assign=True)
+    require_finite(layer, where)
     return layer.requires_grad_(False)
 
 

@@ -137,7 +137,7 @@ class GenPRMScorer(CheckpointScorer):
     ) -> StepScores:
         """The record of one trace, whose steps after ``scores`` have none."""
         missing = [None] * (len(item.trace.steps) - len(scores))
-        return StepScores(
+        return StepScores.of_model(
             trace_id=item.trace.id,
             scorer=self.name,
             scores=(*scores, *missing),

@@ -18,9 +18,8 @@ from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
-from surefoot.io import write_json
-from surefoot.models.card import CARD, CheckpointCard, read_card
-from surefoot.models.checkpoint import fetch_checkpoint, load_pretrained, push_checkpoint
+from surefoot.models.card import CARD, CheckpointCard, read_card, verified_card, write_card
+from surefoot.models.checkpoint import fetch_checkpoint, load_pretrained, push_checkpoint, require_finite
 from surefoot.models.encoding import EncodedTrace, encode_traces
 from surefoot.models.lora import base_of, has_adapter, load_adapter, save_adapter
 from surefoot.protocols import ProblemTrace
@@ -104,6 +103,7 @@ class RewardModel(nn.Module):
             model.head.load_state_dict(load_file(directory / HEAD))
         except (SafetensorError, RuntimeError, OSError) as error:
             raise CheckpointError(f"{directory / HEAD} is not the head of this model: {error}") from error
+        require_finite(model.head, directory / HEAD)
         return model.eval()
 
     @classmethod
@@ -131,7 +131,7 @@ class RewardModel(nn.Module):
             self.trunk.save_pretrained(directory, state_dict=trunk)
         self.tokenizer.save_pretrained(directory)
         save_file({name: tensor.contiguous() for name, tensor in head.items()}, directory / HEAD)
-        write_json(directory / CARD, self.card.model_dump())
+        write_card(directory, self.card)
 
     def save_pretrained(self, directory: str | Path) -> None:
         """:meth:`save`, by the name that other libraries have for it."""
@@ -192,7 +192,7 @@ def _read_card(directory: Path) -> CheckpointCard:
         )
     if not (directory / HEAD).is_file():
         raise CheckpointError(f"{directory} is no surefoot checkpoint: {HEAD} is missing")
-    return card
+    return verified_card(directory, family=FAMILY)
 
 
 def _add_marker(trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, marker: str) -> None:

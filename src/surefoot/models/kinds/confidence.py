@@ -102,7 +102,7 @@ class ConfidenceScorer(CheckpointScorer):
                 )
                 cost[read[at]] = reading.new[at]
         return [
-            StepScores(
+            StepScores.of_model(
                 trace_id=item.trace.id,
                 scorer=self.name,
                 scores=self._steps(steps, of_tokens.tolist()),

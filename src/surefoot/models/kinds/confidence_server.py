@@ -90,7 +90,7 @@ class ServerConfidence(CheckpointScorer):
             except ValidationError as error:
                 reason = f"server: malformed answer at {'.'.join(map(str, error.errors()[0]['loc']))}"
         missing = scores is None or None in scores
-        return StepScores(
+        return StepScores.of_model(
             trace_id=item.trace.id,
             scorer=self.name,
             scores=scores or (None,) * len(item.trace.steps),

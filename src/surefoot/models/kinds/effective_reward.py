@@ -85,7 +85,7 @@ class EffectiveReward:
         reasons = [values.unscored_reason, None if shared else proofs.unscored_reason]
         if advantages and advantages[0] is None and proofs.scores[0] is not None:
             reasons.append("the value before the first step is unknown ('start')")
-        return StepScores(
+        return StepScores.of_model(
             trace_id=item.trace.id,
             scorer=self.name,
             scores=scores,

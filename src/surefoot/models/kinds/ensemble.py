@@ -95,7 +95,7 @@ class Ensemble(CheckpointScorer):
         combined = tuple(None if known is None else self._one(known) for known in steps)
         reasons = [f"{m.scorer}: {m.unscored_reason}" for m in members if m.unscored_reason]
         return SpreadScores(
-            scores=StepScores(
+            scores=StepScores.of_model(
                 trace_id=members[0].trace_id,
                 scorer=self.name,
                 scores=combined,

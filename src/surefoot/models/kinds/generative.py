@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
 from surefoot.io import write_json
-from surefoot.models.card import CARD, CheckpointCard, read_card, read_json
+from surefoot.models.card import CheckpointCard, read_json, verified_card, write_card
 from surefoot.models.engine.causal import load_causal, save_causal
 from surefoot.models.kinds.verifier_format import Critique, CritiqueError, VerifierFormat
 from surefoot.models.kinds.yes_no import TransformersYesNo, YesNoReader
@@ -158,7 +158,7 @@ class GenerativeVerifier(CheckpointScorer):
         ]
 
     def _record(self, trace: Trace, verification: VerifierOutput) -> StepScores:
-        return StepScores(
+        return StepScores.of_model(
             trace_id=trace.id,
             scorer=self.name,
             scores=verification.scores,
@@ -169,7 +169,7 @@ class GenerativeVerifier(CheckpointScorer):
     def _unread(self, trace: Trace) -> StepScores:
         reason = "a generative verifier reads solutions that are text; use a judge for messages"
         scores = (None,) * len(trace.steps)
-        return StepScores(trace_id=trace.id, scorer=self.name, scores=scores, unscored_reason=reason)
+        return StepScores.of_model(trace_id=trace.id, scorer=self.name, scores=scores, unscored_reason=reason)
 
     async def verify(self, items: Sequence[ProblemTrace]) -> list[VerifierOutput]:
         """Critiques, verdicts and scores of each item, in order. Raises like :meth:`score_traces`."""
@@ -262,7 +262,7 @@ class VerifierCheckpoint:
         """
         save_causal(self.model, self.tokenizer, directory)
         write_json(directory / FORMAT, self.form.model_dump())
-        write_json(directory / CARD, self.card.model_dump())
+        write_card(directory, self.card)
 
 
 def read_verifier(
@@ -276,7 +276,7 @@ def read_verifier(
 
     Raises ``CheckpointError`` naming the missing or bad file.
     """
-    card = read_card(directory, family=FAMILY)
+    card = verified_card(directory, family=FAMILY)
     missing = f"{directory} is no generative checkpoint: {FORMAT} is missing"
     form = read_json(directory / FORMAT, VerifierFormat, missing)
     stated = base_of(directory)

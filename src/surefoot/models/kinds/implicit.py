@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.io import write_json
-from surefoot.models.card import CARD, CheckpointCard, read_card, read_json
+from surefoot.models.card import CheckpointCard, read_json, verified_card, write_card
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.engine.causal import (
     ReferenceModel,
@@ -184,7 +184,7 @@ class ImplicitPRM(CheckpointScorer):
         the one that the checkpoint was trained against.
         """
         directory = Path(directory)
-        card = read_card(directory, family=FAMILY)
+        card = verified_card(directory, family=FAMILY)
         missing = f"{directory} is no implicit reward model: {SETTINGS} is missing"
         settings = read_json(directory / SETTINGS, ImplicitSettings, missing)
         policy, tokenizer = load_causal(directory, dtype="auto", trust_remote_code=trust_remote_code)
@@ -225,7 +225,7 @@ class ImplicitPRM(CheckpointScorer):
             self.tokenizer.save_pretrained(directory / _OWN_COPY)
             changes["reference"] = _OWN_COPY
         write_json(directory / SETTINGS, self.settings.model_copy(update=changes).model_dump())
-        write_json(directory / CARD, self.card.model_dump())
+        write_card(directory, self.card)
 
     def to(self, device: str | torch.device) -> ImplicitPRM:
         """Move model and reference."""
@@ -272,7 +272,7 @@ class ImplicitPRM(CheckpointScorer):
         return [self._record(item, rewards) for item, rewards in zip(items, self.rewards(items), strict=True)]
 
     def _record(self, item: ProblemTrace, rewards: ImplicitRewards) -> StepScores:
-        return StepScores(
+        return StepScores.of_model(
             trace_id=item.trace.id,
             scorer=self.name,
             scores=implicit_scores(rewards.steps, self.settings.read),

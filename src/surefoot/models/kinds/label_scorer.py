@@ -48,7 +48,7 @@ class LabelScorer:
             reasons = [label.reason for label in of_kind if label.value is None and label.reason]
             reason = reasons[0] if reasons else f"the labeller gave no label of kind '{self.kind}'"
         usage = sum((label.evidence.usage for label in labels), Usage())
-        return StepScores(
+        return StepScores.of_model(
             trace_id=item.trace.id,
             scorer=self.name,
             scores=tuple(scores),
