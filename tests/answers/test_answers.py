@@ -272,8 +272,11 @@ def test_worker_runs_under_a_script_from_standard_input_and_ends_with_it():
     script = (
         "from surefoot.answers import AnswerChecker\n"
         "c = AnswerChecker(timeout_s=20)\n"
-        "print(c.equal([('x+1', '1+x')]), c._worker._process.pid, flush=True)\n"
-        "import os; os._exit(0)\n"  # not even closed
+        "verdict = c.equal([('x+1', '1+x')])\n"
+        "import os, subprocess\n"
+        "pids = subprocess.run(['pgrep', '-P', str(os.getpid()), 'python'], capture_output=True, text=True)\n"
+        "print(verdict, pids.stdout.strip(), flush=True)\n"
+        "os._exit(0)\n"  # not even closed
     )
     run = subprocess.run(
         [sys.executable, "-"], input=script, capture_output=True, text=True, check=True, timeout=120

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from surefoot.answers.quantities import (
     MAX_CHARS,
@@ -22,13 +24,20 @@ from surefoot.answers.quantities import (
 )
 from surefoot.answers.symbolic import load_mathematics
 from surefoot.errors import AnswerError
-from surefoot.io.bounded_worker import BoundedWorker
+from surefoot.io.bounded_worker import Reply
+from surefoot.io.worker_pool import Budget, WorkerPool
 
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 _MEMO_PAIRS = 20_000
+_MOST_THREADS = 256
+_PASSING = frozenset({"budget", "cancelled"})
+"""Failures that say nothing of the pair."""
 
 
 class AnswerChecker:
-    """Compares answers with references; holds one worker process for the symbolic cases.
+    """Compares answers with references; holds worker processes for the symbolic cases.
 
     Methods:
 
@@ -44,10 +53,13 @@ class AnswerChecker:
     ``5 cm`` is not ``5 m``, and nothing is converted. ``50%`` equals ``0.5`` and also ``50``; ``2 dozen``
     equals ``24`` and also ``2``.
 
-    Symbolic comparison runs in a separate process limited to ``timeout_s`` seconds a pair and ``memory_mb``
-    MiB (where the platform can limit memory), which is started when first needed and replaced after a
+    Symbolic comparison runs in separate processes limited to ``timeout_s`` seconds a pair and ``memory_mb``
+    MiB (where the platform can limit memory), which are started when first needed and replaced after a
     failure. Use as a context manager or call ``close``. Results are remembered by pair, failures too. Safe to
-    share between threads, to pickle (the copy starts its own process) and to use after a fork.
+    share between threads, to pickle (the copy starts its own processes) and to use after a fork.
+
+    A server shares one among its requests: :meth:`limited` is the same checker for one of them, with a
+    budget, and half of its ``workers`` are for requests that have cost little (``surefoot.io.worker_pool``).
     """
 
     def __init__(
@@ -57,24 +69,33 @@ class AnswerChecker:
         timeout_s: float = 5.0,
         memory_mb: int = 1024,
         rel_tol: float = 1e-6,
+        workers: int = 1,
     ) -> None:
         """Raises ``AnswerError`` for an unknown method or a limit that is not positive."""
         if method not in ("math", "numeric", "exact"):
             raise AnswerError(f"method is {method!r}; choose from math, numeric, exact")
-        if timeout_s <= 0 or memory_mb <= 0 or rel_tol < 0:
+        if timeout_s <= 0 or memory_mb <= 0 or workers <= 0 or rel_tol < 0:
             raise AnswerError(
-                f"timeout_s={timeout_s} and memory_mb={memory_mb} must be positive, "
+                f"timeout_s={timeout_s}, memory_mb={memory_mb} and workers={workers} must be positive, "
                 f"rel_tol={rel_tol} must not be negative"
             )
         self.method = method
         self.failures: Counter[str] = Counter()
         """Pairs that could not be compared, by reason: timeout, memory, too_deep, too_long, crash, error,
-        reference_not_a_number."""
-        self._settings: dict[str, Any] = {"timeout_s": timeout_s, "memory_mb": memory_mb, "rel_tol": rel_tol}
+        reference_not_a_number; and of limited checkers budget, cancelled."""
+        self._settings: dict[str, Any] = {
+            "timeout_s": timeout_s,
+            "memory_mb": memory_mb,
+            "rel_tol": rel_tol,
+            "workers": workers,
+        }
         self._tolerance = Fraction(str(rel_tol))
-        self._worker = BoundedWorker(
-            load_mathematics, timeout_s=timeout_s, memory_mb=memory_mb, error=AnswerError
+        self._workers = WorkerPool(
+            load_mathematics, size=workers, timeout_s=timeout_s, memory_mb=memory_mb, error=AnswerError
         )
+        self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="surefoot-answers")
+        self._budget: Budget | None = None
+        self._turn: asyncio.Lock | None = None
         self._memo: dict[tuple[str, str], tuple[bool | None, str]] = {}
         self._fingerprints: dict[str, tuple[str | None, str]] = {}
         self._lock = threading.Lock()
@@ -85,16 +106,14 @@ class AnswerChecker:
         Raises ``AnswerError`` if the comparing process cannot be started.
         """
         verdicts: list[bool | None] = []
-        with self._lock:
-            for pair in pairs:
-                if pair not in self._memo:
-                    if len(self._memo) >= _MEMO_PAIRS:
-                        self._memo.clear()
-                    self._memo[pair] = self._compare(*pair)
-                verdict, failure = self._memo[pair]
-                if verdict is None:
-                    self.failures[failure] += 1
-                verdicts.append(verdict)
+        for pair in pairs:
+            known = self._memo.get(pair)
+            verdict, failure = known or self._compare(*pair)
+            if known is None:
+                self._remember(self._memo, pair, (verdict, failure))
+            if verdict is None:
+                self._count(failure)
+            verdicts.append(verdict)
         return verdicts
 
     def fingerprint(self, answer: str) -> str | None:
@@ -103,20 +122,44 @@ class AnswerChecker:
         For the ``math`` method; it says nothing of units. ``None`` = it could not be computed within the
         limits, counted in ``failures``. Raises ``AnswerError`` as ``equal`` does.
         """
-        with self._lock:
-            if answer not in self._fingerprints:
-                if len(self._fingerprints) >= _MEMO_PAIRS:
-                    self._fingerprints.clear()
-                self._fingerprints[answer] = self._compute_fingerprint(answer)
-            text, failure = self._fingerprints[answer]
-            if text is None:
-                self.failures[failure] += 1
-            return text
+        known = self._fingerprints.get(answer)
+        text, failure = known or self._compute_fingerprint(answer)
+        if known is None:
+            self._remember(self._fingerprints, answer, (text, failure))
+        if text is None:
+            self._count(failure)
+        return text
+
+    def limited(self, seconds: float) -> AnswerChecker:
+        """The same checker for one request, whose symbolic comparisons take at most ``seconds`` in all.
+
+        Memory, workers and ``failures`` are shared. Once the budget is spent, answers are told apart as text,
+        quantities and words alone; each that needs algebra is a failure ``budget``.
+        """
+        other = object.__new__(type(self))  # copy() would make another checker, as pickle does
+        vars(other).update(vars(self))
+        other._budget, other._turn = Budget(seconds), asyncio.Lock()
+        return other
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, which compares answers, in a thread of this checker's own.
+
+        Of a limited checker one runs at a time, and cancelling ends the comparisons too: nothing is left
+        running for a client who has gone.
+        """
+        loop = asyncio.get_running_loop()
+        if self._budget is None or self._turn is None:
+            return await loop.run_in_executor(self._threads, work)
+        try:
+            async with self._turn:
+                return await loop.run_in_executor(self._threads, work)
+        except asyncio.CancelledError:
+            self._budget.cancel()
+            raise
 
     def close(self) -> None:
-        """Stop the worker process. Can be repeated; a later ``equal`` starts another."""
-        with self._lock:
-            self._worker.close()
+        """Stop the worker processes. Can be repeated; a later ``equal`` starts others."""
+        self._workers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -144,7 +187,7 @@ class AnswerChecker:
         (left, unit), (right, other_unit) = split_unit(answer), split_unit(reference)
         if not units_agree(unit, other_unit):
             return False, ""
-        reply = self._worker.ask({"answer": left, "reference": right})
+        reply = self._ask({"answer": left, "reference": right})
         return reply.answer, reply.failure or ""
 
     def _compare_numbers(self, answer: str, reference: str) -> tuple[bool | None, str]:
@@ -170,8 +213,23 @@ class AnswerChecker:
             return f"words {words}", ""
         if len(answer) > MAX_CHARS:
             return None, "too_long"
-        reply = self._worker.ask({"answer": split_unit(answer)[0]})
+        reply = self._ask({"answer": split_unit(answer)[0]})
         return reply.answer, reply.failure or ""
+
+    def _ask(self, question: dict[str, str]) -> Reply:
+        return self._workers.ask(question, self._budget)
+
+    def _remember(self, memo: dict[K, tuple[V, str]], key: K, result: tuple[V, str]) -> None:
+        if result[1] in _PASSING:
+            return
+        with self._lock:
+            if len(memo) >= _MEMO_PAIRS:
+                memo.clear()
+            memo[key] = result
+
+    def _count(self, failure: str) -> None:
+        with self._lock:
+            self.failures[failure] += 1
 
 
 _CHOICES = re.compile(r"\(?[A-Z]\)?(?:(?: ?[,;&] ?(?:(?:and|or) )?| (?:and|or) )\(?[A-Z]\)?)*")

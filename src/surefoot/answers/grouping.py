@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from surefoot.answers.checker import AnswerChecker
-from surefoot.answers.quantities import FACTORS, Quantity, read_quantity, same_quantity, split_unit
+from surefoot.answers.quantities import (
+    FACTORS,
+    Quantity,
+    normalise,
+    read_quantity,
+    same_quantity,
+    split_unit,
+)
 
 
 def group_equal(answers: Sequence[str | None], checker: AnswerChecker) -> list[str | None]:
@@ -17,7 +24,7 @@ def group_equal(answers: Sequence[str | None], checker: AnswerChecker) -> list[s
     for a class: one without a unit, then the shortest. ``None`` stays ``None``.
 
     - Answers of one value are first told apart by :meth:`AnswerChecker.fingerprint`; only those that share it
-      are compared. One that cannot be computed stands alone, and costs one failure.
+      are compared. One that cannot be computed is compared as text, and costs one failure.
     - Of one value, answers whose units share a word are equal. One without a unit joins them if there is one
       class of such answers; of several ("5", "5 cm", "5 m") it is not clear which.
     - "50%" equals "0.5"; where that is not among the answers, it equals "50".
@@ -86,12 +93,12 @@ def _numbers(entries: Sequence[_Entry], checker: AnswerChecker) -> list[list[_En
 def _values(entries: Sequence[_Entry], checker: AnswerChecker) -> list[list[_Entry]]:
     """Classes of the mathematical method. Each answer is compared with the first of each class, in a fixed
     order, as the comparison need not be transitive."""
-    alone: list[list[_Entry]] = []
+    texts: dict[str, list[_Entry]] = {}
     buckets: dict[str, list[list[_Entry]]] = {}
     for entry in entries:
         print_of = checker.fingerprint(entry.text)
         if print_of is None:
-            alone.append([entry])
+            texts.setdefault(normalise(entry.text), []).append(entry)
             continue
         classes = buckets.setdefault(print_of, [])
         for members in classes:
@@ -100,7 +107,7 @@ def _values(entries: Sequence[_Entry], checker: AnswerChecker) -> list[list[_Ent
                 break
         else:
             classes.append([entry])
-    return [*alone, *(members for classes in buckets.values() for members in classes)]
+    return [*texts.values(), *(members for classes in buckets.values() for members in classes)]
 
 
 def _same_value(entry: _Entry, other: _Entry, checker: AnswerChecker) -> bool:

@@ -32,6 +32,8 @@ from surefoot.scores import Aggregator
 T = TypeVar("T")
 MAX_SAMPLES = 1024
 """Samples of a batch of the policy; one request may be larger."""
+_PAIR_S = 2.0
+"""Seconds of algebra for two answers."""
 _LOG = logging.getLogger("surefoot.gateway")
 
 
@@ -56,7 +58,10 @@ class Gateway:
         self.settings, self.limits = settings or GatewaySettings(), limits or Limits()
         self.monitor = monitor or Monitor()
         self.admission = Admission(running=self.limits.running, waiting=self.limits.waiting)
-        self.metrics = Metrics(self.admission, self.monitor)
+        self.checker = AnswerChecker(
+            "math", timeout_s=min(_PAIR_S, self.settings.answer_s), workers=self.settings.answer_workers
+        )
+        self.metrics = Metrics(self.admission, self.monitor, self.checker.failures)
         self.recorder = Recorder(log, on_loss=self.metrics.log_failures.inc)
         self.jobs = Jobs()
         self._connections = AsyncExitStack()
@@ -71,11 +76,11 @@ class Gateway:
             isolate_errors=True,
             on_batch=self.metrics.batches.observe,
         )
-        self._checker = AnswerChecker("math")
         self.generator = Generator(
             batcher=self.batcher,
             policy=self.policy,
-            grader=Grader(checker=self._checker, styles=self.settings.extract),
+            grader=Grader(checker=self.checker, styles=self.settings.extract),
+            answer_s=self.settings.answer_s,
             on_usage=self.metrics.add_usage,
         )
         card = getattr(scorer, "card", None)
@@ -199,7 +204,7 @@ class Gateway:
     async def close(self) -> None:
         """Free everything. Call it once, at the end."""
         self.admission.draining = True
-        await asyncio.to_thread(self._checker.close)
+        await asyncio.to_thread(self.checker.close)
         await self.recorder.close()
         await self._connections.aclose()
 

@@ -201,6 +201,8 @@ class Generator:
     batcher: Batcher
     policy: UpstreamPolicy
     grader: Grader
+    answer_s: float
+    """Seconds of algebra per request; see ``AnswerChecker.limited``."""
     on_usage: Callable[[Usage], None]
 
     async def generate(self, plan: Plan, on_text: OnText | None = None) -> Generation:
@@ -209,8 +211,10 @@ class Generator:
             if plan.strategy.search is None:
                 choices = await self._plain(plan, on_text)
             else:
-                numbers = range(plan.n)
-                choices = await gather_all([self._search(plan, number, on_text) for number in numbers])
+                grader = replace(self.grader, checker=self.grader.checker.limited(self.answer_s))
+                choices = await gather_all(
+                    [self._search(plan, number, grader, on_text) for number in range(plan.n)]
+                )
         except PolicyError as error:
             raise policy_failure(str(error)) from error
         except ScoreError as error:
@@ -304,7 +308,9 @@ class Generator:
             reasoning=completion.reasoning.readable or None if completion.reasoning else None,
         )
 
-    async def _search(self, plan: Plan, number: int, on_text: OnText | None) -> GeneratedChoice:
+    async def _search(
+        self, plan: Plan, number: int, grader: Grader, on_text: OnText | None
+    ) -> GeneratedChoice:
         search = plan.strategy.search
         assert search is not None  # noqa: S101 - for the type checker
 
@@ -328,7 +334,7 @@ class Generator:
             session,
             steps=plan.steps,
             aggregation=plan.aggregation,
-            grader=self.grader,
+            grader=grader,
             seed=choice_seed(plan.seed, number),
         )
         space.begin(plan.initial_steps)
@@ -341,7 +347,7 @@ class Generator:
             result = conclude(space, search.name, leaves, search.rule)
             return _with_tree(_chosen(result, session, plan.abstain_below), space, leaves)
 
-        choice = await asyncio.to_thread(conclusion)  # other requests need not wait for it
+        choice = await grader.checker.run(conclusion)  # other requests need not wait for it
         if choice.result.chosen is None and choice.result.error is not None:
             raise policy_failure(choice.result.error)
         return choice

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from surefoot.gateway.admission import Admission
@@ -190,9 +191,15 @@ _ALARMS = "1 = beyond its bound."
 
 
 class Metrics:
-    """Counters and histograms; gauges are read from ``admission`` and ``monitor`` when they are asked for."""
+    """Counters and histograms; what ``admission``, ``monitor`` and ``answer_failures`` hold is read
+    when it is asked for."""
 
-    def __init__(self, admission: Admission, monitor: Monitor) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        monitor: Monitor,
+        answer_failures: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self.registry = CollectorRegistry()
         registry = self.registry
         self.requests = Counter(
@@ -232,7 +239,7 @@ class Metrics:
         self.verdicts = Counter(
             "surefoot_verdicts", "Answers of /v1/verify.", ["decision"], registry=registry
         )
-        registry.register(_Gauges(lambda: _gauges(admission, monitor)))
+        registry.register(_Gauges(lambda: _gauges(admission, monitor, answer_failures)))
 
     def add_usage(self, usage: Usage) -> None:
         """Count tokens."""
@@ -253,7 +260,15 @@ class _Gauges(Collector):
         return self._read()
 
 
-def _gauges(admission: Admission, monitor: Monitor) -> Iterator[Metric]:
+def _gauges(admission: Admission, monitor: Monitor, answer_failures: Mapping[str, int]) -> Iterator[Metric]:
+    failures = CounterMetricFamily(
+        "surefoot_answer_failures",
+        "Comparisons of answers that algebra could not make; they were compared as text.",
+        labels=["reason"],
+    )
+    for reason, count in sorted(dict(answer_failures).items()):
+        failures.add_metric([reason], count)
+    yield failures
     yield GaugeMetricFamily("surefoot_running", "Requests that are worked on.", admission.running)
     yield GaugeMetricFamily("surefoot_waiting", "Requests that wait.", admission.waiting)
     yield GaugeMetricFamily("surefoot_stopping", "1 = the server is stopping.", admission.draining)

@@ -143,6 +143,17 @@ class GatewaySettings(Settings):
     extract: tuple[AnswerStyle, ...] = Field(
         default=("boxed", "hash", "phrase", "last_number"), description="Where to look for final answers."
     )
+    answer_workers: int = Field(
+        default=2,
+        ge=2,
+        le=64,
+        description="Processes that compare answers by algebra; half serve requests that have cost little.",
+    )
+    answer_s: float = Field(
+        default=10.0,
+        gt=0,
+        description="Seconds of algebra per request, waiting included; then answers are compared as text.",
+    )
     overlap: bool = Field(
         default=False,
         description="The policy takes many calls at the same time, as a server does; else calls are batched.",

@@ -2,8 +2,12 @@
 
 Model text can be hostile (``9^{9^{9^9}}``), and an expression that sympy has begun to evaluate cannot be
 interrupted from inside. So it is evaluated in a process of its own, under limits of memory and CPU time, and
-the parent kills that process when the wall time is over. One JSON value a line goes each way. The worker
-ends when its standard input closes, so it never outlives its parent.
+that process is killed when the wall time is over. One JSON value a line goes each way. The worker ends when
+its standard input closes, so it never outlives its parent.
+
+Loading such a library takes seconds, so where the system can fork, the process loads it once and answers in
+a child, which the system's timer ends; the next child is there in milliseconds. Hostile questions then cost
+their time limit and no more.
 
 What the process does is its *task*: a module-level function that imports what it needs, makes it warm, and
 returns the function that answers one question. Only the task's name goes to the process.
@@ -14,6 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import mmap
 import os
 import signal
 import subprocess
@@ -32,22 +37,27 @@ Task = Callable[[], Callable[[Any], Any]]
 
 STARTUP_S = 300.0
 """Importing sympy takes seconds on a busy machine; this bounds a start that hangs."""
+_FORKS = hasattr(os, "fork")
+_GRACE_S = 2.0
+"""Seconds that a child's own timer is given before its whole process is killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """``answer``, or the ``failure`` that prevented one: timeout, memory, too_deep, crash, error."""
+    """``answer``, or the ``failure`` that prevented one: timeout, memory, too_deep, crash, error; from a pool
+    also budget and cancelled."""
 
     answer: Any = None
     failure: str | None = None
 
 
 class BoundedWorker:
-    """Parent's end: one long-lived process for ``task``, started on first use and again after each failure.
+    """Parent's end: one long-lived process for ``task``, started on first use and again when it has ended.
 
-    ``error`` is the class raised when the process cannot start. Threads must take turns. Runs ``python -m``
-    on this module, and not ``multiprocessing``, whose spawned children import the parent's ``__main__`` again
-    and so fail under a REPL or a script read from standard input.
+    ``error`` is the class raised when the process cannot start. Threads must take turns; only
+    :meth:`interrupt` may be called from another. Runs ``python -m`` on this module, and not
+    ``multiprocessing``, whose spawned children import the parent's ``__main__`` again and so fail under a
+    REPL or a script read from standard input.
     """
 
     def __init__(self, task: Task, *, timeout_s: float, memory_mb: int, error: type[SurefootError]) -> None:
@@ -57,39 +67,57 @@ class BoundedWorker:
         self._memory_mb = memory_mb
         self._process: subprocess.Popen[str] | None = None
         self._owner = os.getpid()
+        self._answering: subprocess.Popen[str] | None = None
+        """The process while it answers a question."""
 
-    def ask(self, question: object) -> Reply:
+    def ask(self, question: object, *, timeout_s: float | None = None) -> Reply:
         """Put one question within the limits; what the task raised is a ``failure``.
 
-        Raises ``error`` if the process cannot start (a library is missing, or there is too little memory).
+        ``timeout_s`` is this question's own limit. Raises ``error`` if the process cannot start (a library is
+        missing, or there is too little memory).
         """
+        seconds = self._timeout_s if timeout_s is None else timeout_s
         process = self._running()
+        self._answering = process
         try:
-            line = self._exchange(process, [question], self._timeout_s)
+            line = self._exchange(process, [question, seconds], seconds + (_GRACE_S if _FORKS else 0))
         except BaseException:
             # An interrupt between question and answer would leave the stale answer in the pipe.
             self.close()
             raise
+        finally:
+            self._answering = None
         if line is None:
             self.close()
             return Reply(failure="timeout")
         if not line:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=5)
-            over_cpu_limit = process.returncode == -getattr(signal, "SIGXCPU", 0)
             self.close()
-            return Reply(failure="timeout" if over_cpu_limit else "crash")
+            return Reply(failure="crash")
         reply = json.loads(line)
-        if reply["retire"]:
+        if reply.get("retire") and not _FORKS:
             self.close()
         return Reply(answer=reply.get("answer"), failure=reply.get("failure"))
+
+    def start(self) -> None:
+        """Start the process, if it does not run. Raises as :meth:`ask` does."""
+        self._running()
+
+    def interrupt(self) -> None:
+        """End the question that is being answered, if there is one: its reply is the failure ``crash``."""
+        process = self._answering
+        if process is None:
+            return
+        if _FORKS:
+            process.send_signal(signal.SIGUSR1)
+        else:
+            process.kill()
 
     def close(self) -> None:
         """Kill and reap the process, if there is one. Can be called any number of times."""
         process, self._process = self._process, None
         if process is None or self._owner != os.getpid():
             return
-        process.kill()
+        _kill(process)
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 with suppress(OSError):
@@ -114,6 +142,7 @@ class BoundedWorker:
             text=True,
             encoding="ascii",
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            start_new_session=True,  # a group of its own, so that its child is killed with it
         )
         self._process = process
         line = self._exchange(process, None, STARTUP_S)
@@ -141,7 +170,7 @@ class BoundedWorker:
 
         def kill() -> None:
             expired.set()
-            process.kill()
+            _kill(process)
 
         timer = threading.Timer(seconds, kill)
         timer.daemon = True
@@ -159,8 +188,16 @@ class BoundedWorker:
         return None if expired.is_set() else line
 
 
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill a process that was not reaped yet, and its child."""
+    if _FORKS:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
 def main(task: str, timeout_s: float, memory_mb: int) -> None:
-    """Child's end: announce readiness, then answer questions until standard input closes."""
+    """The process: announce readiness, then answer questions until standard input closes."""
     # A library that prints must not write into the channel.
     with os.fdopen(os.dup(1), "w", encoding="ascii") as channel:
         os.dup2(2, 1)
@@ -175,11 +212,67 @@ def main(task: str, timeout_s: float, memory_mb: int) -> None:
         except (ImportError, MemoryError) as error:
             send({"failure": f"{type(error).__name__}: {error}"})
             return
-        send({"ready": True})
-        for line in sys.stdin:
-            (question,) = json.loads(line)
-            limits.renew()
-            send({**_guarded(answer, question), "retire": limits.swollen()})
+        if _FORKS:
+            _answer_in_children(answer, limits, send)
+        else:
+            send({"ready": True})
+            _answer(answer, limits, send)
+
+
+def _answer(
+    answer: Callable[[Any], Any],
+    limits: _Limits,
+    send: Callable[[dict[str, Any]], None],
+    busy: mmap.mmap | None = None,
+) -> bool:
+    """Answer questions: true = until there are no more, false = until the process holds too much memory."""
+    for line in sys.stdin:
+        if busy is not None:
+            busy[0] = 1
+        question, seconds = json.loads(line)
+        limits.renew(seconds)
+        reply = _guarded(answer, question)
+        limits.rest()
+        swollen = limits.swollen()
+        send({**reply, "retire": swollen})
+        if busy is not None:
+            busy[0] = 0
+        if swollen:
+            return False
+    return True
+
+
+def _answer_in_children(
+    answer: Callable[[Any], Any], limits: _Limits, send: Callable[[dict[str, Any]], None]
+) -> None:
+    """Answer in a child of this process, and in another when that one ends; SIGUSR1 ends a child."""
+    child = 0
+
+    def end_child(*_: object) -> None:
+        if child:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+    signal.signal(signal.SIGUSR1, end_child)
+    busy = mmap.mmap(-1, 1)  # shared with the child: whether it owes an answer
+    send({"ready": True})
+    while True:
+        busy[0] = 0
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            os._exit(_DONE if _answer(answer, limits, send, busy) else _RETIRED)
+        _, status = os.waitpid(child, 0)
+        child = 0
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _DONE:
+            return
+        if busy[0] and not (os.WIFEXITED(status) and os.WEXITSTATUS(status) == _RETIRED):
+            over_time = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGALRM, signal.SIGXCPU)
+            send({"failure": "timeout" if over_time else "crash"})
+
+
+_DONE, _RETIRED = 0, 3
+"""How a child ends: its questions are over, or it holds too much memory."""
 
 
 class _Limits:
@@ -203,17 +296,26 @@ class _Limits:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
-    def renew(self) -> None:
-        """Allow the next question its CPU seconds; what went before is not held against it."""
+    def renew(self, seconds: float) -> None:
+        """Allow the next question its seconds; what went before is not held against it."""
+        if _FORKS:
+            signal.setitimer(
+                signal.ITIMER_REAL, max(seconds, 0.001)
+            )  # no handler: the system ends the process
         if self._resource is not None:
             usage = self._resource.getrusage(self._resource.RUSAGE_SELF)
-            soft = math.ceil(usage.ru_utime + usage.ru_stime) + self._seconds
+            soft = math.ceil(usage.ru_utime + usage.ru_stime) + max(self._seconds, math.ceil(seconds) + 1)
             hard = self._resource.getrlimit(self._resource.RLIMIT_CPU)[1]
             with suppress(ValueError, OSError):
                 self._resource.setrlimit(self._resource.RLIMIT_CPU, (soft, hard))
 
+    def rest(self) -> None:
+        """The question is answered: no timer runs."""
+        if _FORKS:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
     def swollen(self) -> bool:
-        """Whether caches hold so much that harmless questions could fail later; the parent replaces us."""
+        """Whether caches hold so much that harmless questions could fail later; the process is replaced."""
         return self._peak() > max(self._bytes // 2, self._first_peak)
 
     def _peak(self) -> int:

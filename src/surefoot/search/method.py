@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -134,7 +133,7 @@ async def run_search(
     async def search_one(problem: Problem, grader: Grader) -> SearchResult:
         space = Space(problem, batcher, steps=steps, aggregation=how, grader=grader, seed=seed)
         leaves = await search.explore(space)
-        result = await asyncio.to_thread(conclude, space, search.name, leaves, search.rule)
+        result = await grader.checker.run(lambda: conclude(space, search.name, leaves, search.rule))
         if watch:
             watch(space, result)
         return result

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 from collections import Counter
@@ -214,7 +213,7 @@ class Space:
             grades = self.grader.grade(solutions, [None] * len(solutions))
             return group_equal([grade.answer for grade in grades], self.grader.checker)
 
-        return await asyncio.to_thread(extract)  # a comparison may take seconds; others need not wait
+        return await self.grader.checker.run(extract)  # a comparison may take seconds; others need not wait
 
     def solution(self, prefix: Prefix) -> Solution:
         """A solution as it is graded; an unfinished one is cut off."""
