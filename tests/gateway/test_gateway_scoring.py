@@ -18,11 +18,11 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.models.remote.scorer import RemoteScorer
+from surefoot.models.remote.step_prompts import VllmClassify
+from surefoot.models.remote.wire_formats import GatewayScore as GatewayWire
+from surefoot.models.remote.wire_formats import VllmPooling
 from surefoot.models.scorer import Scorer
-from surefoot.models.server import RemoteScorer
-from surefoot.models.step_prompts import VllmClassify
-from surefoot.models.wire_formats import GatewayScore as GatewayWire
-from surefoot.models.wire_formats import VllmPooling
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, Sampling

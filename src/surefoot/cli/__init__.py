@@ -10,10 +10,10 @@ import typer
 
 from surefoot.cli import (
     audit,
-    bring,
     convert,
     evaluate,
     imitate,
+    import_export,
     label,
     quickstart,
     rl,
@@ -57,8 +57,8 @@ def _program(
 
 
 add(app, "quickstart", quickstart.Quickstart)
-add(app, "import", bring.Import)
-add(app, "segment", bring.SegmentTraces)
+add(app, "import", import_export.Import)
+add(app, "segment", import_export.SegmentTraces)
 add(app, "sample", sample.Sample)
 app.add_typer(label.app, name="label")
 app.add_typer(train.app, name="train")
@@ -70,7 +70,7 @@ add(app, "select", select.Select)
 app.add_typer(search.app, name="search")
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(audit.app, name="audit")
-add(app, "export", bring.Export)
+add(app, "export", import_export.Export)
 add(app, "convert", convert.Convert)
 app.add_typer(serve.app, name="serve")
 add(app, "serve-config", serve_config.ServeConfig)

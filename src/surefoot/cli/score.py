@@ -123,7 +123,7 @@ class Score(Command):
         from surefoot.cli.runs import file_inputs, pair, read_all
         from surefoot.models.kinds.generative import GenerativeVerifier
         from surefoot.models.loading import identifying_files
-        from surefoot.models.server import RemoteScorer
+        from surefoot.models.remote.scorer import RemoteScorer
         from surefoot.records import Problem, StepScores, Trace
 
         items = pair(read_all(self.problems or "-", Problem), read_all(self.traces or "-", Trace))
@@ -173,7 +173,7 @@ class Score(Command):
 
 def _piece(scorer: CheckpointScorer) -> int:
     """Traces to score before they are saved: what one request to a server holds, else some minutes' worth."""
-    from surefoot.models.server import RemoteScorer
+    from surefoot.models.remote.scorer import RemoteScorer
 
     if isinstance(scorer, RemoteScorer):
         return scorer.batch_size

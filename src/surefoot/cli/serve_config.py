@@ -44,7 +44,7 @@ class ServeConfig(Command):
         """Print, or check."""
         import shlex
 
-        from surefoot.models.serving import check_server, find_tokens, server_command
+        from surefoot.models.remote.serve_config import check_server, find_tokens, server_command
 
         words = find_tokens(self.model, family=self.family, tokenizer=self.tokenizer)
         if self.check is None:

@@ -26,8 +26,8 @@ from surefoot.models.kinds.generative import FORMAT, load_verifier
 from surefoot.models.kinds.implicit import FAMILY as IMPLICIT
 from surefoot.models.kinds.implicit import SETTINGS, ImplicitPRM
 from surefoot.models.lora import base_of
+from surefoot.models.remote.opening import open_server
 from surefoot.models.scorer import CheckpointScorer, Scorer
-from surefoot.models.served import open_server
 from surefoot.policies.devices import check_device
 
 IDENTIFYING = (CARD, HEAD, SETTINGS, FORMAT, "training.json", CALIBRATION)
@@ -62,7 +62,7 @@ def load_prm(
     of this package, vLLM or SGLang with a published model (``http://host:8000#qwen-prm`` names its family, as
     ``family`` does; ``tokenizer`` is its tokenizer's directory or name, where the server names none that is
     here), or, with ``family="generative"``, an OpenAI-compatible server of a model that writes critiques
-    (:func:`surefoot.models.served.open_server`). Several names give the mean of their scores
+    (:func:`surefoot.models.remote.opening.open_server`). Several names give the mean of their scores
     (:class:`surefoot.models.Ensemble`).
     ``deepconf:MODEL``, ``self-certainty:MODEL`` and ``entropy:MODEL`` are training-free scores of a language
     model (:class:`surefoot.models.ConfidenceScorer`).

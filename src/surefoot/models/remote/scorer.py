@@ -11,8 +11,8 @@ from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 
 from surefoot.errors import ScoreError
 from surefoot.models.card import SERVER, CheckpointCard
+from surefoot.models.remote.wire_formats import ItemScores, Wire, WireError
 from surefoot.models.scorer import CheckpointScorer
-from surefoot.models.wire_formats import ItemScores, Wire, WireError
 from surefoot.policies.servers import api_key as key_of
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Step, StepScores, Trace, Usage

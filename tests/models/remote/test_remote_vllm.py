@@ -13,9 +13,9 @@ from published_checkpoints import BATCH, close, save_math_shepherd, save_qwen_pr
 from vllm_server import VLLM, WIDE, running
 
 from surefoot import load_prm
-from surefoot.models.served import wires
-from surefoot.models.server import RemoteScorer
-from surefoot.models.serving import check_server, find_tokens, server_command
+from surefoot.models.remote.opening import wires
+from surefoot.models.remote.scorer import RemoteScorer
+from surefoot.models.remote.serve_config import check_server, find_tokens, server_command
 from surefoot.policies.servers import ServedModel
 
 pytestmark = [

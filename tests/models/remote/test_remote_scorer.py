@@ -16,10 +16,10 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
+from surefoot.models.remote.scorer import RemoteScorer
+from surefoot.models.remote.step_prompts import VllmClassify
+from surefoot.models.remote.wire_formats import Encoder, GatewayScore, VllmPooling
 from surefoot.models.scorer import CheckpointScorer, Scorer
-from surefoot.models.server import RemoteScorer
-from surefoot.models.step_prompts import VllmClassify
-from surefoot.models.wire_formats import Encoder, GatewayScore, VllmPooling
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Trace
 

@@ -19,16 +19,16 @@ from surefoot.models.kinds.generative import FAMILY as GENERATIVE
 from surefoot.models.kinds.generative import GenerativeVerifier
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.kinds.yes_no import OpenAIYesNo
-from surefoot.models.scorer import CheckpointScorer
-from surefoot.models.server import RemoteScorer, self_test, server_root
-from surefoot.models.step_prompts import (
+from surefoot.models.remote.scorer import RemoteScorer, self_test, server_root
+from surefoot.models.remote.step_prompts import (
     GenerativeScoring,
     SglangReward,
     SglangScoring,
     VllmClassify,
     VllmScore,
 )
-from surefoot.models.wire_formats import GatewayScore, VllmPooling, Wire
+from surefoot.models.remote.wire_formats import GatewayScore, VllmPooling, Wire
+from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.servers import ServedModel, checked_url, list_models
 

@@ -16,9 +16,9 @@ from surefoot.models.families.math_shepherd import MathShepherd
 from surefoot.models.families.pure import Pure
 from surefoot.models.families.qwen_prm import QwenPRM
 from surefoot.models.families.rlhflow import RLHFlow
-from surefoot.models.served import Tokens, open_server
-from surefoot.models.server import RemoteScorer, self_test
-from surefoot.models.wire_formats import VllmPooling
+from surefoot.models.remote.opening import Tokens, open_server
+from surefoot.models.remote.scorer import RemoteScorer, self_test
+from surefoot.models.remote.wire_formats import VllmPooling
 from surefoot.policies.servers import ServedModel
 from surefoot.protocols import StepScorer
 
@@ -63,7 +63,7 @@ def server_command(words: Tokens, model: str, *, engine: Engine = "vllm", port: 
 def check_server(
     url: str, words: Tokens, *, tokenizer: str | Path | None = None, reference: StepScorer | None = None
 ) -> str:
-    """The interface of a running server that passes :func:`surefoot.models.server.self_test`.
+    """The interface of a running server that passes :func:`surefoot.models.remote.scorer.self_test`.
 
     Raises ``CheckpointError`` if none does, if scores are not those of ``reference``, or if the server
     answers for every token where it should for each step's tag: what vLLM did before its fix of September

@@ -19,7 +19,7 @@ from pydantic import BaseModel, RootModel
 from transformers import PreTrainedTokenizerBase
 
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.wire_formats import (
+from surefoot.models.remote.wire_formats import (
     Encoder,
     Indexed,
     ItemScores,

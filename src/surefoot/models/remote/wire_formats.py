@@ -1,8 +1,8 @@
 """Wire formats of scoring servers: vLLM's pooling, and this package's gateway.
 
-Those that take a prompt for each step are in :mod:`surefoot.models.step_prompts`. A wire format turns items
-into JSON bodies and a body's answer into one list of scores per item; it does no network. vLLM 0.32 defines
-its requests and answers in ``entrypoints/pooling/pooling/protocol.py``.
+Those that take a prompt for each step are in :mod:`surefoot.models.remote.step_prompts`. A wire format turns
+items into JSON bodies and a body's answer into one list of scores per item; it does no network. vLLM 0.32
+defines its requests and answers in ``entrypoints/pooling/pooling/protocol.py``.
 """
 
 from __future__ import annotations

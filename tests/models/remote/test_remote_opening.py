@@ -12,9 +12,9 @@ from scoring_server import ScoringEngine, address, served
 from surefoot import load_prm
 from surefoot.cli.options import separator
 from surefoot.errors import CheckpointError
+from surefoot.models.remote.serve_config import check_server, find_tokens, server_command
+from surefoot.models.remote.wire_formats import VllmPooling
 from surefoot.models.scorer import CheckpointScorer
-from surefoot.models.serving import check_server, find_tokens, server_command
-from surefoot.models.wire_formats import VllmPooling
 
 EXTRA, TAG = SPECIAL + 3, PIECES.index("▁ки")
 
