@@ -11,6 +11,7 @@ import math
 import queue
 import threading
 import time
+from collections import deque
 
 from surefoot.errors import SurefootError
 from surefoot.io.bounded_worker import BoundedWorker, Reply, Task
@@ -74,9 +75,7 @@ class WorkerPool:
         workers = [
             BoundedWorker(task, timeout_s=timeout_s, memory_mb=memory_mb, error=error) for _ in range(size)
         ]
-        self._quick_size, self._other_size = size // 2, size - size // 2
-        self._quick = _queue(workers[: self._quick_size])
-        self._other = _queue(workers[self._quick_size :])
+        self._quick, self._other = _Turns(workers[: size // 2]), _Turns(workers[size // 2 :])
 
     def ask(self, question: object, budget: Budget | None = None) -> Reply:
         """The reply to one question. Failures are those of a worker, and:
@@ -86,7 +85,7 @@ class WorkerPool:
         """
         budget = budget or Budget()
         limit = self._timeout_s
-        if self._quick_size and _LEAST_S < budget.quick_left_s < limit:
+        if self._quick.size and _LEAST_S < budget.quick_left_s < limit:
             reply = self._turn(self._quick, question, budget, budget.quick_left_s)
             if reply.failure != "timeout":
                 return reply
@@ -94,24 +93,19 @@ class WorkerPool:
 
     def close(self) -> None:
         """Kill all workers, once each has answered. Can be repeated; a later question starts another."""
-        for waiting, count in ((self._quick, self._quick_size), (self._other, self._other_size)):
-            workers = [waiting.get() for _ in range(count)]
+        for turns in (self._quick, self._other):
+            workers = [worker for _ in range(turns.size) if (worker := turns.get()) is not None]
             for worker in workers:
                 worker.close()
-                waiting.put(worker)
+                turns.put(worker)
 
-    def _turn(
-        self, workers: queue.Queue[BoundedWorker], question: object, budget: Budget, limit_s: float
-    ) -> Reply:
+    def _turn(self, workers: _Turns, question: object, budget: Budget, limit_s: float) -> Reply:
         """Wait for a worker and ask it, within the budget."""
         if budget.cancelled:
             return Reply(failure="cancelled")
         begin = time.monotonic()
         left = budget.left_s
-        try:
-            worker = workers.get(timeout=min(left, threading.TIMEOUT_MAX)) if left > 0 else None
-        except queue.Empty:
-            worker = None
+        worker = workers.get(left) if left > 0 else None
         if worker is None:
             budget.left_s = 0.0
             return Reply(failure="budget")
@@ -134,8 +128,38 @@ class WorkerPool:
         return reply
 
 
-def _queue(workers: list[BoundedWorker]) -> queue.Queue[BoundedWorker]:
-    waiting: queue.Queue[BoundedWorker] = queue.Queue()
-    for worker in workers:
-        waiting.put(worker)
-    return waiting
+class _Turns:
+    """Free workers, handed out in the order in which they were asked for.
+
+    ``queue.Queue`` lets a thread that returns a worker have it again before those who wait.
+    """
+
+    def __init__(self, workers: list[BoundedWorker]) -> None:
+        self.size = len(workers)
+        self._free = deque(workers)
+        self._waiting: deque[queue.SimpleQueue[BoundedWorker]] = deque()
+        self._lock = threading.Lock()
+
+    def get(self, timeout_s: float = math.inf) -> BoundedWorker | None:
+        """The next free worker; ``None`` = there was none in time."""
+        with self._lock:
+            if self._free:
+                return self._free.popleft()
+            turn: queue.SimpleQueue[BoundedWorker] = queue.SimpleQueue()
+            self._waiting.append(turn)
+        try:
+            return turn.get(timeout=min(timeout_s, threading.TIMEOUT_MAX))
+        except queue.Empty:
+            with self._lock:
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
+                    return None
+            return turn.get()  # it came at the last moment
+
+    def put(self, worker: BoundedWorker) -> None:
+        """A worker is free again."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().put(worker)
+            else:
+                self._free.append(worker)
