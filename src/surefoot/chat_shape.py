@@ -66,7 +66,42 @@ def _fields(row: Mapping[str, Any], keep: Keep | None) -> dict[str, Any]:
     fields.pop("reasoning", None)
     if (reasoning := _reasoning(row, reader)) is not None:
         fields["reasoning"] = reasoning
-    return fields
+    return _with_failure(row, fields)
+
+
+def _with_failure(row: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """Whether a tool failed: a flag, or what went wrong in words, which are the content if there is none."""
+    if fields["role"] != "tool":
+        return fields
+    flags = (fields.pop(name, None) for name in ("error", "is_error", "isError"))
+    failure: Any = next((flag for flag in flags if flag not in (None, "")), None)
+    if failure is None and row.get("status") in ("error", "success"):  # LangChain
+        failure = row["status"] == "error"
+    if isinstance(failure, str | Mapping):
+        words = failure if isinstance(failure, str) else failure.get("message") or _json(failure)
+        fields["content"] = fields.get("content") or words
+        failure = True
+    return fields if failure is None else {**fields, "error": failure}
+
+
+def messages_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """``row``, or a message for each result in it: Anthropic's users answer all calls in one message."""
+    content = row.get("content")
+    blocks = content if isinstance(content, list) else []
+    results = [one for one in blocks if isinstance(one, Mapping) and one.get("type") == "tool_result"]
+    if not results:
+        return [row]
+    rest = [one for one in blocks if not any(one is result for result in results)]
+    told = [
+        {
+            "role": "tool",
+            "tool_call_id": one.get("tool_use_id"),
+            "content": one.get("content"),
+            "is_error": one.get("is_error"),
+        }
+        for one in results
+    ]
+    return [*told, {**row, "content": rest}] if rest else [*told]
 
 
 def call_fields(call: Any) -> Any:

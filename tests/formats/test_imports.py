@@ -230,7 +230,10 @@ def test_columns_are_named_or_guessed_and_the_guess_is_said(tmp_path):
     _, wrong = read(path, text_field="answers")
     assert "--text-field answers: there is no such column; there are q, reply, text" in wrong.report.bad[0][1]
     _, none = read(rows(tmp_path, {"a": "x", "b": "y"}))
-    assert none.report.bad[0][1] == "no solution: name its column with --text-field; the columns are 'a', 'b'"
+    assert (
+        none.report.bad[0][1]
+        == "no solution: name its column with --text-field or --messages-field; the columns are 'a', 'b'"
+    )
 
 
 def test_messages_samples_steps_and_problems_alone(tmp_path):
@@ -255,6 +258,86 @@ def test_messages_samples_steps_and_problems_alone(tmp_path):
         rows(tmp_path, {"problem": "What?", "response": "a"}, {"problem": "What?", "response": "a"})
     )
     assert len({one.trace.id for one in twice}) == 2
+
+
+def test_a_column_that_the_first_row_leaves_empty_is_known_from_the_next(tmp_path):
+    first, second = {"Problem": "p1", "Response": "a"}, {"Problem": "p2", "Response": "b", "Answer": 3}
+    for path in (rows(tmp_path, first, second), tmp_path / "rows.csv"):
+        if path.suffix == ".csv":
+            path.write_text("Problem,Response,Answer\np1,a,\np2,b,3\n")
+        found, _ = read(path, text_field="Response")
+        assert [one.problem.answer for one in found] == [None, "3"], path
+    empty = tmp_path / "empty-first.csv"
+    empty.write_text("q,reply\np1,\np2,b\n")
+    found, context = read(empty, text_field="reply", problem_field="q")
+    assert [one.trace.text for one in found] == ["b"]
+    assert context.report.bad == [(2, "no solution: column 'reply' is empty; name another with --text-field")]
+
+
+def test_every_sample_of_a_row_counts_the_empty_ones_too(tmp_path):
+    """An empty completion is a sample that failed; without it pass@N would be too high."""
+    line = {"problem": "p", "responses": ["4", "", None], "correct": [True, False, False]}
+    found, _ = read(rows(tmp_path, line))
+    assert [(one.trace.text, one.trace.outcome, one.trace.error is None) for one in found] == [
+        ("4", True, True),
+        ("", False, True),
+        ("", False, False),
+    ]
+
+
+def test_solutions_inside_objects_are_reached_by_a_name_with_dots(tmp_path):
+    line = {"problem": "p", "candidates": [{"text": "a", "score": 1}, {"text": "b", "score": 2}]}
+    found, _ = read(rows(tmp_path, line), text_field="candidates.text")
+    assert [one.trace.text for one in found] == ["a", "b"]
+    _, context = read(rows(tmp_path, line), text_field="candidates")
+    assert context.report.bad[0][1].endswith("name one of these, as --text-field candidates.text")
+
+
+def test_an_object_is_no_reference_answer(tmp_path):
+    """Compared as its JSON text, it would make every answer wrong."""
+    line = {"problem": "p", "response": "Paris", "ground_truth": {"target": ["Paris"]}}
+    found, _ = read(rows(tmp_path, line))
+    assert found[0].problem.answer is None
+    found, _ = read(rows(tmp_path, line), answer_field="ground_truth.target")
+    assert found[0].problem.answer == "Paris"
+
+
+def test_the_one_column_of_messages_is_found_whatever_its_name(tmp_path):
+    chat = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
+    found, _ = read(rows(tmp_path, {"task_id": 0, "traj": chat}))
+    assert [message.content for message in found[0].trace.messages] == ["2+2?", "4"]
+
+
+def test_what_a_tool_says_of_its_failure_is_kept(tmp_path):
+    """AgentDojo and SHADE-Arena give words, LangChain a status, Anthropic blocks with a flag."""
+    chat = [
+        {"role": "user", "content": "Look."},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": f"c{i}", "name": "look", "input": {}} for i in range(4)],
+        },
+        {"role": "tool", "tool_call_id": "c0", "content": None, "error": "ValueError: nothing there"},
+        {"role": "tool", "tool_call_id": "c1", "content": "no", "status": "error"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c2", "content": "bad", "is_error": True},
+                {"type": "tool_result", "tool_use_id": "c3", "content": [{"type": "text", "text": "ok"}]},
+                {"type": "text", "text": "Go on."},
+            ],
+        },
+        {"role": "assistant", "content": "Done."},
+    ]
+    found, _ = read(rows(tmp_path, {"messages": chat}))
+    said = found[0].trace.messages[2:]
+    assert [(one.role, one.tool_call_id, one.content, one.error) for one in said] == [
+        ("tool", "c0", "ValueError: nothing there", True),
+        ("tool", "c1", "no", True),
+        ("tool", "c2", "bad", True),
+        ("tool", "c3", "ok", None),
+        ("user", None, "Go on.", None),
+        ("assistant", None, "Done.", None),
+    ]
 
 
 def test_a_chat_in_which_no_assistant_speaks_is_refused(tmp_path):

@@ -95,7 +95,9 @@ class Import(Command):
 
             made = traces()
             first = next(made, None)
-            context.report.require_some(f"is it {name}? --from and the --…-field options say otherwise")
+            context.report.require_some(
+                f"it was read as {name}: --from names another format, the --…-field options name columns"
+            )
             self.out.mkdir(parents=True, exist_ok=True)
             if first is not None:
                 write_records(self._file("traces"), _chained(first, made), record=Trace)
@@ -107,6 +109,12 @@ class Import(Command):
             f"{counts['graded']} of them graded",
             err=True,
         )
+        if problems and not counts["traces"]:
+            typer.echo(
+                "no solutions: no column of them is known; if there is one, import again with --text-field or "
+                "--messages-field",
+                err=True,
+            )
         if counts["traces"] and not problems:
             typer.echo(
                 "no problems: the file does not have their texts; import again with --problem-field or "

@@ -13,7 +13,7 @@ from typing import IO, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
-from surefoot.chat_shape import Keep, message_fields, tool_fields
+from surefoot.chat_shape import Keep, message_fields, messages_of, tool_fields
 from surefoot.errors import RecordError
 from surefoot.extras import need
 from surefoot.io.files import ReadReport, error_reason, json_lines, readable, table_rows
@@ -105,8 +105,9 @@ class ImportContext:
         for row in rows:
             if not isinstance(row, Mapping):
                 raise RecordError(f"a message is an object, not {row!r:.40}")
-            fields = message_fields(row, self.keep)
-            made.append(Message.model_validate({name: fields[name] for name in fields if name in known}))
+            for one in messages_of(row):
+                fields = message_fields(one, self.keep)
+                made.append(Message.model_validate({name: fields[name] for name in fields if name in known}))
         return tuple(made)
 
 
@@ -173,7 +174,7 @@ def _csv_rows(stream: IO[bytes] | gzip.GzipFile, name: str, delimiter: str) -> I
         for number, row in enumerate(csv.DictReader(text, delimiter=delimiter), start=2):
             yield (
                 number,
-                {column: value for column, value in row.items() if column is not None and value != ""},
+                {column: value or None for column, value in row.items() if column is not None},
             )
     except (csv.Error, UnicodeDecodeError) as error:
         raise RecordError(f"{name}: not a readable table: {error}; save it as UTF-8") from error

@@ -172,14 +172,11 @@ def _asked(given: Any) -> str | None:
 
 
 def _error_flag(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool's message says in ``error`` what went wrong; the record has a flag, the text is ``content``."""
+    """A message without what Inspect notes beside it; a tool's without an error did not fail."""
     fields = {name: value for name, value in row.items() if name not in ("source", "metadata", "function")}
     if row.get("role") == "tool":
         fields["name"] = row.get("function")
-        error = row.get("error")
-        fields["error"] = error is not None
-        if isinstance(error, Mapping) and not row.get("content"):
-            fields["content"] = error.get("message")
+        fields["error"] = row.get("error") or False
     return fields
 
 

@@ -88,18 +88,24 @@ def write_own_rows(original: Path, path: Path, results: Mapping[str, TraceResult
 
 
 class _Columns:
-    """Where a file has what: as the settings say, else guessed from the first row."""
+    """Where a file has what: as the settings say, else guessed, each from the first row that has it."""
 
     def __init__(self, context: ImportContext) -> None:
         self._context = context
         self._named: dict[str, str] | None = None
+        self._known: set[str] = set()
+        """Columns that some row has filled."""
+        self._uncompared = False
+        """Whether it was said that answers are not texts."""
 
     def traces(self, number: int, row: Any) -> Iterator[ImportedTrace]:
         """The traces of one row. Raises ``RecordError`` for a row without any."""
         if not isinstance(row, Mapping):
             raise RecordError(f"a row is an object with named fields, not {row!r:.40}")
-        if self._named is None:
+        filled = {name for name, value in row.items() if value is not None}
+        if self._named is None or not filled <= self._known:
             self._named = self._guess(row)
+            self._known |= filled
         values = {what: _plain(_at(row, column)) for what, column in self._named.items()}
         source = {IMPORT_KEY: {"format": NAME, "row": number}}
         fields: dict[str, Any] = {"policy": _text(values.get("policy")), "meta": source}
@@ -116,8 +122,7 @@ class _Columns:
                 raise RecordError(f"steps without a problem: {self._advice(row, 'problem')}")
             yield ImportedTrace(problem=problem, trace=self._identified(trace, values, 0))
             return
-        answers = texts if isinstance(texts, list) else [texts]
-        said = [_text(text) for text in answers]
+        said = [self._solution(text) for text in (texts if isinstance(texts, list) else [texts])]
         problem = self._problem(values, None)
         if problem and "text" not in self._named:
             yield ImportedTrace(problem=problem, trace=None)
@@ -126,12 +131,31 @@ class _Columns:
             raise RecordError(f"no solution: {self._advice(row, 'text')}")
         if problem is None and values.get("problem_id") is None:
             raise RecordError(f"no problem: {self._advice(row, 'problem')}")
-        for sample, text in enumerate(said):
-            if text and text.strip():
-                name = problem.id if problem else str(values["problem_id"])
-                meta = {IMPORT_KEY: {**source[IMPORT_KEY], "sample": sample}}
-                trace = Trace(problem_id=name, text=text, sample=sample, **{**fields, "meta": meta})
-                yield ImportedTrace(problem=problem, trace=self._identified(trace, values, len(said) - 1))
+        given = values.get("outcome")
+        outcomes = given if isinstance(given, list) and len(given) == len(said) else [given] * len(said)
+        for sample, (text, outcome) in enumerate(zip(said, outcomes, strict=True)):
+            # An empty solution among others is kept: it is one of the samples, and a wrong one.
+            trace = Trace(
+                problem_id=problem.id if problem else str(values["problem_id"]),
+                text=text or "",
+                sample=sample,
+                error=None if text is not None else "the file has no solution here",
+                **{
+                    **fields,
+                    "outcome": _truth(outcome),
+                    "meta": {IMPORT_KEY: {**source[IMPORT_KEY], "sample": sample}},
+                },
+            )
+            yield ImportedTrace(problem=problem, trace=self._identified(trace, values, len(said) - 1))
+
+    def _solution(self, value: Any) -> str | None:
+        if isinstance(value, Mapping):
+            column, names = (self._named or {})["text"], ", ".join(map(str, value))
+            raise RecordError(
+                f"a solution is a text, and column '{column}' has objects with {names}; name one of these, "
+                f"as --text-field {column}.{next(iter(value), 'NAME')}"
+            )
+        return _text(value)
 
     def _chat(self, rows: list[Any], values: Mapping[str, Any], fields: dict[str, Any]) -> ImportedTrace:
         rows = [
@@ -162,7 +186,23 @@ class _Columns:
             text = task_of(messages)
         if not text:
             return None
-        return Problem(id=name or "", text=text, answer=_text(values.get("answer")))
+        return Problem(id=name or "", text=text, answer=self._answer(values.get("answer")))
+
+    def _answer(self, value: Any) -> str | None:
+        """A reference to compare with: a text or number, or the only one of a list."""
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        if not isinstance(value, Mapping | list):
+            return _text(value)
+        if not self._uncompared:
+            self._uncompared = True
+            column, inside = (self._named or {})["answer"], isinstance(value, Mapping)
+            below = f"; --answer-field {column}.NAME names one of {', '.join(value)}" if inside else ""
+            self._context.say(
+                f"column '{column}' holds {'objects' if inside else 'lists'}, which are no reference "
+                f"answers: nothing is graded by it{below}"
+            )
+        return None
 
     def _identified(self, trace: Trace, values: Mapping[str, Any], others: int) -> Trace:
         """The trace with the row's id; with a number behind it where the row has several traces."""
@@ -172,6 +212,39 @@ class _Columns:
         return trace.model_copy(update={"id": f"{name}-{trace.sample}" if others else name})
 
     def _guess(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """What is named, or was guessed before, and what this row has besides."""
+        known = self._named
+        named = dict(known or self._given(row))
+        taken = set(named.values())
+        by_name = {name.lower(): name for name in reversed(list(row))}
+        for what, names in _GUESSES.items():
+            # messages come before all other forms of a solution
+            if what in named or (known and "messages" in known and what in ("text", "steps")):
+                continue
+            for name in (by_name[name] for name in names if name in by_name):
+                fits = what != "messages" or _messages(_plain(row[name])) is not None
+                if name not in taken and row[name] is not None and fits:
+                    named[what] = name
+                    taken.add(name)
+                    break
+        if not {"messages", "text", "steps"} & named.keys():
+            chats = [name for name in row if name not in taken and _messages(_plain(row[name])) is not None]
+            named |= {"messages": chats[0]} if len(chats) == 1 else {}
+        chat = known is None and _messages(_plain(_at(row, named.get("text", "")))) is not None
+        if chat and "messages" not in named:
+            named["messages"] = named.pop("text")
+        if known is None and "id" in named and not {"problem_id", "text", "messages"} & named.keys():
+            named["problem_id"] = named.pop("id")
+        if "messages" in named and known is None:
+            named = {what: name for what, name in named.items() if what not in ("text", "steps")}
+        new = {what: name for what, name in named.items() if known is None or known.get(what) != name}
+        shown = ", ".join(f"{what} = {name}" for what, name in new.items())
+        if shown or known is None:
+            self._context.say(f"columns: {shown or 'none known'}")
+        return named
+
+    def _given(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """The columns that the settings name. Raises ``RecordError`` for one that the row does not have."""
         named = {
             name.removesuffix("_field"): value
             for name, value in self._context.settings
@@ -181,45 +254,29 @@ class _Columns:
             if _at(row, column) is None and column.partition(".")[0] not in row:
                 option = f"--{what.replace('_', '-')}-field"
                 raise RecordError(f"{option} {column}: there is no such column; there are {', '.join(row)}")
-        taken = set(named.values())
-        for what, names in _GUESSES.items():
-            if what in named:
-                continue
-            for name in names:
-                fits = what != "messages" or _messages(_plain(row.get(name))) is not None
-                if name in row and name not in taken and row[name] is not None and fits:
-                    named[what] = name
-                    taken.add(name)
-                    break
-        if "messages" not in named and _messages(_plain(row.get(named.get("text", "")))) is not None:
-            named["messages"] = named.pop("text")
-        if "id" in named and "problem_id" not in named and "text" not in named and "messages" not in named:
-            named["problem_id"] = named.pop("id")
-        if "messages" in named:
-            named = {what: name for what, name in named.items() if what not in ("text", "steps")}
-        self._context.say(
-            "columns: " + (", ".join(f"{what} = {name}" for what, name in named.items()) or "none known")
-        )
         return named
 
     def _advice(self, row: Mapping[str, Any], what: str) -> str:
         named = (self._named or {}).get(what)
         if named is not None:
             return f"column '{named}' is empty; name another with --{what}-field"
+        if what == "text":
+            what = "text-field or --messages"
         columns = ", ".join(f"'{name}'" for name in row)
         return f"name its column with --{what}-field; the columns are {columns}"
 
 
 def _at(row: Any, column: str) -> Any:
-    """A column, or what a name with dots leads to."""
+    """A column, or what a name with dots leads to; through a list, all that it leads to."""
     if isinstance(row, Mapping) and column in row:
         return row[column]
     first, dot, rest = column.partition(".")
-    if not dot:
-        return None
-    if isinstance(row, list) and first.isdecimal() and int(first) < len(row):
-        return _at({rest: row[int(first)]}, rest) if "." not in rest else _at(row[int(first)], rest)
-    return _at(_plain(row[first]), rest) if isinstance(row, Mapping) and first in row else None
+    if isinstance(row, list):
+        if not first.isdecimal():
+            return [_at(_plain(one), column) for one in row]
+        inner = _plain(row[int(first)]) if int(first) < len(row) else None
+        return _at(inner, rest) if dot else inner
+    return _at(_plain(row[first]), rest) if dot and isinstance(row, Mapping) and first in row else None
 
 
 def _plain(value: Any) -> Any:
