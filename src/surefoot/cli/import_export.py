@@ -111,8 +111,8 @@ class Import(Command):
         )
         if problems and not counts["traces"]:
             typer.echo(
-                "no solutions: no column of them is known; if there is one, import again with --text-field or "
-                "--messages-field",
+                "no solutions: no column of them is known; if there is one, import again with --text-field "
+                "or --messages-field",
                 err=True,
             )
         if counts["traces"] and not problems:
