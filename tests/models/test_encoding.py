@@ -15,7 +15,17 @@ from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.reserved import Reserved
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import Attachment, Message, Problem, Reasoning, StepLabel, Tool, ToolCall, Trace
+from surefoot.records import (
+    Attachment,
+    Message,
+    Problem,
+    Reasoning,
+    Step,
+    StepLabel,
+    Tool,
+    ToolCall,
+    Trace,
+)
 from surefoot.segment import BlankLine, Line, segment_trace
 from surefoot.training.config import StepTargets
 from surefoot.training.examples import build_examples
@@ -212,6 +222,20 @@ def test_a_trace_without_steps_is_named():
 def test_chat_needs_a_template():
     with pytest.raises(ScoreError, match="no chat template"):
         encode_traces(build_tokenizer(), Encoding(chat=True), [text_item("p", "s")])
+
+
+def test_without_a_template_conversations_are_refused_and_texts_read():
+    text = text_item("p", "s")
+    message = Message(role="assistant", content="s")
+    step = Step(start=0, end=1, message=0)
+    chat = ProblemTrace(
+        problem=text.problem,
+        trace=Trace(problem_id=text.problem.id, messages=(message,), steps=(step,)),
+    )
+    refused, read = encode_traces(build_tokenizer(), Encoding(), [chat, text])
+    assert "no chat template" in (refused.unscored_reason(99) or "")
+    assert refused.positions == (None,)
+    assert read.unscored_reason(99) is None
 
 
 @pytest.mark.parametrize("bad", [{"template": "no place"}, {"system": "s"}, {"max_length": 3}, {"odd": 1}])

@@ -110,10 +110,11 @@ def encode_traces(
 
     In the problem and the trace, special tokens of the tokenizer and the encoding's marker are broken by a
     space (:mod:`surefoot.models.reserved`). An agent's run that the model cannot be shown whole is refused
-    with a reason: one with images or files, or one of which the chat template hides a step.
+    with a reason: one with images or files, one of which the chat template hides a step, or any where the
+    tokenizer has no chat template.
 
     Raises:
-        ScoreError: a tokenizer without offsets or, for messages, without chat template; a trace without
+        ScoreError: a tokenizer without offsets, or, for ``chat``, without chat template; a trace without
             steps.
     """
     if not tokenizer.is_fast:
@@ -180,9 +181,7 @@ def _locate(
         )
     if item.trace.text is None:
         if not tokenizer.chat_template:
-            raise ScoreError(
-                f"trace {item.trace.id} is a conversation, and the tokenizer has no chat template"
-            )
+            return "the trace is a conversation, and the model's tokenizer has no chat template"
         try:
             run = locate_steps(tokenizer, item.trace, reserved)
         except ScoreError as error:
