@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from annotation_site import PASSWORD, SCRIPT, Browser, Room, open_room
+from annotation_site import PASSWORD, SCRIPT, Browser, Room, open_room, solutions
 from inspection_site import add_request
 from starlette.testclient import TestClient
 
 from surefoot.annotation import PageSettings, create_pages_app
 from surefoot.annotation.pages.access import Attempts
+from surefoot.records import Problem
 
 SESSION = "surefoot_session"
 ADMIN_PAGES = (
@@ -330,3 +334,53 @@ def test_keys_open_no_more_than_their_role(room: Room) -> None:
     narrow, _ = room.db.keys.create("narrow", "viewer", project_id=other)
     assert status("/projects/1/agreement", narrow) == 404
     assert status(f"/projects/{other}/agreement", narrow) == 200
+
+
+def repeated_text(path: Path, problem: str) -> bytes:
+    """A Parquet file of traces, all with the same text of a million characters."""
+    rows = 200
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["a\n" * 500_000]))
+    columns = {"problem_id": pa.array([problem] * rows), "sample": pa.array(range(rows)), "text": text}
+    pq.write_table(pa.table(columns), path, compression="zstd")
+    return path.read_bytes()
+
+
+def test_uploads_that_are_large_inside_are_refused_before_anything_is_kept(
+    room: Room, tmp_path: Path
+) -> None:
+    admin = room.browser("admin")
+    problem = Problem(text="What is 1 + 1?")
+    good = (problem.model_dump_json() + "\n").encode()
+    bombs = {
+        "b.parquet": repeated_text(tmp_path / "b.parquet", problem.id),
+        "b.jsonl.gz": gzip.compress(b'{"text": "' + b"a" * 80_000_000),
+    }
+    for name, content in bombs.items():
+        assert len(content) < 100_000
+        answer = admin.client.post(
+            "/projects/1/files",
+            data={"csrf": admin.fields("/projects/1/files")["csrf"], "make": "nothing"},
+            files={"problems": ("p.jsonl", good), "traces": (name, content)},
+        )
+        assert answer.status_code == 400
+        assert "SUREFOOT_MAX_" in answer.text
+    assert problem.id not in admin.get("/projects/1/export/problems.jsonl").text
+
+
+@pytest.mark.parametrize("score", ["1e999", "NaN", "true"])
+def test_a_score_that_is_no_number_is_refused_with_line_and_field(room: Room, score: str) -> None:
+    admin = room.browser("admin")
+    _, traces = solutions()
+    rows = [f'{{"trace_id": "{traces[0].id}", "scorer": "s{n}", "scores": [0.5, 0.5, 0.5]}}' for n in (1, 2)]
+    content = "\n".join(rows).replace("0.5]}", f"{score}]}}", 1)
+    answer = admin.client.post(
+        "/projects/1/files",
+        data={"csrf": admin.fields("/projects/1/files")["csrf"], "make": "nothing"},
+        files={"scores": ("s.jsonl", content.encode())},
+    )
+    assert answer.status_code == 200
+    assert re.search(r"scores, line 1: field &#39;scores\.2&#39;: ", answer.text)
+    stored = admin.get("/projects/1/export/scores.jsonl").text
+    assert ('"scorer":"s2"' in stored, '"scorer":"s1"' in stored) == (True, False)
+    for page in ("traces", "problems", f"trace?id={traces[0].id}", f"problem?id={traces[0].problem_id}"):
+        assert admin.get(f"/projects/1/{page}").status_code == 200, page

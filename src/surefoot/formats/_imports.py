@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from surefoot.chat_shape import Keep, message_fields, messages_of, tool_fields
 from surefoot.errors import RecordError
 from surefoot.extras import need
 from surefoot.io.files import ReadReport, error_reason, json_lines, readable, table_rows
+from surefoot.io.limits import FileLimits, open_bounded, read_whole
 from surefoot.records import Message, Problem, Tool, Trace
 
 IMPORT_KEY = "import"
@@ -157,21 +157,23 @@ def raw_rows(path: Path | str, settings: ImportSettings | None = None) -> Iterat
     elif place.suffix == ".parquet":
         yield from table_rows(place)
     else:
-        with readable(str(path)), place.open("rb") as raw:
-            stream: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if place.suffix == ".gz" else raw
+        limits = FileLimits.from_environment()
+        with readable(str(path)), open_bounded(place, limits) as stream:
             inner = Path(place.stem).suffix if place.suffix == ".gz" else place.suffix
             yield from (
-                _csv_rows(stream, str(path), _TABLES[inner])
+                _csv_rows(stream, str(path), _TABLES[inner], limits)
                 if inner in _TABLES
-                else _json_rows(stream, str(path))
+                else _json_rows(stream, str(path), limits)
             )
 
 
-def _csv_rows(stream: IO[bytes] | gzip.GzipFile, name: str, delimiter: str) -> Iterator[tuple[int, Any]]:
-    csv.field_size_limit(1 << 30)
+def _csv_rows(stream: IO[bytes], name: str, delimiter: str, limits: FileLimits) -> Iterator[tuple[int, Any]]:
+    csv.field_size_limit(limits.max_field_characters)
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     try:
         for number, row in enumerate(csv.DictReader(text, delimiter=delimiter), start=2):
+            if number - 1 > limits.max_rows:
+                raise limits.exceeded("max_rows", f"it has more than {limits.max_rows:,} rows")
             yield (
                 number,
                 {column: value or None for column, value in row.items() if column is not None},
@@ -182,13 +184,14 @@ def _csv_rows(stream: IO[bytes] | gzip.GzipFile, name: str, delimiter: str) -> I
         text.detach()  # the file is its opener's to close
 
 
-def _json_rows(stream: IO[bytes] | gzip.GzipFile, name: str) -> Iterator[tuple[int, Any]]:
-    for place, (number, line) in enumerate(json_lines(stream)):
+def _json_rows(stream: IO[bytes], name: str, limits: FileLimits) -> Iterator[tuple[int, Any]]:
+    for place, (number, line) in enumerate(json_lines(stream, limits)):
         try:
             row = from_json(line)
         except ValueError as error:
             if place == 0 and line[:1] in (b"{", b"["):  # one value over many lines
-                row = _whole(line + b"\n" + stream.read(), name, error)
+                row = _whole(line + b"\n" + read_whole(stream, limits), name, error)
+                limits.check_fields(row, "its value")
                 yield from enumerate(row, start=1) if isinstance(row, list) else [(1, row)]
                 return
             yield number, error

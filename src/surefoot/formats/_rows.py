@@ -26,6 +26,7 @@ from pydantic_core import from_json
 from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_file
 from surefoot.io.files import ReadReport, error_reason, json_lines, readable
+from surefoot.io.limits import FileLimits, open_bounded, read_whole
 from surefoot.labels import AFTER_FIRST_ERROR, NO_ERROR, up_to_first_error
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, content_id, now
@@ -258,27 +259,21 @@ def _parsed(raw: object) -> object:
 
 
 def _items(path: Path) -> Iterator[tuple[int, object]]:
-    with readable(str(path)), path.open("rb") as raw:
-        if path.suffix != ".gz":
-            yield from _split(raw, path)
-            return
-        with gzip.GzipFile(fileobj=raw, mode="rb") as packed:
-            yield from _split(packed, path)
+    limits = FileLimits.from_environment()
+    with readable(str(path)), open_bounded(path, limits) as stream:
+        for number, text in json_lines(stream, limits):
+            if text.startswith(b"[") and number == 1:
+                yield from enumerate(_array(text + b"\n" + read_whole(stream, limits), path, limits), start=1)
+                return
+            yield number, text
 
 
-def _split(stream: IO[bytes] | gzip.GzipFile, path: Path) -> Iterator[tuple[int, object]]:
-    for number, text in json_lines(stream):
-        if text.startswith(b"[") and number == 1:
-            yield from enumerate(_array(text + b"\n" + stream.read(), path), start=1)
-            return
-        yield number, text
-
-
-def _array(text: bytes, path: Path) -> list[object]:
+def _array(text: bytes, path: Path, limits: FileLimits) -> list[object]:
     try:
         items = from_json(text)
     except ValueError as error:
         raise RecordError(f"{path}: not a JSON array: {error}; fetch the file again") from error
+    limits.check_fields(items, "the array")
     return list(items)
 
 

@@ -28,6 +28,7 @@ from surefoot.formats._imports import (
 from surefoot.formats._results import TraceResults
 from surefoot.io.atomic import atomic_file, write_json
 from surefoot.io.files import readable
+from surefoot.io.limits import FileLimits, read_whole
 from surefoot.records import Problem, Trace, Usage
 
 NAME = "inspect"
@@ -99,15 +100,19 @@ def _samples(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _log(path: Path) -> dict[str, Any]:
     try:
-        with readable(str(path)):
-            log = from_json(path.read_bytes())
+        with readable(str(path)), path.open("rb") as stream:
+            log = from_json(read_whole(stream, FileLimits.from_environment()))
     except ValueError as error:
         raise RecordError(f"{path}: not JSON ({error}); fetch the log again") from error
     return log if isinstance(log, dict) else {}
 
 
 def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """The bytes of one member. Raises ``MissingExtraError`` where Zstandard is needed and not installed."""
+    """The bytes of one member. Raises ``MissingExtraError`` where Zstandard is needed and not installed, and
+    ``RecordError`` for one that is too large."""
+    limits = FileLimits.from_environment()
+    if entry.file_size > limits.max_piece_bytes:  # no more than this is unpacked
+        raise limits.exceeded("max_piece_bytes", f"{entry.filename} unpacks to {entry.file_size:,} bytes")
     if entry.compress_type != _ZSTANDARD:
         return archive.read(entry)
     need("zstandard", "this Inspect log")

@@ -1,6 +1,6 @@
 """Records in files: JSON Lines (also gzipped) and Parquet, chosen by the file's ending; ``-`` is a pipe.
 
-Reading counts what it skips; writing is atomic.
+Reading counts what it skips and keeps to the bounds of :mod:`surefoot.io.limits`; writing is atomic.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import types
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, PlainSerializer, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, from_json
 
 from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_file
+from surefoot.io.limits import FileLimits, TooLargeError, open_bounded
 from surefoot.records import Record
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ R = TypeVar("R", bound=Record)
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 
 _ROWS_PER_GROUP = 1024
+_BATCH_BYTES = 2**25
+"""Unpacked bytes of the Parquet rows that become Python objects together."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -89,20 +92,27 @@ class ReadReport:
         return f"{text}: {'; '.join(reasons)}"
 
 
-def read_records(path: Path | str, record: type[R], *, report: ReadReport | None = None) -> Iterator[R]:
+def read_records(
+    path: Path | str,
+    record: type[R],
+    *,
+    report: ReadReport | None = None,
+    limits: FileLimits | None = None,
+) -> Iterator[R]:
     """Yield the records of ``path`` (``-`` = JSON Lines on standard input), one at a time.
 
     With a ``report``, a malformed line is skipped and counted there; without one the first such line
-    raises. Blank lines are ignored. The report is complete once the iterator is used up.
+    raises. Blank lines are ignored. The report is complete once the iterator is used up. ``limits`` are by
+    default those of the environment.
 
     Raises ``RecordError`` naming file, line, field and fix; also for a file that cannot be read at all
-    or whose ending is unknown, and that with a report, too.
+    whose ending is unknown or that exceeds the limits, and that with a report, too.
     """
     name = "standard input" if str(path) == "-" else str(path)
     if report is not None:
         report.opened(name if str(path) == "-" else Path(path).name)
     with readable(name):
-        for number, raw in _rows(path):
+        for number, raw in _rows(path, limits or FileLimits.from_environment()):
             try:
                 made = _parse(raw, record)
             except (ValidationError, UnicodeDecodeError) as error:
@@ -115,6 +125,17 @@ def read_records(path: Path | str, record: type[R], *, report: ReadReport | None
             if report is not None:
                 report.read()
             yield made
+
+
+def check_size(path: Path, limits: FileLimits) -> None:
+    """Read a file of any of the endings through, and keep nothing.
+
+    Raises ``RecordError`` if it exceeds ``limits`` or cannot be read at all. Import such files after this,
+    and no part of one that is too large is stored.
+    """
+    with readable(path.name):
+        for _ in _rows(path, limits):
+            pass
 
 
 def needs(record: type[Record]) -> str:
@@ -194,45 +215,100 @@ def _write_parquet(stream: IO[bytes], records: Iterable[Record], record: type[Re
     return count
 
 
-def _rows(path: Path | str) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
+def _rows(path: Path | str, limits: FileLimits) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
     """Number and content of each line (bytes of JSON) or Parquet row."""
     if str(path) == "-":
-        yield from json_lines(sys.stdin.buffer)
+        yield from json_lines(sys.stdin.buffer, limits)
         return
     path = Path(path)
-    ending = _ending(path)
-    if ending == ".parquet":
-        yield from table_rows(path)
+    if _ending(path) == ".parquet":
+        yield from table_rows(path, limits)
         return
-    with path.open("rb") as raw:
-        if ending == ".jsonl":
-            yield from json_lines(raw)
-        else:
-            with gzip.GzipFile(fileobj=raw, mode="rb") as packed:
-                yield from json_lines(packed)
+    with open_bounded(path, limits) as stream:
+        yield from json_lines(stream, limits)
 
 
-def json_lines(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Number, from 1, and bytes of each line that is not blank."""
-    for number, line in enumerate(stream, start=1):
+def json_lines(stream: IO[bytes], limits: FileLimits) -> Iterator[tuple[int, bytes]]:
+    """Number, from 1, and bytes of each line that is not blank. Raises ``RecordError`` above ``limits``."""
+    rows = number = 0
+    while line := stream.readline(limits.max_piece_bytes + 1):
+        number += 1
+        if len(line) > limits.max_piece_bytes:
+            raise limits.exceeded("max_piece_bytes", f"line {number} has more than {len(line) - 1:,} bytes")
         text = (line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line).strip()
-        if text:
-            yield number, text
+        if not text:
+            continue
+        rows += 1
+        if rows > limits.max_rows:
+            raise limits.exceeded("max_rows", f"it has more than {limits.max_rows:,} rows")
+        if len(text) > limits.max_field_characters:
+            with suppress(ValueError):  # what is not JSON is the reader's to count
+                limits.check_fields(from_json(text), f"line {number}")
+        yield number, text
 
 
-def table_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def table_rows(path: Path, limits: FileLimits | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Number, from 1, and content of each row of a Parquet file. Raises ``RecordError``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    number = 0
+    limits, number, unpacked = limits or FileLimits.from_environment(), 0, 0
     try:
-        with pq.ParquetFile(path) as file:
+        with readable(str(path)), pq.ParquetFile(path) as file:
+            columns = (file.schema.column(place) for place in range(len(file.schema)))
+            texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+        # A text that is stored once and repeated a million times stays one text until its rows are wanted.
+        with readable(str(path)), pq.ParquetFile(path, read_dictionary=texts) as file:
+            if file.metadata.num_rows > limits.max_rows:
+                raise limits.exceeded("max_rows", f"it has {file.metadata.num_rows:,} rows")
             for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP):
-                for number, row in enumerate(batch.to_pylist(), start=number + 1):  # noqa: B020
-                    yield number, row
+                for part, size in _parts(batch, limits, number + 1):
+                    unpacked += size
+                    if unpacked > limits.max_unpacked_bytes:
+                        what = f"its first {number + part.num_rows:,} rows unpack to {unpacked:,} bytes"
+                        raise limits.exceeded("max_unpacked_bytes", what)
+                    for number, row in enumerate(part.to_pylist(), start=number + 1):  # noqa: B020
+                        if size > limits.max_field_characters:
+                            limits.check_fields(row, f"row {number}")
+                        yield number, row
     except pa.ArrowException as error:
         raise RecordError(f"{path}: not a readable Parquet file after row {number}: {error}") from error
+
+
+def _parts(
+    batch: pyarrow.RecordBatch, limits: FileLimits, first: int
+) -> Iterator[tuple[pyarrow.RecordBatch, int]]:
+    """``batch`` in parts that are small as Python objects, each with its unpacked bytes; rows in order.
+
+    Raises :class:`TooLargeError` for one row that is too large; ``first`` is the number of the batch's first.
+    """
+    size = sum(_unpacked_bytes(column) for column in batch.columns)
+    if size <= _BATCH_BYTES or batch.num_rows <= 1:
+        if size > limits.max_piece_bytes:
+            raise limits.exceeded("max_piece_bytes", f"row {first} unpacks to {size:,} bytes")
+        yield batch, size
+        return
+    half = batch.num_rows // 2
+    yield from _parts(batch.slice(0, half), limits, first)
+    yield from _parts(batch.slice(half), limits, first + half)
+
+
+def _unpacked_bytes(array: pyarrow.Array) -> int:
+    """Bytes of the values of ``array``, a text that is stored once counted as often as it is used."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        lengths = pc.binary_length(array.dictionary)
+        return int(pc.sum(pc.take(lengths, array.indices)).as_py() or 0) + 8 * len(array)
+    if pa.types.is_struct(kind):
+        return sum(_unpacked_bytes(part) for part in array.flatten()) + 8 * len(array)
+    if pa.types.is_map(kind):
+        return _unpacked_bytes(array.keys) + _unpacked_bytes(array.items) + 8 * len(array)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _unpacked_bytes(array.flatten()) + 8 * len(array)
+    return int(array.nbytes)
 
 
 def _parse(raw: bytes | dict[str, Any], record: type[R]) -> R:
@@ -252,9 +328,11 @@ def _ending(path: Path) -> str:
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn what the file system and gzip raise into this package's error."""
+    """Turn what the file system, gzip and the limits raise into an error that names the file."""
     try:
         yield
+    except TooLargeError as error:
+        raise RecordError(f"{name}: {error}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise RecordError(
             f"{name}: cannot be read: {error}; check the path, or fetch the file again"

@@ -19,7 +19,8 @@ from surefoot.annotation.database.projects import project_in
 from surefoot.annotation.database.reviews import decisions
 from surefoot.annotation.database.traces import Added
 from surefoot.errors import RecordError
-from surefoot.io.files import ReadReport, needs, read_records
+from surefoot.io.files import ReadReport, check_size, needs, read_records
+from surefoot.io.limits import FileLimits
 from surefoot.records import Evidence, Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import cut_trace
 
@@ -164,23 +165,30 @@ def import_files(
     traces: Sequence[Path | str] = (),
     scores: Sequence[Path | str] = (),
     labels: Sequence[Path | str] = (),
+    limits: FileLimits | None = None,
 ) -> ImportReport:
     """Read files into a project, problems first; bad lines and refused records are counted and skipped.
 
     The paths are opened as they are: a server must choose them itself, never from a name in a request.
-    Traces without steps are cut. Raises ``RecordError`` for a file that cannot be read at all, and if no line
-    of any file is a record that fits; ``NotFoundError`` for the project.
+    Traces without steps are cut. Before anything is stored, every file is held against ``limits`` (by default
+    those of the environment); a pipe cannot be read twice, and is held against them as it is read. Raises
+    ``RecordError`` for a file that cannot be read at all or is too large, and if no line of any file is a
+    record that fits; ``NotFoundError`` for the project.
     """
     target = database.traces
+    limits = limits or FileLimits.from_environment()
+    for path in (*problems, *traces, *scores, *labels):
+        if str(path) != "-":
+            check_size(Path(path), limits)
 
     def add_traces(project_id: int, read: Iterable[Trace]) -> Added:
         return target.add_traces(project_id, (t if t.steps else cut_trace(t) for t in read))
 
     report = ImportReport(
-        problems=_read(project_id, problems, Problem, target.add_problems),
-        traces=_read(project_id, traces, Trace, add_traces),
-        scores=_read(project_id, scores, StepScores, target.add_scores),
-        labels=_read(project_id, labels, StepLabel, database.labels.import_labels),
+        problems=_read(project_id, problems, Problem, target.add_problems, limits),
+        traces=_read(project_id, traces, Trace, add_traces, limits),
+        scores=_read(project_id, scores, StepScores, target.add_scores, limits),
+        labels=_read(project_id, labels, StepLabel, database.labels.import_labels, limits),
     )
     _refuse_nothing(report)
     return report
@@ -210,8 +218,9 @@ def _read(
     paths: Sequence[Path | str],
     kind: type[R],
     add: Callable[[int, Iterable[R]], Added],
+    limits: FileLimits,
 ) -> Imported:
     report, added = ReadReport(), Added()
     for path in paths:
-        added += add(project_id, read_records(path, kind, report=report))
+        added += add(project_id, read_records(path, kind, report=report, limits=limits))
     return Imported(read=report, added=added)

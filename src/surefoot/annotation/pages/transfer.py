@@ -18,12 +18,13 @@ from fastapi.responses import Response, StreamingResponse
 from surefoot.annotation.database.database import Database
 from surefoot.annotation.database.labelling import KnownAnswer, NewItem
 from surefoot.annotation.database.transfer import import_files
-from surefoot.annotation.pages.access import AdminPlace, ReaderPlace
+from surefoot.annotation.pages.access import AdminPlace, ReaderPlace, pages_of
 from surefoot.annotation.pages.forms import CheckedForm, Form, upload_ending
 from surefoot.annotation.pages.render import HEADERS, show, twin
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.io import ReadReport, read_records
 from surefoot.io.files import ENDINGS
+from surefoot.io.limits import FileLimits
 from surefoot.records import Record, StepLabel, Trace
 
 router = APIRouter()
@@ -44,16 +45,17 @@ def files_page(request: Request, place: ReaderPlace) -> Response:
 def upload(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
     """Import files, and make items from the traces."""
     db, make = place.db, form.choice("make", _MAKES, default="solutions")
+    limits = FileLimits.from_environment(max_unpacked_bytes=pages_of(request).settings.max_upload_bytes)
     with tempfile.TemporaryDirectory(prefix="surefoot-import-") as folder:
         paths = {kind: _saved(form, kind, Path(folder)) for kind in KINDS}
         known = []
         # labels of control items are their known answers, not an annotator's work
         labels = [] if make in ("control", "screening") else paths["labels"]
         if make in ("control", "screening"):
-            known = _read_labels(paths["labels"])
+            known = _read_labels(paths["labels"], limits)
         report = import_files(
             db, place.id, problems=paths["problems"], traces=paths["traces"], scores=paths["scores"],
-            labels=labels,
+            labels=labels, limits=limits,
         )  # fmt: skip
     items = _make_items(db, place.id, make, known)
     db.projects.audit("import", place.visitor.user_id, place.id, items=items)
@@ -103,10 +105,10 @@ def _saved(form: Form, kind: str, folder: Path) -> list[Path]:
     return saved
 
 
-def _read_labels(paths: list[Path]) -> list[StepLabel]:
+def _read_labels(paths: list[Path], limits: FileLimits) -> list[StepLabel]:
     report, labels = ReadReport(), []
     for path in paths:
-        labels += list(read_records(path, StepLabel, report=report))
+        labels += list(read_records(path, StepLabel, report=report, limits=limits))
     if report.bad_count:
         raise StoreError(f"the known answers cannot all be read: {report.summary()}")
     if not labels:
