@@ -35,6 +35,7 @@ _SERVER = OptionGroup(
         "limits.timeout_s": "--request-timeout",
         "limits.grace_s": "--grace",
         "limits.rate_per_minute": "--rate",
+        "proxies": "--proxy",
     },
     omit=("limits.max_json_depth", "limits.keep_alive_s"),
 )

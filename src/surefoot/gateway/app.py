@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from surefoot import __version__
 from surefoot.gateway.access import KeyAuth, guarded_route
 from surefoot.gateway.chat import chat_routes
+from surefoot.gateway.connections import ConnectionTable, bounded_protocol
 from surefoot.gateway.errors import ApiError, declared, install_error_handlers, response_of
 from surefoot.gateway.gateway import Gateway
 from surefoot.gateway.pooling import pooling_routes
@@ -163,8 +164,13 @@ class GracefulServer(uvicorn.Server):
 
 def make_server(app: FastAPI, settings: ServerSettings, *, log_level: str = "warning") -> GracefulServer:
     """A server that is not running yet; ``.run()`` runs it until a signal comes."""
+    gateway: Gateway | None = app.state.gateway
+    table = gateway.metrics.connections if gateway is not None else ConnectionTable()
     config = uvicorn.Config(
         app,
+        http=bounded_protocol(table, settings.limits, settings.proxies),
+        proxy_headers=bool(settings.proxies),
+        forwarded_allow_ips=list(settings.proxies),
         host=settings.host,
         port=settings.port,
         log_level=log_level,
@@ -172,7 +178,7 @@ def make_server(app: FastAPI, settings: ServerSettings, *, log_level: str = "war
         server_header=False,
         timeout_graceful_shutdown=int(settings.limits.grace_s) + _CANCEL_S,
     )
-    return GracefulServer(config, app.state.gateway)
+    return GracefulServer(config, gateway)
 
 
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")

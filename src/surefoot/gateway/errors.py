@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from surefoot.errors import SurefootError
 
@@ -103,14 +104,21 @@ class ClientDisconnectedError(Exception):
 
 def install_error_handlers(app: FastAPI) -> None:
     """Answer every error of ``app`` in the OpenAI form."""
-    for kind in (ApiError, ClientDisconnectedError, RequestValidationError, HTTPException, Exception):
+    for kind in (
+        ApiError,
+        ClientDisconnectedError,
+        ClientDisconnect,
+        RequestValidationError,
+        HTTPException,
+        Exception,
+    ):
         app.add_exception_handler(kind, _error_response)
 
 
 async def _error_response(_: Request, error: Exception) -> Response:
     if isinstance(error, ApiError):
         return response_of(error)
-    if isinstance(error, ClientDisconnectedError):
+    if isinstance(error, ClientDisconnectedError | ClientDisconnect):
         return Response(status_code=CLIENT_DISCONNECTED)
     if isinstance(error, RequestValidationError):
         return response_of(invalid(error.errors()))

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from surefoot.gateway.admission import Admission
+from surefoot.gateway.connections import ConnectionTable
 from surefoot.gateway.records import ScoreHistory
 from surefoot.gateway.settings import MonitorSettings
 from surefoot.records import Usage
@@ -239,7 +240,9 @@ class Metrics:
         self.verdicts = Counter(
             "surefoot_verdicts", "Answers of /v1/verify.", ["decision"], registry=registry
         )
+        self.connections = ConnectionTable()
         registry.register(_Gauges(lambda: _gauges(admission, monitor, answer_failures)))
+        registry.register(_Gauges(lambda: _connection_gauges(self.connections)))
 
     def add_usage(self, usage: Usage) -> None:
         """Count tokens."""
@@ -258,6 +261,16 @@ class _Gauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return self._read()
+
+
+def _connection_gauges(table: ConnectionTable) -> Iterator[Metric]:
+    yield GaugeMetricFamily("surefoot_connections", "Open connections.", table.total)
+    closed = CounterMetricFamily(
+        "surefoot_connections_closed", "Connections refused or closed by the server.", labels=["reason"]
+    )
+    for reason, count in sorted(table.closed.items()):
+        closed.add_metric([reason], count)
+    yield closed
 
 
 def _gauges(admission: Admission, monitor: Monitor, answer_failures: Mapping[str, int]) -> Iterator[Metric]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from surefoot.answers import AnswerStyle
 from surefoot.scores import Aggregator
@@ -53,6 +53,28 @@ class Limits(Settings):
         gt=0,
         description="Requests per minute for a key without a rate of its own; none = no limit.",
     )
+    connections: int = Field(
+        default=2000,
+        ge=1,
+        description="Connections at the same time; fewer where the system allows fewer open files.",
+    )
+    connections_per_address: int = Field(
+        default=256, ge=1, description="Connections of one address, unless it is one of the proxies."
+    )
+    header_s: float = Field(
+        default=15.0, gt=0, description="Seconds for sending the head of a request, or a first one."
+    )
+    body_s: float = Field(
+        default=20.0,
+        gt=0,
+        description="Seconds for sending a body, beside what its bytes take at the slowest rate.",
+    )
+    body_bytes_per_s: float = Field(
+        default=16_000.0, gt=0, description="Slowest rate of a body, in bytes per second."
+    )
+    read_s: float = Field(
+        default=60.0, gt=0, description="Seconds for which a client may not read what it is sent."
+    )
     keep_alive_s: float = Field(
         default=15.0, gt=0, description="Seconds of silence in a stream after which a comment is sent."
     )
@@ -67,10 +89,24 @@ class ServerSettings(Settings):
         default=False,
         description="Require an API key on loopback too; beyond loopback one is always required.",
     )
+    proxies: tuple[str, ...] = Field(
+        default=(),
+        description="Addresses or networks of proxies, whose X-Forwarded-For and -Proto are believed.",
+    )
     open_health: bool = Field(
         default=False, description="Answer /health and /ready without a key, for probes that have none."
     )
     limits: Limits = Limits()
+
+    @field_validator("proxies")
+    @classmethod
+    def _networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError as error:
+                raise ValueError(f"{proxy!r} is no address or network, such as 10.0.0.0/8") from error
+        return proxies
 
     @property
     def needs_key(self) -> bool:
