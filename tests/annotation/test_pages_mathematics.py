@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.annotation.pages.mathematics import MAX_FORMULA, formula, mathematics
+from surefoot.annotation.pages.mathematics import MAX_FORMULA, _formulas, formula, mathematics, page_budget
 
 
 class Tags(HTMLParser):
@@ -98,6 +98,8 @@ def test_long_texts_take_little_time() -> None:
     for text in (
         "$" * 20_000,
         r"\(" * 20_000,
+        r"\[" * 640_000,
+        r"\[\(" * 20_000,
         "$a" * 20_000,
         "$a\\" * 10_000,
         "$x$ " * 5_000,
@@ -123,3 +125,27 @@ def test_a_display_formula_breaks_its_line_once(text: str, gaps: list[str]) -> N
     page = str(mathematics(text))
     assert re.findall('<span class="gap">([^<]*)</span>', page) == gaps
     assert re.sub("<[^>]+>", "", re.sub("<math.*?</math>", "", page, flags=re.DOTALL)) == text
+
+
+def test_a_page_has_a_budget_and_shows_the_rest_as_source() -> None:
+    one = r"$x_{1}$ "
+    with page_budget():
+        first = mathematics(one * 15_000)
+        after = mathematics(one)
+    assert 0 < first.count("<math") < 15_000
+    assert "<math" not in after
+    assert '<code class="tex">$x_{1}$</code>' in after
+    assert "<math" in mathematics(one)
+    assert Tags(str(first)).words.count("$x_{1}$") == 15_000
+
+
+@given(st.text(alphabet="\\[]()$ab1 \n", max_size=40))
+def test_formulas_are_those_of_one_expression(text: str) -> None:
+    whole = re.compile(
+        r"\\\[(?P<bracket>.{1,2000}?)\\\]|\\\((?P<paren>.{1,2000}?)\\\)"
+        r"|(?<![\\$])\$\$(?P<double>[^$]+?)\$\$"
+        r"|(?<![\\$])\$(?P<single>(?=\S)(?:[^$\\]|\\.)*?(?<!\s))\$(?!\d)",
+        re.DOTALL,
+    )
+    expected = [(m.start(), m.end(), m[str(m.lastgroup)]) for m in whole.finditer(text)]
+    assert [found[:3] for found in _formulas(text)] == expected

@@ -3,11 +3,18 @@
 ``latex2mathml`` reads the LaTeX; its own writer does not escape what stands in ``\\text{…}`` and lets
 ``\\href`` and ``\\style`` through, so only its element tree is used, and written here: known elements and
 harmless attributes, everything else escaped or left out. What it cannot read is shown as its source.
+
+The text is a model's, and hostile: the time to render it is linear in its length, no single regular
+expression runs long (one would hold the interpreter for all clients), and :func:`page_budget` bounds a page.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache
 from html import unescape
 from typing import Final
@@ -19,13 +26,36 @@ from markupsafe import Markup, escape
 MAX_FORMULA: Final = 2_000
 """Characters of one formula; a longer one is shown as its source."""
 _MAX_DEPTH: Final = 40
-_MAX_FORMULAS: Final = 400
 
-# \[…\], \(…\), $$…$$, $…$; a lone dollar follows pandoc: no space inside the marks, no digit after the last.
-# Bounded, so that many openings without an end take no time squared.
+
+@dataclass
+class _Budget:
+    """What is left of the work for one page; what comes after it is shown as its source."""
+
+    text: int = 2_000_000
+    """Characters that are searched for formulas."""
+    formulas: int = 60_000
+    """Characters of formulas that are read; 2,000 of the worst take 65 ms."""
+
+
+_BUDGET: ContextVar[_Budget | None] = ContextVar("_BUDGET", default=None)
+
+
+@contextmanager
+def page_budget() -> Iterator[None]:
+    """Calls of :func:`mathematics` in the block share the budget of one page; outside, each has its own."""
+    token = _BUDGET.set(_Budget())
+    try:
+        yield
+    finally:
+        _BUDGET.reset(token)
+
+
+# The beginning of \[…\] and \(…\), whose end is looked up; $$…$$ and $…$, which end at the next dollar. A
+# lone dollar follows pandoc: no space inside the marks, no digit after the last.
 _FORMULA = re.compile(
-    r"\\\[(?P<bracket>.{1,2000}?)\\\]"
-    r"|\\\((?P<paren>.{1,2000}?)\\\)"
+    r"\\(?P<bracket>\[)"
+    r"|\\(?P<paren>\()"
     r"|(?<![\\$])\$\$(?P<double>[^$]+?)\$\$"
     r"|(?<![\\$])\$(?P<single>(?=\S)(?:[^$\\]|\\.)*?(?<!\s))\$(?!\d)",
     re.DOTALL,
@@ -96,17 +126,17 @@ _VALUE = re.compile(r"[\w .,%+-]{1,60}", re.ASCII)
 
 def mathematics(text: str) -> Markup:
     """``text`` escaped, with its formulas as MathML beside their source (hidden until it is asked for)."""
+    budget = _BUDGET.get() or _Budget()
+    searched = text[: budget.text]
+    budget.text -= len(searched)
     parts: list[Markup] = []
     end, after_block = 0, False
-    for number, match in enumerate(_FORMULA.finditer(text)):
-        if number >= _MAX_FORMULAS:
-            break
-        kind = str(match.lastgroup)
-        display = kind in ("bracket", "double")
-        rendered = formula(match[kind], display=display)
+    for start, stop, latex, display in _formulas(searched):
+        rendered = formula(latex, display=display) if len(latex) <= budget.formulas else None
+        budget.formulas -= min(len(latex), MAX_FORMULA, budget.formulas)
         block = display and rendered is not None
-        parts.append(_between(text[end : match.start()], after_block, block))
-        source = escape(match[0])
+        parts.append(_between(text[end:start], after_block, block))
+        source = escape(text[start:stop])
         if rendered is None:
             parts.append(Markup('<code class="tex">{}</code>').format(source))
         else:
@@ -115,9 +145,30 @@ def mathematics(text: str) -> Markup:
                     rendered, source
                 )
             )
-        end, after_block = match.end(), block
+        end, after_block = stop, block
     parts.append(_between(text[end:], after_block, False))
     return Markup("").join(parts)
+
+
+def _formulas(text: str) -> Iterator[tuple[int, int, str, bool]]:
+    """Start, end, LaTeX, and whether it is displayed, of each formula.
+
+    The next end of a kind is looked up once for all openings before it, so that many take no time squared.
+    """
+    ends = {"bracket": 0, "paren": 0}
+    at = 0
+    while match := _FORMULA.search(text, at):
+        kind, at = str(match.lastgroup), match.end()
+        if kind not in ends:
+            yield match.start(), at, match[kind], kind == "double"
+            continue
+        if ends[kind] <= at:  # a formula has at least one character
+            found = text.find(r"\]" if kind == "bracket" else r"\)", at + 1)
+            ends[kind] = len(text) if found < 0 else found
+        stop = ends[kind]
+        if stop < len(text) and stop - at <= MAX_FORMULA:
+            yield match.start(), stop + 2, text[at:stop], kind == "bracket"
+            at = stop + 2
 
 
 def _between(text: str, after_block: bool, before_block: bool) -> Markup:

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from pydantic_core import to_jsonable_python
 
 from surefoot.annotation.pages.access import Place, Visitor, pages_of
-from surefoot.annotation.pages.mathematics import mathematics
+from surefoot.annotation.pages.mathematics import mathematics, page_budget
 
 FOLDER = Path(__file__).parent
 
@@ -73,20 +73,21 @@ def show(
     content = plain({**project, **data})
     if wants_json(request):
         return JSONResponse(content, status_code=status, headers=HEADERS)
-    page = (
-        _templates()
-        .get_template(template)
-        .render(
-            data=content,
-            visitor=visitor,
-            csrf=visitor.csrf if visitor else None,
-            place=place,
-            open_flags=_open_flags(request, place),
-            root=request.scope.get("root_path", ""),
-            here=request.url.path,
-            **(extra or {}),
+    with page_budget():
+        page = (
+            _templates()
+            .get_template(template)
+            .render(
+                data=content,
+                visitor=visitor,
+                csrf=visitor.csrf if visitor else None,
+                place=place,
+                open_flags=_open_flags(request, place),
+                root=request.scope.get("root_path", ""),
+                here=request.url.path,
+                **(extra or {}),
+            )
         )
-    )
     return HTMLResponse(page, status_code=status, headers=HEADERS)
 
 
