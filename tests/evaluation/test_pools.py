@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -93,7 +91,7 @@ def test_a_candidate_without_reference_has_no_outcome():
 
 def test_pools_leave_unscored_what_is_not_wholly_scored():
     group = [trace("a", n) for n in range(5)]
-    known = [record(group[0], 0.5, 0.4), record(group[1], None, 0.4), record(group[2], math.nan, 0.4)]
+    known = [record(group[0], 0.5, 0.4), record(group[1], None, 0.4), record(group[2], None, None)]
     rows = {one.trace_id: one for one in [*known[:2], record(group[4])]}
     [pool] = pools_of([group], rows, "product")
     assert pool.scores[0] == pytest.approx(0.2)

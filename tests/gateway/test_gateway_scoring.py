@@ -26,7 +26,8 @@ from surefoot.models.scorer import Scorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, Sampling
-from surefoot.segment import Line
+from surefoot.records import Attachment, Message, Problem, Reasoning, ToolCall, Trace
+from surefoot.segment import Line, segment_trace
 
 
 def post(url, body):
@@ -245,3 +246,50 @@ def test_scores_of_many_clients_go_out_together():
     assert all(status == 200 and answer["results"][0]["scores"] == [0.9, 0.9] for status, answer in answers)
     assert sum(scorer.batches) == 12
     assert max(scorer.batches) > 1
+
+
+CHATML = (
+    "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+
+
+def runs():
+    """An agent's run with a thought and two calls, the same with another call, and one with an image."""
+    problem = Problem(text="Start with 7. Add 3.")
+    asked = Message(role="user", content="7 + 3?")
+    image = Attachment(kind="image", uri="x.png", sha256="0" * 64)
+
+    def run(first, *digits):
+        calls = tuple(ToolCall(id=d, name="add", arguments=f'{{"a": {d}}}') for d in digits)
+        said = Message(
+            role="assistant", content="7 + 3", tool_calls=calls, reasoning=Reasoning(text="7 + 3 = 0\n")
+        )
+        done = Message(role="tool", content="0", tool_call_id=digits[0])
+        messages = (first, said, done, Message(role="assistant", content="Answer: 0"))
+        trace = segment_trace(Trace(problem_id=problem.id, messages=messages))
+        return ProblemTrace(problem=problem, trace=trace)
+
+    return [
+        run(asked, "7", "3"),
+        run(asked, "5", "3"),
+        run(asked.model_copy(update={"attachments": (image,)}), "7", "3"),
+    ]
+
+
+@pytest.mark.parametrize("wire", ["gateway", "pooling"])
+def test_the_runs_of_agents_go_to_a_server_with_their_calls(lab_base, wire):
+    card = CheckpointCard(kind="prm", encoding=Encoding(chat=True), label_source="test", base="lab")
+    chat = RewardModel.initialise(lab_base, card)
+    chat.tokenizer.chat_template = CHATML
+    torch.nn.init.normal_(chat.head.weight, generator=torch.Generator().manual_seed(0))
+    local = Scorer(chat, name="prm")
+    with served(ScriptedPolicy(lines), local) as found:
+        form = GatewayWire() if wire == "gateway" else VllmPooling(encoder=chat, model="prm")
+        with RemoteScorer(form, base_url=found.root if wire == "pooling" else found.url, name="r") as remote:
+            got = remote.score_traces(runs())
+    for record, expected in zip(got, local.score_traces(runs()), strict=True):
+        assert record.scores == pytest.approx(expected.scores, abs=1e-5)
+    assert got[0].scores[2] != got[1].scores[2]
+    assert got[2].scores == (None,) * 5
+    assert "attachment (image)" in got[2].unscored_reason

@@ -38,11 +38,11 @@ class Sevens:
 
 class Judge:
     # of one in two problems all solutions are right, of the others those of an even length
-    def grade(self, texts, golds):
+    def grade(self, solutions, golds):
         known = [int(gold) % 2 for gold in golds]
         return [
-            Grade(answer="7", outcome=bool(odd) or len(text) % 2 == 0)
-            for odd, text in zip(known, texts, strict=True)
+            Grade(answer="7", outcome=bool(odd) or len(one.text) % 2 == 0)
+            for odd, one in zip(known, solutions, strict=True)
         ]
 
 easy = Difficulty(min_operations=1, max_operations=2)

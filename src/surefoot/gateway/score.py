@@ -43,11 +43,40 @@ class SolutionInput(RequestModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        self.refuse_contradictions()
+        return self
+
+    def refuse_contradictions(self) -> None:
+        """Raise ``ValueError`` unless one solution is given."""
         if (self.steps is None) == (self.solution is None):
             raise ValueError("give either 'steps' or 'solution'")
         if self.segment is not None and self.steps is not None:
             raise ValueError("'segment' is for a 'solution'; 'steps' are cut already")
-        return self
+
+
+class ScoreItem(SolutionInput):
+    """A problem with a solution, or with a ``trace``: an agent's run with its messages, tools and steps."""
+
+    trace: Trace | None = None
+    """A trace record; messages may be in OpenAI's shape. Without steps it is cut into its parts."""
+
+    def refuse_contradictions(self) -> None:
+        """Raise ``ValueError`` unless one solution or trace is given."""
+        if self.trace is None:
+            super().refuse_contradictions()
+        elif self.steps is not None or self.solution is not None or self.segment is not None:
+            raise ValueError("give one of 'steps', 'solution' and 'trace'")
+
+
+def trace_of_item(item: ScoreItem) -> ProblemTrace:
+    """The trace of an item. Raises :class:`ApiError`."""
+    if item.trace is None:
+        return trace_of_solution(item)
+    problem = Problem(text=item.problem)
+    trace = item.trace if item.trace.steps else segment_trace(item.trace)
+    if not trace.steps:
+        raise ApiError(400, "trace: has no steps", param="trace")
+    return ProblemTrace(problem=problem, trace=trace.model_copy(update={"problem_id": problem.id}))
 
 
 def trace_of_solution(solution: SolutionInput) -> ProblemTrace:
@@ -87,7 +116,7 @@ class ScoreRequest(RequestModel):
 
     model: str | None = Field(default=None, max_length=300)
     """The reward model's name; ``null`` = the server's."""
-    items: list[SolutionInput] = Field(min_length=1)
+    items: list[ScoreItem] = Field(min_length=1)
     aggregation: Aggregator | None = None
 
 
@@ -172,7 +201,7 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
         if len(body.items) > gateway.limits.max_items:
             message = f"items: there are {len(body.items)}, at most {gateway.limits.max_items} here"
             raise ApiError(400, message, param="items")
-        items = [trace_of_solution(item) for item in body.items]
+        items = [trace_of_item(item) for item in body.items]
         records = await gateway.serve(
             request, lambda slot: gateway.run_in_slot(slot, lambda: gateway.score(items))
         )

@@ -154,6 +154,8 @@ class RemoteScorer(CheckpointScorer):
     def _ask(self, items: Sequence[ProblemTrace]) -> list[ItemScores]:
         """The answer for each item. Raises :class:`_CallError` or :class:`WireError`."""
         call = self.wire.call(items)
+        if call.encoded and not any(trace.ids for trace in call.encoded):
+            return [ItemScores(trace.positions, trace.refused, 0) for trace in call.encoded]
         return self.wire.read(call, self._post(call.body))
 
     def _post(self, body: dict[str, object]) -> str:

@@ -41,6 +41,7 @@ class WireRequest:
 
     body: dict[str, Any]
     encoded: tuple[EncodedTrace, ...] = ()
+    """One per item; a trace that the model cannot read has no tokens, and is not sent."""
 
 
 class ItemScores(NamedTuple):
@@ -88,10 +89,11 @@ def checked_score(score: float | None) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayScore:
-    """``POST /v1/score`` of this package's own gateway: texts go out, the server encodes.
+    """``POST /v1/score`` of this package's own gateway: texts and messages go out, the server encodes.
 
     Body: ``{"model": str | null, "items": [{"problem": str, "steps": [str, ...]}, ...]}``, the steps being
-    the exact pieces of the solution. Answer: ``{"model": str, "results": [{"scores": [number | null, ...],
+    the exact pieces of the solution; an agent's run goes as its record, ``{"problem": str, "trace": {...}}``,
+    with images by their address. Answer: ``{"model": str, "results": [{"scores": [number | null, ...],
     "unscored_reason": str | null}, ...], "usage": {"verifier_tokens": int}}``, one result an item, in
     order, one score a step in [0, 1].
     """
@@ -100,15 +102,17 @@ class GatewayScore:
     path: str = "/v1/score"
 
     def call(self, items: Sequence[ProblemTrace]) -> WireRequest:
-        """The items' texts."""
-        rows = [
-            {
-                "problem": item.problem.text,
-                "steps": [item.trace.step_text(step) for step in range(len(item.trace.steps))],
-            }
-            for item in items
-        ]
-        return WireRequest(body={"model": self.model, "items": rows})
+        """The items' texts, or records of messages."""
+        return WireRequest(body={"model": self.model, "items": list(map(self._row, items))})
+
+    @staticmethod
+    def _row(item: ProblemTrace) -> dict[str, Any]:
+        if item.trace.text is None:
+            fields = {"problem_id", "messages", "tools", "steps"}
+            trace = item.trace.model_dump(mode="json", include=fields, exclude_defaults=True)
+            return {"problem": item.problem.text, "trace": trace}
+        steps = [item.trace.step_text(step) for step in range(len(item.trace.steps))]
+        return {"problem": item.problem.text, "steps": steps}
 
     def read(self, call: WireRequest, answer: str) -> list[ItemScores]:
         """Scores as they came. Raises :class:`WireError`."""
@@ -117,10 +121,9 @@ class GatewayScore:
             raise WireError(f"{len(parsed.results)} results came for {len(items)} items")
         tokens, scored = parsed.usage.verifier_tokens, []
         for number, (result, item) in enumerate(zip(parsed.results, items, strict=True)):
-            if len(result.scores) != len(item["steps"]):
-                raise WireError(
-                    f"results[{number}]: {len(result.scores)} scores came for {len(item['steps'])} steps"
-                )
+            steps = len(item["steps"] if "steps" in item else item["trace"]["steps"])
+            if len(result.scores) != steps:
+                raise WireError(f"results[{number}]: {len(result.scores)} scores came for {steps} steps")
             scores = tuple(checked_score(score) for score in result.scores)
             reason = (result.unscored_reason or "the server gave no reason") if None in scores else None
             scored.append(ItemScores(scores, reason, 0 if number else tokens))
@@ -157,7 +160,7 @@ class VllmPooling:
         body = {
             "model": self.model,
             "task": "token_classify",
-            "input": [list(trace.ids) for trace in encoded],
+            "input": [list(trace.ids) for trace in encoded if trace.ids],
             "encoding_format": "float",
             "use_activation": True,
         }
@@ -166,8 +169,10 @@ class VllmPooling:
     def read(self, call: WireRequest, answer: str) -> list[ItemScores]:
         """One score for each read-out position, in order. Raises :class:`WireError`."""
         parsed = parse_answer(_PoolingAnswer, answer)
-        rows = in_order(parsed.data, len(call.encoded))
-        scores = [self._scores(trace, row.data) for trace, row in zip(call.encoded, rows, strict=True)]
+        rows = iter(in_order(parsed.data, sum(bool(trace.ids) for trace in call.encoded)))
+        scores = [
+            self._scores(trace, next(rows).data) if trace.ids else trace.positions for trace in call.encoded
+        ]
         return reply(call, scores, [len(trace.ids) for trace in call.encoded])
 
     def _scores(self, trace: EncodedTrace, data: list[list[float]]) -> Scores:
