@@ -6,6 +6,7 @@ import gzip
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,9 +14,12 @@ import pytest
 from annotation_site import PASSWORD, SCRIPT, Browser, Room, open_room, solutions
 from inspection_site import add_request
 from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
 
 from surefoot.annotation import PageSettings, create_pages_app
 from surefoot.annotation.pages.access import Attempts
+from surefoot.gateway.app import create_app, make_server
+from surefoot.gateway.settings import ServerSettings
 from surefoot.records import Problem
 
 SESSION = "surefoot_session"
@@ -169,6 +173,64 @@ def test_wrong_passwords_are_few(tmp_path: Path) -> None:
     assert int(refused.headers["retry-after"]) > 0
     assert stranger.sign_in("ben").status_code == 303
     room.db.close()
+
+
+def test_wrong_passwords_from_elsewhere_do_not_lock_the_owner_out(tmp_path: Path) -> None:
+    room = open_room(tmp_path, settings=PageSettings(attempts=3))
+    strangers = [Browser(TestClient(room.app, client=(f"10.0.0.{n}", 1))) for n in range(4)]
+    for stranger in strangers:
+        assert [stranger.sign_in("ann", "wrong").status_code for _ in range(4)] == [401, 401, 401, 429]
+    assert room.browser().sign_in("ann").status_code == 303
+    room.db.close()
+
+
+@pytest.mark.parametrize(("proxies", "last"), [((), 429), (("10.0.0.1",), 401)])
+def test_forwarded_addresses_are_believed_from_configured_proxies_alone(
+    tmp_path: Path, proxies: tuple[str, ...], last: int
+) -> None:
+    room = open_room(tmp_path, settings=PageSettings(attempts=1))
+    app = create_app(ServerSettings(), pages=room.app)
+    config = make_server(app, ServerSettings(proxies=proxies)).config
+    config.load()
+    for client, expected in (("10.0.0.1", last), ("127.0.0.1", 429)):
+        browser = Browser(TestClient(cast("Any", config.loaded_app), client=(client, 1)))
+        codes = []
+        for number in range(8):
+            browser.client.headers["x-forwarded-for"] = f"192.0.2.{number}"
+            codes.append(browser.sign_in(f"name {number}", "wrong").status_code)
+        assert codes == [401] * 5 + [expected] * 3
+    room.db.close()
+
+
+@pytest.mark.parametrize("who", [None, "ann"])
+def test_uploads_of_those_who_may_not_upload_are_not_read(room: Room, who: str | None) -> None:
+    browser = room.browser(who) if who else room.browser()
+    read, seen = 0, list[int]()
+
+    def body() -> Iterator[bytes]:
+        nonlocal read
+        while read < 30_000_000:
+            read += 1_000_000
+            yield b"x" * 1_000_000
+
+    headers = {"content-type": "multipart/form-data; boundary=b", "content-length": "30000000"}
+    paths = ["/projects/1/files", "/projects/1/formats", "/projects/1/protocol"]
+    for path in [*paths, *(["/sign-in"] if who is None else [])]:
+        read = 0
+        seen.clear()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            async def counted() -> Message:
+                message = await receive()
+                seen.append(len(message.get("body", b"")))
+                return message
+
+            await room.app(scope, counted, send)
+
+        client = TestClient(app, cookies=dict(browser.client.cookies), follow_redirects=False)
+        answer = client.post(path, content=body(), headers=headers)
+        assert answer.status_code in (303, 403, 404, 405, 413), path
+        assert sum(seen) == 0, path
 
 
 def test_attempts_are_forgotten_in_time() -> None:

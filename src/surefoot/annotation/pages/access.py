@@ -29,7 +29,8 @@ class PageSettings(Settings):
     max_upload_bytes: int = Field(default=64_000_000, ge=1_000)
     session_hours: float = Field(default=12.0, gt=0)
     attempts: int = Field(default=10, ge=1)
-    """Wrong passwords per name, and five times as many per address, within ``attempt_seconds``."""
+    """Wrong passwords for a name from one address, and five times as many sign-ins per address, within
+    ``attempt_seconds``."""
     attempt_seconds: float = Field(default=300.0, gt=0)
     runs: Path | None = None
     """Directory below which runs and saved trees are shown; ``None`` = none are."""
@@ -85,7 +86,8 @@ class Place:
 
 @dataclass(kw_only=True)
 class Attempts:
-    """Counts wrong passwords by name and address in a sliding window. Not shared between processes."""
+    """Counts attempts in a sliding window: of an address, and of a name from an address. Not shared between
+    processes."""
 
     most: int
     window_s: float

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 from surefoot.annotation.database.database import Database
 from surefoot.annotation.database.traces import Added
 from surefoot.annotation.pages.access import AdminPlace, ReaderPlace, pages_of
-from surefoot.annotation.pages.forms import CheckedForm, Form, upload_ending
+from surefoot.annotation.pages.forms import Form, UploadForm, upload_ending
 from surefoot.annotation.pages.render import HEADERS, show, twin
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.formats import (
@@ -95,7 +95,7 @@ def export(place: ReaderPlace, name: str) -> Response:
 
 
 @router.post("/projects/{project_id:int}/formats")
-def upload(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
+def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
     """Import one file in another format."""
     pages = pages_of(request)
     source = form.choice("format", sorted({*IMPORTS, *SOURCES}))

@@ -17,13 +17,14 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 
 from surefoot.annotation.database.accounts import Protocol
-from surefoot.annotation.pages.access import SignedIn, pages_of
+from surefoot.annotation.pages.access import SignedIn, Visitor, pages_of
 from surefoot.errors import NotFoundError, StoreError
 
 S = TypeVar("S", bound=str)
 
 MAX_FIELDS = 400
 """Fields of one form; an item with more alternatives cannot be labelled on a page."""
+_MOST_FILES = 16
 _MILLISECONDS = 24 * 3600 * 1000
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
@@ -134,7 +135,10 @@ class Form:
 
 async def checked_form(request: Request, visitor: SignedIn) -> Form:
     """The form of a signed-in visitor. Raises 403 unless it carries the session's secret."""
-    form = await read_form(request)
+    return await _checked(await read_form(request, pages_of(request).settings.max_form_bytes), visitor)
+
+
+async def _checked(form: Form, visitor: Visitor) -> Form:
     if visitor.csrf is not None:
         try:
             require_secret(form.data.get("csrf"), visitor.csrf)
@@ -153,18 +157,31 @@ async def _closing_form(request: Request, visitor: SignedIn) -> AsyncIterator[Fo
         await form.close()
 
 
-async def read_form(request: Request) -> Form:
-    """Parse the body within the limits; 413, 411 or 400 otherwise."""
+async def _closing_upload(request: Request, visitor: SignedIn) -> AsyncIterator[Form]:
+    """The form with files; they are closed after the response is built."""
+    most = pages_of(request).settings.max_upload_bytes
+    form = await _checked(await read_form(request, most, files=_MOST_FILES), visitor)
+    try:
+        yield form
+    finally:
+        await form.close()
+
+
+async def read_form(request: Request, most: int, *, files: int = 0) -> Form:
+    """Parse a body of at most ``most`` bytes and so many ``files``; 413, 411 or 400 otherwise.
+
+    Call it when the visitor is known, and with more than a little only for those who may send it.
+    """
     settings = pages_of(request).settings
-    uploading = request.headers.get("content-type", "").startswith("multipart/form-data")
-    most = settings.max_upload_bytes if uploading else settings.max_form_bytes
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit()):
         raise HTTPException(411, "send the form's Content-Length")
     if int(length) > most:
         raise HTTPException(413, f"the form has {length} bytes; the limit is {most}")
     try:
-        data = await request.form(max_files=16, max_fields=MAX_FIELDS, max_part_size=settings.max_form_bytes)
+        data = await request.form(
+            max_files=files, max_fields=MAX_FIELDS, max_part_size=settings.max_form_bytes
+        )
     except (MultiPartException, HTTPException, UnicodeDecodeError, ValueError) as error:
         raise HTTPException(400, "the form cannot be read: too many fields, or not a form") from error
     return Form(data=data)
@@ -194,6 +211,9 @@ def new_key() -> str:
 
 
 CheckedForm = Annotated[Form, Depends(_closing_form)]
+UploadForm = Annotated[Form, Depends(_closing_upload)]
+"""A form with files. Put it behind the parameter that says who may upload: they are resolved in order, so
+that nothing is read of an upload that is refused."""
 
 
 def query_of(request: Request) -> Form:

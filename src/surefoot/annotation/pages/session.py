@@ -1,4 +1,5 @@
-"""Signing in and out: a cookie that scripts cannot read, new at each sign-in; wrong passwords are limited."""
+"""Signing in and out: a cookie that scripts cannot read, new at each sign-in; wrong passwords are limited
+for each account and address, so that guessing from one place does not lock the owner out elsewhere."""
 
 from __future__ import annotations
 
@@ -13,9 +14,12 @@ from starlette.exceptions import HTTPException
 from surefoot.annotation.pages.access import Pages, cookie_name, pages_of, signed_in
 from surefoot.annotation.pages.forms import checked_form, read_form, require_secret
 from surefoot.annotation.pages.render import done, show
+from surefoot.gateway.connections import client_address
 
 router = APIRouter()
 
+_SIGN_IN_BYTES = 20_000
+"""Body of a sign-in: it is read before anybody is known."""
 _SIGN_IN_COOKIE = "surefoot_sign_in"
 """Secret of the sign-in form, for which there is no session yet."""
 
@@ -30,14 +34,15 @@ def sign_in_page(request: Request) -> Response:
 async def sign_in(request: Request) -> Response:
     """Check name and password, and open a new session whatever the cookie was before."""
     pages = pages_of(request)
-    form = await read_form(request)
+    form = await read_form(request, _SIGN_IN_BYTES)
     secret = request.cookies.get(_SIGN_IN_COOKIE)
     if not secret:
         raise HTTPException(403, "the form has expired, or cookies are off; load the page again")
     require_secret(form.data.get("csrf"), secret)
     name, password = form.text("name", most=200), str(form.data.get("password", ""))[:1000]
-    address = request.client.host if request.client else "unknown"
-    wait = max(pages.attempts.start(f"name {name}"), pages.attempts.start(f"address {address}", 5))
+    address = client_address(request.client.host if request.client else "unknown")
+    pair = f"{address} {name}"
+    wait = pages.attempts.start(address, 5) or pages.attempts.start(pair)
     if wait > 0:
         raise HTTPException(
             429, "too many wrong passwords; try again later", headers={"Retry-After": str(int(wait) + 1)}
@@ -46,7 +51,7 @@ async def sign_in(request: Request) -> Response:
     to = _local(form.text("next", default="", most=2000))
     if token is None:
         return _sign_in_form(request, to, failed=True)
-    pages.attempts.succeeded(f"name {name}")
+    pages.attempts.succeeded(pair)
     return _signed_in(request, token, to)
 
 

@@ -19,7 +19,7 @@ from surefoot.annotation.database.database import Database
 from surefoot.annotation.database.labelling import KnownAnswer, NewItem
 from surefoot.annotation.database.transfer import import_files
 from surefoot.annotation.pages.access import AdminPlace, ReaderPlace, pages_of
-from surefoot.annotation.pages.forms import CheckedForm, Form, upload_ending
+from surefoot.annotation.pages.forms import Form, UploadForm, upload_ending
 from surefoot.annotation.pages.render import HEADERS, show, twin
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.io import ReadReport, read_records
@@ -42,7 +42,7 @@ def files_page(request: Request, place: ReaderPlace) -> Response:
 
 
 @router.post("/projects/{project_id:int}/files")
-def upload(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
+def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
     """Import files, and make items from the traces."""
     db, make = place.db, form.choice("make", _MAKES, default="solutions")
     limits = FileLimits.from_environment(max_unpacked_bytes=pages_of(request).settings.max_upload_bytes)
