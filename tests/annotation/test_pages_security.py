@@ -373,6 +373,12 @@ def test_pages_forbid_content_from_elsewhere(room: Room) -> None:
     assert not re.search(r"<script>|\sstyle=|\son\w+=", answer.text)
 
 
+def test_static_files_are_what_they_are_declared_to_be(room: Room) -> None:
+    answer = room.browser().get("/static/pages.js")
+    assert answer.status_code == 200
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
 def test_keys_open_no_more_than_their_role(room: Room) -> None:
     anonymous = room.browser()
 

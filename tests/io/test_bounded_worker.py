@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from surefoot.errors import LabelError
@@ -11,6 +13,8 @@ from surefoot.labelling.verifiers.expressions import load_algebra
 
 def load_echo():
     def answer(question):
+        if question == "environment":
+            return sorted(os.environ)
         if question == "fail":
             raise ValueError(question)
         if question == "deep":
@@ -76,3 +80,15 @@ def test_a_task_that_cannot_load_is_an_error_of_the_given_class():
 )
 def test_algebra(left, right, relation):
     assert load_algebra()({"left": left, "right": right})["relation"] == relation
+
+
+def test_the_process_gets_no_secrets_of_the_environment(monkeypatch):
+    for name in ("OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DATABASE_URL"):
+        monkeypatch.setenv(name, "secret")
+    worker = BoundedWorker(load_echo, timeout_s=2, memory_mb=512, error=LabelError)
+    try:
+        names = worker.ask("environment").answer
+    finally:
+        worker.close()
+    assert "PYTHONPATH" in names
+    assert not any("KEY" in name or "TOKEN" in name or "URL" in name for name in names)

@@ -221,3 +221,25 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(tmp_path: Path):
     with Run.open(killed, command="work", config={"seed": 1}) as run:
         assert run.result("work") == 1000
         assert run.seconds["work"] > 0
+
+
+def test_a_refused_directory_keeps_its_files(tmp_path: Path):
+    mine, deep = tmp_path / ".film.mkv.part", tmp_path / "deep" / ".film.mkv.part"
+    deep.parent.mkdir()
+    for path in (mine, deep):
+        path.write_text("half")
+    (tmp_path / "shards").mkdir()
+    with pytest.raises(RunError, match="no manifest"):
+        Run.open(tmp_path, command="c", config={})
+    (tmp_path / "shards").rmdir()
+    Run.open(tmp_path, command="c", config={}).close()
+    assert mine.exists()
+    assert deep.exists()
+    with Run.open(tmp_path / "run", command="c", config={}) as run:
+        unfinished = run.shards("s", Problem) and tmp_path / "run" / "shards" / "s" / ".000000.jsonl.1.part"
+        unfinished.write_text("half")
+    with pytest.raises(RunError, match="another run"):
+        Run.open(tmp_path / "run", command="d", config={})
+    assert unfinished.exists()
+    Run.open(tmp_path / "run", command="c", config={}).close()
+    assert not unfinished.exists()

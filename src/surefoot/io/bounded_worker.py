@@ -141,7 +141,7 @@ class BoundedWorker:
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="ascii",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env=_environment(),
             start_new_session=True,  # a group of its own, so that its child is killed with it
         )
         self._process = process
@@ -194,6 +194,18 @@ def _kill(process: subprocess.Popen[str]) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
+
+
+_KNOWN_VARIABLES = (
+    *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "TEMP", "TMP"),
+    *("LANG", "LC_ALL", "PYTHONHASHSEED", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"),
+)
+
+
+def _environment() -> dict[str, str]:
+    """What the process needs to find its libraries, and no secret: it reads text of strangers."""
+    known = {name: os.environ[name] for name in _KNOWN_VARIABLES if name in os.environ}
+    return {**known, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def main(task: str, timeout_s: float, memory_mb: int) -> None:

@@ -76,8 +76,10 @@ class Run:
             raise RunError(f"{directory}: cannot be a run directory: {error}; use another --out") from error
         lock = RunLock(directory / ".lock")
         try:
-            _clear_unfinished(directory)
-            return cls(directory, _settle(directory, manifest), lock)
+            resumed = (directory / "manifest.json").exists()
+            there = _settle(directory, manifest)
+            _clear_unfinished(directory, resumed=resumed)
+            return cls(directory, there, lock)
         except BaseException:
             lock.release()
             raise
@@ -247,9 +249,18 @@ def _settle(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     return there
 
 
-def _clear_unfinished(directory: Path) -> None:
-    """Remove what a killed process was writing; the lock says that no living one writes here."""
-    for path in directory.rglob(f".*{TEMPORARY_SUFFIX}"):
+def _clear_unfinished(directory: Path, *, resumed: bool) -> None:
+    """Remove what a killed process was writing; the lock says that no living one writes here.
+
+    Where no run was before, only a manifest can be unfinished: a wrong ``--out`` may hold others' files of
+    such names.
+    """
+    unfinished = (
+        directory.rglob(f".*{TEMPORARY_SUFFIX}")
+        if resumed
+        else directory.glob(f".manifest.json.*{TEMPORARY_SUFFIX}")
+    )
+    for path in unfinished:
         path.unlink()
 
 

@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from surefoot.annotation.database.database import Database
 from surefoot.annotation.pages import (
@@ -57,6 +58,15 @@ _TITLES = {
 }
 
 
+class _StaticFiles(StaticFiles):
+    """Static files, which browsers must take for what they are declared to be."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["X-Content-Type-Options"] = HEADERS["X-Content-Type-Options"]
+        return response
+
+
 def create_pages_app(
     db: Database, settings: PageSettings | None = None, *, rng: random.Random | None = None
 ) -> FastAPI:
@@ -68,7 +78,7 @@ def create_pages_app(
     app.state.pages = Pages(db, settings or PageSettings(), rng)
     for module in _MODULES:
         app.include_router(module.router)
-    app.mount("/static", StaticFiles(directory=FOLDER / "static"), name="static")
+    app.mount("/static", _StaticFiles(directory=FOLDER / "static"), name="static")
     app.add_exception_handler(SignInNeeded, _sign_in_needed)
     app.add_exception_handler(SurefootError, _refused)
     app.add_exception_handler(HTTPException, _http_error)
