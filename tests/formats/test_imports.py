@@ -21,8 +21,8 @@ from surefoot.formats import (
     import_traces,
     results_of,
 )
-from surefoot.io import ReadReport
-from surefoot.records import StepLabel, StepScores, ToolCall
+from surefoot.io import ReadReport, write_records
+from surefoot.records import StepLabel, StepScores, ToolCall, Trace
 from surefoot.segment import segment_trace
 
 DATA = Path(__file__).parents[1] / "data"
@@ -480,6 +480,40 @@ def test_rows_get_a_column(tmp_path):
     assert own["steps"][0]["labels"] == [
         {"kind": "correctness", "value": 1.0, "source": "rule", "reason": None}
     ]
+
+
+def test_results_go_to_no_other_file_than_the_one_imported(tmp_path):
+    path, other = (
+        rows(tmp_path, *PLAIN),
+        rows(tmp_path, {"question": "q", "response": "r"}, name="other.jsonl"),
+    )
+    _, results = judged(path)
+    with pytest.raises(RecordError, match=r"other\.jsonl: trace .* was not made of its row 1; give the file"):
+        export_results(other, tmp_path / "out.jsonl", results)
+    assert not (tmp_path / "out.jsonl").exists()
+    short = rows(tmp_path, PLAIN[0], name="short.jsonl")
+    with pytest.raises(RecordError, match="row 2"):
+        export_results(short, tmp_path / "out.jsonl", results)
+
+
+def test_a_batch_with_failures_and_empty_answers_is_written_back_whole(tmp_path):
+    body = {"choices": [{"text": "4"}, {"text": ""}], "usage": {}}
+    good = {"custom_id": "a", "response": {"status_code": 200, "body": body}, "error": None}
+    bad = {"custom_id": "b", "response": {"status_code": 429, "body": {"error": {"message": "busy"}}}}
+    path = rows(tmp_path, bad, good)
+    found, results = judged(path)
+    assert [one.text for one in found] == ["4", ""]
+    export_results(path, tmp_path / "out.jsonl", results)
+    first, second = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert first == bad
+    assert "surefoot" in second["response"]["body"]["choices"][0]
+
+
+def test_records_need_no_import(tmp_path):
+    path = tmp_path / "traces.jsonl"
+    write_records(path, [Trace(problem_id="p", text="a")])
+    with pytest.raises(RecordError, match="records of this package already"):
+        read(path)
 
 
 def test_only_imported_traces_are_written_back(tmp_path):

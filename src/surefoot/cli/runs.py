@@ -106,7 +106,7 @@ def read_all(path: str, record: type[R]) -> list[R]:
 
 def _imported(path: str, record: type[R]) -> list[R]:
     """Problems or traces of a file in another form; empty if it has none, or they are not asked for."""
-    from surefoot.formats import ImportContext, ImportSettings, detect_format, import_traces
+    from surefoot.formats import RECORDS, ImportContext, ImportSettings, detect_format, import_traces
     from surefoot.io import ReadReport
 
     if record not in (Problem, Trace):
@@ -114,6 +114,8 @@ def _imported(path: str, record: type[R]) -> list[R]:
     said: list[str] = []
     context = ImportContext(settings=ImportSettings(), report=ReadReport(), say=said.append)
     name = detect_format(path, context.settings)
+    if name == RECORDS:
+        return []
     found = list(import_traces(path, name, context))
     chosen = (one.problem if record is Problem else one.trace for one in found)
     made = {one.id: one for one in chosen if isinstance(one, record)}

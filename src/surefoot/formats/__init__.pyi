@@ -9,6 +9,7 @@ from .candidate_pool import CandidatePool as CandidatePool
 from .candidate_pool import read_candidate_pool as read_candidate_pool
 from .imports import EXPORTS as EXPORTS
 from .imports import IMPORTS as IMPORTS
+from .imports import RECORDS as RECORDS
 from .imports import detect_format as detect_format
 from .imports import export_results as export_results
 from .imports import import_traces as import_traces

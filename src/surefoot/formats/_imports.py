@@ -15,9 +15,10 @@ from pydantic_core import from_json
 from surefoot.chat_shape import Keep, message_fields, messages_of, tool_fields
 from surefoot.errors import RecordError
 from surefoot.extras import need
+from surefoot.formats._results import TraceResults
 from surefoot.io.files import ReadReport, error_reason, json_lines, readable, table_rows
 from surefoot.io.limits import FileLimits, open_bounded, read_whole
-from surefoot.records import Message, Problem, Tool, Trace
+from surefoot.records import Message, Problem, Tool, Trace, content_id
 
 IMPORT_KEY = "import"
 """Where ``Trace.meta`` notes the format that a trace came from, and its place in the file."""
@@ -109,6 +110,38 @@ class ImportContext:
                 fields = message_fields(one, self.keep)
                 made.append(Message.model_validate({name: fields[name] for name in fields if name in known}))
         return tuple(made)
+
+
+def row_note(name: str, number: int, row: Any) -> dict[str, Any]:
+    """What ``Trace.meta`` notes of a row: its place, and a hash of it, which tells another file's row."""
+    return {"format": name, "row": number, "hash": content_id(row)}
+
+
+def rows_to_write(
+    original: Path, by_row: Mapping[int, Sequence[TraceResults]]
+) -> Iterator[tuple[Any, Sequence[TraceResults]]]:
+    """Each row of ``original`` with the results that belong to it.
+
+    Raises ``RecordError`` if a trace was made of another row than the one at its place, or of none.
+    """
+    missing = dict(by_row)
+    for number, row in raw_rows(original):
+        if isinstance(row, ValueError):
+            continue
+        own = missing.pop(number, ())
+        for one in own:
+            if one.trace.meta[IMPORT_KEY].get("hash") != content_id(row):
+                raise _not_from(original, number, one)
+        yield row, own
+    for number, own in missing.items():
+        raise _not_from(original, number, own[0])
+
+
+def _not_from(original: Path, number: int, one: TraceResults) -> RecordError:
+    return RecordError(
+        f"{original}: trace {one.trace.id} was not made of its row {number}; give the file that was "
+        "imported, unchanged"
+    )
 
 
 def tools(rows: Iterable[Mapping[str, Any]] | None) -> tuple[Tool, ...]:

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.errors import RecordError
-from surefoot.formats._imports import IMPORT_KEY, ImportContext, ImportedTrace, raw_rows, task_of, tools
+from surefoot.formats._imports import (
+    IMPORT_KEY,
+    ImportContext,
+    ImportedTrace,
+    raw_rows,
+    row_note,
+    rows_to_write,
+    task_of,
+    tools,
+)
 from surefoot.formats._results import TraceResults
 from surefoot.formats._rows import write_rows
 from surefoot.records import Problem, Trace, Usage
@@ -31,18 +40,21 @@ def write_batch_output(original: Path, path: Path, results: Mapping[str, TraceRe
 
     Returns the number of choices changed.
     """
-    changed, rows = 0, []
-    for number, row in raw_rows(original):
-        row = copy.deepcopy(row)
-        body = _body(row)
-        places = body.get("choices") or [body]
-        for index, place in enumerate(places):
-            if found := results.get(f"{number}/{index}"):
-                place["surefoot"] = {"score": found.summary, "of": found.explanation, "steps": found.steps}
-                changed += 1
-        rows.append(row)
-    write_rows(path, rows)
-    return changed
+    by_row: dict[int, list[TraceResults]] = {}
+    for found in results.values():
+        by_row.setdefault(found.trace.meta[IMPORT_KEY]["row"], []).append(found)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for row, own in rows_to_write(original, by_row):
+            row = copy.deepcopy(row)
+            for one in own:  # a request that failed has none, and stays as it is
+                body = _body(row)
+                place = (body.get("choices") or [body])[one.trace.meta[IMPORT_KEY]["choice"]]
+                place["surefoot"] = {"score": one.summary, "of": one.explanation, "steps": one.steps}
+            yield row
+
+    write_rows(path, rows())
+    return len(results)
 
 
 def _requests(path: str | None) -> dict[str, Mapping[str, Any]]:
@@ -95,11 +107,9 @@ def _traces(
             "sample": index,
             "finish_reason": choice.get("finish_reason"),
             "usage": _usage(usage) if index == 0 else Usage(),
-            "meta": {IMPORT_KEY: {"format": NAME, "choice": f"{number}/{index}"}},
+            "meta": {IMPORT_KEY: {**row_note(NAME, number, row), "choice": index}},
         }
         if "text" in choice and "message" not in choice:
-            if not choice["text"]:
-                raise RecordError(f"choice {index} is empty (finish_reason {choice.get('finish_reason')})")
             yield ImportedTrace(problem=problem, trace=Trace(text=choice["text"], **(fields | {"tools": ()})))
             continue
         said = choice.get("messages") or [choice.get("message") or {}]

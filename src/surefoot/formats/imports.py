@@ -35,6 +35,9 @@ EXPORTS: Mapping[str, Callable[[Path, Path, Mapping[str, TraceResults]], int]] =
 )
 """Writers by the name of their format; each takes the original, the new file, and results by their place."""
 
+RECORDS = "records"
+"""What ``detect_format`` calls a file of this package's own, which needs no import."""
+
 _ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 
 _PLACES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -42,12 +45,12 @@ _PLACES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     inspect_log.NAME: lambda note: note["sample"],
     otel_spans.NAME: lambda note: note["conversation"],
     atif.NAME: lambda note: note["trajectory"],
-    batch_output.NAME: lambda note: note["choice"],
+    batch_output.NAME: lambda note: f"{note['row']}/{note['choice']}",
 }
 
 
 def detect_format(path: Path | str, settings: ImportSettings | None = None) -> str:
-    """The name in ``IMPORTS`` of the format of ``path``, by its content alone.
+    """The name in ``IMPORTS`` of the format of ``path``, or ``RECORDS``, by its content alone.
 
     Raises ``RecordError`` for a file that cannot be opened, is empty, or is an archive of no known kind.
     """
@@ -65,6 +68,8 @@ def detect_format(path: Path | str, settings: ImportSettings | None = None) -> s
 
 
 def _format_of(row: Mapping[str, Any]) -> str:
+    if isinstance(row.get("schema_version"), int) and "id" in row:
+        return RECORDS
     if "eval" in row and ("samples" in row or "plan" in row):
         return inspect_log.NAME
     if str(row.get("schema_version", "")).startswith("ATIF") or ("agent" in row and _has_turns(row)):
@@ -91,6 +96,11 @@ def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterat
     Rows that hold no trace are counted in ``context.report``. Raises ``RecordError`` for a name that is not
     in ``IMPORTS`` and a file that cannot be read at all.
     """
+    if name == RECORDS:
+        raise RecordError(
+            f"{path} holds records of this package already: give it to the commands as it is, or to surefoot "
+            "segment to cut its traces again"
+        )
     if name not in IMPORTS:
         raise RecordError(f"no format is called '{name}'; choose one of {', '.join(IMPORTS)}")
     context.report.opened(str(path))

@@ -22,6 +22,8 @@ from surefoot.formats._imports import (
     ImportedTrace,
     check_assistant,
     raw_rows,
+    row_note,
+    rows_to_write,
     task_of,
     tools,
 )
@@ -68,17 +70,17 @@ def write_own_rows(original: Path, path: Path, results: Mapping[str, TraceResult
     """Copy the rows of ``original`` with labels and scores in a new column ``surefoot``, one object a trace.
 
     Written as JSON Lines or a JSON array, by the ending, whatever the original was. Returns the number of
-    traces written.
+    traces written. Raises ``RecordError`` if a trace is of another file.
     """
     by_row: dict[int, list[TraceResults]] = {}
     for found in results.values():
         by_row.setdefault(found.trace.meta[IMPORT_KEY]["row"], []).append(found)
 
     def rows() -> Iterator[dict[str, Any]]:
-        for number, row in raw_rows(original):
+        for row, found in rows_to_write(original, by_row):
             own = [
                 {"trace": one.trace.id, "score": one.summary, "of": one.explanation, "steps": one.steps}
-                for one in by_row.get(number, ())
+                for one in found
             ]
             if isinstance(row, Mapping):
                 yield {**row, "surefoot": own} if own else dict(row)
@@ -107,7 +109,7 @@ class _Columns:
             self._named = self._guess(row)
             self._known |= filled
         values = {what: _plain(_at(row, column)) for what, column in self._named.items()}
-        source = {IMPORT_KEY: {"format": NAME, "row": number}}
+        source = {IMPORT_KEY: row_note(NAME, number, row)}
         fields: dict[str, Any] = {"policy": _text(values.get("policy")), "meta": source}
         fields["outcome"] = _truth(values.get("outcome"))
         messages = _messages(values.get("messages"))
