@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Cut = Annotated[
     o.Segment | None,
     Field(
-        description="How texts, contents and reasoning are cut: `blank-line`, `line`, `sentence`, `step-k`, "
+        description="How texts, contents and reasoning are cut: `blank-line`, `line`, `sentence`, "
+        "`thoughts`, `turns`, `step-k`, "
         "`ki` or `regex:PATTERN`. By default a text, and a lone answer, at blank lines or else line ends, "
         "the content of a message in a longer run not at all."
     ),

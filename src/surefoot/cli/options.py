@@ -88,8 +88,8 @@ Device = Annotated[
 Segment = Annotated[
     str,
     Field(
-        description="How text is cut into steps: `blank-line`, `line`, `sentence`, `step-k`, `ki` or "
-        "`regex:PATTERN`."
+        description="How text is cut into steps: `blank-line`, `line`, `sentence`, `thoughts`, `turns`, "
+        "`step-k`, `ki` or `regex:PATTERN`."
     ),
     AfterValidator(_segmenter),
 ]
