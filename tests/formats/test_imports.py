@@ -77,7 +77,8 @@ def test_an_inspect_log_has_outcomes_answers_and_images():
     assert stored["image/png"].startswith(b"\x89PNG")
 
 
-def test_an_inspect_log_in_json_reads_like_the_archive(tmp_path):
+def inspect_json(tmp_path):
+    """The archived log as one JSON file."""
     from surefoot.formats.inspect_log import _content
 
     with zipfile.ZipFile(DATA / "inspect.eval") as archive:
@@ -85,6 +86,11 @@ def test_an_inspect_log_in_json_reads_like_the_archive(tmp_path):
         samples = [json.loads(_content(archive, entry)) for entry in names]
     path = tmp_path / "log.json"
     path.write_text(json.dumps({"version": 2, "eval": {}, "samples": samples}, indent=2))
+    return path
+
+
+def test_an_inspect_log_in_json_reads_like_the_archive(tmp_path):
+    path = inspect_json(tmp_path)
     assert detect_format(path) == "inspect"
     archived, _ = read(DATA / "inspect.eval")
     assert [one.trace for one in read(path)[0]] == [one.trace for one in archived]
@@ -488,12 +494,28 @@ def test_results_go_to_no_other_file_than_the_one_imported(tmp_path):
         rows(tmp_path, {"question": "q", "response": "r"}, name="other.jsonl"),
     )
     _, results = judged(path)
-    with pytest.raises(RecordError, match=r"other\.jsonl: trace .* was not made of its row 1; give the file"):
+    with pytest.raises(RecordError, match=r"other\.jsonl: trace .* was not made of what is at row 1"):
         export_results(other, tmp_path / "out.jsonl", results)
     assert not (tmp_path / "out.jsonl").exists()
     short = rows(tmp_path, PLAIN[0], name="short.jsonl")
     with pytest.raises(RecordError, match="row 2"):
         export_results(short, tmp_path / "out.jsonl", results)
+
+
+def test_logs_with_equal_numbers_are_told_apart(tmp_path):
+    """Inspect's samples are 1, 2 … in every log, and trajectories have no names."""
+    log = json.loads(inspect_json(tmp_path).read_text())
+    log["samples"][0]["messages"][-1]["content"] = "Something else."
+    (tmp_path / "other.json").write_text(json.dumps(log))
+    _, results = judged(DATA / "inspect.eval")
+    with pytest.raises(RecordError, match=r"not made of what is at sample 1/1"):
+        export_results(tmp_path / "other.json", tmp_path / "out.json", results)
+    run = json.loads((DATA / "atif.json").read_text())
+    run["steps"] = run["steps"][:-1]
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    _, results = judged(DATA / "atif.json")
+    with pytest.raises(RecordError, match=r"not made of what is at trajectory 1"):
+        export_results(tmp_path / "run.json", tmp_path / "out.json", results)
 
 
 def test_a_batch_with_failures_and_empty_answers_is_written_back_whole(tmp_path):

@@ -130,18 +130,19 @@ def rows_to_write(
             continue
         own = missing.pop(number, ())
         for one in own:
-            if one.trace.meta[IMPORT_KEY].get("hash") != content_id(row):
-                raise _not_from(original, number, one)
+            check_origin(original, f"row {number}", row, one)
         yield row, own
     for number, own in missing.items():
-        raise _not_from(original, number, own[0])
+        check_origin(original, f"row {number}", None, own[0])
 
 
-def _not_from(original: Path, number: int, one: TraceResults) -> RecordError:
-    return RecordError(
-        f"{original}: trace {one.trace.id} was not made of its row {number}; give the file that was "
-        "imported, unchanged"
-    )
+def check_origin(original: Path, place: object, content: Any, one: TraceResults) -> None:
+    """Raise ``RecordError`` unless a trace was made of ``content``, which is at its place in ``original``."""
+    if one.trace.meta[IMPORT_KEY].get("hash") != content_id(content):
+        raise RecordError(
+            f"{original}: trace {one.trace.id} was not made of what is at {place} there; give the "
+            "file that was imported, unchanged"
+        )
 
 
 def tools(rows: Iterable[Mapping[str, Any]] | None) -> tuple[Tool, ...]:

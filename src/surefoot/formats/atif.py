@@ -18,13 +18,14 @@ from surefoot.formats._imports import (
     ImportContext,
     ImportedTrace,
     check_assistant,
+    check_origin,
     raw_rows,
     task_of,
     tools,
 )
 from surefoot.formats._results import TraceResults
 from surefoot.formats._rows import write_rows
-from surefoot.records import Problem, Trace, Usage
+from surefoot.records import Problem, Trace, Usage, content_id
 
 NAME = "atif"
 
@@ -50,9 +51,12 @@ def write_atif(original: Path, path: Path, results: Mapping[str, TraceResults]) 
     """
     changed, rows = 0, []
     for number, row in raw_rows(original):
+        if isinstance(row, ValueError):
+            continue
         row = copy.deepcopy(row)
-        for place, trajectory in _trajectories(str(number), row):
+        for place, trajectory in _trajectories(str(number), row) if _has_steps(row) else ():
             if found := results.get(place):
+                check_origin(original, f"trajectory {place}", trajectory["steps"], found)
                 _annotate(trajectory, found)
                 changed += 1
         rows.append(row)
@@ -65,9 +69,13 @@ def write_atif(original: Path, path: Path, results: Mapping[str, TraceResults]) 
     return changed
 
 
+def _has_steps(row: Any) -> bool:
+    return isinstance(row, dict) and isinstance(row.get("steps"), list)
+
+
 def _trajectories(place: str, row: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """A trajectory and those embedded in it, each with its place."""
-    if not isinstance(row, dict) or not isinstance(row.get("steps"), list):
+    if not _has_steps(row):
         raise RecordError("a trajectory is an object with 'schema_version', 'agent' and 'steps'")
     yield place, row
     for number, below in enumerate(row.get("subagent_trajectories") or ()):
@@ -100,7 +108,9 @@ def _trace(place: str, row: Mapping[str, Any], context: ImportContext) -> Import
             completion_tokens=sum(int(one.get("completion_tokens") or 0) for one in metrics),
         ),
         outcome=extra.get("outcome") if isinstance(extra.get("outcome"), bool) else None,
-        meta={IMPORT_KEY: {"format": NAME, "trajectory": place, "turns": at}},
+        meta={
+            IMPORT_KEY: {"format": NAME, "trajectory": place, "turns": at, "hash": content_id(row["steps"])}
+        },
     )
     return ImportedTrace(problem=problem, trace=trace)
 

@@ -22,6 +22,7 @@ from surefoot.formats._imports import (
     ImportContext,
     ImportedTrace,
     check_assistant,
+    check_origin,
     task_of,
     tools,
 )
@@ -29,7 +30,7 @@ from surefoot.formats._results import TraceResults
 from surefoot.io.atomic import atomic_file, write_json
 from surefoot.io.files import readable
 from surefoot.io.limits import FileLimits, read_whole
-from surefoot.records import Problem, Trace, Usage
+from surefoot.records import Problem, Trace, Usage, content_id
 
 NAME = "inspect"
 
@@ -60,6 +61,7 @@ def write_inspect_log(
         found = results.get(_place(sample))
         if found is None:
             return sample
+        check_origin(original, f"sample {_place(sample)}", sample.get("messages"), found)
         changed += 1
         score = {"value": found.summary, "metadata": {"steps": found.steps}, "explanation": found.explanation}
         return {**sample, "scores": {**(sample.get("scores") or {}), name: score}}
@@ -167,7 +169,7 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
         finish_reason=choices[0].get("stop_reason"),
         error=error.get("message"),
         usage=_usage(sample.get("model_usage") or {}),
-        meta={IMPORT_KEY: {"format": NAME, "sample": _place(sample)}},
+        meta={IMPORT_KEY: {"format": NAME, "sample": _place(sample), "hash": content_id(sample["messages"])}},
     )
     return ImportedTrace(problem=problem, trace=trace)
 
