@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 from test_database import HOSTILE, engine_of
 
-from surefoot.annotation import Database
+from surefoot.annotation import Database, open_database
 from surefoot.errors import NotFoundError, StoreError, UnavailableError
 from surefoot.gateway import GatewayCandidate, GatewayRecord, RecordStore
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
@@ -151,3 +152,18 @@ def test_scores_of_answers_come_in_their_order(db: Database, clock) -> None:
     assert found(limit=2, latest=True) == known[2:]
     assert found(since=clock.at) == known[3:]
     assert found(scorer="t") == []
+
+
+def test_a_full_disk_is_noticed_by_the_probe(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    with open_database(tmp_path / "store.db") as db:
+        db.gateway.ping()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # no file can be written, as on a full disk
+        try:
+            with pytest.raises(UnavailableError):
+                db.gateway.ping()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        db.gateway.ping()
+        assert db.gateway.counters() == []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -452,3 +454,32 @@ def test_a_score_that_is_no_number_is_refused_with_line_and_field(room: Room, sc
     assert ('"scorer":"s2"' in stored, '"scorer":"s1"' in stored) == (True, False)
     for page in ("traces", "problems", f"trace?id={traces[0].id}", f"problem?id={traces[0].problem_id}"):
         assert admin.get(f"/projects/1/{page}").status_code == 200, page
+
+
+@pytest.mark.parametrize("digits", [16, 5_000])
+def test_numbers_that_no_row_has_are_not_found(room: Room, digits: int) -> None:
+    admin = room.browser("admin")
+    for path in (f"/projects/{'9' * digits}", f"/projects/1/items/{'9' * digits}"):
+        answer = admin.get(path)
+        assert answer.status_code == 404
+        assert "Not found" in answer.text
+
+
+def test_redirects_repeat_no_host(room: Room) -> None:
+    browser = room.browser()
+    for path in ("/projects/", "/projects", "/sign-in/", "/v1/models/"):
+        answer = browser.get(path, headers={"host": "evil.example"})
+        assert "evil.example" not in answer.headers.get("location", ""), path
+
+
+def test_a_database_that_is_gone_gives_a_plain_page(tmp_path: Path) -> None:
+    room = open_room(tmp_path)
+    ann = room.browser("ann")
+    with closing(sqlite3.connect(tmp_path / "labels.db")) as connection:
+        connection.execute("DROP TABLE sessions")
+    for path in ("/projects", "/projects.json", "/projects/1/annotate"):
+        answer = ann.get(path)
+        assert answer.status_code == 503, path
+        assert answer.headers["retry-after"]
+        assert "no such table" not in answer.text  # nor a host name, nor a path
+    room.db.close()

@@ -145,6 +145,11 @@ def test_on_loopback_a_known_key_only_says_whose_the_request_is(db):
     key, row = db.keys.create("alice", "client")
     assert check(db, key, required=False).id == row.id
     assert check(db, "anything", required=False) is None
+    db.keys.revoke(row.id)
+    for wrong in (key, f"{key}x", "sf-nobody-secret"):
+        with pytest.raises(ApiError) as caught:  # not treated as if no key had been sent
+            check(db, wrong, required=False)
+        assert caught.value.status == 401
     assert check(None, None, required=False) is None
     with pytest.raises(ApiError) as caught:
         check(db, None)

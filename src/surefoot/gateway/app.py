@@ -67,6 +67,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.gateway = gateway
+    app.router.redirect_slashes = False  # its redirects repeat the Host that the client sent
     install_error_handlers(app)
     client = guarded_route("client", settings=settings, auth=auth)
     admin = guarded_route("admin", settings=settings, auth=auth)

@@ -144,9 +144,16 @@ class RequestLog(Repository):
             return connection.execute(delete(gateway_requests).where(g.id.in_(old))).rowcount
 
     def ping(self) -> None:
-        """Return if the database accepts writes now. Raises ``UnavailableError``."""
+        """Return if the database can store something now. Raises ``UnavailableError``.
+
+        Something is really stored, as a full disk refuses only that.
+        """
+        row = {"hour": datetime.fromtimestamp(0, UTC), "name": "ping", "value": 0.0}
         with self._connections.write() as connection:
-            connection.execute(select(counters.c.hour).limit(1))
+            connection.execute(delete(counters).where(counters.c.name == "ping"))
+            connection.execute(insert(counters).values(**row))
+        with self._connections.write() as connection:
+            connection.execute(delete(counters).where(counters.c.name == "ping"))
 
     def get(self, request_id: str) -> GatewayRecord:
         """The whole record. Raises ``NotFoundError``."""

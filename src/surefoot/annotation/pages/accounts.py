@@ -33,7 +33,7 @@ def create(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
     return done(request, "/people", {"user": _row(user)})
 
 
-@router.post("/people/{user_id:int}")
+@router.post("/people/{user_id:number}")
 def change(request: Request, visitor: SiteAdmin, user_id: int, form: CheckedForm) -> Response:
     """Set a password or a role, close or open the account; each ends the user's sessions."""
     db = pages_of(request).db

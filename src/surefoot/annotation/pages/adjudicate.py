@@ -18,7 +18,7 @@ from surefoot.errors import NotFoundError, StoreError
 router = APIRouter()
 
 
-@twin(router, "/projects/{project_id:int}/adjudicate")
+@twin(router, "/projects/{project_id:number}/adjudicate")
 def disagreements(request: Request, place: AdminPlace) -> Response:
     """Items that annotators who finished labelled differently: open ones, then decided ones."""
     db = place.db
@@ -30,7 +30,7 @@ def disagreements(request: Request, place: AdminPlace) -> Response:
     return show(request, place, "disagreements.html", data)
 
 
-@twin(router, "/projects/{project_id:int}/adjudicate/{item_id:int}")
+@twin(router, "/projects/{project_id:number}/adjudicate/{item_id:number}")
 def disagreement(request: Request, place: AdminPlace, item_id: int) -> Response:
     """One item: its steps with everybody's labels, and a form for each disputed step."""
     db = place.db
@@ -60,7 +60,7 @@ def disagreement(request: Request, place: AdminPlace, item_id: int) -> Response:
     return show(request, place, "adjudicate.html", data)
 
 
-@router.post("/projects/{project_id:int}/adjudicate/{item_id:int}")
+@router.post("/projects/{project_id:number}/adjudicate/{item_id:number}")
 def decide(request: Request, place: AdminPlace, item_id: int, form: CheckedForm) -> Response:
     """Append a decision for one step. ``after`` is the decision that the form showed, 0 if none."""
     db = place.db

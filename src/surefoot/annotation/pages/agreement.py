@@ -29,7 +29,7 @@ _MANY_UNITS = 5_000
 """Above this many steps the page leaves the bootstrap to ``surefoot evaluate labels``."""
 
 
-@twin(router, "/projects/{project_id:int}/agreement")
+@twin(router, "/projects/{project_id:number}/agreement")
 def agreement_page(request: Request, place: ReaderPlace) -> Response:
     """All figures of a project; not for annotators, who work blind to each other."""
     db = place.db

@@ -37,7 +37,7 @@ SKIP_REASONS = {
 """Why an item is skipped; the first two are PRM800K's ``finish_reason``."""
 
 
-@twin(router, "/projects/{project_id:int}/annotate")
+@twin(router, "/projects/{project_id:number}/annotate")
 def next_item(request: Request, place: AnnotatorPlace) -> Response:
     """Lease the next item and redirect to it, or say why there is none."""
     pages = pages_of(request)
@@ -49,7 +49,7 @@ def next_item(request: Request, place: AnnotatorPlace) -> Response:
     return show(request, place, "no_item.html", data)
 
 
-@twin(router, "/projects/{project_id:int}/items/{item_id:int}")
+@twin(router, "/projects/{project_id:number}/items/{item_id:number}")
 def item_page(request: Request, place: AnnotatorPlace, item_id: int) -> Response:
     """The item as far as it is labelled, and the current step."""
     db = place.db
@@ -69,7 +69,7 @@ def item_page(request: Request, place: AnnotatorPlace, item_id: int) -> Response
     return show(request, place, template, data, extra=extra)
 
 
-@router.post("/projects/{project_id:int}/items/{item_id:int}/label")
+@router.post("/projects/{project_id:number}/items/{item_id:number}/label")
 def label(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
     """Label one step of a solution; the first error or the last step finishes the item."""
     db, item = place.db, _own(place, item_id)
@@ -91,7 +91,7 @@ def label(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedFo
     return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
 
 
-@router.post("/projects/{project_id:int}/items/{item_id:int}/alternatives")
+@router.post("/projects/{project_id:number}/items/{item_id:number}/alternatives")
 def label_alternatives(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
     """Phase 1: a label for each alternative, and the one to continue with or a step written by hand."""
     db, item = place.db, _own(place, item_id)
@@ -112,14 +112,14 @@ def label_alternatives(request: Request, place: AnnotatorPlace, item_id: int, fo
     return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
 
 
-@router.post("/projects/{project_id:int}/items/{item_id:int}/undo")
+@router.post("/projects/{project_id:number}/items/{item_id:number}/undo")
 def undo(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
     """Retract the latest submission for the item."""
     submission = place.db.labels.undo(place.id, item_id, place.user_id, _key(form))
     return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
 
 
-@router.post("/projects/{project_id:int}/items/{item_id:int}/skip")
+@router.post("/projects/{project_id:number}/items/{item_id:number}/skip")
 def skip(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
     """Skip the item with a reason, and go to the next."""
     reason = form.choice("reason", SKIP_REASONS)
@@ -128,7 +128,7 @@ def skip(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedFor
     return done(request, f"/projects/{place.id}/annotate", {"skipped": item_id})
 
 
-@router.post("/projects/{project_id:int}/items/{item_id:int}/comment")
+@router.post("/projects/{project_id:number}/items/{item_id:number}/comment")
 def comment(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
     """A flag or a comment on the item or one of its steps."""
     kind, text = form.text("kind"), form.text("comment", default="", most=5000)
@@ -149,7 +149,7 @@ def comment(request: Request, place: AnnotatorPlace, item_id: int, form: Checked
     return done(request, f"/projects/{place.id}/items/{item_id}", {"comment": added})
 
 
-@twin(router, "/projects/{project_id:int}/instructions")
+@twin(router, "/projects/{project_id:number}/instructions")
 def instructions(request: Request, place: MemberPlace) -> Response:
     """The project's instructions for annotators."""
     protocol = place.project.protocol

@@ -7,6 +7,7 @@ a project's pages of that kind are for its administrators and viewers, the other
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import Any
 from urllib.parse import urlencode
@@ -39,13 +40,18 @@ from surefoot.annotation.pages import (
 )
 from surefoot.annotation.pages.access import Pages, PageSettings, SignInNeeded, visitor_of
 from surefoot.annotation.pages.render import FOLDER, HEADERS, show, wants_json
-from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, SurefootError
+from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, SurefootError, UnavailableError
 
 _MODULES = (
     *(session, projects, accounts, annotate, queue, agreement, adjudicate, flags, transfer, formats),
     *(traces, candidates, trees, runs, request_log, monitor),
 )
-_STATUS: dict[type[Exception], int] = {NotFoundError: 404, ForbiddenError: 403, ConflictError: 409}
+_LOG = logging.getLogger("surefoot.annotation")
+_STATUS: dict[type[Exception], int] = {
+    NotFoundError: 404,
+    ForbiddenError: 403,
+    ConflictError: 409,
+}
 _TITLES = {
     400: "Invalid request",
     403: "Access denied",
@@ -55,6 +61,7 @@ _TITLES = {
     411: "Length required",
     413: "Too large",
     429: "Too many attempts",
+    503: "Not available now",
 }
 
 
@@ -75,14 +82,17 @@ def create_pages_app(
     ``rng`` chooses random and control items; the default is the system's.
     """
     app = FastAPI(title="surefoot pages", docs_url=None, redoc_url=None, openapi_url=None)
+    app.router.redirect_slashes = False  # its redirects repeat the Host that the client sent
     app.state.pages = Pages(db, settings or PageSettings(), rng)
     for module in _MODULES:
         app.include_router(module.router)
     app.mount("/static", _StaticFiles(directory=FOLDER / "static"), name="static")
     app.add_exception_handler(SignInNeeded, _sign_in_needed)
     app.add_exception_handler(SurefootError, _refused)
+    app.add_exception_handler(UnavailableError, _unavailable)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _unforeseen)
     return app
 
 
@@ -113,7 +123,22 @@ def _invalid(request: Request, _: Exception) -> Response:
     return _error_page(request, 400, "the address or the form contains a value of the wrong type")
 
 
+def _unavailable(request: Request, error: Exception) -> Response:
+    _LOG.warning("%s", error)  # it may name hosts and files
+    response = _error_page(request, 503, "the database does not answer; try again in a moment")
+    response.headers["Retry-After"] = "5"
+    return response
+
+
+def _unforeseen(request: Request, _: Exception) -> Response:
+    return _error_page(request, 500, "an unforeseen error; the server's log has it")
+
+
 def _error_page(request: Request, status: int, message: str) -> Response:
     data: dict[str, Any] = {"error": message}
     extra = {"status": status, "title": _TITLES.get(status, "Something went wrong")}
-    return show(request, visitor_of(request), "error.html", data, status=status, extra=extra)
+    try:
+        visitor = visitor_of(request)
+    except Exception:  # whatever failed, such as the database, may fail here again
+        visitor = None
+    return show(request, visitor, "error.html", data, status=status, extra=extra)

@@ -27,7 +27,7 @@ _MOST = 256
 """Candidates of a problem that are compared; the page says if there are more."""
 
 
-@twin(router, "/projects/{project_id:int}/problems")
+@twin(router, "/projects/{project_id:number}/problems")
 def problem_list(request: Request, place: ReaderPlace) -> Response:
     """Problems by id, each with a link to its candidates."""
     db, limit = place.db, pages_of(request).settings.rows
@@ -52,7 +52,7 @@ def problem_list(request: Request, place: ReaderPlace) -> Response:
     return show(request, place, "problems.html", data, extra={"query": query})
 
 
-@twin(router, "/projects/{project_id:int}/problem")
+@twin(router, "/projects/{project_id:number}/problem")
 def problem_page(request: Request, place: ReaderPlace) -> Response:
     """All candidates of a problem, and what each selector does with them."""
     db = place.db

@@ -25,7 +25,7 @@ _PER_PAGE: Final = 50
 """Comments per page."""
 
 
-@twin(router, "/projects/{project_id:int}/flags")
+@twin(router, "/projects/{project_id:number}/flags")
 def flag_list(request: Request, place: AdminPlace) -> Response:
     """Flags and comments, oldest first: ``?state=open|resolved|all``, ``?kind=flag|comment|all``."""
     db, filters = place.db, _filters(query_of(request))
@@ -48,7 +48,7 @@ def flag_list(request: Request, place: AdminPlace) -> Response:
     return show(request, place, "flags.html", data, extra=extra)
 
 
-@router.post("/projects/{project_id:int}/flags/{comment_id:int}")
+@router.post("/projects/{project_id:number}/flags/{comment_id:number}")
 def resolve(request: Request, place: AdminPlace, comment_id: int, form: CheckedForm) -> Response:
     """Resolve a flag or comment, and return to the list with its filters."""
     db = place.db

@@ -51,7 +51,7 @@ _BATCH = 500
 """Traces added at once."""
 
 
-@twin(router, "/projects/{project_id:int}/formats")
+@twin(router, "/projects/{project_id:number}/formats")
 def formats_page(request: Request, place: ReaderPlace) -> Response:
     """Links to the exports, the upload form, and what the latest exports left out."""
     db = place.db
@@ -73,7 +73,7 @@ def formats_page(request: Request, place: ReaderPlace) -> Response:
     return show(request, place, "formats.html", data, extra={"query": ""})
 
 
-@router.get("/projects/{project_id:int}/formats/{name}")
+@router.get("/projects/{project_id:number}/formats/{name}")
 def export(place: ReaderPlace, name: str) -> Response:
     """One export as a file. The header ``X-Surefoot-Report`` says what was written and what was dropped."""
     if name not in EXPORTS:
@@ -94,7 +94,7 @@ def export(place: ReaderPlace, name: str) -> Response:
     )
 
 
-@router.post("/projects/{project_id:int}/formats")
+@router.post("/projects/{project_id:number}/formats")
 def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
     """Import one file in another format."""
     pages = pages_of(request)

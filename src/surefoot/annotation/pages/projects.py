@@ -53,7 +53,7 @@ def create(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
     return done(request, f"/projects/{project.id}/settings", {"project": project})
 
 
-@twin(router, "/projects/{project_id:int}")
+@twin(router, "/projects/{project_id:number}")
 def overview(request: Request, place: MemberPlace) -> Response:
     """Progress of a project; annotators see only their own pace."""
     db = place.db
@@ -80,7 +80,7 @@ def overview(request: Request, place: MemberPlace) -> Response:
     return show(request, place, "project.html", data)
 
 
-@twin(router, "/projects/{project_id:int}/settings")
+@twin(router, "/projects/{project_id:number}/settings")
 def settings_page(request: Request, place: AdminPlace) -> Response:
     """Protocol, instructions, members, and the log of changes."""
     db = place.db
@@ -96,7 +96,7 @@ def settings_page(request: Request, place: AdminPlace) -> Response:
     return show(request, place, "settings.html", data, extra={"roles": MEMBER_ROLES})
 
 
-@router.post("/projects/{project_id:int}/settings")
+@router.post("/projects/{project_id:number}/settings")
 def change(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
     """Change name, protocol and instructions, unless somebody changed them since the form was loaded."""
     db = place.db
@@ -112,7 +112,7 @@ def change(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
     return done(request, f"/projects/{place.id}/settings", {"project": changed})
 
 
-@router.post("/projects/{project_id:int}/members")
+@router.post("/projects/{project_id:number}/members")
 def set_member(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
     """Add a user to the project by name, or change their membership."""
     db = place.db

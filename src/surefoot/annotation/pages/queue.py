@@ -28,7 +28,7 @@ POLICIES: dict[QueuePolicy, str] = {
 _SHOWN = 50
 
 
-@twin(router, "/projects/{project_id:int}/queue")
+@twin(router, "/projects/{project_id:number}/queue")
 def queue_page(request: Request, place: AdminPlace) -> Response:
     """The policy, its control share, and the items at the head of the queue."""
     db, protocol = place.db, place.project.protocol
@@ -48,7 +48,7 @@ def queue_page(request: Request, place: AdminPlace) -> Response:
     return show(request, place, "queue.html", data, extra={"policies": POLICIES})
 
 
-@router.post("/projects/{project_id:int}/queue")
+@router.post("/projects/{project_id:number}/queue")
 def choose_policy(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
     """Set the policy and the shares, and compute the priorities that the policy needs."""
     db = place.db

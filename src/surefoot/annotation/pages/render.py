@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 from pydantic_core import to_jsonable_python
+from starlette.convertors import Convertor, register_url_convertor
 
 from surefoot.annotation.pages.access import Place, Visitor, pages_of
 from surefoot.annotation.pages.mathematics import mathematics, page_budget
@@ -33,6 +34,23 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+
+class NumberConvertor(Convertor[int]):
+    """A number in an address: at most 15 digits, which a column can hold; anything longer is not found."""
+
+    regex = "[0-9]{1,15}"
+
+    def convert(self, value: str) -> int:
+        """The number."""
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        """Its digits."""
+        return str(value)
+
+
+register_url_convertor("number", NumberConvertor())
 
 
 def twin(router: APIRouter, path: str) -> Callable[[H], H]:

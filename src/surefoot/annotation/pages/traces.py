@@ -48,7 +48,7 @@ class _TraceFilters:
         return urlencode({name: value for name, value in vars(self).items() if value is not None})
 
 
-@twin(router, "/projects/{project_id:int}/traces")
+@twin(router, "/projects/{project_id:number}/traces")
 def trace_list(request: Request, place: ReaderPlace) -> Response:
     """Traces by id; the filters are in the URL, so a list can be shared."""
     db, filters = place.db, _filters(request)
@@ -69,7 +69,7 @@ def trace_list(request: Request, place: ReaderPlace) -> Response:
     return show(request, place, "traces.html", data, extra={"query": query})
 
 
-@twin(router, "/projects/{project_id:int}/trace")
+@twin(router, "/projects/{project_id:number}/trace")
 def trace_page(request: Request, place: ReaderPlace) -> Response:
     """One trace; ``?id=`` takes any id that a data set may have."""
     db = place.db

@@ -34,14 +34,14 @@ _Make = Literal["nothing", "solutions", "alternatives", "control", "screening"]
 _MAKES: tuple[_Make, ...] = get_args(_Make)
 
 
-@twin(router, "/projects/{project_id:int}/files")
+@twin(router, "/projects/{project_id:number}/files")
 def files_page(request: Request, place: ReaderPlace) -> Response:
     """The upload form, and links to downloads."""
     data = {"kinds": KINDS, "endings": ENDINGS}
     return show(request, place, "files.html", data)
 
 
-@router.post("/projects/{project_id:int}/files")
+@router.post("/projects/{project_id:number}/files")
 def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
     """Import files, and make items from the traces."""
     db, make = place.db, form.choice("make", _MAKES, default="solutions")
@@ -67,7 +67,7 @@ def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
     return show(request, place, "imported.html", data)
 
 
-@router.get("/projects/{project_id:int}/export/{kind}.jsonl")
+@router.get("/projects/{project_id:number}/export/{kind}.jsonl")
 def export(request: Request, place: ReaderPlace, kind: str) -> Response:
     """One kind of record as JSON Lines. For labels: ``?settled=1`` (one label per step, decisions applied),
     ``?controls=1`` (include control and screening items), ``?imported=0`` (only annotators' labels)."""
