@@ -47,7 +47,7 @@ def read_atif(path: Path | str, context: ImportContext) -> Iterator[ImportedTrac
 def write_atif(original: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
     """Copy the trajectories of ``original`` with labels and scores in ``extra`` of each of their steps.
 
-    Returns the number of trajectories changed.
+    Returns the number of trajectories changed. Raises ``RecordError`` if one is of another file.
     """
     changed, rows = 0, []
     for number, row in raw_rows(original):

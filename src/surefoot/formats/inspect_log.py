@@ -52,13 +52,14 @@ def write_inspect_log(
     """Copy the log ``original`` with one more score, ``name``, on each sample that has results.
 
     Its value is the lowest step score, or without scores the share of steps that are labelled good; labels
-    and scores of every step are in its metadata. Returns the number of samples changed.
+    and scores of every step are in its metadata. Returns the number of samples changed. Raises
+    ``RecordError`` if one is of another log.
     """
     changed = 0
 
-    def scored(sample: dict[str, Any]) -> dict[str, Any]:
+    def scored(sample: Any) -> Any:
         nonlocal changed
-        found = results.get(_place(sample))
+        found = results.get(_place(sample)) if isinstance(sample, Mapping) else None
         if found is None:
             return sample
         check_origin(original, f"sample {_place(sample)}", sample.get("messages"), found)
