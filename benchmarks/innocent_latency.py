@@ -20,9 +20,8 @@ from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
-from surefoot.gateway import Gateway, GatewaySettings, create_app, make_server
-from surefoot.gateway.settings import Limits, ServerSettings
-from surefoot.policies.scripted import ScriptedPolicy
+from surefoot.gateway import Gateway, GatewaySettings, Limits, ServerSettings, create_app, make_server
+from surefoot.policies import ScriptedPolicy
 from surefoot.protocols import SampleRequest
 
 ATTACKERS = 8
@@ -96,7 +95,8 @@ def measure(port: int, seconds: float, attack: Callable[[int, threading.Event], 
     ]
     for attacker in attackers:
         attacker.start()
-    times, until = [], time.monotonic() + seconds
+    times: list[float] = []
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         times.append(generate(port, f"innocent {len(times)} {time.monotonic()}"))
         time.sleep(0.05)
