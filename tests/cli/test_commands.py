@@ -351,3 +351,27 @@ def test_the_program_runs_as_a_program_and_an_interrupt_says_how_to_go_on(files,
     assert process.returncode == 130
     assert "start the same command again to resume" in err
     assert "Traceback" not in err
+
+
+def test_a_trace_that_comes_twice_counts_once(files):
+    text, scores = (files / "t.jsonl").read_text(), files / "s.jsonl"
+    first = text.splitlines(keepends=True)[0]
+    words = ("select", "--traces", "-", "--scores", scores, "--equality=exact")
+    once, twice = good(*words, stdin=text), good(*words, stdin=text + first * 3)
+    assert twice.out == once.out
+    assert "3 traces come again and are left out" in twice.err
+    other = json.loads(first) | {"policy": "another", "id": Trace.model_validate_json(first).id}
+    assert "two different traces have the id" in refused(*words, stdin=text + json.dumps(other) + "\n")
+
+
+def test_an_id_cannot_drive_the_terminal(files, tmp_path):
+    name, reason = "a\x1b]0;owned\x07\x1b[2J", "none\x9b2J"
+    trace = Trace.model_validate_json((files / "t.jsonl").read_text().splitlines()[0])
+    write_records(tmp_path / "t.jsonl", [trace.model_copy(update={"id": name})])
+    scores = (None,) * len(trace.steps)
+    record = StepScores(trace_id=name, scorer="s", scores=scores, unscored_reason=reason)
+    write_records(tmp_path / "s.jsonl", [record])
+    words = ("select", "--traces", tmp_path / "t.jsonl", "--scores", tmp_path / "s.jsonl")
+    said = refused(*words, "--equality=exact")
+    assert "owned" in said
+    assert not {"\x1b", "\x07", "\x9b"} & set(said)

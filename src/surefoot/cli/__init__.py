@@ -84,7 +84,7 @@ def main() -> None:
     try:
         app()
     except (SurefootError, OSError) as error:
-        print(f"surefoot: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"surefoot: {_printable(' '.join(str(error).split()))}", file=sys.stderr)
         raise SystemExit(1) from error
     except ModuleNotFoundError as error:
         if (missing := sentence(error.name or "")) is None:
@@ -95,3 +95,8 @@ def main() -> None:
         if end.code == INTERRUPTED:
             print("surefoot: interrupted; start the same command again to resume", file=sys.stderr)
         raise
+
+
+def _printable(text: str) -> str:
+    """``text`` with control characters escaped: an id or a text that it quotes could drive the terminal."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -87,8 +87,9 @@ def checked_options() -> Iterator[None]:
 def read_all(path: str, record: type[R]) -> list[R]:
     """All valid records of a file (``-`` = standard input); skipped lines are counted on standard error.
 
-    Problems and traces may be in any form that ``surefoot import`` reads, which is then shown. Raises
-    ``RecordError`` if there is no valid record.
+    Problems and traces may be in any form that ``surefoot import`` reads, which is then shown. A trace that
+    comes twice is kept once and counted: twice, it would change every estimate over samples. Raises
+    ``RecordError`` if there is no valid record, and for two different traces of one id.
     """
     from surefoot.io import ReadReport, read_records
     from surefoot.io.files import ENDINGS, needs
@@ -101,7 +102,26 @@ def read_all(path: str, record: type[R]) -> list[R]:
     report.require_some(needs(record))
     if report.bad_count:
         typer.echo(report.summary(), err=True)
-    return records
+    return _once(path, records)
+
+
+def _once(path: str, records: list[R]) -> list[R]:
+    """The records; of equal traces the first. Raises ``RecordError`` for two different traces of one id."""
+    first: dict[str, Trace] = {}
+    kept: list[R] = []
+    for record in records:
+        if isinstance(record, Trace):
+            if first.setdefault(record.id, record) != record:
+                raise RecordError(
+                    f"{path}: two different traces have the id {record.id!r}; give each its own"
+                )
+            if first[record.id] is not record:
+                continue
+        kept.append(record)
+    if repeated := len(records) - len(kept):
+        fix = "samples of equal text need a 'sample' number each"
+        typer.echo(f"{path}: {repeated} traces come again and are left out; {fix}", err=True)
+    return kept
 
 
 def _imported(path: str, record: type[R]) -> list[R]:
