@@ -542,6 +542,12 @@ class StepScores(Record):
             usage=usage or Usage(),
         )
 
+    @classmethod
+    def unscored(cls, trace: Trace, scorer: str, reason: str) -> StepScores:
+        """The record of a trace of which no step has a score."""
+        scores = (None,) * len(trace.steps)
+        return cls(trace_id=trace.id, scorer=scorer, scores=scores, unscored_reason=reason)
+
     def __str__(self) -> str:
         values = " ".join("n/a" if value is None else f"{value:.3f}" for value in self.scores)
         return f"{self.trace_id} by {self.scorer}: {values}"

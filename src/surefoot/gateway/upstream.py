@@ -108,15 +108,8 @@ class UpstreamScorer:
             _LOG.warning("the reward model raised", exc_info=error)
             if self._on_failure:
                 self._on_failure()
-            return [
-                StepScores(
-                    trace_id=item.trace.id,
-                    scorer=self.name,
-                    scores=(None,) * len(item.trace.steps),
-                    unscored_reason=f"scorer: {type(error).__name__}",
-                )
-                for item in items
-            ]
+            reason = f"scorer: {type(error).__name__}"
+            return [StepScores.unscored(item.trace, self.name, reason) for item in items]
 
     def _redacted(self, records: Sequence[StepScores]) -> list[StepScores]:
         reasons = {record.unscored_reason for record in records if record.unscored_reason}

@@ -73,12 +73,7 @@ class StoredScores:
         return item.trace.id in self._records
 
     def _missing(self, item: ProblemTrace) -> StepScores:
-        return StepScores(
-            trace_id=item.trace.id,
-            scorer=self.name,
-            scores=(None,) * len(item.trace.steps),
-            unscored_reason="no stored scores of this trace",
-        )
+        return StepScores.unscored(item.trace, self.name, "no stored scores of this trace")
 
 
 class CachedScorer:

@@ -168,8 +168,7 @@ class GenerativeVerifier(CheckpointScorer):
 
     def _unread(self, trace: Trace) -> StepScores:
         reason = "a generative verifier reads solutions that are text; use a judge for messages"
-        scores = (None,) * len(trace.steps)
-        return StepScores.of_model(trace_id=trace.id, scorer=self.name, scores=scores, unscored_reason=reason)
+        return StepScores.unscored(trace, self.name, reason)
 
     async def verify(self, items: Sequence[ProblemTrace]) -> list[VerifierOutput]:
         """Critiques, verdicts and scores of each item, in order. Raises like :meth:`score_traces`."""

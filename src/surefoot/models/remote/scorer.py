@@ -131,15 +131,7 @@ class RemoteScorer(CheckpointScorer):
                 return [record for item in items for record in self._batch([item])]
             kind = "answer of another shape" if isinstance(error, WireError) else str(error).split(":")[0]
             self.failures[kind] += len(items)
-            return [
-                StepScores(
-                    trace_id=item.trace.id,
-                    scorer=self.name,
-                    scores=(None,) * len(item.trace.steps),
-                    unscored_reason=f"server: {error}",
-                )
-                for item in items
-            ]
+            return [StepScores.unscored(item.trace, self.name, f"server: {error}") for item in items]
         return [
             StepScores.of_model(
                 trace_id=item.trace.id,
