@@ -12,7 +12,6 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding, encode_traces
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.implicit import ImplicitPRM
-from surefoot.models.reserved import Reserved
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import (
@@ -284,19 +283,6 @@ def test_training_breaks_the_same_tokens(bpe):
     [example] = build_examples(tokenizer, encoding, [labelled], StepTargets()).examples
     assert example.ids == encode_traces(tokenizer, encoding, [item])[0].ids
     assert tokenizer.decode(example.ids) == "p\na< |end|>\n<extra_0>b<extra_0>"
-
-
-def test_spans_of_a_broken_text_by_brute_force():
-    reserved = Reserved({"<s>", "s><", "\n", "  x"}, ["ки", "<m>", "\n"])
-    text = "<s><s><s>a ки, ошибки<m>\nки  xб"
-    broken = "< s >< s >< s>a к и, ошибки< m>\nк и  xб"
-    for start in range(len(text) + 1):
-        spans = [(0, start), (start, len(text))]
-        shown, [first, second] = reserved.broken_with_spans(text, spans)
-        assert (shown, first[0], first[1], second[1]) == (broken, 0, second[0], len(broken))
-        # what is left without the spaces that were put in is what the span held
-        assert broken[: first[1]].replace(" ", "") == text[:start].replace(" ", "")
-    assert reserved.broken(broken) == broken
 
 
 DECOMPOSED = "It is a cafe\u0301"

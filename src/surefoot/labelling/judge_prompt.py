@@ -14,7 +14,7 @@ from itertools import count
 from typing import Literal, get_args
 
 from surefoot.errors import LabelError
-from surefoot.policies.prompts import break_control_tokens
+from surefoot.policies.control_tokens import break_control_tokens
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Step, ToolCall, Trace, content_id
 from surefoot.segment import Block, trace_blocks

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from surefoot.errors import ScoreError
-from surefoot.models.reserved import Reserved
+from surefoot.policies.control_tokens import ControlTokens
 from surefoot.policies.prompts import chat_support, render_chat, shown_content
 from surefoot.records import Step, ToolCall, Trace
 from surefoot.segment.spans import Span
@@ -29,7 +29,7 @@ class RenderedRun:
     """The same without what the template opens a message with."""
 
 
-def locate_steps(tokenizer: PreTrainedTokenizerBase, trace: Trace, reserved: Reserved) -> RenderedRun:
+def locate_steps(tokenizer: PreTrainedTokenizerBase, trace: Trace, reserved: ControlTokens) -> RenderedRun:
     """Render a chat trace, with ``reserved`` text broken in all that it says, and find its steps.
 
     Raises:
@@ -62,7 +62,7 @@ def locate_steps(tokenizer: PreTrainedTokenizerBase, trace: Trace, reserved: Res
     return RenderedRun(text=whole, spans=spans, written=written)
 
 
-def _broken(trace: Trace, reserved: Reserved) -> Trace:
+def _broken(trace: Trace, reserved: ControlTokens) -> Trace:
     """The trace with its texts broken, and its steps where they then are."""
     steps: dict[Step, Step] = {}
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.errors import ScoreError
 from surefoot.models.conversation import locate_steps
-from surefoot.models.reserved import Reserved, reserved_text
+from surefoot.policies.control_tokens import ControlTokens, control_tokens
 from surefoot.policies.prompts import PromptFormat, render_chat
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem
@@ -109,9 +109,9 @@ def encode_traces(
     """Encode traces in order.
 
     In the problem and the trace, special tokens of the tokenizer and the encoding's marker are broken by a
-    space (:mod:`surefoot.models.reserved`). An agent's run that the model cannot be shown whole is refused
-    with a reason: one with images or files, one of which the chat template hides a step, or any where the
-    tokenizer has no chat template.
+    space (:mod:`surefoot.policies.control_tokens`). An agent's run that the model cannot be shown whole is
+    refused with a reason: one with images or files, one of which the chat template hides a step, or any where
+    the tokenizer has no chat template.
 
     Raises:
         ScoreError: a tokenizer without offsets, or, for ``chat``, without chat template; a trace without
@@ -119,7 +119,7 @@ def encode_traces(
     """
     if not tokenizer.is_fast:
         raise ScoreError("this tokenizer gives no character offsets; use its fast version (tokenizer.json)")
-    reserved = reserved_text(tokenizer, [encoding.marker] if encoding.marker else ())
+    reserved = control_tokens(tokenizer, [encoding.marker] if encoding.marker else ())
     encoded: dict[int, EncodedTrace] = {}
     located: dict[int, _Located] = {}
     for number, item in enumerate(items):
@@ -172,7 +172,7 @@ def _mark(where: _Located, marker: str) -> _Located:
 
 
 def _locate(
-    tokenizer: PreTrainedTokenizerBase, encoding: Encoding, item: ProblemTrace, reserved: Reserved
+    tokenizer: PreTrainedTokenizerBase, encoding: Encoding, item: ProblemTrace, reserved: ControlTokens
 ) -> _Located | str:
     """What the model reads, or why it cannot. Raises ``ScoreError``."""
     if not item.trace.steps:

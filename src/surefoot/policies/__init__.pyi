@@ -1,7 +1,7 @@
+from .control_tokens import break_control_tokens as break_control_tokens
 from .loading import load_policy as load_policy
 from .openai import OpenAIPolicy as OpenAIPolicy
 from .prompts import PromptFormat as PromptFormat
-from .prompts import break_control_tokens as break_control_tokens
 from .prompts import encode_prompt as encode_prompt
 from .prompts import render_chat as render_chat
 from .scripted import ScriptedPolicy as ScriptedPolicy

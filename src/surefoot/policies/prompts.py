@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -17,16 +15,6 @@ from surefoot.records import Message, Problem, Reasoning, Tool, ToolCall
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-_COMMON = (
-    r"<(?=[|｜])"  # ChatML, Llama 3, Qwen, Phi, GLM, DeepSeek
-    r"|<(?=/?(?:s|bos|eos|pad|unk|mask|start_of_turn|end_of_turn|start_of_image|end_of_image"
-    r"|think|tool_call|tool_response|tools)>)"  # Llama 2, Gemma, Qwen
-    r"|<(?=</?SYS>>)"
-    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|ARGS|THINK"
-    r"|IMG|PREFIX|MIDDLE|SUFFIX)\])"  # Mistral
-)
-"""Where a control token of a common chat template begins. Servers read these inside a message as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,25 +219,6 @@ def call_text(call: ToolCall) -> str:
     return f'<tool_call>\n{{"name": {name}, "arguments": {call.arguments}}}\n</tool_call>'
 
 
-def break_control_tokens(text: str, special: Collection[str] = ()) -> str:
-    """``text`` with a space after the first character of each control token, which is then read as text.
-
-    For text shown to a model as material: it must not open a turn, end one, or stand for a special token.
-    Control tokens of common chat templates (``<|im_end|>``, ``[/INST]`` ...) are known; ``special`` are
-    further ones, say all of a tokenizer (:func:`special_tokens`). A token of one character cannot be broken
-    and stays.
-    """
-    return _pattern(frozenset(special)).sub(lambda match: f"{match[0]} ", text)
-
-
-def special_tokens(tokenizer: PreTrainedTokenizerBase | None) -> frozenset[str]:
-    """Texts that ``tokenizer`` reads as special tokens wherever they stand; none without a tokenizer."""
-    if tokenizer is None:
-        return frozenset()
-    added = tokenizer.added_tokens_decoder.values()
-    return frozenset(map(str, [*tokenizer.all_special_tokens, *(token for token in added if token.special)]))
-
-
 def _row(message: Message, support: ChatSupport) -> dict[str, Any]:
     role = "user" if message.role == "tool" and not support.results else message.role
     row: dict[str, Any] = {"role": role, "content": "".join(shown_content(message, support))}
@@ -283,14 +252,3 @@ def _call(call: ToolCall) -> dict[str, Any]:
         arguments = None
     function = {"name": call.name, "arguments": arguments if isinstance(arguments, dict) else call.arguments}
     return {"type": "function", "function": function} | ({"id": call.id} if call.id else {})
-
-
-@lru_cache(maxsize=32)
-def _pattern(special: frozenset[str]) -> re.Pattern[str]:
-    """Matches the part of a token up to its first visible character."""
-    pieces = [_COMMON]
-    for token in sorted(special):
-        first = len(token) - len(token.lstrip()) + 1
-        if len(token) > first:
-            pieces.append(f"{re.escape(token[:first])}(?={re.escape(token[first:])})")
-    return re.compile("|".join(pieces))

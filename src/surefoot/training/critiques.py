@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerBase
 from surefoot.errors import TrainingError
 from surefoot.labels import LabelRule, Neutral
 from surefoot.models.kinds.verifier_format import CritiqueError, VerifierFormat
-from surefoot.policies.prompts import render_chat, special_tokens
+from surefoot.policies.control_tokens import special_tokens
+from surefoot.policies.prompts import render_chat
 from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Record, Usage
 from surefoot.training.examples import Example

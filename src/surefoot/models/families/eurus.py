@@ -36,8 +36,8 @@ from surefoot.models.families.published import (
     plain_texts,
     within_context,
 )
-from surefoot.models.reserved import reserved_text
 from surefoot.models.scorer import Scorer
+from surefoot.policies.control_tokens import control_tokens
 from surefoot.policies.prompts import render_chat
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, StepScores
@@ -75,7 +75,7 @@ class ImplicitModel:
                 raise CheckpointError(f"{model.name_or_path}: its vocabulary is smaller than the tokenizer's")
         self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
         self.card = within_context(self.CARD, policy, reference)
-        self._reserved = reserved_text(tokenizer)
+        self._reserved = control_tokens(tokenizer)
 
     @classmethod
     def match(cls, checkpoint: Checkpoint) -> FamilyMatch:

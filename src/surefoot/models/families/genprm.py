@@ -31,9 +31,9 @@ from surefoot.models.encoding import Encoding
 from surefoot.models.families.published import READS_TEXT
 from surefoot.models.families.writing import WritingModel
 from surefoot.models.kinds.yes_no import TransformersYesNo, YesNoReader
-from surefoot.models.reserved import Reserved
 from surefoot.models.scorer import CheckpointScorer
-from surefoot.policies.prompts import render_chat, special_tokens
+from surefoot.policies.control_tokens import ControlTokens, special_tokens
+from surefoot.policies.prompts import render_chat
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Message, StepScores, Usage
@@ -104,7 +104,7 @@ class GenPRMScorer(CheckpointScorer):
             raise ScoreError(f"chains must be at least 1, not {chains}")
         self.policy, self.reader, self.tokenizer, self.card = policy, reader, tokenizer, card
         self.chains, self.sampling, self.seed, self.name = chains, sampling, seed, policy.name
-        self._reserved = Reserved({*special_tokens(tokenizer), *_TAGS})
+        self._reserved = ControlTokens({*special_tokens(tokenizer), *_TAGS})
         self._begins = tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:

@@ -21,8 +21,8 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.reserved import Reserved, reserved_text
 from surefoot.models.scorer import Scorer
+from surefoot.policies.control_tokens import ControlTokens, control_tokens
 from surefoot.protocols import ProblemTrace
 from surefoot.segment.spans import own_lines
 
@@ -56,7 +56,7 @@ class PublishedModel(nn.Module, ABC):
         super().__init__()
         self.trunk, self.tokenizer, self.head = trunk, tokenizer, head
         self.card = within_context(self.CARD, trunk)
-        self._reserved = reserved_text(tokenizer, self.markers)
+        self._reserved = control_tokens(tokenizer, self.markers)
         expected, width = trunk.config.get_text_config().hidden_size, _width(head)
         if width != expected:
             raise CheckpointError(
@@ -93,7 +93,7 @@ class PublishedModel(nn.Module, ABC):
         self.tokenizer = tokenizer
         encoding = cls.CARD.encoding.model_copy(update={"max_length": max_length})
         self.card = cls.CARD.model_copy(update={"encoding": encoding})
-        self._reserved = reserved_text(tokenizer, cls.markers)
+        self._reserved = control_tokens(tokenizer, cls.markers)
         return self
 
     @classmethod
@@ -160,7 +160,7 @@ def within_context(card: CheckpointCard, *models: PreTrainedModel) -> Checkpoint
 
 
 def plain_texts(
-    item: ProblemTrace, reserved: Reserved, separators: Sequence[str] = ()
+    item: ProblemTrace, reserved: ControlTokens, separators: Sequence[str] = ()
 ) -> tuple[str, list[str]]:
     """Question and steps, reserved text broken by a space.
 

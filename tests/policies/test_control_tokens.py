@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from published_checkpoints import byte_tokenizer, piece_tokenizer
 
-from surefoot.policies.prompts import break_control_tokens, special_tokens
+from surefoot.policies.control_tokens import ControlTokens, break_control_tokens, special_tokens
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<extra_0>", "⟦stop⟧", " <sep>", "<<x"]
 TOKENIZER = byte_tokenizer(SPECIAL)
@@ -36,3 +36,16 @@ def test_text_that_is_no_control_token_stays(text: str) -> None:
 
 def test_a_token_of_one_character_stays() -> None:
     assert break_control_tokens("a#b", {"#"}) == "a#b"
+
+
+def test_spans_of_a_broken_text_by_brute_force() -> None:
+    control = ControlTokens({"<s>", "s><", "\n", "  x"}, ["ки", "<m>", "\n"])
+    text = "<s><s><s>a ки, ошибки<m>\nки  xб"
+    broken = "< s >< s >< s>a к и, ошибки< m>\nк и  xб"
+    for start in range(len(text) + 1):
+        spans = [(0, start), (start, len(text))]
+        shown, [first, second] = control.broken_with_spans(text, spans)
+        assert (shown, first[0], first[1], second[1]) == (broken, 0, second[0], len(broken))
+        # what is left without the spaces that were put in is what the span held
+        assert broken[: first[1]].replace(" ", "") == text[:start].replace(" ", "")
+    assert control.broken(broken) == broken
