@@ -65,5 +65,13 @@ class ForbiddenError(StoreError):
     """The user is not a member of the project, or does not have the item."""
 
 
+class ExpiredKeyError(ForbiddenError):
+    """The API key is valid no more."""
+
+
+class ScopeError(ForbiddenError):
+    """The API key may not do this."""
+
+
 class UnavailableError(StoreError):
     """The database failed or did not respond: nothing is wrong with the request."""

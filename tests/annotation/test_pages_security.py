@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -404,6 +405,51 @@ def test_keys_open_no_more_than_their_role(room: Room) -> None:
     narrow, _ = room.db.keys.create("narrow", "viewer", project_id=other)
     assert status("/projects/1/agreement", narrow) == 404
     assert status(f"/projects/{other}/agreement", narrow) == 200
+
+
+def test_keys_do_what_their_scopes_say(room: Room) -> None:
+    anonymous = room.browser()
+
+    def answer(method: str, path: str, key: str, **more: Any) -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {key}", "Accept": "application/json"}
+        found = anonymous.client.request(method, path, headers=headers, **more)
+        return found.status_code, found.json().get("error", "") if found.content else ""
+
+    reader, _ = room.db.keys.create("reader", "admin", scopes=["read"])
+    watcher, _ = room.db.keys.create("watcher", "viewer", scopes=["monitor"])
+    rater, _ = room.db.keys.create("rater", "annotator", user_id=room.ids["ann"], scopes=["label"])
+    base = f"/projects/{room.project}"
+    assert answer("GET", f"{base}/traces", reader)[0] == 200
+    assert answer("GET", f"{base}/traces.json", reader)[0] == 200
+    assert answer("GET", "/requests", watcher)[0] == 200
+    assert answer("GET", f"{base}/annotate", rater)[0] in (200, 303)
+    for method, path, key, scope in (
+        ("GET", "/requests", reader, "monitor"),
+        ("GET", "/people.json", reader, "manage"),
+        ("POST", "/people", reader, "manage"),
+        ("POST", f"{base}/files", reader, "import"),
+        ("POST", f"{base}/formats", reader, "import"),
+        ("POST", "/requests/import", reader, "import"),
+        ("POST", f"{base}/settings", reader, "manage"),
+        ("GET", f"{base}/items/1", reader, "label"),
+        ("POST", f"{base}/adjudicate/1", reader, "label"),
+        ("GET", f"{base}/traces", watcher, "read"),
+        ("GET", f"{base}/instructions", rater, "read"),
+    ):
+        status, error = answer(method, path, key)
+        assert (status, f"lacks the scope '{scope}'" in error) == (403, True), (method, path, error)
+
+
+def test_an_expired_key_is_refused_with_the_reason(room: Room) -> None:
+    key, row = room.db.keys.create("guest", "viewer", expires=datetime.now(UTC) + timedelta(days=1))
+    headers = {"Authorization": f"Bearer {key}", "Accept": "application/json"}
+    anonymous = room.browser()
+    assert anonymous.get("/projects", headers=headers).status_code == 200
+    connections = room.db.keys._connections
+    connections.clock = lambda: row.expires
+    answer = anonymous.get("/projects", headers=headers)
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert "'guest' expired at" in answer.json()["error"]
 
 
 def repeated_text(path: Path, problem: str) -> bytes:

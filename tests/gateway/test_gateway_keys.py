@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 
 import openai
 import pytest
@@ -131,6 +132,18 @@ def test_a_key_that_is_taken_back_stops_working_at_once(locked):
     assert status(f"{locked.root}/v1/models", key) == 401
 
 
+def test_a_key_that_has_expired_is_refused_with_the_reason(db):
+    now = datetime.now(UTC)
+    key, _ = db.keys.create("guest", "client", expires=now + timedelta(hours=1))
+    assert check(db, key).name == "guest"
+    db.keys._connections.clock = lambda: now + timedelta(hours=1)
+    for required in (True, False):  # not treated as if no key had been sent
+        with pytest.raises(ApiError) as caught:
+            check(db, key, required=required)
+        assert (caught.value.status, caught.value.code) == (401, "expired_api_key")
+        assert "'guest' expired at" in caught.value.message
+
+
 def test_a_database_that_is_gone_opens_nothing_and_says_so(tmp_path):
     key = "sf-00000000-" + "a" * 43
     with open_database(tmp_path / "store.db") as db:
@@ -232,8 +245,13 @@ def test_keys_from_the_command_line(tmp_path):
     path = tmp_path / "store.db"
     here = ("--database", path)
     key = good("serve", "keys", "add", "alice", "--role", "admin", "--rate", 5, *here).out.strip()
-    number, role, rate, *_, revoked, name = good("serve", "keys", "list", *here).out.rstrip().split("\t")
+    number, role, rate, *_, revoked, _, name = good("serve", "keys", "list", *here).out.rstrip().split("\t")
     assert (role, rate, revoked, name) == ("admin", "5", "-", "alice")
+    good("serve", "keys", "add", "guest", "--expires", "2099-12-31", "--scope", "score", *here)
+    *_, expires, _, scopes, name = good("serve", "keys", "list", *here).out.splitlines()[1].split("\t")
+    assert (expires, scopes, name) == ("2100-01-01T00:00+00:00", "score", "guest")
+    assert "'expires'" in refused("serve", "keys", "add", "bob", "--expires", "soon", *here)
+    assert "choose from chat, score" in refused("serve", "keys", "add", "bob", "--scope", "monitor", *here)
     with open_database(path) as db:
         assert check(db, key, "admin").name == "alice"
     assert "client" in refused("serve", "keys", "add", "bob", "--role", "king", *here)

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field
 from surefoot.answers import AnswerStyle
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup, add, callback
+from surefoot.gateway.scopes import KeyScope
 from surefoot.gateway.settings import GatewaySettings, MonitorSettings, ServerSettings, is_loopback
 
 if TYPE_CHECKING:
@@ -156,6 +157,8 @@ class AddKey(Command):
     """Create an API key, print it once, and store its hash.
 
     Example: `surefoot serve keys add alice --rate 60`
+
+    Example: `surefoot serve keys add grader --scope score --expires 30d`
     """
 
     name: Annotated[str, Flag(argument=True)] = Field(description="Who gets it.")
@@ -171,22 +174,38 @@ class AddKey(Command):
         default=None, description="Account whose labels are made with it; it has no more rights."
     )
     project: int | None = Field(default=None, ge=1, description="Number of the only project that it opens.")
+    expires: str | None = Field(
+        default=None,
+        description="Period (`30d`, `12h`, `2w`) or last day (`2026-12-31`, UTC); never if not given.",
+    )
+    scopes: Annotated[tuple[KeyScope, ...], Flag(name="--scope")] = Field(
+        default=(), description="What it may do; all that its role may if not given."
+    )
 
     def run(self) -> None:
         """Create and print it."""
-        from surefoot.annotation import open_database
+        from datetime import UTC, datetime
 
+        from surefoot.annotation import expiry_of, open_database
+
+        expires = expiry_of(self.expires, datetime.now(UTC)) if self.expires is not None else None
         with open_database(self.database) as db:
             user_id = db.users.by_name(self.user).id if self.user is not None else None
             key, _ = db.keys.create(
-                self.name, self.role, user_id=user_id, project_id=self.project, rate_limit=self.rate
+                self.name,
+                self.role,
+                user_id=user_id,
+                project_id=self.project,
+                rate_limit=self.rate,
+                expires=expires,
+                scopes=self.scopes or None,
             )
         typer.echo(key)
         typer.echo("only the hash of the key is stored: this is the one time it is shown", err=True)
 
 
 class ListKeys(Command):
-    """List keys: number, role, requests per minute, project, created, last used, revoked, and whose.
+    """List keys: number, role, rate, project, created, last used, expires, revoked, scopes, and whose.
 
     Example: `surefoot serve keys list`
     """
@@ -199,13 +218,14 @@ class ListKeys(Command):
 
         with open_database(self.database) as db:
             for key in db.keys.list():
-                moments = (key.created, key.last_used, key.revoked)
+                moments = (key.created, key.last_used, key.expires, key.revoked)
                 cells = (
                     key.id,
                     key.role,
                     key.rate_limit or "-",
                     key.project_id or "-",
                     *("-" if one is None else one.isoformat(timespec="minutes") for one in moments),
+                    ",".join(key.scopes) if key.scopes else "-",
                     key.name,
                 )
                 typer.echo("\t".join(map(str, cells)))

@@ -18,9 +18,10 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from surefoot.errors import StoreError
+from surefoot.errors import ExpiredKeyError, ScopeError, StoreError
 from surefoot.gateway.errors import ApiError, printable, response_of
 from surefoot.gateway.records import AuthorizedKey, KeyStore
+from surefoot.gateway.scopes import KeyScope, require_scope, scope_of
 from surefoot.gateway.settings import ServerSettings, is_loopback
 
 Need = Literal["client", "admin"]
@@ -39,7 +40,7 @@ _LOG = logging.getLogger("surefoot.gateway")
 
 
 class KeyAuth:
-    """Checks the key of a request: that it is valid, its role, and its rate.
+    """Checks the key of a request: that it is valid, its role, its scopes, and its rate.
 
     Where no key is ``required``, every request from this machine is allowed, and a valid key says only whose
     it is. ``store`` is called in threads used for nothing else, so that no other slow call delays a check.
@@ -53,7 +54,9 @@ class KeyAuth:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="surefoot-keys")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="surefoot-key-use")
 
-    async def check(self, headers: Mapping[str, str], need: Need) -> AuthorizedKey | None:
+    async def check(
+        self, headers: Mapping[str, str], need: Need, scope: KeyScope | None = None
+    ) -> AuthorizedKey | None:
         """The key of a request; ``None`` = it has none. Raises :class:`ApiError` 401, 403, 429 or 503."""
         key = await self._look_up(headers.get("authorization"))
         if key is None and (self.required or self._claims_a_key(headers.get("authorization"))):
@@ -66,6 +69,7 @@ class KeyAuth:
             raise ApiError(
                 403, f"key {key.name!r} has the role {key.role}, which does not allow this", code="role"
             )
+        require_scope_of(key, scope)
         self._check_rate(key)
         return key
 
@@ -87,6 +91,8 @@ class KeyAuth:
         try:
             async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
                 authorized = await work(self._readers, self.store.authenticate, key.strip())
+        except ExpiredKeyError as error:
+            raise ApiError(401, str(error), code="expired_api_key") from error
         except (StoreError, TimeoutError) as error:
             raise ApiError(
                 503, "the keys cannot be read now", code="store_failed", retry_after_s=5
@@ -115,6 +121,16 @@ class KeyAuth:
         if wait_s > 0:
             message = f"key {key.name!r} is allowed {rate:g} requests per minute"
             raise ApiError(429, message, code="rate_limit_exceeded", retry_after_s=wait_s)
+
+
+def require_scope_of(key: AuthorizedKey | None, scope: KeyScope | None) -> None:
+    """Raises :class:`ApiError` 403 for a key without ``scope``; a request without a key may do all."""
+    if key is None:
+        return
+    try:
+        require_scope(key.name, key.scopes, scope)
+    except ScopeError as error:
+        raise ApiError(403, str(error), code="missing_scope") from error
 
 
 class TokenBucket:
@@ -152,11 +168,13 @@ def guarded_route(
 
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             inner: Callable[[Request], Awaitable[Response]] = super().get_route_handler()
+            # a route without a declared scope fails here, when the application is made
+            scopes = {method: scope_of(method, self.path) for method in self.methods or ()}
 
             async def handle(request: Request) -> Response:
                 key = None
                 if not public:
-                    key = await auth.check(request.headers, need)
+                    key = await auth.check(request.headers, need, scopes[request.method])
                 request.state.key = key
                 if request.method == "POST":
                     await require_shallow(request, settings.limits.max_json_depth)

@@ -81,8 +81,8 @@ class ErrorBody(BaseModel):
 
 _MEANINGS = {
     400: "The request is not valid.",
-    401: "No key, or an unknown one.",
-    403: "The key's role does not allow this.",
+    401: "No key, or an unknown or expired one.",
+    403: "The key's role or scopes do not allow this.",
     404: "There is no such model.",
     413: "The body is too large.",
     429: "Too many requests; try again after Retry-After seconds.",

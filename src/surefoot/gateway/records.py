@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from surefoot.gateway.scopes import KeyScope
 from surefoot.records import Problem, Record, StepScores, Trace, Usage
 
 Decision = Literal["accept", "reject", "unscored"]
@@ -127,12 +128,18 @@ class AuthorizedKey(Protocol):
     @property
     def rate_limit(self) -> int | None: ...
 
+    @property
+    def scopes(self) -> tuple[KeyScope, ...] | None: ...
+
 
 class KeyStore(Protocol):
     """Where keys are looked up. ``Database.keys`` is one. Both methods block and raise ``StoreError``."""
 
     def authenticate(self, key: str) -> AuthorizedKey | None:
-        """The key that this secret belongs to; ``None`` if it is unknown or revoked."""
+        """The key that this secret belongs to; ``None`` if it is unknown or revoked.
+
+        Raises ``ExpiredKeyError``.
+        """
         ...
 
     def note_use(self, key: Any) -> None:

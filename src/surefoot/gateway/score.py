@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from pydantic import Field, model_validator
 
 from surefoot.errors import ScoreError, SegmentError
+from surefoot.gateway.access import require_scope_of
 from surefoot.gateway.admission import Slot
 from surefoot.gateway.errors import ApiError, declared
 from surefoot.gateway.gateway import Gateway, observe
@@ -226,6 +227,8 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     @router.post("/v1/verify", response_model=VerifyResponse, responses=SCORING_ERRORS)
     async def verify(request: Request, body: VerifyRequest) -> VerifyResponse:
         """Accept a solution or find its first bad step; with `resample`, write it anew from there."""
+        if body.resample:  # it writes
+            require_scope_of(request.state.key, "chat")
         scorer = require_scorer(gateway, body.model)
         item = trace_of_solution(body)
         threshold = gateway.settings.threshold if body.threshold is None else body.threshold

@@ -26,6 +26,7 @@ from surefoot.annotation.database.schema import (
     UserId,
     table,
 )
+from surefoot.gateway.scopes import KeyScope
 
 Role = Literal["admin", "annotator", "viewer", "client"]
 """admin: everything; annotator: labels; viewer: reads; client: the gateway only."""
@@ -83,6 +84,10 @@ class ApiKey:
     """The one project it opens; ``None`` = all."""
     rate_limit: Count | None
     """Requests per minute; ``None`` = no limit."""
+    expires: datetime | None
+    """When it ends; ``None`` = never."""
+    scopes: tuple[KeyScope, ...] | None
+    """What it may do; ``None`` = all that its role may."""
     revoked: datetime | None
     last_used: datetime | None
     """To the minute: not every request writes it."""

@@ -17,12 +17,13 @@ from surefoot.annotation.database.comments import Comments
 from surefoot.annotation.database.engine import Clock, Connections, connect, utc_now
 from surefoot.annotation.database.gateway_log import RequestLog
 from surefoot.annotation.database.items import Items
+from surefoot.annotation.database.keys import Keys
 from surefoot.annotation.database.labels import Labels
 from surefoot.annotation.database.projects import Projects
 from surefoot.annotation.database.reviews import Reviews
 from surefoot.annotation.database.traces import Traces
 from surefoot.annotation.database.transfer import Export
-from surefoot.annotation.database.users import DEFAULT_COST, Keys, Users
+from surefoot.annotation.database.users import DEFAULT_COST, Users
 from surefoot.errors import StoreError
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"

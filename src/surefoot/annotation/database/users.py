@@ -1,4 +1,4 @@
-"""Users with their sessions, and API keys. Passwords, tokens and keys are stored as hashes only.
+"""Users with their sessions. Passwords and tokens are stored as hashes only.
 
 A password is weak, so it goes through scrypt (RFC 7914) with a salt of its own. A token or key is 256 random
 bits, which nobody can guess from a plain hash, so it is hashed once with SHA-256: it is checked with every
@@ -15,12 +15,12 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, Final, get_args
 
-from sqlalchemy import Connection, delete, insert, or_, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from surefoot.annotation.database import accounts as t
-from surefoot.annotation.database.accounts import ApiKey, Role, Session, User
+from surefoot.annotation.database.accounts import Role, Session, User
 from surefoot.annotation.database.engine import Connections, Repository
-from surefoot.annotation.database.schema import as_data, checked_name, inserted, one_of, rows_of, storable
+from surefoot.annotation.database.schema import as_data, checked_name, inserted, storable
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 
 DEFAULT_ROLES: tuple[Role, ...] = ("annotator",)
@@ -32,11 +32,6 @@ _BLOCK: Final = 8
 _PARALLEL: Final = 5
 """N = 2^14, r = 8, p = 5: as slow as N = 2^17, p = 1 in an eighth of the memory (OWASP's list of equals)."""
 _LONGEST_PASSWORD: Final = 1024
-
-_KEY_MARK: Final = "sf"
-_PREFIX_BYTES: Final = 4
-_LAST_USED_EVERY: Final = timedelta(minutes=1)
-_NO_HASH: Final = "0" * 64
 
 
 class Users(Repository):
@@ -159,102 +154,6 @@ class Users(Repository):
             if not connection.execute(update(t.users).where(t.users.c.id == user_id).values(values)).rowcount:
                 raise NotFoundError(f"there is no user {user_id}")
             connection.execute(delete(t.sessions).where(t.sessions.c.user_id == user_id))
-
-
-class Keys(Repository):
-    """Repository of API keys."""
-
-    def create(
-        self,
-        name: str,
-        role: Role,
-        *,
-        user_id: int | None = None,
-        project_id: int | None = None,
-        rate_limit: int | None = None,
-    ) -> tuple[str, ApiKey]:
-        """A new key ``sf-PREFIX-SECRET`` and its row. The key itself is not stored: show it now.
-
-        Raises ``NotFoundError`` for an unknown user or project, ``StoreError`` for an unknown role or a
-        rate limit below one request per minute.
-        """
-        checked_name("name", name)
-        checked_roles([role])
-        if rate_limit is not None and rate_limit < 1:
-            raise StoreError("'rate_limit' is in requests per minute: at least 1, or None for no limit")
-        prefix = secrets.token_hex(_PREFIX_BYTES)
-        key = f"{_KEY_MARK}-{prefix}-{new_token()}"
-        with self._connections.write() as connection:
-            for number, table in ((user_id, t.users), (project_id, t.projects)):
-                exists = select(table.c.id).where(table.c.id == number)
-                if number is not None and connection.scalar(exists) is None:
-                    raise NotFoundError(f"there is no row {number} in {table.name}")
-            row = inserted(
-                connection,
-                ApiKey,
-                t.api_keys,
-                prefix=prefix,
-                key_hash=token_hash(key),
-                name=name,
-                role=role,
-                user_id=user_id,
-                project_id=project_id,
-                rate_limit=rate_limit,
-                created=self._connections.clock(),
-            )
-            return key, row
-
-    def authenticate(self, key: str) -> ApiKey | None:
-        """The row of ``key``; ``None`` if it is unknown or revoked, or its user is not active.
-
-        The row is found by the prefix, which is not secret; the rest is compared in constant time. Writes
-        nothing; see ``note_use``.
-        """
-        parts = key.split("-", 2)
-        prefix = parts[1] if len(parts) == 3 and parts[0] == _KEY_MARK and parts[1].isalnum() else ""
-        query = (
-            select(t.api_keys, t.users.c.active)
-            .join(t.users, t.users.c.id == t.api_keys.c.user_id, isouter=True)
-            .where(t.api_keys.c.prefix == prefix)
-        )
-        with self._connections.read() as connection:
-            row = connection.execute(query).mappings().one_or_none()
-        matches = hmac.compare_digest(token_hash(key), row["key_hash"] if row else _NO_HASH)
-        if not matches or row is None or row["revoked"] is not None or row["active"] is False:
-            return None
-        return as_data(ApiKey, row)
-
-    def note_use(self, key: ApiKey) -> None:
-        """Write that ``key`` was used now, at most once a minute: a busy key does not write each time.
-
-        Apart from ``authenticate``, so that who may pass does not depend on whether this can be written.
-        """
-        moment = self._connections.clock()
-        if key.last_used is not None and moment - key.last_used < _LAST_USED_EVERY:
-            return
-        before = t.api_keys.c.last_used
-        stale = or_(before.is_(None), before <= moment - _LAST_USED_EVERY)
-        with self._connections.write() as connection:
-            wanted = (t.api_keys.c.id == key.id) & stale
-            connection.execute(update(t.api_keys).where(wanted).values(last_used=moment))
-
-    def list(self) -> list[ApiKey]:
-        """All keys, oldest first, revoked ones too."""
-        with self._connections.read() as connection:
-            return rows_of(connection, ApiKey, select(t.api_keys).order_by(t.api_keys.c.id))
-
-    def get(self, key_id: int) -> ApiKey:
-        """Raises ``NotFoundError``."""
-        with self._connections.read() as connection:
-            query = select(t.api_keys).where(t.api_keys.c.id == key_id)
-            return one_of(connection, ApiKey, query, f"there is no key {key_id}")
-
-    def revoke(self, key_id: int) -> ApiKey:
-        """End a key for good; a second time changes nothing. Raises ``NotFoundError``."""
-        wanted = (t.api_keys.c.id == key_id) & t.api_keys.c.revoked.is_(None)
-        with self._connections.write() as connection:
-            connection.execute(update(t.api_keys).where(wanted).values(revoked=self._connections.clock()))
-        return self.get(key_id)
 
 
 def checked_roles(roles: Collection[Role]) -> frozenset[Role]:

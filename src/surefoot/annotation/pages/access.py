@@ -17,6 +17,7 @@ from pydantic import Field
 from surefoot.annotation.database.accounts import Project, Role
 from surefoot.annotation.database.database import Database
 from surefoot.errors import ForbiddenError, NotFoundError, UnavailableError
+from surefoot.gateway.scopes import KeyScope, require_scope, scope_of
 from surefoot.gateway.settings import Settings
 
 
@@ -54,6 +55,8 @@ class Visitor:
     """Role of the API key, which limits what its owner may do with it; ``None`` = signed in."""
     project_id: int | None = None
     """The one project that a key opens; ``None`` = all of its user's."""
+    scopes: tuple[KeyScope, ...] | None = None
+    """What a key may do; ``None`` = all that its role may, or signed in."""
 
     @property
     def admin(self) -> bool:
@@ -180,10 +183,12 @@ def visitor_of(request: Request) -> Visitor | None:
 
 
 def signed_in(request: Request) -> Visitor:
-    """The visitor. Raises ``SignInNeeded``."""
+    """The visitor. Raises ``SignInNeeded``, and ``ScopeError`` for a key that lacks the route's scope."""
     visitor = visitor_of(request)
     if visitor is None:
         raise SignInNeeded
+    if visitor.scopes is not None:
+        require_scope(visitor.name, visitor.scopes, scope_of(request.method, request.scope["route"].path))
     return visitor
 
 
@@ -214,6 +219,7 @@ def _by_key(pages: Pages, key: str) -> Visitor | None:
         csrf=None,
         key_role=api_key.role,
         project_id=api_key.project_id,
+        scopes=api_key.scopes,
     )
 
 

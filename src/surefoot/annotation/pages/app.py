@@ -40,7 +40,14 @@ from surefoot.annotation.pages import (
 )
 from surefoot.annotation.pages.access import Pages, PageSettings, SignInNeeded, visitor_of
 from surefoot.annotation.pages.render import FOLDER, HEADERS, show, wants_json
-from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, SurefootError, UnavailableError
+from surefoot.errors import (
+    ConflictError,
+    ExpiredKeyError,
+    ForbiddenError,
+    NotFoundError,
+    SurefootError,
+    UnavailableError,
+)
 
 _MODULES = (
     *(session, projects, accounts, annotate, queue, agreement, adjudicate, flags, transfer, formats),
@@ -48,12 +55,14 @@ _MODULES = (
 )
 _LOG = logging.getLogger("surefoot.annotation")
 _STATUS: dict[type[Exception], int] = {
+    ExpiredKeyError: 401,  # before its base
     NotFoundError: 404,
     ForbiddenError: 403,
     ConflictError: 409,
 }
 _TITLES = {
     400: "Invalid request",
+    401: "Key expired",
     403: "Access denied",
     404: "Not found",
     405: "Method not allowed",
@@ -108,7 +117,10 @@ async def _sign_in_needed(request: Request, _: Exception) -> Response:
 
 def _refused(request: Request, error: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
-    return _error_page(request, status, str(error))
+    response = _error_page(request, status, str(error))
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
 
 
 def _http_error(request: Request, error: Exception) -> Response:

@@ -1,0 +1,64 @@
+"""API keys: until when they are valid and what they may do. On SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from conftest import Clock
+
+from surefoot.annotation import Database, expiry_of
+from surefoot.errors import ExpiredKeyError, StoreError
+
+NOON = datetime(2026, 12, 30, 12, tzinfo=UTC)
+
+
+def test_a_key_is_valid_until_it_expires(db: Database, clock: Clock) -> None:
+    text, key = db.keys.create("guest", "client", expires=clock() + timedelta(hours=1))
+    forever, _ = db.keys.create("old", "client")
+    assert db.keys.authenticate(text) == key == db.keys.list()[0]
+    clock.forward(3599)
+    assert db.keys.authenticate(text) == key
+    clock.forward(1)
+    with pytest.raises(ExpiredKeyError, match=r"'guest' expired at 2031-05-04T13:00\+00:00"):
+        db.keys.authenticate(text)
+    assert db.keys.authenticate(f"{text}x") is None  # only who has the key learns more
+    assert db.keys.authenticate(forever) is not None
+    db.keys.revoke(key.id)
+    assert db.keys.authenticate(text) is None
+    with pytest.raises(StoreError, match="past"):
+        db.keys.create("late", "client", expires=clock())
+
+
+@pytest.mark.parametrize(
+    ("text", "expires"),
+    [
+        ("12h", NOON + timedelta(hours=12)),
+        ("30d", NOON + timedelta(days=30)),
+        ("2w", NOON + timedelta(weeks=2)),
+        ("2026-12-31", datetime(2027, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_an_expiry_is_a_period_or_a_last_day(text: str, expires: datetime) -> None:
+    assert expiry_of(text, NOON) == expires
+
+
+@pytest.mark.parametrize("text", ["", "0d", "30", "d", "-1d", "999999d", "2026-13-01", "9999-12-31", "never"])
+def test_other_expiries_are_refused(text: str) -> None:
+    with pytest.raises(StoreError, match="'expires'"):
+        expiry_of(text, NOON)
+
+
+def test_scopes_are_some_of_the_role(db: Database) -> None:
+    text, key = db.keys.create("both", "client", scopes=["score", "chat", "score"])
+    assert key.scopes == ("chat", "score")
+    assert db.keys.authenticate(text) == db.keys.get(key.id) == key
+    assert db.keys.create("all", "client")[1].scopes is None
+    for role, scopes, message in (
+        ("client", ["monitor"], "no scope 'monitor'; choose from chat, score"),
+        ("viewer", ["label"], "no scope 'label'"),
+        ("admin", ["everything"], "no scope 'everything'"),
+        ("admin", [], "empty"),
+    ):
+        with pytest.raises(StoreError, match=message):
+            db.keys.create("x", role, scopes=scopes)
