@@ -452,6 +452,33 @@ def test_an_expired_key_is_refused_with_the_reason(room: Room) -> None:
     assert "'guest' expired at" in answer.json()["error"]
 
 
+def test_lists_name_only_projects_that_open(room: Room) -> None:
+    """For each kind of key: a project is in the list if, and only if, its own page opens."""
+    other = room.db.projects.create("other").id
+    room.db.projects.set_member(other, room.ids["ben"], "viewer")
+    browser = room.browser()
+    for role, user, project, expected in [
+        ("annotator", None, None, []),
+        ("annotator", None, other, []),
+        ("viewer", None, None, ["Fractions", "other"]),
+        ("viewer", None, other, ["other"]),
+        ("annotator", "ann", None, ["Fractions"]),
+        ("annotator", "ben", None, ["Fractions"]),  # only a viewer of the other
+        ("annotator", "eve", None, []),
+        ("viewer", "admin", other, ["other"]),
+        ("admin", None, None, ["Fractions", "other"]),
+    ]:
+        who = room.ids[user] if user else None
+        key, _ = room.db.keys.create("k", cast("Any", role), user_id=who, project_id=project)
+        browser.client.headers["authorization"] = f"Bearer {key}"
+        names = [one["name"] for one in browser.json("/projects")["projects"]]
+        assert names == expected, (role, user, project)
+        page = browser.get("/projects").text
+        for name, number in (("Fractions", 1), ("other", other)):
+            assert (f">{name}<" in page) == (name in names)
+            assert browser.get(f"/projects/{number}.json").status_code == (200 if name in names else 404)
+
+
 def repeated_text(path: Path, problem: str) -> bytes:
     """A Parquet file of traces, all with the same text of a million characters."""
     rows = 200
@@ -481,6 +508,25 @@ def test_uploads_that_are_large_inside_are_refused_before_anything_is_kept(
         assert answer.status_code == 400
         assert "SUREFOOT_MAX_" in answer.text
     assert problem.id not in admin.get("/projects/1/export/problems.jsonl").text
+
+
+def test_reports_on_uploads_name_the_files_as_the_user_does(room: Room) -> None:
+    admin = room.browser("admin")
+
+    def send(make: str, *files: tuple[str, tuple[str, bytes]]) -> str:
+        fields = {"csrf": admin.fields("/projects/1/files")["csrf"], "make": make}
+        return str(admin.client.post("/projects/1/files", data=fields, files=files).text)
+
+    good = (Problem(text="What is 2 + 2?").model_dump_json() + "\n").encode()
+    pages = [
+        send("nothing", ("problems", ("one.jsonl", good)), ("problems", ("two.jsonl", b"{}\n"))),
+        send("nothing", ("problems", ("two.jsonl", b"{}\n"))),
+        send("nothing", ("traces", ("two.jsonl.gz", b"not packed"))),
+        send("control", ("labels", ("two.jsonl", b"{}\n"))),
+    ]
+    for page in pages:
+        assert "two.jsonl" in page
+        assert not re.search(r"tmp|[0-9a-f]{32}", page)
 
 
 @pytest.mark.parametrize("score", ["1e999", "NaN", "true"])

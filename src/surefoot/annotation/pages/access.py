@@ -146,7 +146,17 @@ def enter(request: Request, visitor: Visitor, project_id: int, *roles: Role) -> 
     return Place(project=project, role=role, visitor=visitor, db=db)
 
 
+def visible_projects(request: Request, visitor: Visitor) -> list[tuple[Project, Role]]:
+    """The projects that ``enter`` opens for the visitor, but archived ones, with their role there."""
+    db = pages_of(request).db
+    every = visitor.user_id is None or "admin" in visitor.roles
+    projects = db.projects.list() if every else db.projects.list(visitor.user_id)
+    roles = ((project, _role(db, visitor, project.id)) for project in projects)
+    return [(project, role) for project, role in roles if role is not None]
+
+
 def _role(db: Database, visitor: Visitor, project_id: int) -> Role | None:
+    """The visitor's role in a project; ``None`` = it is not open to them. The one place that decides it."""
     if visitor.project_id not in (None, project_id):
         return None
     role: Role | None = None

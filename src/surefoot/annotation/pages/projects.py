@@ -16,6 +16,7 @@ from surefoot.annotation.pages.access import (
     SiteAdmin,
     Visitor,
     pages_of,
+    visible_projects,
 )
 from surefoot.annotation.pages.forms import CheckedForm, protocol_of
 from surefoot.annotation.pages.render import HEADERS, done, show, twin
@@ -35,9 +36,9 @@ def start(request: Request) -> Response:
 
 @twin(router, "/projects")
 def project_list(request: Request, visitor: SignedIn) -> Response:
-    """The visitor's projects; all of them for an administrator."""
+    """The projects that the visitor may open; all of them for an administrator."""
     db = pages_of(request).db
-    data = {"projects": [_summary(db, visitor, project) for project in _visible(db, visitor)]}
+    data = {"projects": [_summary(db, visitor, *one) for one in visible_projects(request, visitor)]}
     return show(request, visitor, "projects.html", data)
 
 
@@ -123,20 +124,15 @@ def set_member(request: Request, place: AdminPlace, form: CheckedForm) -> Respon
     return done(request, f"/projects/{place.id}/settings", {"member": member})
 
 
-def _visible(db: Database, visitor: Visitor) -> list[Project]:
-    everything = visitor.user_id is None or "admin" in visitor.roles
-    projects = db.projects.list() if everything else db.projects.list(visitor.user_id)
-    return [one for one in projects if visitor.project_id in (None, one.id)]
-
-
-def _summary(db: Database, visitor: Visitor, project: Project) -> dict[str, Any]:
+def _summary(db: Database, visitor: Visitor, project: Project, role: Role) -> dict[str, Any]:
     progress = db.assignments.progress(project.id)
-    member = None if visitor.user_id is None else db.projects.member(project.id, visitor.user_id)
+    member = visitor.user_id is not None and db.projects.member(project.id, visitor.user_id) is not None
     return {
         "id": project.id,
         "name": project.name,
         "phase": project.protocol.phase,
-        "role": member.role if member is not None else None,
+        "role": role,
+        "member": member,
         "needed": progress.needed,
         "done": progress.done,
     }
