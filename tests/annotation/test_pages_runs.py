@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -167,8 +168,40 @@ def test_a_broken_curve_is_refused_and_one_being_written_is_read(found: Inspecti
     assert tom.get("/run?name=live").status_code == 400
     (folder / "curves.jsonl").write_text("[" * 100_000 + "\n{}\n")
     assert tom.get("/run?name=live").status_code == 400
+    (folder / "curves.jsonl").write_text('{"\\ud800": 1}\n{}\n')
+    assert tom.get("/run?name=live").status_code == 400
     (folder / "curves.jsonl").write_text('{"loss": NaN, "x": 1e999, "update": 1}\n')
     assert "no curve" in tom.get("/run?name=live").text
+
+
+@pytest.mark.parametrize(
+    ("rl", "curves"),
+    [
+        ({"log": {"alarms": [{}]}}, "{}"),
+        ({"log": {"alarms": [{"name": "kl"}, {"name": None, "update": [1], "message": {"a": 1}}]}}, "{}"),
+        ({"log": {"alarms": [[], None, "late", 3]}}, "{}"),
+        ({"log": {"alarms": {"name": "kl"}, "stopped": 3}}, "{}"),
+        ({"log": []}, "{}"),
+        ([], "{}"),
+        (None, "{}"),
+        ({}, '{"loss": 1' + "0" * 400 + "}"),
+        ({}, '{"loss": 1, "update": 1' + "0" * 400 + "}"),
+        ({"log": {"stopped": "\ud800", "alarms": [{"name": "\udfff"}]}}, '{"loss": "\\ud800"}'),
+    ],
+    ids=["no name", "types", "no objects", "no list", "log", "list", "null", "value", "update", "surrogate"],
+)
+def test_a_run_of_any_shape_has_a_page(found: Inspection, tom: Browser, rl: object, curves: str) -> None:
+    folder = found.runs / "odd"
+    folder.mkdir(exist_ok=True)
+    (folder / "rl.json").write_text(json.dumps(rl))
+    (folder / "curves.jsonl").write_text(curves)
+    for page in ("/run", "/run.json"):
+        assert tom.get(page, params={"name": "odd"}).status_code == 200
+
+
+def test_an_alarm_that_lacks_something_says_so(found: Inspection, tom: Browser) -> None:
+    (found.runs / "odd" / "rl.json").write_text('{"log": {"alarms": [{"message": "it grows"}]}}')
+    assert "<b>unnamed</b> from update —: it grows" in tom.get("/run?name=odd").text
 
 
 def test_updates_and_evaluations_are_two_curves() -> None:

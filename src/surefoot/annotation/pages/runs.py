@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from pydantic_core import from_json
 
 from surefoot.annotation.pages.access import SiteReader, pages_of
 from surefoot.annotation.pages.charts import HEIGHT, WIDTH, charts
@@ -98,9 +99,17 @@ def _log(about: dict[str, Any]) -> dict[str, Any]:
         return {}
     alarms = log.get("alarms")
     return {
-        "alarms": [one for one in alarms if isinstance(one, dict)] if isinstance(alarms, list) else [],
+        "alarms": [_alarm(one) for one in alarms if isinstance(one, dict)]
+        if isinstance(alarms, list)
+        else [],
         "stopped": log.get("stopped") if isinstance(log.get("stopped"), str) else None,
     }
+
+
+def _alarm(row: dict[str, Any]) -> dict[str, Any]:
+    """An alarm; ``None`` for what it lacks or has as another type."""
+    texts = {name: row.get(name) if isinstance(row.get(name), str) else None for name in ("name", "message")}
+    return {**texts, "update": row.get("update") if _number(row.get("update")) else None}
 
 
 CURVES: Final = "curves.jsonl"
@@ -161,8 +170,8 @@ def read_curves(path: Path, most: int) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = from_json(line)
+        except ValueError as error:
             if number == len(lines):
                 break
             raise StoreError(f"{path.name}, line {number}: not JSON") from error
@@ -181,8 +190,8 @@ def read_about(root: Path | None, run: str, most: int) -> dict[str, Any]:
         except NotFoundError:
             continue
         try:
-            about[name] = _cut(json.loads(_bytes(path, most)))
-        except (StoreError, ValueError, RecursionError) as error:
+            about[name] = _cut(from_json(_bytes(path, most)))
+        except (StoreError, ValueError) as error:
             about[name] = {"unreadable": str(error)[:200]}
     return about
 
@@ -228,7 +237,10 @@ def _bytes(path: Path, most: int) -> bytes:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether ``value`` is a number that a float can hold; JSON has others."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max
 
 
 def _cut(value: Any, depth: int = 0) -> Any:
