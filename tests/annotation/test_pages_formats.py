@@ -124,14 +124,57 @@ def test_names_that_look_like_paths_are_refused(
         (b"[" * 50_000, "x.json", 400),
         (b"\xff\xfe", "x.json", 400),
         (b"not packed", "x.json.gz", 400),
-        (gzip.compress(b" " * 1_000_000), "x.json.gz", 413),
+        (gzip.compress(b" " * 1_000_000), "x.json.gz", 400),
+        (b"PK\x03\x04 broken PK\x05\x06" + b"\0" * 18, "x.eval", 400),
         (b" " * 70_000, "x.json", 413),
     ],
 )
 def test_files_that_are_none(
     found: Inspection, admin: Browser, content: bytes, name: str, status: int
 ) -> None:
-    assert send(admin, found.base, content, name=name).status_code == status
+    form = "inspect" if name.endswith(".eval") else "label-studio"
+    assert send(admin, found.base, content, name=name, form=form).status_code == status
+
+
+def test_a_file_that_is_too_large_at_its_end_keeps_nothing(
+    found: Inspection, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUREFOOT_MAX_FIELD_CHARACTERS", "500")
+    before = len(found.db.traces.problems(found.room.project, limit=5_000))
+    rows = [{"question": f"What is {n}?", "answer": f"It is.\n#### {n}"} for n in range(700)]
+    good = "\n".join(json.dumps(row) for row in rows)
+    bad = json.dumps({"question": "a" * 501, "answer": "#### 1"})
+    answer = send(admin, found.base, f"{good}\n{bad}".encode(), name="late.jsonl", form="gsm8k")
+    assert answer.status_code == 400
+    assert "late.jsonl: line 701: field" in answer.text
+    assert len(found.db.traces.problems(found.room.project, limit=5_000)) == before
+    assert send(admin, found.base, good.encode(), name="good.jsonl", form="gsm8k").status_code == 200
+    assert len(found.db.traces.problems(found.room.project, limit=5_000)) == before + 700
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "form"),
+    [
+        (b"not packed", "mine.json.gz", "label-studio"),
+        (b"not packed", "mine.jsonl.gz", "rows"),
+        (b"nothing", "mine.parquet", "rows"),
+        (b"nothing", "mine.json", "inspect"),
+        (b"\xff\xfe,\n", "mine.csv", "rows"),
+        (b"PK\x03\x04 broken PK\x05\x06" + b"\0" * 18, "mine.eval", "inspect"),
+        (b"{}\n", "mine.jsonl", "prm800k"),
+        (b"", "mine.jsonl", "gsm8k"),
+        (b"[" * 50_000, "mine.json", "atif"),
+        (b"1", "mine.json", "otel"),
+        (b"1", "mine.json", "batch"),
+    ],
+)
+def test_errors_name_the_file_as_the_user_does(
+    found: Inspection, admin: Browser, content: bytes, name: str, form: str
+) -> None:
+    answer = send(admin, found.base, content, name=name, form=form)
+    assert answer.status_code == 400
+    assert name in answer.text
+    assert "tmp" not in answer.text
 
 
 def test_only_administrators_import_and_only_with_the_forms_secret(found: Inspection, admin: Browser) -> None:
@@ -170,4 +213,6 @@ def test_an_archive_is_bounded_by_what_it_unpacks_to(found: Inspection, admin: B
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("samples/1_epoch_1.json", " " * 1_000_000)
-    assert send(admin, found.base, packed.getvalue(), name="x.eval", form="inspect").status_code == 413
+    answer = send(admin, found.base, packed.getvalue(), name="x.eval", form="inspect")
+    assert answer.status_code == 400
+    assert "x.eval: its samples unpack to 1,000,000 bytes" in answer.text

@@ -14,7 +14,7 @@ from surefoot.errors import RecordError
 from surefoot.formats import read_source
 from surefoot.io import ReadReport, read_records, write_records
 from surefoot.io.files import check_size
-from surefoot.io.limits import FileLimits
+from surefoot.io.limits import FileLimits, lower_limits
 from surefoot.records import Problem, Trace
 
 SMALL = FileLimits(
@@ -60,8 +60,9 @@ def test_a_parquet_file_that_repeats_one_text_is_refused(tmp_path, nested):
     path = repeated_text(tmp_path / "bomb.parquet", 2_000, 2_000_000, nested=nested)
     assert path.stat().st_size < 100_000
     pa.default_memory_pool().release_unused()
-    with pytest.raises(RecordError, match=r"bomb\.parquet: .*unpacks? to"):
-        check_size(path, FileLimits(max_unpacked_bytes=2**26, max_piece_bytes=2**24))
+    bounds = lower_limits(max_unpacked_bytes=2**26, max_piece_bytes=2**24)
+    with bounds, pytest.raises(RecordError, match=r"bomb\.parquet: .*unpacks? to"):
+        check_size(path)
 
 
 def test_rows_and_fields_are_bounded_and_named(tmp_path):
@@ -97,8 +98,10 @@ def test_the_environment_raises_the_bounds_and_the_caller_lowers_them(tmp_path, 
         list(read_records(path, Problem))
     monkeypatch.setenv("SUREFOOT_MAX_ROWS", "3")
     assert len(list(read_records(path, Problem))) == 3
-    assert FileLimits.from_environment(max_rows=1).max_rows == 1
-    assert FileLimits.from_environment(max_rows=9).max_rows == 3
+    with lower_limits(max_rows=1):
+        assert FileLimits.from_environment().max_rows == 1
+    with lower_limits(max_rows=9):
+        assert FileLimits.from_environment().max_rows == 3
     monkeypatch.setenv("SUREFOOT_MAX_ROWS", "many")
     with pytest.raises(RecordError, match=r"SUREFOOT_MAX_ROWS must be a whole number"):
         list(read_records(path, Problem))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +29,7 @@ from surefoot.formats._imports import (
 from surefoot.formats._results import TraceResults
 from surefoot.io.atomic import atomic_file, write_json
 from surefoot.io.files import readable
-from surefoot.io.limits import FileLimits, read_whole
+from surefoot.io.limits import FileLimits, open_bounded, read_whole
 from surefoot.records import Problem, Trace, Usage, content_id
 
 NAME = "inspect"
@@ -94,6 +94,7 @@ def _samples(path: Path) -> Iterator[tuple[int, Any]]:
         return
     with readable(str(path)), zipfile.ZipFile(path) as archive:
         entries = [entry for entry in archive.infolist() if entry.filename.startswith("samples/")]
+        _check_unpacked(entries)
         for number, entry in enumerate(entries, start=1):
             try:
                 yield number, from_json(_content(archive, entry))
@@ -101,10 +102,20 @@ def _samples(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, error
 
 
+def _check_unpacked(entries: Sequence[zipfile.ZipInfo]) -> None:
+    """Refuse an archive by the sizes that it states; no more than that is unpacked of a member."""
+    limits, size = FileLimits.from_environment(), sum(entry.file_size for entry in entries)
+    if size > limits.max_unpacked_bytes:
+        raise limits.exceeded("max_unpacked_bytes", f"its samples unpack to {size:,} bytes")
+    if len(entries) > limits.max_rows:
+        raise limits.exceeded("max_rows", f"it has {len(entries):,} samples")
+
+
 def _log(path: Path) -> dict[str, Any]:
+    limits = FileLimits.from_environment()
     try:
-        with readable(str(path)), path.open("rb") as stream:
-            log = from_json(read_whole(stream, FileLimits.from_environment()))
+        with readable(str(path)), open_bounded(path, limits) as stream:
+            log = from_json(read_whole(stream, limits))
     except ValueError as error:
         raise RecordError(f"{path}: not JSON ({error}); fetch the log again") from error
     return log if isinstance(log, dict) else {}

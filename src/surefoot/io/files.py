@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import sys
 import types
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -127,14 +128,14 @@ def read_records(
             yield made
 
 
-def check_size(path: Path, limits: FileLimits) -> None:
+def check_size(path: Path) -> None:
     """Read a file of any of the endings through, and keep nothing.
 
-    Raises ``RecordError`` if it exceeds ``limits`` or cannot be read at all. Import such files after this,
+    Raises ``RecordError`` if it exceeds the limits or cannot be read at all. Import such files after this,
     and no part of one that is too large is stored.
     """
-    with readable(path.name):
-        for _ in _rows(path, limits):
+    with readable(str(path)):
+        for _ in _rows(path, FileLimits.from_environment()):
             pass
 
 
@@ -328,12 +329,12 @@ def _ending(path: Path) -> str:
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn what the file system, gzip and the limits raise into an error that names the file."""
+    """Turn what the file system, gzip, zip and the limits raise into an error that names the file."""
     try:
         yield
     except TooLargeError as error:
         raise RecordError(f"{name}: {error}") from error
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise RecordError(
             f"{name}: cannot be read: {error}; check the path, or fetch the file again"
         ) from error

@@ -10,9 +10,11 @@ from __future__ import annotations
 import gzip
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -45,8 +47,8 @@ class FileLimits(BaseModel):
     )
 
     @classmethod
-    def from_environment(cls, **lower: int) -> FileLimits:
-        """The bounds as the environment sets them, and none above those of ``lower``.
+    def from_environment(cls) -> FileLimits:
+        """The bounds as the environment sets them, and none above those of :func:`lower_limits`.
 
         Raises ``RecordError`` for a variable that is no number of at least 1.
         """
@@ -60,6 +62,7 @@ class FileLimits(BaseModel):
             raise RecordError(
                 f"{variable} must be a whole number of at least 1, not {os.environ[variable]!r}"
             ) from error
+        lower = _LOWER.get()
         return limits.model_copy(update={n: min(most, getattr(limits, n)) for n, most in lower.items()})
 
     def exceeded(self, name: str, what: str) -> TooLargeError:
@@ -81,6 +84,19 @@ class FileLimits(BaseModel):
                 waiting += [(f"{name}.{key}" if name else str(key), part) for key, part in inner.items()]
             elif isinstance(inner, list | tuple):
                 waiting += [(f"{name}.{number}", part) for number, part in enumerate(inner)]
+
+
+_LOWER: Final[ContextVar[Mapping[str, int]]] = ContextVar("lower_limits", default=MappingProxyType({}))
+
+
+@contextmanager
+def lower_limits(**bounds: int) -> Iterator[None]:
+    """Lower bounds for what is read in the block: those of a server, on the files of others."""
+    token = _LOWER.set(MappingProxyType({**_LOWER.get(), **bounds}))
+    try:
+        yield
+    finally:
+        _LOWER.reset(token)
 
 
 class _Source(Protocol):

@@ -1,9 +1,14 @@
-"""A project's records in and out: files of the package's records, and everything else that reads them."""
+"""A project's records in and out: files of the package's records or of other formats, and exports.
+
+Files are imported in two passes, whatever their format. The first reads all of them through, within the
+limits of files, and keeps nothing; so a file that is too large, or cannot be read to its end, stores nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,8 +24,9 @@ from surefoot.annotation.database.projects import project_in
 from surefoot.annotation.database.reviews import decisions
 from surefoot.annotation.database.traces import Added
 from surefoot.errors import RecordError
+from surefoot.formats import IMPORTS, ImportContext, ImportSettings, import_traces, read_source
 from surefoot.io.files import ReadReport, check_size, needs, read_records
-from surefoot.io.limits import FileLimits
+from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Evidence, Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import cut_trace
 
@@ -165,33 +171,71 @@ def import_files(
     traces: Sequence[Path | str] = (),
     scores: Sequence[Path | str] = (),
     labels: Sequence[Path | str] = (),
-    limits: FileLimits | None = None,
 ) -> ImportReport:
     """Read files into a project, problems first; bad lines and refused records are counted and skipped.
 
     The paths are opened as they are: a server must choose them itself, never from a name in a request.
-    Traces without steps are cut. Before anything is stored, every file is held against ``limits`` (by default
-    those of the environment); a pipe cannot be read twice, and is held against them as it is read. Raises
+    Traces without steps are cut. A pipe cannot be read twice, so it is stored as it is read. Raises
     ``RecordError`` for a file that cannot be read at all or is too large, and if no line of any file is a
     record that fits; ``NotFoundError`` for the project.
     """
     target = database.traces
-    limits = limits or FileLimits.from_environment()
     for path in (*problems, *traces, *scores, *labels):
         if str(path) != "-":
-            check_size(Path(path), limits)
+            check_size(Path(path))
 
     def add_traces(project_id: int, read: Iterable[Trace]) -> Added:
         return target.add_traces(project_id, (t if t.steps else cut_trace(t) for t in read))
 
     report = ImportReport(
-        problems=_read(project_id, problems, Problem, target.add_problems, limits),
-        traces=_read(project_id, traces, Trace, add_traces, limits),
-        scores=_read(project_id, scores, StepScores, target.add_scores, limits),
-        labels=_read(project_id, labels, StepLabel, database.labels.import_labels, limits),
+        problems=_read(project_id, problems, Problem, target.add_problems),
+        traces=_read(project_id, traces, Trace, add_traces),
+        scores=_read(project_id, scores, StepScores, target.add_scores),
+        labels=_read(project_id, labels, StepLabel, database.labels.import_labels),
     )
     _refuse_nothing(report)
     return report
+
+
+def import_format(
+    database: Database, project_id: int, source: str, path: Path
+) -> tuple[ReadReport, dict[str, Added]]:
+    """Read a file of the format ``source`` (of ``IMPORTS`` or ``SOURCES``) into a project.
+
+    Bad rows and refused records are counted and skipped. The path is opened as it is. Raises ``RecordError``
+    for a file that cannot be read to its end or is too large, and if it has no row that fits.
+    """
+    checked, report = ReadReport(), ReadReport()
+    for _ in _solutions(source, path, checked):
+        pass
+    checked.require_some(f"is it a file of {source}?")
+    added = {"problems": Added(), "traces": Added(), "labels": Added()}
+    waiting = _solutions(source, path, report)
+    while batch := list(islice(waiting, _ROWS)):
+        paired = [one for one in batch if isinstance(one, LabelledTrace | ProblemTrace)]
+        asked = [*(one.problem for one in paired), *(one for one in batch if isinstance(one, Problem))]
+        traces = [*(one.trace for one in paired), *(one for one in batch if isinstance(one, Trace))]
+        labels = [label for one in paired if isinstance(one, LabelledTrace) for label in one.labels]
+        problems = {one.id: one for one in asked}.values()
+        added["problems"] += database.traces.add_problems(project_id, problems)
+        added["traces"] += database.traces.add_traces(project_id, traces)
+        added["labels"] += database.labels.import_labels(project_id, labels)
+    return report, added
+
+
+def _solutions(
+    source: str, path: Path, report: ReadReport
+) -> Iterator[Problem | Trace | ProblemTrace | LabelledTrace]:
+    """What a file holds; one's own traces are cut into steps."""
+    if source not in IMPORTS:
+        yield from read_source(source, path, report=report)
+        return
+    for one in import_traces(path, source, ImportContext(settings=ImportSettings(), report=report)):
+        trace = one.trace and (one.trace if one.trace.steps else cut_trace(one.trace))
+        if one.problem and trace:
+            yield ProblemTrace(problem=one.problem, trace=trace)
+        elif (alone := one.problem or trace) is not None:
+            yield alone
 
 
 def _refuse_nothing(report: ImportReport) -> None:
@@ -218,9 +262,8 @@ def _read(
     paths: Sequence[Path | str],
     kind: type[R],
     add: Callable[[int, Iterable[R]], Added],
-    limits: FileLimits,
 ) -> Imported:
     report, added = ReadReport(), Added()
     for path in paths:
-        added += add(project_id, read_records(path, kind, report=report, limits=limits))
+        added += add(project_id, read_records(path, kind, report=report))
     return Imported(read=report, added=added)

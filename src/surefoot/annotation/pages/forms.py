@@ -6,7 +6,7 @@ import hmac
 import math
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -192,17 +192,6 @@ def require_secret(value: object, secret: str) -> None:
     value = value if isinstance(value, str) else ""
     if not hmac.compare_digest(value.encode("utf-8", "replace"), secret.encode()):
         raise HTTPException(403, "the form has expired or came from another page; load the page again")
-
-
-def upload_ending(file: UploadFile, endings: Sequence[str]) -> str:
-    """The ending of an upload's name, the only part used. Raises ``StoreError`` for others and for paths."""
-    name = file.filename or ""
-    if any(mark in name for mark in ("/", "\\", "\0", "..")) or not name.isprintable():
-        raise StoreError("a file's name must be a plain name, not a path")
-    known = [ending for ending in endings if name.endswith(ending)]
-    if not known:
-        raise StoreError(f"a file's name must end in one of {', '.join(endings)}")
-    return max(known, key=len)
 
 
 def new_key() -> str:

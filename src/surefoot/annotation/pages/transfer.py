@@ -1,12 +1,7 @@
-"""The Files page: uploads of records, items made from them, and downloads as JSON Lines.
-
-Of an upload's own name only a known ending is used; it never becomes a path.
-"""
+"""The Files page: uploads of records, items made from them, and downloads as JSON Lines."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,12 +14,12 @@ from surefoot.annotation.database.database import Database
 from surefoot.annotation.database.labelling import KnownAnswer, NewItem
 from surefoot.annotation.database.transfer import import_files
 from surefoot.annotation.pages.access import AdminPlace, ReaderPlace, pages_of
-from surefoot.annotation.pages.forms import Form, UploadForm, upload_ending
+from surefoot.annotation.pages.forms import UploadForm
 from surefoot.annotation.pages.render import HEADERS, show, twin
-from surefoot.errors import NotFoundError, StoreError
+from surefoot.annotation.pages.uploads import uploads
+from surefoot.errors import NotFoundError, RecordError, StoreError
 from surefoot.io import ReadReport, read_records
 from surefoot.io.files import ENDINGS
-from surefoot.io.limits import FileLimits
 from surefoot.records import Record, StepLabel, Trace
 
 router = APIRouter()
@@ -45,18 +40,23 @@ def files_page(request: Request, place: ReaderPlace) -> Response:
 def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
     """Import files, and make items from the traces."""
     db, make = place.db, form.choice("make", _MAKES, default="solutions")
-    limits = FileLimits.from_environment(max_unpacked_bytes=pages_of(request).settings.max_upload_bytes)
-    with tempfile.TemporaryDirectory(prefix="surefoot-import-") as folder:
-        paths = {kind: _saved(form, kind, Path(folder)) for kind in KINDS}
+    with uploads(form, pages_of(request).settings.max_upload_bytes) as saved:
+        paths = {kind: saved.save(kind, ENDINGS) for kind in KINDS}
         known = []
         # labels of control items are their known answers, not an annotator's work
         labels = [] if make in ("control", "screening") else paths["labels"]
         if make in ("control", "screening"):
-            known = _read_labels(paths["labels"], limits)
+            known = _read_labels(paths["labels"])
         report = import_files(
-            db, place.id, problems=paths["problems"], traces=paths["traces"], scores=paths["scores"],
-            labels=labels, limits=limits,
-        )  # fmt: skip
+            db,
+            place.id,
+            problems=paths["problems"],
+            traces=paths["traces"],
+            scores=paths["scores"],
+            labels=labels,
+        )
+        for part in (report.problems, report.traces, report.scores, report.labels):
+            saved.report(part.read)
     items = _make_items(db, place.id, make, known)
     db.projects.audit("import", place.visitor.user_id, place.id, items=items)
     data = {
@@ -94,23 +94,12 @@ def _lines(records: Iterable[Record]) -> Iterator[str]:
         yield record.model_dump_json() + "\n"
 
 
-def _saved(form: Form, kind: str, folder: Path) -> list[Path]:
-    """Uploads of one field, saved under names of our own. Raises ``StoreError`` for an unknown ending."""
-    saved = []
-    for number, file in enumerate(form.files(kind)):
-        path = folder / f"{kind}-{number}{upload_ending(file, ENDINGS)}"
-        with path.open("wb") as out:
-            shutil.copyfileobj(file.file, out)
-        saved.append(path)
-    return saved
-
-
-def _read_labels(paths: list[Path], limits: FileLimits) -> list[StepLabel]:
+def _read_labels(paths: list[Path]) -> list[StepLabel]:
     report, labels = ReadReport(), []
     for path in paths:
-        labels += list(read_records(path, StepLabel, report=report, limits=limits))
+        labels += list(read_records(path, StepLabel, report=report))
     if report.bad_count:
-        raise StoreError(f"the known answers cannot all be read: {report.summary()}")
+        raise RecordError(f"the known answers cannot all be read: {report.summary()}")
     if not labels:
         raise StoreError("control and screening items need a file of labels: their known answers")
     return labels
