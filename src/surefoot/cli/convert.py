@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,7 +72,7 @@ class Convert(Command):
         if self.writer != "records" and self.writer not in WRITERS:
             raise RecordError(f"--to is {self.writer!r}; choose from records, {', '.join(WRITERS)}")
         if self.reader == "records":
-            items: list[Any] = _read_records(Path(self.source))
+            items: Sequence[Any] = _read_records(Path(self.source))
         else:
             report = ReadReport()
             items = list(read_source(self.reader, self.source, report=report))
@@ -95,8 +96,8 @@ class Convert(Command):
             raise RecordError(f"{self.out}: no row could be written; {report_of.summary()}")
 
 
-def _read_records(folder: Path) -> list[LabelledTrace]:
-    from surefoot.cli.runs import labelled, read_all
+def _read_records(folder: Path) -> Sequence[LabelledTrace]:
+    from surefoot.cli.runs import labelled, read_table
     from surefoot.errors import RecordError
     from surefoot.records import Problem, StepLabel, Trace
 
@@ -106,12 +107,16 @@ def _read_records(folder: Path) -> list[LabelledTrace]:
                 return str(folder / f"{name}{ending}")
         raise RecordError(f"{folder}: there is no {name}.jsonl or {name}.parquet")
 
-    labels = read_all(find("labels"), StepLabel)
-    return labelled(read_all(find("problems"), Problem), read_all(find("traces"), Trace), labels)
+    labels = read_table(find("labels"), StepLabel)
+    return labelled(read_table(find("problems"), Problem), read_table(find("traces"), Trace), labels)
 
 
 def _write_records(
-    folder: Path, problems: list[Any], traces: list[Any], labelled: list[LabelledTrace], ending: str
+    folder: Path,
+    problems: Sequence[Any],
+    traces: Sequence[Any],
+    labelled: Sequence[LabelledTrace],
+    ending: str,
 ) -> None:
     from surefoot.io import write_records
     from surefoot.records import Problem, StepLabel, Trace
@@ -128,7 +133,7 @@ def _write_records(
 
 
 def _write(
-    writer: str, items: list[LabelledTrace], out: str, neutral: str | None, threshold: float
+    writer: str, items: Sequence[LabelledTrace], out: str, neutral: str | None, threshold: float
 ) -> WriteReport:
     """Raises ``RecordError`` for neutral labels without ``neutral``, if the format has two signs."""
     from surefoot.errors import RecordError

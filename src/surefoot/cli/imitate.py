@@ -62,7 +62,7 @@ class RoundsCommand(Command):
     @contextmanager
     def task(self, problems: Sequence[Problem], scorer: StepScorer | None = None) -> Iterator[Task]:
         """What is learned, with the grader and the verifiers open."""
-        from surefoot.cli.runs import read_all
+        from surefoot.cli.runs import read_table
         from surefoot.records import Problem
         from surefoot.rl.task import Task
         from surefoot.segment import segmenter
@@ -70,7 +70,7 @@ class RoundsCommand(Command):
         with ExitStack() as stack:
             yield Task(
                 problems=problems,
-                held_out=read_all(self.held_out, Problem) if self.held_out else (),
+                held_out=read_table(self.held_out, Problem) if self.held_out else (),
                 segmenter=segmenter(self.segment),
                 grader=stack.enter_context(self.grading.open()),
                 prompt=self.prompt,
@@ -141,12 +141,12 @@ class Imitate(RoundsCommand):
 
     def run(self) -> None:
         """Clone, then follow the expert."""
-        from surefoot.cli.runs import file_inputs, read_all, stages
+        from surefoot.cli.runs import file_inputs, read_table, stages
         from surefoot.io import Run
         from surefoot.records import Problem
         from surefoot.rl.imitation import imitate
 
-        problems = read_all(self.problems, Problem)
+        problems = read_table(self.problems, Problem)
         demonstrations = self._demonstrations(problems)
         inputs = file_inputs(
             problems=self.problems, traces=self.traces, labels=self.labels, held_out=self.held_out
@@ -184,18 +184,18 @@ class Imitate(RoundsCommand):
             ),
         )
 
-    def _demonstrations(self, problems: list[Problem]) -> list[Demonstration]:
+    def _demonstrations(self, problems: Sequence[Problem]) -> list[Demonstration]:
         """What is cloned of the files; the rest is counted on standard error."""
         if self.traces is None:
             return []
-        from surefoot.cli.runs import labelled, pair, read_all
+        from surefoot.cli.runs import labelled, pair, read_table
         from surefoot.labelling.expert import expert_traces
         from surefoot.records import StepLabel, Trace
         from surefoot.training.cloning import demonstrate, good_steps
 
-        traces = read_all(self.traces, Trace)
+        traces = read_table(self.traces, Trace)
         if self.labels:
-            items = labelled(problems, traces, read_all(self.labels, StepLabel))
+            items = labelled(problems, traces, read_table(self.labels, StepLabel))
             cloned = [demonstrate(item.trace, good_steps(item, threshold=self.threshold)) for item in items]
             if bare := sum(not one.steps for one in cloned):
                 typer.echo(f"{bare} traces left out: none of their steps is labelled good", err=True)
@@ -236,12 +236,12 @@ class ExpertIteration(RoundsCommand):
 
     def run(self) -> None:
         """Sample, select and fine-tune."""
-        from surefoot.cli.runs import file_inputs, read_all, stages
+        from surefoot.cli.runs import file_inputs, read_table, stages
         from surefoot.io import Run
         from surefoot.records import Problem
         from surefoot.rl.expert_iteration import iterate
 
-        problems = read_all(self.problems, Problem)
+        problems = read_table(self.problems, Problem)
         inputs = file_inputs(problems=self.problems, held_out=self.held_out) | self.judge.files()
         with (
             self.judge.open(self.device) as scorer,

@@ -176,11 +176,11 @@ class SegmentTraces(Command):
 
     def run(self) -> None:
         """Cut and write."""
-        from surefoot.cli.runs import read_all
+        from surefoot.cli.runs import read_table
         from surefoot.io import write_records
         from surefoot.segment import cut_trace
 
-        made = [cut_trace(one, self.segment, self.granularity) for one in read_all(self.traces, Trace)]
+        made = [cut_trace(one, self.segment, self.granularity) for one in read_table(self.traces, Trace)]
         steps, without = sum(len(trace.steps) for trace in made), sum(not trace.steps for trace in made)
         if not steps:
             raise RecordError(f"{self.traces}: no trace has text to cut; the first is {made[0].id}")
@@ -209,15 +209,15 @@ class Export(Command):
 
     def run(self) -> None:
         """Match and write."""
-        from surefoot.cli.runs import read_all
+        from surefoot.cli.runs import read_table
         from surefoot.formats import export_results, results_of
 
         if self.labels is None and self.scores is None:
             raise RecordError("nothing to write back: give --labels, --scores or both")
         found = results_of(
-            read_all(self.traces, Trace),
-            read_all(self.labels, StepLabel) if self.labels else [],
-            read_all(self.scores, StepScores) if self.scores else [],
+            read_table(self.traces, Trace),
+            read_table(self.labels, StepLabel) if self.labels else [],
+            read_table(self.scores, StepScores) if self.scores else [],
         )
         name, written = export_results(Path(self.original), Path(self.out), found)
         if not written:

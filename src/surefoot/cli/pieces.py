@@ -7,9 +7,11 @@ import inspect
 import re
 import shutil
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from array import array
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +20,8 @@ import typer
 from surefoot.cli.options import BudgetSettings
 from surefoot.cli.runs import stages
 from surefoot.errors import PolicyError, RecordError
+from surefoot.io.joins import Joined
+from surefoot.io.tables import OnDisk
 from surefoot.records import Record, content_id
 
 R = TypeVar("R", bound=Record)
@@ -34,7 +38,7 @@ def in_pieces(
     command: str,
     config: Mapping[str, Any],
     inputs: Mapping[str, Path],
-    together: Callable[[T], str] | None = None,
+    by_problem: bool = False,
     in_flight: int = 1,
     during: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     failed: Callable[[Sequence[R]], str | None] = lambda _: None,
@@ -45,9 +49,10 @@ def in_pieces(
     """Map ``work`` over ``items``, ``size`` at a time, into the file ``out``; returns the records written.
 
     Finished pieces wait in ``<out>.work`` until all are done. With ``-`` each piece goes to standard output
-    at once, in order. Neighbours for which ``together`` gives the same text stay in one piece. If ``work``
-    is a coroutine function, ``in_flight`` pieces are under way at once, in one event loop: for a server,
-    where a piece is one problem's requests. The loop runs inside ``during()``, which holds its connections.
+    at once, in order. With ``by_problem`` a piece is ``size`` problems, whose neighbouring traces stay
+    together. If ``work`` is a coroutine function, ``in_flight`` pieces are under way at once, in one event
+    loop: for a server, where a piece is one problem's requests. The loop runs inside ``during()``, which
+    holds its connections.
 
     ``failed`` says why nothing in a piece succeeded. Such pieces are kept only if others succeed: where none
     does, or after ``_MOST_FAILED`` in a row (of pieces one after another, the first) for which the server was
@@ -65,7 +70,7 @@ def in_pieces(
 
     if out != "-" and not out.endswith(ENDINGS):
         raise RecordError(f"--out {out}: unknown ending; choose {', '.join(ENDINGS)}, or - for a pipe")
-    pieces = _cut(items, size, together)
+    pieces = _Pieces(items, size, by_problem=by_problem)
     account = _Account(budget or BudgetSettings())
     with nullcontext(progress) if progress else stages() as progress:
         if out == "-":
@@ -82,7 +87,7 @@ def in_pieces(
             return pipe.written
         folder = Path(f"{out}.work")
         # Standard input is no file to compare, so the items themselves say whether the work is the same.
-        settings = {**config, "items": content_id(*items)}
+        settings = {**config, "items": _digest(items)}
         with (
             Run.open(folder, command=command, config=settings, inputs=inputs) as run,
             run.journal("pieces", record) as journal,
@@ -129,19 +134,48 @@ def all_failed(reason: str | None) -> PolicyError:
     )
 
 
-def _cut(items: Sequence[T], size: int, together: Callable[[T], str] | None) -> list[Sequence[T]]:
-    """``items`` in pieces of ``size`` stretches, a stretch being the neighbours that stay together."""
-    if together is None:
-        return [items[start : start + size] for start in range(0, len(items), size)]
-    stretches = [list(group) for _, group in groupby(items, together)]
-    return [
-        [item for stretch in stretches[start : start + size] for item in stretch]
-        for start in range(0, len(stretches), size)
-    ]
+def _digest(items: Sequence[object]) -> str:
+    """What says whether ``items`` are the same: the files they come from, or they themselves."""
+    return items.digest if isinstance(items, OnDisk) else content_id(*items)
+
+
+class _Pieces(Generic[T]):
+    """``items`` in pieces of ``size``; with ``by_problem``, of as many stretches of one problem's neighbours.
+
+    A piece is read when it is asked for.
+    """
+
+    def __init__(self, items: Sequence[T], size: int, *, by_problem: bool) -> None:
+        self._items = items
+        if not by_problem:
+            last = -len(items) // size * -size  # the first multiple of the size that holds them all
+            self._ends: Sequence[int] = range(size, last + size, size)
+            return
+        ends = accumulate(sum(1 for _ in stretch) for _, stretch in groupby(_problem_ids(items)))
+        self._ends = array("Q", (end for number, end in enumerate(ends, 1) if number % size == 0))
+        if not self._ends or self._ends[-1] < len(items):
+            self._ends.append(len(items))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, number: int) -> Sequence[T]:
+        return self._items[self._start(number) : self._ends[number]]
+
+    def length(self, number: int) -> int:
+        """Items of a piece."""
+        return min(self._ends[number], len(self._items)) - self._start(number)
+
+    def _start(self, number: int) -> int:
+        return self._ends[number - 1] if number else 0
+
+
+def _problem_ids(items: Sequence[Any]) -> Iterator[str]:
+    return items.problem_ids() if isinstance(items, Joined) else (item.problem.id for item in items)
 
 
 def _do(
-    pieces: Sequence[Sequence[T]],
+    pieces: _Pieces[T],
     missing: list[int],
     work: Callable[[Sequence[T]], Any],
     account: _Account,
@@ -152,7 +186,7 @@ def _do(
     finished: _Finished[R],
 ) -> list[int]:
     """Do the ``missing`` pieces as far as the budget goes; returns the numbers of those left."""
-    left = list(missing)
+    left = deque(missing)
 
     def take(number: int, records: Sequence[R]) -> None:
         finished.take(number, records)
@@ -168,7 +202,7 @@ def _do(
         try:
             while True:
                 while left and len(running) < in_flight and not account.exhausted(len(running)):
-                    number = left.pop(0)
+                    number = left.popleft()
                     running[asyncio.create_task(work(pieces[number]))] = number
                 if not running:
                     return
@@ -184,10 +218,10 @@ def _do(
         asyncio.run(concurrently())
     else:
         while left and not account.exhausted(0):
-            number = left.pop(0)
+            number = left.popleft()
             take(number, work(pieces[number]))
     finished.end()
-    return left
+    return list(left)
 
 
 class _Finished(Generic[R]):
@@ -268,17 +302,17 @@ class _ItemBar:
         self,
         progress: Callable[[str, int, int], None],
         command: str,
-        pieces: Sequence[Sequence[object]],
+        pieces: _Pieces[Any],
         missing: Sequence[int],
     ) -> None:
         self._progress, self._command, self._pieces = progress, command, pieces
-        self._total = sum(map(len, pieces))
-        self._done = self._total - sum(len(pieces[number]) for number in missing)
+        self._total = sum(map(pieces.length, range(len(pieces))))
+        self._done = self._total - sum(map(pieces.length, missing))
         progress(command, self._done, self._total)
 
     def done(self, number: int) -> None:
         """One more piece."""
-        self._done += len(self._pieces[number])
+        self._done += self._pieces.length(number)
         self._progress(self._command, self._done, self._total)
 
 

@@ -16,6 +16,7 @@ from surefoot.rl.config import RLConfig
 from surefoot.scores import Aggregator
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from surefoot.records import Problem
@@ -187,18 +188,18 @@ class RL(Command):
                 aggregation=self.aggregate,
             )
 
-    def _problems(self) -> tuple[list[Problem], list[Problem]]:
+    def _problems(self) -> tuple[list[Problem], Sequence[Problem]]:
         """Problems to train on, and held-out ones."""
-        from surefoot.cli.runs import is_held_out, read_all
+        from surefoot.cli.runs import is_held_out, read_table
         from surefoot.errors import RunError
         from surefoot.lab.world import generate_problems
         from surefoot.records import Problem
 
-        separate = read_all(self.held_out, Problem) if self.held_out else []
+        separate = read_table(self.held_out, Problem) if self.held_out else []
         if self.problems == "lab":
             held_out = separate or generate_problems(_LAB_HELD_OUT, seed=_LAB_SEED)
             return generate_problems(_LAB_PROBLEMS, seed=self.rl.seed, exclude=held_out), held_out
-        problems = read_all(self.problems, Problem)
+        problems = read_table(self.problems, Problem)
         if separate:
             known = {problem.id for problem in separate}
             training = [problem for problem in problems if problem.id not in known]

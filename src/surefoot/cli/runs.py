@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,8 @@ from surefoot.records import Problem, Record, StepLabel, Trace
 if TYPE_CHECKING:
     from surefoot.evaluation.report import Table
     from surefoot.io import Run
-    from surefoot.protocols import LabelledTrace, ProblemTrace
+    from surefoot.io.joins import JoinedTraces, LabelledTraces, LeftOut
+    from surefoot.io.tables import RecordTable
 
 R = TypeVar("R", bound=Record)
 
@@ -84,66 +85,59 @@ def checked_options() -> Iterator[None]:
         raise RunError(str(error)) from error
 
 
-def read_all(path: str, record: type[R]) -> list[R]:
-    """All valid records of a file (``-`` = standard input); skipped lines are counted on standard error.
+def read_table(path: str, record: type[R]) -> RecordTable[R]:
+    """The valid records of a file (``-`` = standard input), on disk; bad lines are counted on standard error.
 
-    Problems and traces may be in any form that ``surefoot import`` reads, which is then shown. A trace that
-    comes twice is kept once and counted: twice, it would change every estimate over samples. Raises
-    ``RecordError`` if there is no valid record, and for two different traces of one id.
+    Problems and traces may be in any form that ``surefoot import`` reads, which is then shown. One that comes
+    twice is kept once and counted. Raises ``RecordError`` if there is no valid record, and for two different
+    ones of one id.
     """
     from surefoot.io import ReadReport, read_records
     from surefoot.io.files import ENDINGS, needs
+    from surefoot.io.tables import open_table
 
-    report, records = ReadReport(), list[R]()
-    if path == "-" or path.endswith(ENDINGS) or record not in (Problem, Trace):
-        records = list(read_records(path if path == "-" else Path(path), record, report=report))
-    if not records and path != "-" and (made := _imported(path, record)):
-        return made
-    report.require_some(needs(record))
+    report = ReadReport()
+    table: RecordTable[R] | None = None
+    if path.endswith(".jsonl"):
+        table = open_table(path, record, report=report)
+    elif path == "-" or path.endswith(ENDINGS) or record not in (Problem, Trace):
+        table = open_table(path, record, records=read_records(path, record, report=report))
+    if not table:
+        if path != "-" and (imported := _imported(path, record)):
+            return imported
+        report.require_some(needs(record))
+        raise RecordError(f"{path}: nothing to read; {needs(record)}")
     if report.bad_count:
         typer.echo(report.summary(), err=True)
-    return _once(path, records)
-
-
-def _once(path: str, records: list[R]) -> list[R]:
-    """The records; of equal traces the first. Raises ``RecordError`` for two different traces of one id."""
-    first: dict[str, Trace] = {}
-    kept: list[R] = []
-    for record in records:
-        if isinstance(record, Trace):
-            if first.setdefault(record.id, record) != record:
-                raise RecordError(
-                    f"{path}: two different traces have the id {record.id!r}; give each its own"
-                )
-            if first[record.id] is not record:
-                continue
-        kept.append(record)
-    if repeated := len(records) - len(kept):
+    if table.repeated and record is Trace:
         fix = "samples of equal text need a 'sample' number each"
-        typer.echo(f"{path}: {repeated} traces come again and are left out; {fix}", err=True)
-    return kept
+        typer.echo(f"{path}: {table.repeated} traces come again and are left out; {fix}", err=True)
+    elif table.repeated:
+        typer.echo(f"{path}: {table.repeated} problems come again and are left out", err=True)
+    return table
 
 
-def _imported(path: str, record: type[R]) -> list[R]:
-    """Problems or traces of a file in another form; empty if it has none, or they are not asked for."""
+def _imported(path: str, record: type[R]) -> RecordTable[R] | None:
+    """Problems or traces of a file in another form; ``None`` if it has none, or they are not asked for."""
     from surefoot.formats import RECORDS, ImportContext, ImportSettings, detect_format, import_traces
     from surefoot.io import ReadReport
+    from surefoot.io.tables import open_table
 
     if record not in (Problem, Trace):
-        return []
+        return None
     said: list[str] = []
     context = ImportContext(settings=ImportSettings(), report=ReadReport(), say=said.append)
     name = detect_format(path, context.settings)
     if name == RECORDS:
-        return []
-    found = list(import_traces(path, name, context))
+        return None
+    found = import_traces(path, name, context)
     chosen = (one.problem if record is Problem else one.trace for one in found)
-    made = {one.id: one for one in chosen if isinstance(one, record)}
-    if made:
+    table = open_table(path, record, records=(one for one in chosen if isinstance(one, record)))
+    if table:
         typer.echo(f"{path} is read as {name}" + "".join(f"; {one}" for one in said), err=True)
         if context.report.bad_count:
             typer.echo(context.report.summary(), err=True)
-    return list(made.values())
+    return table or None
 
 
 def is_held_out(problem_id: str, share: float) -> bool:
@@ -153,77 +147,70 @@ def is_held_out(problem_id: str, share: float) -> bool:
     return int(content_id("held out", problem_id), 16) < share * 2**64
 
 
-def pair(problems: list[Problem], traces: list[Trace]) -> list[ProblemTrace]:
+def pair(problems: Sequence[Problem], traces: Sequence[Trace]) -> JoinedTraces:
     """Traces with their problems; those that have no steps yet are cut, as ``segment_trace`` cuts by default.
 
     Traces that are empty, or without a problem, are left out and counted on standard error. Raises
     ``RecordError`` if no trace is left.
     """
-    from surefoot.protocols import ProblemTrace
-
-    by_id = {problem.id: problem for problem in problems}
-    orphans = [trace for trace in traces if trace.problem_id not in by_id]
-    traces = with_steps([trace for trace in traces if trace.problem_id in by_id])
-    stepless = [trace for trace in traces if not trace.steps]
-    if not any(trace.steps for trace in traces):
-        raise _none_usable(problems, orphans, stepless)
-    if orphans:
-        typer.echo(
-            f"{len(orphans)} traces skipped: their 'problem_id' is in no problem, first {orphans[0].id}",
-            err=True,
-        )
-    if stepless:
-        typer.echo(
-            f"{len(stepless)} traces skipped: they have no steps (empty text?), first {stepless[0].id}",
-            err=True,
-        )
-    return [ProblemTrace(problem=by_id[trace.problem_id], trace=trace) for trace in traces if trace.steps]
-
-
-def with_steps(traces: list[Trace]) -> list[Trace]:
-    """The traces, those without steps cut by ``cut_trace``; how many is shown."""
+    from surefoot.io.joins import join_traces
     from surefoot.segment import cut_trace
 
-    made = [trace if trace.steps else cut_trace(trace) for trace in traces]
-    new = [after for before, after in zip(traces, made, strict=True) if after.steps and not before.steps]
-    if new:
-        steps = sum(len(trace.steps) for trace in new)
+    items, left_out = join_traces(
+        as_table(problems, "problems", Problem), as_table(traces, "traces", Trace), cut_trace
+    )
+    if left_out.cut:
         typer.echo(
-            f"{len(new)} traces had no steps and were cut into {steps}, at blank lines or else at line ends; "
-            "surefoot segment cuts in other ways",
+            f"{left_out.cut} traces had no steps and were cut into {left_out.new_steps}, at blank lines or "
+            "else at line ends; surefoot segment cuts in other ways",
             err=True,
         )
-    return made
+    if not items:
+        raise _none_usable(problems, left_out)
+    if left_out.first_orphan:
+        typer.echo(
+            f"{left_out.orphans} traces skipped: their 'problem_id' is in no problem, first "
+            f"{left_out.first_orphan[0]}",
+            err=True,
+        )
+    if left_out.stepless:
+        typer.echo(
+            f"{left_out.stepless} traces skipped: they have no steps (empty text?), first "
+            f"{left_out.first_stepless}",
+            err=True,
+        )
+    return items
 
 
-def _none_usable(problems: list[Problem], orphans: list[Trace], stepless: list[Trace]) -> RecordError:
-    if orphans:
+def as_table(records: Sequence[R], name: str, record: type[R]) -> RecordTable[R]:
+    """``records`` on disk, where they are not yet."""
+    from surefoot.io.tables import RecordTable, open_table
+
+    return records if isinstance(records, RecordTable) else open_table(name, record, records=records)
+
+
+def _none_usable(problems: Sequence[Problem], left_out: LeftOut) -> RecordError:
+    if left_out.first_orphan:
+        trace, problem = left_out.first_orphan
         return RecordError(
-            f"none of the {len(orphans) + len(stepless)} traces is usable; the first, {orphans[0].id}, has "
-            f"'problem_id' {orphans[0].problem_id!r}, which is none of the problems' ids (such as "
-            f"{problems[0].id!r}); give the file of problems that the traces were made from"
+            f"none of the {left_out.orphans + left_out.stepless} traces is usable; the first, {trace}, has "
+            f"'problem_id' {problem!r}, which is none of the problems' ids (such as {problems[0].id!r}); "
+            "give the file of problems that the traces were made from"
         )
     return RecordError(
-        f"none of the {len(stepless)} traces is usable; the first, {stepless[0].id}, has no text to cut into "
-        "steps; give traces with a 'text' or with assistant 'messages'"
+        f"none of the {left_out.stepless} traces is usable; the first, {left_out.first_stepless}, has no "
+        "text to cut into steps; give traces with a 'text' or with assistant 'messages'"
     )
 
 
-def labelled(problems: list[Problem], traces: list[Trace], labels: list[StepLabel]) -> list[LabelledTrace]:
+def labelled(
+    problems: Sequence[Problem], traces: Sequence[Trace], labels: Sequence[StepLabel]
+) -> LabelledTraces:
     """Traces with their problems and labels; labels of unknown traces are counted on standard error."""
-    from surefoot.protocols import LabelledTrace
-
-    of_trace: dict[str, list[StepLabel]] = {}
-    for label in labels:
-        of_trace.setdefault(label.trace_id, []).append(label)
-    items = pair(problems, traces)
-    known = {item.trace.id for item in items}
-    if orphans := sum(len(rows) for trace, rows in of_trace.items() if trace not in known):
-        typer.echo(f"{orphans} labels skipped: their 'trace_id' is in no usable trace", err=True)
-    return [
-        LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(of_trace.get(item.trace.id, ())))
-        for item in items
-    ]
+    items = pair(problems, traces).labelled(as_table(labels, "labels", StepLabel))
+    if strays := items.strays:
+        typer.echo(f"{strays} labels skipped: their 'trace_id' is in no usable trace", err=True)
+    return items
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class Sample(Command):
     def run(self) -> None:
         """Sample in pieces."""
         from surefoot.cli.pieces import connections, in_pieces
-        from surefoot.cli.runs import file_inputs, read_all
+        from surefoot.cli.runs import file_inputs, read_table
         from surefoot.policies.traces import sample_traces
         from surefoot.segment import segmenter
 
@@ -68,7 +68,7 @@ class Sample(Command):
             written = in_pieces(
                 self.out,
                 Trace,
-                read_all(self.problems, Problem),
+                read_table(self.problems, Problem),
                 work,
                 size=size,
                 in_flight=self.policy.in_flight,

@@ -120,13 +120,13 @@ class Score(Command):
         import asyncio
 
         from surefoot.cli.pieces import in_pieces
-        from surefoot.cli.runs import file_inputs, pair, read_all
+        from surefoot.cli.runs import file_inputs, pair, read_table
         from surefoot.models.kinds.generative import GenerativeVerifier
         from surefoot.models.loading import identifying_files
         from surefoot.models.remote.scorer import RemoteScorer
         from surefoot.records import Problem, StepScores, Trace
 
-        items = pair(read_all(self.problems or "-", Problem), read_all(self.traces or "-", Trace))
+        items = pair(read_table(self.problems or "-", Problem), read_table(self.traces or "-", Trace))
         unscored, empty = 0, list[StepScores]()
         useful = False
 

@@ -55,7 +55,7 @@ class Select(Command):
     def run(self) -> None:
         """Choose, write and report."""
         from surefoot.answers import AnswerChecker, group_equal
-        from surefoot.cli.runs import read_all
+        from surefoot.cli.runs import read_table
         from surefoot.io import write_records
         from surefoot.protocols import Candidate
         from surefoot.records import StepScores, Trace
@@ -63,10 +63,10 @@ class Select(Command):
         from surefoot.search import SELECTORS
 
         records = (
-            {record.trace_id: record for record in read_all(self.scores, StepScores)} if self.scores else {}
+            {record.trace_id: record for record in read_table(self.scores, StepScores)} if self.scores else {}
         )
         groups: dict[str, list[Trace]] = {}
-        for trace in read_all(self.traces, Trace):
+        for trace in read_table(self.traces, Trace):
             groups.setdefault(trace.problem_id, []).append(trace)
         pools: list[list[Candidate]] = []
         with AnswerChecker(self.equality) as compare:

@@ -130,7 +130,7 @@ class ClassifierCommand(TrainCommand):
         )
         return CheckpointCard(encoding=encoding, base=self.base, frozen_trunk=training.freeze_trunk, **facts)
 
-    def split(self, items: list[LabelledTrace]) -> tuple[list[LabelledTrace], list[LabelledTrace]]:
+    def split(self, items: Sequence[LabelledTrace]) -> tuple[list[LabelledTrace], list[LabelledTrace]]:
         """Training items, and those of the held-out problems, which are chosen by their ids alone.
 
         Raises ``RunError`` if problems are to be held out and none, or every one, is.
@@ -230,12 +230,12 @@ class TrainPRM(ClassifierCommand):
 
     def run(self) -> None:
         """Train on labels or pairs."""
-        from surefoot.cli.runs import checked_options, labelled, read_all
+        from surefoot.cli.runs import checked_options, labelled, read_table
         from surefoot.records import Problem, StepLabel, Trace, content_id
         from surefoot.training.examples import check_kinds
 
         classes = self.training.loss == "classes"
-        labels = read_all(self.labels, StepLabel) if self.labels else []
+        labels = read_table(self.labels, StepLabel) if self.labels else []
         kinds = {label.kind for label in labels}
         targets = StepTargets(
             neutral="class" if classes else self.neutral,
@@ -254,7 +254,7 @@ class TrainPRM(ClassifierCommand):
             neutral=self.neutral if classes else "good",
         )
         items = (
-            labelled(read_all(self.problems, Problem), read_all(self.traces, Trace), labels)
+            labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), labels)
             if self.traces
             else []
         )
@@ -273,7 +273,7 @@ class TrainPRM(ClassifierCommand):
         """What builds the data from a file of pairs, without those of held-out problems."""
 
         def build(model: RewardModel) -> TrainingData:
-            from surefoot.cli.runs import read_all
+            from surefoot.cli.runs import read_table
             from surefoot.records import Problem, StepPair
             from surefoot.segment import segmenter
             from surefoot.training.examples import build_pairs
@@ -282,8 +282,8 @@ class TrainPRM(ClassifierCommand):
             data = build_pairs(
                 model.tokenizer,
                 model.card.encoding,
-                read_all(self.problems, Problem),
-                [pair for pair in read_all(path, StepPair) if pair.problem_id not in excluded],
+                read_table(self.problems, Problem),
+                [pair for pair in read_table(path, StepPair) if pair.problem_id not in excluded],
                 segmenter=segmenter(self.segment),
                 hard=self.hard,
             )
@@ -308,13 +308,13 @@ class TrainORM(ClassifierCommand):
 
     def run(self) -> None:
         """Train on outcomes."""
-        from surefoot.cli.runs import labelled, read_all
+        from surefoot.cli.runs import labelled, read_table
         from surefoot.records import Problem, Trace, content_id
 
         card = self.card(
             self.training, kind="orm", aggregation="last", score_means="outcome", label_source="outcome"
         )
-        items = labelled(read_all(self.problems, Problem), read_all(self.traces, Trace), [])
+        items = labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), [])
         training, held_out = self.split(items)
         data = _of_traces(training, self.targets)
         work = self.fit(card, self.training, data, held_out, self.targets)
@@ -352,7 +352,7 @@ class TrainImplicit(TrainCommand):
 
     def run(self) -> None:
         """Train on outcomes."""
-        from surefoot.cli.runs import pair, read_all
+        from surefoot.cli.runs import pair, read_table
         from surefoot.models.encoding import Encoding
         from surefoot.records import Problem, Trace, content_id
 
@@ -362,7 +362,7 @@ class TrainImplicit(TrainCommand):
             system=self.prompt.system,
             max_length=self.max_length,
         )
-        items = pair(read_all(self.problems, Problem), read_all(self.traces, Trace))
+        items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
 
         def work(progress: Progress) -> TrainingResult:
             import shutil
@@ -428,19 +428,19 @@ class TrainVerifier(TrainCommand):
 
     def run(self) -> None:
         """Train on the critiques that agree with the labels."""
-        from surefoot.cli.runs import labelled, read_all
+        from surefoot.cli.runs import labelled, read_table
         from surefoot.errors import TrainingError
         from surefoot.records import Problem, StepLabel, Trace, content_id
         from surefoot.training.critiques import TraceCritiques
 
         form = o.verifier_format(self.format)
-        gold = [label for label in read_all(self.labels, StepLabel) if label.kind == "correctness"]
+        gold = [label for label in read_table(self.labels, StepLabel) if label.kind == "correctness"]
         if not gold:
             raise TrainingError(
                 f"{self.labels}: no label of kind 'correctness', which verdicts have to agree with"
             )
-        items = labelled(read_all(self.problems, Problem), read_all(self.traces, Trace), gold)
-        texts = _critiques_of(items, read_all(self.critiques, TraceCritiques))
+        items = labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), gold)
+        texts = _critiques_of(items, read_table(self.critiques, TraceCritiques))
 
         def work(progress: Progress) -> TrainingResult:
             from surefoot.models.engine.causal import load_causal
@@ -491,7 +491,7 @@ def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None =
 
 
 def _of_traces(
-    items: list[LabelledTrace], targets: StepTargets | OutcomeTargets
+    items: Sequence[LabelledTrace], targets: StepTargets | OutcomeTargets
 ) -> Callable[[RewardModel], TrainingData]:
     """What builds the data of a model from labelled traces."""
 
@@ -512,11 +512,11 @@ def _meaning(kinds: set[LabelKind]) -> LabelKind:
     return next(iter(kinds), "value")
 
 
-def _sources(labels: list[StepLabel]) -> str:
+def _sources(labels: Sequence[StepLabel]) -> str:
     return ", ".join(sorted({label.source for label in labels}))
 
 
-def _critiques_of(items: list[LabelledTrace], critiques: list[TraceCritiques]) -> list[list[str]]:
+def _critiques_of(items: Sequence[LabelledTrace], critiques: Sequence[TraceCritiques]) -> list[list[str]]:
     """The critiques of each item; those of unknown traces, and traces without any, are counted."""
     of_trace: dict[str, list[str]] = {item.trace.id: [] for item in items}
     strays = 0

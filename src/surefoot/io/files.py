@@ -231,12 +231,21 @@ def _rows(path: Path | str, limits: FileLimits) -> Iterator[tuple[int, bytes | d
 
 def json_lines(stream: IO[bytes], limits: FileLimits) -> Iterator[tuple[int, bytes]]:
     """Number, from 1, and bytes of each line that is not blank. Raises ``RecordError`` above ``limits``."""
-    rows = number = 0
+    return ((number, text) for number, _, text in placed_lines(stream, limits))
+
+
+def placed_lines(stream: IO[bytes], limits: FileLimits) -> Iterator[tuple[int, int, bytes]]:
+    """Number, from 1, first byte, and bytes of each line that is not blank, without the space around it.
+
+    Raises ``RecordError`` above ``limits``.
+    """
+    rows = number = end = 0
     while line := stream.readline(limits.max_piece_bytes + 1):
-        number += 1
+        number, start, end = number + 1, end, end + len(line)
         if len(line) > limits.max_piece_bytes:
             raise limits.exceeded("max_piece_bytes", f"line {number} has more than {len(line) - 1:,} bytes")
-        text = (line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line).strip()
+        text = (line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line).lstrip()
+        start, text = start + len(line) - len(text), text.rstrip()
         if not text:
             continue
         rows += 1
@@ -245,7 +254,7 @@ def json_lines(stream: IO[bytes], limits: FileLimits) -> Iterator[tuple[int, byt
         if len(text) > limits.max_field_characters:
             with suppress(ValueError):  # what is not JSON is the reader's to count
                 limits.check_fields(from_json(text), f"line {number}")
-        yield number, text
+        yield number, start, text
 
 
 def table_rows(path: Path, limits: FileLimits | None = None) -> Iterator[tuple[int, dict[str, Any]]]:

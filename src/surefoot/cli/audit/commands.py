@@ -418,13 +418,13 @@ def rationalised(settings: AuditCommand, problems: str, subjects: Sequence[Audit
 
     Raises ``RunError`` for stored scores.
     """
-    from surefoot.cli.runs import read_all
+    from surefoot.cli.runs import read_table
     from surefoot.evaluation.audits import rationalised_lab_cases
     from surefoot.records import Problem
 
     if stored := [subject.name for subject in subjects if subject.stored]:
         raise RunError(f"--build writes new solutions, and {stored[0]} is a file of stored scores")
-    chosen = subset(read_all(problems, Problem), settings.limit, settings.seed)
+    chosen = subset(read_table(problems, Problem), settings.limit, settings.seed)
     return rationalised_lab_cases(chosen, seed=settings.seed)
 
 

@@ -173,15 +173,15 @@ def refuse_unused(beside: str, **options: object) -> None:
 
 def read_cases(problems: str, traces: str, labels: str | None) -> list[Case]:
     """Traces with what is known of their steps; without labels every step is unknown."""
-    from surefoot.cli.runs import pair, read_all
+    from surefoot.cli.runs import pair, read_table
     from surefoot.evaluation.audits import Case, lab_cases, labelled_cases
     from surefoot.records import Problem, StepLabel, Trace
 
-    items = pair(read_all(problems, Problem), read_all(traces, Trace))
+    items = pair(read_table(problems, Problem), read_table(traces, Trace))
     if labels == "lab":
         return lab_cases(items)
     if labels:
-        return labelled_cases(items, read_all(labels, StepLabel))
+        return labelled_cases(items, read_table(labels, StepLabel))
     return [Case(item=item, good=(None,) * len(item.trace.steps)) for item in items]
 
 
@@ -208,7 +208,7 @@ def limited(cases: list[Case], limit: int | None, per_problem: int | None, seed:
     return selected
 
 
-def subset(rows: list[T], limit: int | None, seed: int) -> list[T]:
+def subset(rows: Sequence[T], limit: int | None, seed: int) -> Sequence[T]:
     """``limit`` of the rows, drawn with ``seed``, in their order; ``None`` = all."""
     import numpy as np
 

@@ -83,7 +83,7 @@ class EvaluateBestOfN(EvaluationCommand):
     def run(self) -> None:
         """Evaluate, print and write the report."""
         from surefoot.answers import AnswerChecker
-        from surefoot.cli.runs import read_all, stages
+        from surefoot.cli.runs import read_table, stages
         from surefoot.evaluation.best_of_n import evaluate_best_of_n
         from surefoot.evaluation.best_of_n_report import write_best_of_n_report
         from surefoot.evaluation.pools import judged_candidates
@@ -93,8 +93,8 @@ class EvaluateBestOfN(EvaluationCommand):
         files, folder = named(self.sources), self.folder()
         with AnswerChecker(self.grading.equality) as checker, stages() as progress:
             stored = self._stored(checker, progress)
-            samples = stored.traces if stored else read_all(self.traces or "-", Trace)
-            read = read_all(self.problems, Problem) if self.problems else None
+            samples = stored.traces if stored else read_table(self.traces or "-", Trace)
+            read = read_table(self.problems, Problem) if self.problems else None
             problems = stored.problems if stored else read
             scores = _by_scorer(None, stored.scores) if stored else {}
             scores |= _scores(files, problems, samples, folder, self.device, progress)
@@ -155,7 +155,7 @@ def _scores(
     progress: Progress,
 ) -> dict[str, list[StepScores]]:
     """Records by scorer; a checkpoint scores the traces that have steps, unless that was done before."""
-    from surefoot.cli.runs import pair, read_all
+    from surefoot.cli.runs import pair, read_table
     from surefoot.errors import ScoreError
     from surefoot.evaluation.step_scores import score_once
     from surefoot.records import StepScores
@@ -163,7 +163,7 @@ def _scores(
     found: dict[str, list[StepScores]] = {}
     for name, path in files.items():
         if Path(path).is_file():
-            found |= _by_scorer(name, read_all(path, StepScores))
+            found |= _by_scorer(name, read_table(path, StepScores))
             continue
         if problems is None:
             raise ScoreError(f"{name}={path} is no file; a checkpoint needs --problems to score the traces")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -58,7 +59,7 @@ class EvaluateCalibration(EvaluationCommand):
 
     def run(self) -> None:
         """Evaluate, print and write the report."""
-        from surefoot.cli.runs import labelled, read_all
+        from surefoot.cli.runs import labelled, read_table
         from surefoot.evaluation.label_sets import label_set
         from surefoot.evaluation.scorer_calibration import audit_calibration, write_calibration_report
         from surefoot.io import write_json
@@ -68,12 +69,12 @@ class EvaluateCalibration(EvaluationCommand):
         files = named(self.sources)
         if self.store and (other := [name for name, path in files.items() if not Path(path).is_dir()]):
             raise CheckpointError(f"--store needs a checkpoint's directory; {other[0]} is not one")
-        items = labelled(read_all(self.problems, Problem), read_all(self.traces, Trace), [])
+        items = labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), [])
         if self.labels == "lab":
             pairs = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
-            truth = lab_labels(pairs, self.after_error)
+            truth: Sequence[StepLabel] = lab_labels(pairs, self.after_error)
         else:
-            truth = read_all(self.labels, StepLabel)
+            truth = read_table(self.labels, StepLabel)
         traces = [item.trace for item in items]
         folder = self.folder()
         audit = audit_calibration(

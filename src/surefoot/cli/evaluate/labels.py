@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -71,7 +72,7 @@ class EvaluateLabels(EvaluationCommand):
 
     def run(self) -> None:
         """Evaluate, print and write the report."""
-        from surefoot.cli.runs import read_all
+        from surefoot.cli.runs import read_table
         from surefoot.evaluation.label_audit import TRUTH, audit_labels
         from surefoot.evaluation.label_report import write_label_report
         from surefoot.evaluation.label_sets import by_rater
@@ -79,8 +80,10 @@ class EvaluateLabels(EvaluationCommand):
         from surefoot.records import StepLabel, Trace
 
         files, rules = named(self.sources), self.rules()
-        traces = read_all(self.traces, Trace)
-        labels = {name: read_all(path, StepLabel) for name, path in files.items()}
+        traces = read_table(self.traces, Trace)
+        labels: dict[str, Sequence[StepLabel]] = {
+            name: read_table(path, StepLabel) for name, path in files.items()
+        }
         if self.by_rater:
             labels = {
                 rater: rows for name, some in labels.items() for rater, rows in by_rater(name, some).items()
@@ -102,12 +105,12 @@ class EvaluateLabels(EvaluationCommand):
         write_json(for_json, {"inputs": inputs, **audit.to_json()})
         show(write_label_report(audit, for_html))
 
-    def _truth(self, traces: list[Trace]) -> list[StepLabel] | None:
-        from surefoot.cli.runs import pair, read_all
+    def _truth(self, traces: Sequence[Trace]) -> Sequence[StepLabel] | None:
+        from surefoot.cli.runs import pair, read_table
         from surefoot.records import Problem, StepLabel
 
         if self.truth is None:
             return None
         if self.truth != "lab":
-            return read_all(self.truth, StepLabel)
-        return lab_labels(pair(read_all(self.problems or "", Problem), traces), self.after_error)
+            return read_table(self.truth, StepLabel)
+        return lab_labels(pair(read_table(self.problems or "", Problem), traces), self.after_error)

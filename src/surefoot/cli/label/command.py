@@ -14,6 +14,7 @@ from surefoot.errors import LabelError
 from surefoot.records import StepLabel, Usage
 
 if TYPE_CHECKING:
+    from surefoot.io.joins import JoinedTraces
     from surefoot.protocols import Labeller, ProblemTrace
 
 
@@ -24,12 +25,12 @@ class LabelCommand(Command):
     problems: o.Problems
     out: o.Out = "-"
 
-    def items(self) -> list[ProblemTrace]:
+    def items(self) -> JoinedTraces:
         """Traces with their problems; what cannot be used is counted on standard error."""
-        from surefoot.cli.runs import pair, read_all
+        from surefoot.cli.runs import pair, read_table
         from surefoot.records import Problem, Trace
 
-        return pair(read_all(self.problems, Problem), read_all(self.traces, Trace))
+        return pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
 
     def write_labels(
         self,
@@ -66,7 +67,7 @@ class LabelCommand(Command):
             items,
             work,
             size=policy.piece(size) if policy else size,
-            together=(lambda item: item.problem.id) if policy and policy.base_url else None,
+            by_problem=policy is not None and bool(policy.base_url),
             in_flight=policy.in_flight if policy else 1,
             during=connections(getattr(labeller, "policy", None)),
             failed=_failure,
@@ -88,9 +89,9 @@ def _failure(labels: Sequence[StepLabel]) -> str | None:
     return None
 
 
-def with_answer(items: list[ProblemTrace]) -> list[ProblemTrace]:
+def with_answer(items: JoinedTraces) -> JoinedTraces:
     """Items whose problem has a reference answer; the others are counted on standard error."""
-    known = [item for item in items if item.problem.answer is not None]
+    known = items.where(lambda item: item.problem.answer is not None)
     if len(known) < len(items):
         typer.echo(f"{len(items) - len(known)} traces skipped: their problem has no 'answer'", err=True)
     return known

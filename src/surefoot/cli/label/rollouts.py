@@ -212,16 +212,16 @@ class Tree(RolloutSettings):
     def run(self) -> None:
         """Grow trees, or predict the cost."""
         from surefoot.cli.pieces import connections, in_pieces
-        from surefoot.cli.runs import file_inputs, pair, read_all
+        from surefoot.cli.runs import file_inputs, pair, read_table
         from surefoot.errors import LabelError
         from surefoot.labelling.dry_run import predict
         from surefoot.records import Problem
 
-        problems = read_all(self.problems, Problem)
+        problems = read_table(self.problems, Problem)
         answered = [problem for problem in problems if problem.answer is not None]
         if len(answered) < len(problems):
             typer.echo(f"{len(problems) - len(answered)} problems skipped: they have no 'answer'", err=True)
-        items = pair(answered, read_all(self.traces, Trace)) if self.traces is not None else []
+        items = pair(answered, read_table(self.traces, Trace)) if self.traces is not None else []
         if self.dry_run:
             if not items:
                 raise LabelError(

@@ -16,6 +16,7 @@ from surefoot.errors import LabelError
 from surefoot.labels import Neutral
 
 if TYPE_CHECKING:
+    from surefoot.io.joins import LabelledTraces
     from surefoot.labelling.consensus import ConsensusRule
     from surefoot.labelling.expert import StepMatch
     from surefoot.protocols import LabelledTrace
@@ -76,12 +77,12 @@ class LabelExpert(LabelCommand):
 
     def run(self) -> None:
         """Compare every step."""
-        from surefoot.cli.runs import read_all
+        from surefoot.cli.runs import read_table
         from surefoot.labelling.expert import ExpertLabeller, expert_traces
         from surefoot.records import Trace
 
         match = self._match()
-        experts, left_out = expert_traces(read_all(self.expert, Trace))
+        experts, left_out = expert_traces(read_table(self.expert, Trace))
         for reason, count in left_out.items():
             typer.echo(f"{count} expert traces left out: {reason}", err=True)
         labeller = ExpertLabeller(experts=experts, match=match, disagreement=self.disagreement)
@@ -143,17 +144,17 @@ class LabelConsensus(Command):
 
     def run(self) -> None:
         """Combine, write and report."""
-        from surefoot.cli.runs import pair, read_all
+        from surefoot.cli.runs import pair, read_table
         from surefoot.io import write_json, write_records
         from surefoot.labelling.consensus import combine_labels, rows_of
         from surefoot.records import Problem, StepLabel, Trace
 
         rule = self._rule()
         files = _named(self.sources, "NAME=FILE")
-        items = pair(read_all(self.problems, Problem), read_all(self.traces, Trace))
+        items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
         rows = {}
         for name, path in files.items():
-            rows[name], strays = rows_of(items, read_all(path, StepLabel))
+            rows[name], strays = rows_of(items, read_table(path, StepLabel))
             if strays:
                 typer.echo(
                     f"{strays} labels of {name} skipped: they are of no step of a usable trace", err=True
@@ -201,15 +202,15 @@ class ValueCommand(LabelCommand):
     ) -> None:
         """Write what ``make`` gives for the traces with values and the problems' success rates."""
         from surefoot.cli.pieces import in_pieces
-        from surefoot.cli.runs import file_inputs, labelled, read_all
+        from surefoot.cli.runs import file_inputs, labelled, read_table
         from surefoot.labelling.advantage import start_values
         from surefoot.records import Problem, StepLabel, Trace
 
-        values = read_all(self.labels, StepLabel)
+        values = read_table(self.labels, StepLabel)
         items = self._with_values(
-            labelled(read_all(self.problems, Problem), read_all(self.traces, Trace), values)
+            labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), values)
         )
-        rates = start_values(read_all(self.start, Trace)) if self.start else {}
+        rates = start_values(read_table(self.start, Trace)) if self.start else {}
         if self.start:
             typer.echo(f"success rates of {len(rates)} problems from {self.start}", err=True)
         tally = Tally()
@@ -231,9 +232,9 @@ class ValueCommand(LabelCommand):
         )
         tally.report()
 
-    def _with_values(self, items: list[LabelledTrace]) -> list[LabelledTrace]:
+    def _with_values(self, items: LabelledTraces) -> LabelledTraces:
         """Items that have a value; the others are counted. Raises ``LabelError`` if none has."""
-        valued = [item for item in items if any(label.kind == "value" for label in item.labels)]
+        valued = items.where(lambda item: any(label.kind == "value" for label in item.labels))
         if not valued:
             raise LabelError(
                 f"{self.labels}: no label of kind 'value' for these traces; make some with label mc"

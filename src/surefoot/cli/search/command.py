@@ -133,7 +133,7 @@ class SearchCommand(SearchSettings):
         import asyncio
 
         from surefoot.cli.pieces import in_pieces
-        from surefoot.cli.runs import file_inputs, read_all, stages
+        from surefoot.cli.runs import file_inputs, read_table, stages
         from surefoot.cli.search.caches import remembering_policy, remembering_scorer
         from surefoot.cli.search.summary import SearchSummary
         from surefoot.records import Problem
@@ -141,7 +141,7 @@ class SearchCommand(SearchSettings):
         from surefoot.search.saved_tree import save_tree
 
         command, search, memory = f"search {self.command}", self.search(), parse_size(self.remember)
-        problems = _distinct(read_all(self.problems, Problem))
+        problems = read_table(self.problems, Problem)
         inputs = file_inputs(problems=self.problems) | (self.reward.files() if self.reward else {})
         config = self.resolved() | {"search": repr(search)}
         scorer: CheckpointScorer | None = self.reward.open(self.device) if self.reward else None
@@ -248,16 +248,6 @@ class GuidedSearch(SearchCommand):
     def reward(self) -> StepPRMSettings:
         """The reward model of steps."""
         return self.prm
-
-
-def _distinct(problems: Sequence[Problem]) -> list[Problem]:
-    """Problems of different ids; repeated ones are counted on standard error."""
-    by_id: dict[str, Problem] = {}
-    for problem in problems:
-        by_id.setdefault(problem.id, problem)
-    if again := len(problems) - len(by_id):
-        typer.echo(f"{again} problems skipped: an earlier one has the same id", err=True)
-    return list(by_id.values())
 
 
 class _Bar:

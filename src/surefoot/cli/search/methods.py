@@ -128,7 +128,7 @@ class Draw(Command):
 
     def run(self) -> None:
         """Read the trees, draw one."""
-        from surefoot.cli.runs import read_all
+        from surefoot.cli.runs import read_table
         from surefoot.errors import RecordError
         from surefoot.search.drawing import draw_svg, draw_text
         from surefoot.search.saved_tree import SavedTree
@@ -137,7 +137,7 @@ class Draw(Command):
             raise RecordError(
                 f"--out {self.out}: unknown ending; choose .svg or .txt, or - for text on standard output"
             )
-        saved = read_all(self.trees, SavedTree)
+        saved = read_table(self.trees, SavedTree)
         tree = next((tree for tree in saved if self.problem in (None, tree.problem_id)), None)
         if tree is None:
             known = ", ".join(tree.problem_id for tree in saved[:5])

@@ -159,14 +159,14 @@ class FindPlan(SearchSettings):
         """Predict difficulties, choose, write and show."""
         import asyncio
 
-        from surefoot.cli.runs import checked_options, read_all
+        from surefoot.cli.runs import checked_options, read_table
         from surefoot.cli.search.caches import remembering_policy, remembering_scorer
         from surefoot.io import write_json
         from surefoot.records import Problem
         from surefoot.search import fit_optimal, predict_difficulties
 
         memory = parse_size(self.remember)
-        problems = read_all(self.problems, Problem)
+        problems = read_table(self.problems, Problem)
         trials = _trials(self.trials, problems)
         scorer = self.prm.open(self.device)
         with self.grading.open() as grader:
@@ -200,7 +200,7 @@ class FindPlan(SearchSettings):
 
 
 def _trials(words: Sequence[str], problems: Sequence[Problem]) -> list[Trial]:
-    from surefoot.cli.runs import read_all
+    from surefoot.cli.runs import read_table
     from surefoot.search import SearchResult
 
     trials = []
@@ -210,7 +210,7 @@ def _trials(words: Sequence[str], problems: Sequence[Problem]) -> list[Trial]:
             raise RunError(
                 f"{trial!r}: give a search and the file of its results, as beam:width=4@beam.jsonl"
             )
-        results = {result.problem_id: result for result in read_all(path, SearchResult)}
+        results = {result.problem_id: result for result in read_table(path, SearchResult)}
         missing = [problem.id for problem in problems if problem.id not in results]
         if missing:
             raise RunError(
