@@ -59,7 +59,7 @@ class AnswerChecker:
     share between threads, to pickle (the copy starts its own processes) and to use after a fork.
 
     A server shares one among its requests: :meth:`limited` is the same checker for one of them, with a
-    budget, and half of its ``workers`` are for requests that have cost little (``surefoot.io.worker_pool``).
+    budget, and its ``workers`` are shared fairly among their callers (``surefoot.io.worker_pool``).
     """
 
     def __init__(
@@ -130,15 +130,16 @@ class AnswerChecker:
             self._count(failure)
         return text
 
-    def limited(self, seconds: float) -> AnswerChecker:
+    def limited(self, seconds: float, *, caller: str = "") -> AnswerChecker:
         """The same checker for one request, whose symbolic comparisons take at most ``seconds`` in all.
 
-        Memory, workers and ``failures`` are shared. Once the budget is spent, answers are told apart as text,
+        Memory, workers and ``failures`` are shared; workers go first to the ``caller`` whose requests have
+        used them least. Once the budget is spent, answers are told apart as text,
         quantities and words alone; each that needs algebra is a failure ``budget``.
         """
         other = object.__new__(type(self))  # copy() would make another checker, as pickle does
         vars(other).update(vars(self))
-        other._budget, other._turn = Budget(seconds), asyncio.Lock()
+        other._budget, other._turn = Budget(seconds, caller=caller), asyncio.Lock()
         return other
 
     async def run(self, work: Callable[[], T]) -> T:

@@ -19,6 +19,7 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot.errors import ExpiredKeyError, ScopeError, StoreError
+from surefoot.gateway.connections import client_address
 from surefoot.gateway.errors import ApiError, printable, response_of
 from surefoot.gateway.records import AuthorizedKey, KeyStore
 from surefoot.gateway.scopes import KeyScope, require_scope, scope_of
@@ -157,7 +158,8 @@ def guarded_route(
 ) -> type[APIRoute]:
     """A route class that first checks the key, and that the body is not too large or nested too deeply.
 
-    The key is then ``request.state.key``. ``public`` routes need none.
+    The key is then ``request.state.key``, and who asks is ``request.state.caller``. ``public`` routes need
+    no key.
     """
 
     class GuardedRoute(APIRoute):
@@ -176,6 +178,7 @@ def guarded_route(
                 if not public:
                     key = await auth.check(request.headers, need, scopes[request.method])
                 request.state.key = key
+                request.state.caller = caller_of(request, key)
                 if request.method == "POST":
                     await require_shallow(request, settings.limits.max_json_depth)
                 return await inner(request)
@@ -183,6 +186,13 @@ def guarded_route(
             return handle
 
     return GuardedRoute
+
+
+def caller_of(request: Request, key: AuthorizedKey | None) -> str:
+    """Who asks: the key, or the address of a request without one."""
+    if key is not None:
+        return f"key {key.id}"
+    return client_address(request.client.host) if request.client else "local"
 
 
 def require_local(headers: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -55,6 +56,7 @@ def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
 async def _respond(
     gateway: Gateway, request: Request, body: GenerationRequest, plan: Plan, form: type[ResponseWriter]
 ) -> Response:
+    plan = replace(plan, caller=request.state.caller)
     entry = LogEntry(
         id=new_id(form.id_prefix),
         endpoint=request.url.path,

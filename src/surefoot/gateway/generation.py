@@ -211,7 +211,8 @@ class Generator:
             if plan.strategy.search is None:
                 choices = await self._plain(plan, on_text)
             else:
-                grader = replace(self.grader, checker=self.grader.checker.limited(self.answer_s))
+                checker = self.grader.checker.limited(self.answer_s, caller=plan.caller)
+                grader = replace(self.grader, checker=checker)
                 choices = await gather_all(
                     [self._search(plan, number, grader, on_text) for number in range(plan.n)]
                 )

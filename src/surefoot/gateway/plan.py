@@ -131,6 +131,8 @@ class Plan:
     """Fields that are passed on to the policy's server."""
     aggregation: Aggregator = "min"
     abstain_below: float | None = None
+    caller: str = ""
+    """Who asks, for a fair share of what requests wait for."""
     meter: UsageMeter = field(default_factory=UsageMeter)
 
 

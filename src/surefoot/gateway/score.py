@@ -233,6 +233,8 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
         item = trace_of_solution(body)
         threshold = gateway.settings.threshold if body.threshold is None else body.threshold
         resampling = _resampling(gateway, body, item, threshold) if body.resample else None
+        if resampling is not None:
+            resampling = replace(resampling, caller=request.state.caller)
         texts: dict[str, Any] = {
             "problem": True,
             "steps": True,

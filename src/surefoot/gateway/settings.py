@@ -183,7 +183,7 @@ class GatewaySettings(Settings):
         default=2,
         ge=2,
         le=64,
-        description="Processes that compare answers by algebra; half serve requests that have cost little.",
+        description="Processes that compare answers by algebra, shared fairly among keys and addresses.",
     )
     answer_s: float = Field(
         default=10.0,
