@@ -14,6 +14,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "train": ("accelerate", "peft"),
         "server": (
             "alembic",
+            "confusable_homoglyphs",
             "fastapi",
             "latex2mathml",
             "markdown_it",

@@ -15,13 +15,14 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, Final, get_args
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, text, update
 
 from surefoot.annotation.database import accounts as t
 from surefoot.annotation.database.accounts import Role, Session, User
 from surefoot.annotation.database.engine import Connections, Repository
-from surefoot.annotation.database.schema import as_data, checked_name, inserted, storable
-from surefoot.errors import ConflictError, NotFoundError, StoreError
+from surefoot.annotation.database.names import checked_user_name, refuse_look_alikes
+from surefoot.annotation.database.schema import as_data, inserted, storable
+from surefoot.errors import NotFoundError, StoreError
 
 DEFAULT_ROLES: tuple[Role, ...] = ("annotator",)
 DEFAULT_COST: Final = 14
@@ -44,15 +45,16 @@ class Users(Repository):
     def create(self, name: str, password: str | None = None, roles: Collection[Role] = DEFAULT_ROLES) -> User:
         """Add a user; without a password nobody signs in by that name.
 
-        Raises ``ConflictError`` if the name is taken, ``StoreError`` for a password of fewer than 8
-        characters or an unknown role.
+        Raises ``ConflictError`` if the name is taken or looks like one that is, ``StoreError`` for a name
+        that ``checked_user_name`` refuses, a password of fewer than 8 characters or an unknown role.
         """
-        checked_name("name", name)
+        checked_user_name(name)
         hashed = self._hash(password)
         known = checked_roles(roles)
         with self._connections.write() as connection:
-            if connection.scalar(select(t.users.c.id).where(t.users.c.name == name)) is not None:
-                raise ConflictError(f"the name '{name}' is taken; choose another")
+            if not self._connections.sqlite:  # two names that look alike must not be added at once
+                connection.execute(text("LOCK TABLE users IN SHARE ROW EXCLUSIVE MODE"))
+            refuse_look_alikes(name, connection.scalars(select(t.users.c.name)))
             row = {"name": name, "password": hashed, "active": True, "created": self._connections.clock()}
             user_id = connection.execute(insert(t.users).values(row).returning(t.users.c.id)).scalar_one()
             _write_roles(connection, user_id, known)
