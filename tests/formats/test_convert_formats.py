@@ -144,7 +144,7 @@ def test_neutral_ratings_need_a_policy_where_signs_are_written(tmp_path: Path, n
     words = (file(tmp_path, "prm800k"), "--from=prm800k", "--to", name, "--out", tmp_path / "out.jsonl")
     ended = run(*words)
     assert ended.exit_code != 0
-    assert "1 labels are neutral (0)" in f"{ended.output} {ended.exception}"
+    assert "there are neutral labels (0)" in f"{ended.output} {ended.exception}"
     assert "--neutral" in f"{ended.output} {ended.exception}"
     assert not (tmp_path / "out.jsonl").exists()
     told = run(*words, "--neutral", "drop")

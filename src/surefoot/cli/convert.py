@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +16,9 @@ from surefoot.labels import Neutral
 
 if TYPE_CHECKING:
     from surefoot.formats import WriteReport
-    from surefoot.protocols import LabelledTrace
+    from surefoot.io.joins import LabelledTraces
+    from surefoot.protocols import LabelledTrace, ProblemTrace
+    from surefoot.records import Problem, Record
 
 
 class Convert(Command):
@@ -66,37 +70,48 @@ class Convert(Command):
         from surefoot.errors import RecordError
         from surefoot.formats import WRITERS, read_source
         from surefoot.io import ReadReport
-        from surefoot.protocols import LabelledTrace, ProblemTrace
-        from surefoot.records import Problem
 
         if self.writer != "records" and self.writer not in WRITERS:
             raise RecordError(f"--to is {self.writer!r}; choose from records, {', '.join(WRITERS)}")
         if self.reader == "records":
-            items: Sequence[Any] = _read_records(Path(self.source))
-        else:
-            report = ReadReport()
-            items = list(read_source(self.reader, self.source, report=report))
-            report.require_some(f"is it a file of {self.reader}? surefoot import reads other shapes")
-            typer.echo(report.summary(), err=True)
-        if not items:
-            raise RecordError(f"{self.source}: nothing to convert")
-        problems = [item if isinstance(item, Problem) else item.problem for item in items]
-        traces = [item.trace for item in items if isinstance(item, LabelledTrace | ProblemTrace)]
-        labelled = [item for item in items if isinstance(item, LabelledTrace)]
-        if self.writer == "records":
-            _write_records(
-                Path(self.out), problems, traces, labelled, ".parquet" if self.parquet else ".jsonl"
-            )
+            self._write(_read_records(Path(self.source)))
             return
-        if not labelled:
+        report = ReadReport()
+        items: Iterator[Any] = iter(read_source(self.reader, self.source, report=report))
+        first = next(items, None)
+        if first is None:
+            report.require_some(f"is it a file of {self.reader}? surefoot import reads other shapes")
+            raise RecordError(f"{self.source}: nothing to convert")
+        try:
+            self._write(chain([first], items))
+        finally:
+            typer.echo(report.summary(), err=True)
+
+    def _write(self, items: Iterable[Problem | ProblemTrace | LabelledTrace]) -> None:
+        from surefoot.errors import RecordError
+        from surefoot.protocols import LabelledTrace
+
+        if self.writer == "records":
+            _write_records(Path(self.out), items, ".parquet" if self.parquet else ".jsonl")
+            return
+        some = 0
+
+        def labelled() -> Iterator[LabelledTrace]:
+            nonlocal some
+            for item in items:
+                if isinstance(item, LabelledTrace):
+                    some += 1
+                    yield item
+
+        report = _write_format(self.writer, labelled(), self.out, self.neutral, self.threshold)
+        if not some:
             raise RecordError(f"{self.source}: no labelled traces, which is what {self.writer} holds")
-        report_of = _write(self.writer, labelled, self.out, self.neutral, self.threshold)
-        typer.echo(report_of.summary(), err=True)
-        if not report_of.written:
-            raise RecordError(f"{self.out}: no row could be written; {report_of.summary()}")
+        typer.echo(report.summary(), err=True)
+        if not report.written:
+            raise RecordError(f"{self.out}: no row could be written; {report.summary()}")
 
 
-def _read_records(folder: Path) -> Sequence[LabelledTrace]:
+def _read_records(folder: Path) -> LabelledTraces:
     from surefoot.cli.runs import labelled, read_table
     from surefoot.errors import RecordError
     from surefoot.records import Problem, StepLabel, Trace
@@ -112,40 +127,56 @@ def _read_records(folder: Path) -> Sequence[LabelledTrace]:
 
 
 def _write_records(
-    folder: Path,
-    problems: Sequence[Any],
-    traces: Sequence[Any],
-    labelled: Sequence[LabelledTrace],
-    ending: str,
+    folder: Path, items: Iterable[Problem | ProblemTrace | LabelledTrace], ending: str
 ) -> None:
-    from surefoot.io import write_records
+    """One file of each kind of record that there is, filled together in one pass."""
+    from surefoot.io.files import RecordWriter, record_writer
+    from surefoot.io.seen import Seen
+    from surefoot.protocols import LabelledTrace
     from surefoot.records import Problem, StepLabel, Trace
 
     folder.mkdir(parents=True, exist_ok=True)
-    unique = list({problem.id: problem for problem in problems}.values())
-    counts = {"problems": write_records(folder / f"problems{ending}", unique, record=Problem)}
-    if traces:
-        counts["traces"] = write_records(folder / f"traces{ending}", traces, record=Trace)
-    if labelled:
-        labels = [label for item in labelled for label in item.labels]
-        counts["labels"] = write_records(folder / f"labels{ending}", labels, record=StepLabel)
-    typer.echo(f"{folder}: " + ", ".join(f"{count} {name}" for name, count in counts.items()), err=True)
+    writers: dict[str, RecordWriter] = {}
+    with ExitStack() as files, Seen() as seen:
+
+        def writer(name: str, record: type[Record]) -> RecordWriter:
+            if name not in writers:
+                writers[name] = files.enter_context(record_writer(folder / f"{name}{ending}", record))
+            return writers[name]
+
+        for item in items:
+            problem = item if isinstance(item, Problem) else item.problem
+            if not seen.times(problem.id):
+                writer("problems", Problem).write(problem)
+            if isinstance(item, Problem):
+                continue
+            writer("traces", Trace).write(item.trace)
+            if isinstance(item, LabelledTrace):
+                labels = writer("labels", StepLabel)
+                for label in item.labels:
+                    labels.write(label)
+    counts = ", ".join(f"{one.count} {name}" for name, one in writers.items())
+    typer.echo(f"{folder}: {counts}", err=True)
 
 
-def _write(
-    writer: str, items: Sequence[LabelledTrace], out: str, neutral: str | None, threshold: float
+def _write_format(
+    writer: str, items: Iterable[LabelledTrace], out: str, neutral: str | None, threshold: float
 ) -> WriteReport:
-    """Raises ``RecordError`` for neutral labels without ``neutral``, if the format has two signs."""
+    """Raises ``RecordError`` for a neutral label without ``neutral``, if the format has two signs."""
     from surefoot.errors import RecordError
     from surefoot.formats import SIGN_WRITERS, WRITERS
     from surefoot.labels import is_neutral
 
     if writer not in SIGN_WRITERS:
         return WRITERS[writer](items, out)
-    neutrals = sum(is_neutral(label) for item in items for label in item.labels)
-    if neutrals and neutral is None:
-        raise RecordError(
-            f"{neutrals} labels are neutral (0), which {writer} does not have; say what they become with "
-            "--neutral good, bad or drop"
-        )
-    return SIGN_WRITERS[writer](items, out, neutral=neutral or "drop", threshold=threshold)
+
+    def decided() -> Iterator[LabelledTrace]:
+        for item in items:
+            if neutral is None and any(map(is_neutral, item.labels)):
+                raise RecordError(
+                    f"there are neutral labels (0), as of trace {item.trace.id}, which {writer} does not "
+                    "have; say what they become with --neutral good, bad or drop"
+                )
+            yield item
+
+    return SIGN_WRITERS[writer](decided(), out, neutral=neutral or "drop", threshold=threshold)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import Field
@@ -14,12 +15,13 @@ from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.errors import RecordError
 from surefoot.formats import ImportSettings
-from surefoot.records import Problem, StepLabel, StepScores, Trace
+from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment.traces import Granularity
 
 if TYPE_CHECKING:
     from surefoot.answers import Grader
     from surefoot.formats import ImportedTrace
+    from surefoot.io.files import RecordWriter
 
 Cut = Annotated[
     o.Segment | None,
@@ -69,7 +71,9 @@ class Import(Command):
     def run(self) -> None:
         """Read, cut, grade and write."""
         from surefoot.formats import ImportContext, detect_format, import_traces
-        from surefoot.io import ReadReport, write_records
+        from surefoot.io import ReadReport
+        from surefoot.io.files import record_writer
+        from surefoot.io.seen import Seen
 
         name = self.reader or detect_format(self.source, self.columns)
         typer.echo(f"{self.source} is read as {name}", err=True)
@@ -79,44 +83,44 @@ class Import(Command):
             keep=self._keep,
             say=lambda text: typer.echo(text, err=True),
         )
-        problems: dict[str, Problem] = {}
-        counts = dict.fromkeys(("traces", "steps", "graded"), 0)
-        with self.grading.open() as grader:
+        counts = dict.fromkeys(("problems", "traces", "steps", "graded"), 0)
+        with self.grading.open() as grader, ExitStack() as files, Seen() as seen:
 
-            def traces() -> Iterator[Trace]:
-                for one in import_traces(self.source, name, context):
-                    if one.problem is not None:
-                        problems.setdefault(one.problem.id, one.problem)
-                    if one.trace is not None:
-                        trace = self._finished(one, grader)
-                        counts["traces"] += 1
-                        counts["steps"] += len(trace.steps)
-                        counts["graded"] += trace.outcome is not None
-                        yield trace
+            def file(name: str, record: type[Record]) -> RecordWriter:
+                self.out.mkdir(parents=True, exist_ok=True)
+                return files.enter_context(record_writer(self._file(name), record))
 
-            made = traces()
-            first = next(made, None)
+            problems: RecordWriter | None = None
+            traces: RecordWriter | None = None
+            for one in import_traces(self.source, name, context):
+                problems = problems or file("problems", Problem)
+                if one.problem is not None and not seen.times(one.problem.id):
+                    counts["problems"] += 1
+                    problems.write(one.problem)
+                if one.trace is not None:
+                    traces = traces or file("traces", Trace)
+                    trace = self._finished(one, grader)
+                    counts["traces"] += 1
+                    counts["steps"] += len(trace.steps)
+                    counts["graded"] += trace.outcome is not None
+                    traces.write(trace)
             context.report.require_some(
                 f"it was read as {name}: --from names another format, the --…-field options name columns"
             )
-            self.out.mkdir(parents=True, exist_ok=True)
-            if first is not None:
-                write_records(self._file("traces"), _chained(first, made), record=Trace)
-        write_records(self._file("problems"), problems.values(), record=Problem)
         if context.report.bad_count:
             typer.echo(context.report.summary(), err=True)
         typer.echo(
-            f"{self.out}: {len(problems)} problems, {counts['traces']} traces with {counts['steps']} steps, "
-            f"{counts['graded']} of them graded",
+            f"{self.out}: {counts['problems']} problems, {counts['traces']} traces with {counts['steps']} "
+            f"steps, {counts['graded']} of them graded",
             err=True,
         )
-        if problems and not counts["traces"]:
+        if counts["problems"] and not counts["traces"]:
             typer.echo(
                 "no solutions: no column of them is known; if there is one, import again with --text-field "
                 "or --messages-field",
                 err=True,
             )
-        if counts["traces"] and not problems:
+        if counts["traces"] and not counts["problems"]:
             typer.echo(
                 "no problems: the file does not have their texts; import again with --problem-field or "
                 "--requests, or give the commands that follow problems of your own",
@@ -180,14 +184,22 @@ class SegmentTraces(Command):
         from surefoot.io import write_records
         from surefoot.segment import cut_trace
 
-        made = [cut_trace(one, self.segment, self.granularity) for one in read_table(self.traces, Trace)]
-        steps, without = sum(len(trace.steps) for trace in made), sum(not trace.steps for trace in made)
-        if not steps:
-            raise RecordError(f"{self.traces}: no trace has text to cut; the first is {made[0].id}")
-        write_records(self.out if self.out == "-" else Path(self.out), made, record=Trace)
+        steps, without, cut_by = 0, 0, None
+        traces = read_table(self.traces, Trace)
+
+        def made() -> Iterator[Trace]:
+            nonlocal steps, without, cut_by
+            for one in traces:
+                trace = cut_trace(one, self.segment, self.granularity)
+                steps, without = steps + len(trace.steps), without + (not trace.steps)
+                cut_by = cut_by or trace.granularity
+                yield trace
+            if not steps:
+                raise RecordError(f"{self.traces}: no trace has text to cut; the first is {traces[0].id}")
+
+        write_records(self.out if self.out == "-" else Path(self.out), made(), record=Trace)
         typer.echo(
-            f"{len(made)} traces, {steps} steps, {without} traces without any; cut by {made[0].granularity}",
-            err=True,
+            f"{len(traces)} traces, {steps} steps, {without} traces without any; cut by {cut_by}", err=True
         )
 
 
@@ -225,8 +237,3 @@ class Export(Command):
                 f"{self.original}: none of the {len(found)} traces is in it; give the file imported"
             )
         typer.echo(f"{self.out}: labels and scores of {written} traces, as {name}", err=True)
-
-
-def _chained(first: Trace, others: Iterator[Trace]) -> Iterator[Any]:
-    yield first
-    yield from others

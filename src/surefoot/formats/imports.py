@@ -12,6 +12,7 @@ from surefoot.errors import RecordError
 from surefoot.formats import atif, batch_output, inspect_log, otel_spans, own_rows
 from surefoot.formats._imports import IMPORT_KEY, ImportContext, ImportedTrace, ImportSettings, raw_rows
 from surefoot.formats._results import TraceResults
+from surefoot.io.seen import Seen
 
 IMPORTS: Mapping[str, Callable[[Path | str, ImportContext], Iterator[ImportedTrace]]] = MappingProxyType(
     {
@@ -104,17 +105,13 @@ def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterat
     if name not in IMPORTS:
         raise RecordError(f"no format is called '{name}'; choose one of {', '.join(IMPORTS)}")
     context.report.opened(str(path))
-    seen: dict[str, int] = {}
-    for one in IMPORTS[name](path, context):
-        if one.trace is None:
-            yield one
-            continue
-        again = seen.get(one.trace.id, 0)
-        seen[one.trace.id] = again + 1
-        if again:
-            update = {"id": f"{one.trace.id}-{again}", "sample": max(one.trace.sample, again)}
-            one = ImportedTrace(problem=one.problem, trace=one.trace.model_copy(update=update))
-        yield one
+    with Seen() as seen:
+        for one in IMPORTS[name](path, context):
+            if one.trace is not None and (again := seen.times(one.trace.id)):
+                update = {"id": f"{one.trace.id}-{again}", "sample": max(one.trace.sample, again)}
+                yield ImportedTrace(problem=one.problem, trace=one.trace.model_copy(update=update))
+            else:
+                yield one
 
 
 def export_results(original: Path, path: Path, results: Iterable[TraceResults]) -> tuple[str, int]:

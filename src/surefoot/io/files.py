@@ -11,12 +11,11 @@ import types
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, PlainSerializer, ValidationError
 from pydantic_core import PydanticSerializationError, from_json
@@ -159,61 +158,101 @@ def write_records(path: Path | str, records: Iterable[Record], *, record: type[R
     Raises ``RecordError`` for an unknown ending, a missing folder, and a record that the format cannot
     hold (in Parquet also one of another class).
     """
+    with record_writer(path, record) as writer:
+        for one in records:
+            writer.write(one)
+    return writer.count
+
+
+@contextmanager
+def record_writer(path: Path | str, record: type[Record] | None = None) -> Iterator[RecordWriter]:
+    """A file of records that is filled one by one, as :func:`write_records` fills it."""
     if str(path) == "-":
-        count = _write_lines(sys.stdout.buffer, records)
+        lines = _Lines(sys.stdout.buffer)
+        yield lines
         sys.stdout.buffer.flush()
-        return count
+        return
     path = Path(path)
     ending = _ending(path)
     if not path.resolve().parent.is_dir():
         raise RecordError(f"{path}: its folder does not exist; create it first")
     with atomic_file(path) as stream:
         if ending == ".parquet":
-            return _write_parquet(stream, records, record)
-        if ending == ".jsonl":
-            return _write_lines(stream, records)
-        # Neither name nor time in the header, so that equal records give equal bytes.
-        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
-            return _write_lines(packed, records)
+            with closing(_Rows(stream, record)) as rows:
+                yield rows
+                rows.flush()
+        elif ending == ".jsonl":
+            yield _Lines(stream)
+        else:
+            # Neither name nor time in the header, so that equal records give equal bytes.
+            with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+                yield _Lines(packed)
 
 
-def _write_lines(stream: IO[bytes] | gzip.GzipFile, records: Iterable[Record]) -> int:
-    count = 0
-    for count, record in enumerate(records, start=1):
+class RecordWriter(Protocol):
+    """Takes records one by one; ``count`` is their number."""
+
+    count: int
+
+    def write(self, record: Record) -> None:
+        """One more. Raises ``RecordError`` for a record that the format cannot hold."""
+
+
+class _Lines:
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile) -> None:
+        self.count = 0
+        self._stream = stream
+
+    def write(self, record: Record) -> None:
+        self.count += 1
         try:
             line = record.model_dump_json().encode("utf-8")
         except (PydanticSerializationError, UnicodeEncodeError) as error:
-            raise RecordError(f"record {count} cannot be written as JSON: {error}") from error
-        stream.write(line + b"\n")
-    return count
+            raise RecordError(f"record {self.count} cannot be written as JSON: {error}") from error
+        self._stream.write(line + b"\n")
 
 
-def _write_parquet(stream: IO[bytes], records: Iterable[Record], record: type[Record] | None) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+class _Rows:
+    """Rows of a Parquet file, written by the group."""
 
-    waiting = iter(records)
-    chunk = list(islice(waiting, _ROWS_PER_GROUP))
-    kind = record or (type(chunk[0]) if chunk else None)
-    schema = arrow_schema(kind) if kind else pa.schema([])
-    count = 0
-    with pq.ParquetWriter(stream, schema) as writer:
-        while chunk:
-            for number, item in enumerate(chunk, start=count + 1):
-                if type(item) is not kind:
-                    raise RecordError(
-                        f"record {number} is a {type(item).__name__} in a file of {kind and kind.__name__} "
-                        "records; write each class to its own file"
-                    )
-            rows = [item.model_dump(mode="json") for item in chunk]
-            try:
-                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-            except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
-                where = f"records {count + 1} to {count + len(chunk)}"
-                raise RecordError(f"{where} cannot be written as Parquet: {error}") from error
-            count += len(chunk)
-            chunk = list(islice(waiting, _ROWS_PER_GROUP))
-    return count
+    def __init__(self, stream: IO[bytes], record: type[Record] | None) -> None:
+        self.count = 0
+        self._stream, self._record = stream, record
+        self._waiting: list[dict[str, Any]] = []
+        self._writer: pyarrow.parquet.ParquetWriter | None = None
+
+    def write(self, record: Record) -> None:
+        self.count += 1
+        self._record = self._record or type(record)
+        if type(record) is not self._record:
+            raise RecordError(
+                f"record {self.count} is a {type(record).__name__} in a file of {self._record.__name__} "
+                "records; write each class to its own file"
+            )
+        self._waiting.append(record.model_dump(mode="json"))
+        if len(self._waiting) == _ROWS_PER_GROUP:
+            self.flush()
+
+    def close(self) -> None:
+        """Write the end of the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def flush(self) -> None:
+        """Write the rows that wait; without any, the columns."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = arrow_schema(self._record) if self._record else pa.schema([])
+        self._writer = self._writer or pq.ParquetWriter(self._stream, schema)
+        if not self._waiting:
+            return
+        try:
+            self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=schema))
+        except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+            where = f"records {self.count - len(self._waiting) + 1} to {self.count}"
+            raise RecordError(f"{where} cannot be written as Parquet: {error}") from error
+        self._waiting.clear()
 
 
 def _rows(path: Path | str, limits: FileLimits) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
