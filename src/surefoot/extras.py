@@ -16,6 +16,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "alembic",
             "confusable_homoglyphs",
             "fastapi",
+            "itsdangerous",
             "latex2mathml",
             "markdown_it",
             "prometheus_client",

@@ -14,15 +14,12 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from annotation_site import PASSWORD, SCRIPT, Browser, Room, open_room, solutions
+from annotation_site import PASSWORD, SCRIPT, Room, open_room, solutions
 from inspection_site import add_request
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
-from surefoot.annotation import PageSettings, create_pages_app
-from surefoot.annotation.pages.access import Attempts
-from surefoot.gateway.app import create_app, make_server
-from surefoot.gateway.settings import ServerSettings
+from surefoot.annotation import PageSettings
 from surefoot.records import Problem
 
 SESSION = "surefoot_session"
@@ -109,102 +106,6 @@ def test_nothing_is_open_without_signing_in(room: Room) -> None:
     assert stranger.get("/projects/1/export/labels.jsonl").status_code == 303
 
 
-def test_sign_in_makes_a_new_session_whatever_the_cookie_held(room: Room) -> None:
-    attacker = room.browser("eve")
-    fixed = attacker.client.cookies[SESSION]
-    victim = room.browser()
-    victim.client.cookies.set(SESSION, fixed)
-    assert victim.sign_in("ann").status_code == 303
-    fresh = [cookie.value for cookie in victim.client.cookies.jar if cookie.name == SESSION]
-    assert set(fresh) != {fixed}
-    # the session that was planted is over, too
-    assert attacker.get("/projects").status_code == 303
-    planted = room.browser()
-    planted.client.cookies.set(SESSION, "chosen-by-somebody")
-    assert planted.get("/projects").status_code == 303
-
-
-def test_cookies_are_out_of_the_reach_of_scripts(tmp_path: Path) -> None:
-    room = open_room(tmp_path)
-    page = room.browser()
-    answer = page.sign_in("ann")
-    cookie = next(one for one in answer.headers.get_list("set-cookie") if one.startswith(SESSION))
-    assert "HttpOnly" in cookie
-    assert "SameSite=lax" in cookie
-    assert "Secure" not in cookie
-    secure = TestClient(create_pages_app(room.db, PageSettings(secure=True)), base_url="https://testserver")
-    cookie = next(
-        one for one in Browser(secure).sign_in("ann").headers.get_list("set-cookie") if SESSION in one
-    )
-    assert cookie.startswith(f"__Host-{SESSION}=")
-    assert "Secure" in cookie
-    room.db.close()
-
-
-def test_sign_out_ends_the_session_on_the_server(room: Room) -> None:
-    ann = room.browser("ann")
-    token = ann.client.cookies[SESSION]
-    assert ann.send("/projects", "/sign-out").status_code == 303
-    again = room.browser()
-    again.client.cookies.set(SESSION, token)
-    assert again.get("/projects").status_code == 303
-
-
-def test_sign_in_form_has_a_secret_of_its_own(room: Room) -> None:
-    stranger = room.browser()
-    assert stranger.sign_in("ann", csrf="guess").status_code == 403
-    bare = room.browser()
-    answer = bare.client.post("/sign-in", data={"name": "ann", "password": PASSWORD, "csrf": ""})
-    assert answer.status_code == 403
-
-
-@pytest.mark.parametrize("to", ["//evil.example", "https://evil.example", "/\\evil.example", "x", "/a\nb"])
-def test_signing_in_leads_nowhere_else(room: Room, to: str) -> None:
-    answer = room.browser().sign_in("ann", next=to)
-    assert answer.headers["location"] == "/projects"
-
-
-def test_wrong_passwords_are_few(tmp_path: Path) -> None:
-    room = open_room(tmp_path, settings=PageSettings(attempts=3))
-    stranger = room.browser()
-    for _ in range(3):
-        answer = stranger.sign_in("ann", "wrong password")
-        assert answer.status_code == 401
-        assert "Wrong name or password" in answer.text
-    refused = stranger.sign_in("ann")
-    assert refused.status_code == 429
-    assert int(refused.headers["retry-after"]) > 0
-    assert stranger.sign_in("ben").status_code == 303
-    room.db.close()
-
-
-def test_wrong_passwords_from_elsewhere_do_not_lock_the_owner_out(tmp_path: Path) -> None:
-    room = open_room(tmp_path, settings=PageSettings(attempts=3))
-    strangers = [Browser(TestClient(room.app, client=(f"10.0.0.{n}", 1))) for n in range(4)]
-    for stranger in strangers:
-        assert [stranger.sign_in("ann", "wrong").status_code for _ in range(4)] == [401, 401, 401, 429]
-    assert room.browser().sign_in("ann").status_code == 303
-    room.db.close()
-
-
-@pytest.mark.parametrize(("proxies", "last"), [((), 429), (("10.0.0.1",), 401)])
-def test_forwarded_addresses_are_believed_from_configured_proxies_alone(
-    tmp_path: Path, proxies: tuple[str, ...], last: int
-) -> None:
-    room = open_room(tmp_path, settings=PageSettings(attempts=1))
-    app = create_app(ServerSettings(), pages=room.app)
-    config = make_server(app, ServerSettings(proxies=proxies)).config
-    config.load()
-    for client, expected in (("10.0.0.1", last), ("127.0.0.1", 429)):
-        browser = Browser(TestClient(cast("Any", config.loaded_app), client=(client, 1)))
-        codes = []
-        for number in range(8):
-            browser.client.headers["x-forwarded-for"] = f"192.0.2.{number}"
-            codes.append(browser.sign_in(f"name {number}", "wrong").status_code)
-        assert codes == [401] * 5 + [expected] * 3
-    room.db.close()
-
-
 @pytest.mark.parametrize("who", [None, "ann"])
 def test_uploads_of_those_who_may_not_upload_are_not_read(room: Room, who: str | None) -> None:
     browser = room.browser(who) if who else room.browser()
@@ -234,19 +135,6 @@ def test_uploads_of_those_who_may_not_upload_are_not_read(room: Room, who: str |
         answer = client.post(path, content=body(), headers=headers)
         assert answer.status_code in (303, 403, 404, 405, 413), path
         assert sum(seen) == 0, path
-
-
-def test_attempts_are_forgotten_in_time() -> None:
-    now = [0.0]
-    attempts = Attempts(most=2, window_s=60, clock=lambda: now[0])
-    assert [attempts.start("a") for _ in range(2)] == [0, 0]
-    now[0] = 20
-    assert attempts.start("a") == 40
-    assert attempts.start("b") == 0
-    now[0] = 60
-    assert attempts.start("a") == 0
-    attempts.succeeded("a")
-    assert [attempts.start("a") for _ in range(2)] == [0, 0]
 
 
 def test_annotators_do_not_get_to_pages_of_administrators(room: Room) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import Column, ForeignKey, String, Table, Text, UniqueConstraint
+from sqlalchemy import Column, ForeignKey, Index, String, Table, Text, UniqueConstraint
 
 from surefoot.annotation.database.schema import (
     BIG,
@@ -68,6 +68,26 @@ class Session:
 
 
 sessions = table("sessions", Session, Column("token_hash", String(64), nullable=False, unique=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignInAttempt:
+    """An attempt to sign in, counted under one key (an address, an account) until it ``expires``."""
+
+    id: RowId
+    digest: Annotated[str, String(64)]
+    expires: Annotated[datetime, Indexed()]
+
+
+sign_in_attempts = table("sign_in_attempts", SignInAttempt, Index(None, "digest", "expires"))
+
+server_secrets = Table(
+    "server_secrets",
+    METADATA,
+    Column("name", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+"""Secrets that the processes of a server share."""
 
 
 @dataclass(frozen=True, kw_only=True)

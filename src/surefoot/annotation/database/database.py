@@ -21,6 +21,7 @@ from surefoot.annotation.database.keys import Keys
 from surefoot.annotation.database.labels import Labels
 from surefoot.annotation.database.projects import Projects
 from surefoot.annotation.database.reviews import Reviews
+from surefoot.annotation.database.sign_ins import SignIns
 from surefoot.annotation.database.traces import Traces
 from surefoot.annotation.database.transfer import Export
 from surefoot.annotation.database.users import DEFAULT_COST, Users
@@ -45,6 +46,7 @@ class Database:
     def __init__(self, connections: Connections, password_cost: int) -> None:
         self._connections = connections
         self.users = Users(connections, password_cost)
+        self.sign_ins = SignIns(connections)
         self.keys = Keys(connections)
         self.projects = Projects(connections)
         self.traces = Traces(connections)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-import time
-from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +14,7 @@ from pydantic import Field
 
 from surefoot.annotation.database.accounts import Project, Role
 from surefoot.annotation.database.database import Database
+from surefoot.annotation.pages.cookies import SESSION, Cookies, Signer
 from surefoot.errors import ForbiddenError, NotFoundError, UnavailableError
 from surefoot.gateway.scopes import KeyScope, require_scope, scope_of
 from surefoot.gateway.settings import Settings
@@ -31,8 +30,11 @@ class PageSettings(Settings):
     session_hours: float = Field(default=12.0, gt=0)
     attempts: int = Field(default=10, ge=1)
     """Wrong passwords for a name from one address, and five times as many sign-ins per address, within
-    ``attempt_seconds``."""
+    ``attempt_seconds``; a browser that has signed in to the account before has as many of its own."""
     attempt_seconds: float = Field(default=300.0, gt=0)
+    account_attempts: int = Field(default=100, ge=1)
+    """Sign-ins by a name from all addresses within ``account_seconds``; those of such browsers apart."""
+    account_seconds: float = Field(default=3600.0, gt=0)
     runs: Path | None = None
     """Directory below which runs and saved trees are shown; ``None`` = none are."""
     max_file_bytes: int = Field(default=64_000_000, ge=1_000)
@@ -87,41 +89,18 @@ class Place:
         return self.visitor.user_id
 
 
-@dataclass(kw_only=True)
-class Attempts:
-    """Counts attempts in a sliding window: of an address, and of a name from an address. Not shared between
-    processes."""
-
-    most: int
-    window_s: float
-    clock: Callable[[], float] = time.monotonic
-    _times: dict[str, deque[float]] = field(default_factory=dict)
-
-    def start(self, key: str, times: int = 1) -> float:
-        """Count an attempt before it is made; seconds to wait if there were too many, otherwise 0."""
-        now = self.clock()
-        if len(self._times) > 10_000:
-            self._times = {k: v for k, v in self._times.items() if v and now - v[-1] < self.window_s}
-        earlier = self._times.setdefault(key, deque())
-        while earlier and now - earlier[0] >= self.window_s:
-            earlier.popleft()
-        if len(earlier) >= self.most * times:
-            return self.window_s - (now - earlier[0])
-        earlier.append(now)
-        return 0.0
-
-    def succeeded(self, key: str) -> None:
-        """The password was right: forget the attempts under ``key``."""
-        self._times.pop(key, None)
-
-
 class Pages:
     """State of the pages app; ``request.app.state.pages``."""
 
     def __init__(self, db: Database, settings: PageSettings, rng: random.Random | None = None) -> None:
         self.db, self.settings = db, settings
         self.rng = rng or random.SystemRandom()
-        self.attempts = Attempts(most=settings.attempts, window_s=settings.attempt_seconds)
+        self.cookies = Cookies(settings.secure)
+
+    @cached_property
+    def signer(self) -> Signer:
+        """Signs with the secret that all processes on this database share."""
+        return Signer(self.db.sign_ins.signing_key())
 
 
 def pages_of(request: Request) -> Pages:
@@ -172,9 +151,6 @@ def _role(db: Database, visitor: Visitor, project_id: int) -> Role | None:
     return visitor.key_role if role == "admin" else None
 
 
-_COOKIE = "surefoot_session"
-
-
 class SignInNeeded(Exception):  # noqa: N818 - not an error: the response is the sign-in page
     """Nobody is signed in; pages redirect to the sign-in form, programs get 401."""
 
@@ -185,7 +161,7 @@ def visitor_of(request: Request) -> Visitor | None:
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return _by_key(pages, key.strip())
-    signed_in_user = pages.db.users.session(request.cookies.get(cookie_name(pages), ""))
+    signed_in_user = pages.db.users.session(pages.cookies.get(request, SESSION))
     if signed_in_user is None:
         return None
     user, session = signed_in_user
@@ -203,11 +179,6 @@ def signed_in(request: Request) -> Visitor:
 
 
 SignedIn = Annotated[Visitor, Depends(signed_in)]
-
-
-def cookie_name(pages: Pages) -> str:
-    """Browsers accept a ``__Host-`` cookie only from this very host and over HTTPS."""
-    return f"__Host-{_COOKIE}" if pages.settings.secure else _COOKIE
 
 
 def _by_key(pages: Pages, key: str) -> Visitor | None:
