@@ -1,7 +1,7 @@
 """What the gateway adds to a request: many clients on this machine, a scripted policy of known latency.
 
 ``python benchmarks/gateway.py [--quick] [--json FILE] [--clients 200] [--seconds 120]
-[--latency-ms 1000] [--database URL]``
+[--latency-ms 1000] [--database URL] [--keys 0]``
 
 The server is a process of its own, as is the load. Each client asks one question after the other, by one of
 several strategies, half of them as streams, and checks that the answer is to its own question. Overhead is
@@ -10,8 +10,9 @@ strategy. The clients begin at times spread over the latency and do not wait bet
 them than the machine can serve in that time, overhead is the length of a queue (see ``server_cpu_ms``).
 ``errors`` also counts answers to another's question, answers that the record lacks, and 429s, for the limits
 are set above the load. ``memory_growth`` is the resident memory at the end against that after a tenth
-of the time. At last the server is killed (SIGKILL) in the midst of the same load: an answer that a client
-had got by then and that the record lacks is an error, too.
+of the time. With ``--keys N`` the clients share N API keys with quotas that are far away. At last the
+server is killed (SIGKILL) in the midst of the same load: an answer that a client had got by then and that
+the record lacks is an error, too.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Seen:
     memory: list[tuple[float, int]] = field(default_factory=list)
 
 
-async def client(number: int, port: int, until: float, latency_s: float, seen: Seen) -> None:
+async def client(number: int, port: int, until: float, latency_s: float, key: str, seen: Seen) -> None:
     """One client on one connection: a question after the other until the time is up, or the server gone."""
     await asyncio.sleep(random.Random(number).uniform(0, latency_s))  # else all come at the same moment
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -129,7 +130,7 @@ async def client(number: int, port: int, until: float, latency_s: float, seen: S
         }
         began = time.monotonic()
         try:
-            status, text = await post(reader, writer, json.dumps(body).encode())
+            status, text = await post(reader, writer, json.dumps(body).encode(), key)
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             seen.errors.append(f"{type(error).__name__}: {error}")
             writer.close()
@@ -168,12 +169,15 @@ def told(text: str, stream: bool) -> tuple[str, str]:
     return chunks[0]["id"], "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
 
 
-async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> tuple[int, str]:
+async def post(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes, key: str
+) -> tuple[int, str]:
     """Status and body of an answer, whole or in chunks; a library would cost more than what is measured."""
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
+        f"Content-Length: {len(body)}\r\n"
     )
+    head += f"Authorization: Bearer {key}\r\n\r\n" if key else "\r\n"
     writer.write(head.encode() + body)
     await writer.drain()
     top = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
@@ -207,11 +211,16 @@ async def watch(process: int, until: float, seen: Seen) -> None:
         await asyncio.sleep(0.25)
 
 
-async def load(clients: int, port: int, seconds: float, latency_s: float, process: int | None) -> Seen:
+async def load(
+    clients: int, port: int, seconds: float, latency_s: float, keys: list[str], process: int | None
+) -> Seen:
     """All clients until the time is up; the memory of ``process`` is watched, if one is given."""
     seen = Seen()
     until = time.monotonic() + seconds
-    work = [client(number, port, until, latency_s, seen) for number in range(clients)]
+    keys = keys or [""]
+    work = [
+        client(number, port, until, latency_s, keys[number % len(keys)], seen) for number in range(clients)
+    ]
     if process is not None:
         work.append(watch(process, until, seen))
     await asyncio.gather(*work)
@@ -233,6 +242,15 @@ def missing(database: str, acknowledged: list[str]) -> int:
     return absent
 
 
+def made_keys(database: str, count: int) -> list[str]:
+    """New API keys with quotas."""
+    from surefoot.annotation import open_database
+
+    far = {"daily_requests": 10**9, "daily_tokens": 10**12, "max_stored_bytes": 10**15}
+    with open_database(database) as db:
+        return [db.keys.create(f"clients {number}", "client", **far)[0] for number in range(count)]
+
+
 @contextmanager
 def served(database: str, latency_ms: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A server and its port; it stops in order at the end of the block, if it still runs."""
@@ -244,12 +262,14 @@ def served(database: str, latency_ms: float) -> Iterator[tuple[subprocess.Popen[
         server.stdin.close()
 
 
-def killed(database: str, clients: int, seconds: float, latency_ms: float) -> tuple[int, int]:
+def killed(
+    database: str, clients: int, seconds: float, latency_ms: float, keys: list[str]
+) -> tuple[int, int]:
     """Answers that clients had when the server was killed under load, and how many of them are lost."""
 
     async def work(server: subprocess.Popen[str], port: int) -> Seen:
         asyncio.get_running_loop().call_later(seconds, server.kill)
-        return await load(clients, port, 2 * seconds, latency_ms / 1000, None)
+        return await load(clients, port, 2 * seconds, latency_ms / 1000, keys, None)
 
     with served(database, latency_ms) as (server, port):
         acknowledged = asyncio.run(work(server, port)).acknowledged
@@ -294,6 +314,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--latency-ms", type=float, default=1000.0)
     parser.add_argument("--database", help="PostgreSQL by URL; left out, SQLite in a new file")
+    parser.add_argument("--keys", type=int, default=0, help="API keys with quotas, which the clients share")
     parser.add_argument("--serve", metavar="DATABASE", help=argparse.SUPPRESS)
     given = parser.parse_args()
     latency_s = given.latency_ms / 1000
@@ -303,18 +324,22 @@ def main() -> None:
     seconds = 30.0 if given.quick else given.seconds
     with tempfile.TemporaryDirectory() as folder:
         database = given.database or str(Path(folder) / "store.db")
+        keys = made_keys(database, given.keys)
         with served(database, given.latency_ms) as (server, port):
-            asyncio.run(load(8, port, 1.0, latency_s, server.pid))  # first calls import and compile
+            asyncio.run(load(8, port, 1.0, latency_s, keys, server.pid))  # first calls import and compile
             spent_s = processor_s(server.pid)
-            seen = asyncio.run(load(given.clients, port, seconds, latency_s, server.pid))
+            seen = asyncio.run(load(given.clients, port, seconds, latency_s, keys, server.pid))
             spent_s = processor_s(server.pid) - spent_s
         lost = missing(database, seen.acknowledged)
-        before_kill, lost_by_kill = killed(database, given.clients, min(10.0, seconds), given.latency_ms)
+        before_kill, lost_by_kill = killed(
+            database, given.clients, min(10.0, seconds), given.latency_ms, keys
+        )
     found = figures(seen, lost + lost_by_kill)
     setting = {
         "clients": given.clients,
         "seconds": seconds,
         "latency_ms": given.latency_ms,
+        "keys": given.keys,
         "requests": len(seen.overheads_s),
         "requests_a_second": len(seen.overheads_s) / seconds,
         "server_cpu_ms": 1000 * spent_s / max(1, len(seen.overheads_s)),

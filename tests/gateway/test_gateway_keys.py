@@ -245,11 +245,23 @@ def test_keys_from_the_command_line(tmp_path):
     path = tmp_path / "store.db"
     here = ("--database", path)
     key = good("serve", "keys", "add", "alice", "--role", "admin", "--rate", 5, *here).out.strip()
-    number, role, rate, *_, revoked, _, name = good("serve", "keys", "list", *here).out.rstrip().split("\t")
+
+    def listed():
+        return [line.split("\t") for line in good("serve", "keys", "list", *here).out.splitlines()]
+
+    [[number, role, rate, *_, revoked, _, _, _, _, name]] = listed()
     assert (role, rate, revoked, name) == ("admin", "5", "-", "alice")
     good("serve", "keys", "add", "guest", "--expires", "2099-12-31", "--scope", "score", *here)
-    *_, expires, _, scopes, name = good("serve", "keys", "list", *here).out.splitlines()[1].split("\t")
+    *_, expires, _, scopes, _, _, _, name = listed()[1]
     assert (expires, scopes, name) == ("2100-01-01T00:00+00:00", "score", "guest")
+    limits = ("--daily-requests", 5, "--daily-tokens", 600, "--max-stored-bytes", 7000)
+    good("serve", "keys", "add", "bounded", *limits, *here)
+    good("serve", "keys", "set", 3, "--daily-tokens", 0, "--daily-requests", 4, "--scope", "chat", *here)
+    good("serve", "keys", "set", 2, "--expires", "never", *here)
+    _, second, third = listed()
+    assert third[-5:] == ["chat", "0/4", "0/-", "0/7000", "bounded"]
+    assert second[-8:-6] == ["-", "-"]
+    assert "no key 9" in refused("serve", "keys", "set", 9, "--rate", 1, *here)
     assert "'expires'" in refused("serve", "keys", "add", "bob", "--expires", "soon", *here)
     assert "choose from chat, score" in refused("serve", "keys", "add", "bob", "--scope", "monitor", *here)
     with open_database(path) as db:

@@ -34,12 +34,14 @@ def record(name):
 class Log:
     """Keeps batches of names; ``bad`` ones cannot be kept, ``gone`` = nothing can, ``gate`` holds it."""
 
+    keeps_records = True
+
     def __init__(self):
-        self.batches, self.bad, self.gone = [], set(), False
+        self.batches, self.uses, self.bad, self.gone = [], [], set(), False
         self.gate = threading.Event()
         self.gate.set()
 
-    def write_all(self, records):
+    def write_all(self, records, uses=()):
         assert self.gate.wait(20)
         names = [one.request_id for one in records]
         if self.gone:
@@ -47,6 +49,7 @@ class Log:
         if self.bad & set(names):
             raise StoreError("cannot be kept")
         self.batches.append(names)
+        self.uses += uses
 
     def ping(self):
         if self.gone:
@@ -96,7 +99,7 @@ def test_one_that_cannot_be_kept_fails_alone():
 def test_a_store_that_is_gone_fails_all_that_wait_at_once():
     log, calls = Log(), []
     write = log.write_all
-    log.write_all = lambda records: (calls.append(len(records)), write(records))
+    log.write_all = lambda records, uses: (calls.append(len(records)), write(records))
     log.gone = True
 
     async def main():

@@ -99,7 +99,9 @@ class Served:
 
 
 @contextmanager
-def served(policy=None, scorer=None, *, settings=None, limits=None, db=None, require_key=False, **more):
+def served(
+    policy=None, scorer=None, *, settings=None, limits=None, db=None, log=None, require_key=False, **more
+):
     """Run a gateway in a thread for the time of the block; with ``db``, its record is there, and keys are."""
     limits = limits or Limits()
     policy = policy or ScriptedPolicy(echo)
@@ -113,7 +115,7 @@ def served(policy=None, scorer=None, *, settings=None, limits=None, db=None, req
                 scorer,
                 settings=settings or GatewaySettings(gather_s=0.001),
                 limits=limits,
-                log=db.gateway if db else None,
+                log=log or (db.gateway if db else None),
                 **more,
             )
             made["gateway"] = gateway

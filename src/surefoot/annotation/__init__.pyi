@@ -5,6 +5,7 @@ from .database.accounts import Protocol as Protocol
 from .database.accounts import User as User
 from .database.database import Database as Database
 from .database.database import open_database as open_database
+from .database.keys import KeyLimits as KeyLimits
 from .database.keys import expiry_of as expiry_of
 from .database.labelling import Adjudication as Adjudication
 from .database.labelling import AnnotatorItem as AnnotatorItem

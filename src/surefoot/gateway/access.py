@@ -21,7 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from surefoot.errors import ExpiredKeyError, ScopeError, StoreError
 from surefoot.gateway.connections import client_address
 from surefoot.gateway.errors import ApiError, printable, response_of
-from surefoot.gateway.records import AuthorizedKey, KeyStore
+from surefoot.gateway.quotas import Allowance, Quotas
+from surefoot.gateway.records import AuthorizedKey, KeyStore, KeyUse
 from surefoot.gateway.scopes import KeyScope, require_scope, scope_of
 from surefoot.gateway.settings import ServerSettings, is_loopback
 
@@ -45,20 +46,38 @@ class KeyAuth:
 
     Where no key is ``required``, every request from this machine is allowed, and a valid key says only whose
     it is. ``store`` is called in threads used for nothing else, so that no other slow call delays a check.
+    ``count`` writes what keys use, see :class:`Quotas`; ``on_refusal`` is called with the code of a refusal.
     """
 
     def __init__(
-        self, store: KeyStore | None, *, required: bool = True, rate_per_minute: float | None = None
+        self,
+        store: KeyStore | None,
+        *,
+        required: bool = True,
+        rate_per_minute: float | None = None,
+        count: Callable[[KeyUse], asyncio.Future[None]] | None = None,
+        on_refusal: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.store, self.required, self.rate_per_minute = store, required, rate_per_minute
+        self._on_refusal = on_refusal
         self._buckets: dict[int, TokenBucket] = {}
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="surefoot-keys")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="surefoot-key-use")
+        self.quotas = Quotas(store, self._readers, count, on_refusal)
 
     async def check(
         self, headers: Mapping[str, str], need: Need, scope: KeyScope | None = None
     ) -> AuthorizedKey | None:
         """The key of a request; ``None`` = it has none. Raises :class:`ApiError` 401, 403, 429 or 503."""
+        try:
+            return await self._check(headers, need, scope)
+        except ApiError as error:
+            self._on_refusal(error.code or "")
+            raise
+
+    async def _check(
+        self, headers: Mapping[str, str], need: Need, scope: KeyScope | None
+    ) -> AuthorizedKey | None:
         key = await self._look_up(headers.get("authorization"))
         if key is None and (self.required or self._claims_a_key(headers.get("authorization"))):
             message = "no valid API key; send it as 'Authorization: Bearer sf-…'"
@@ -158,15 +177,19 @@ def guarded_route(
 ) -> type[APIRoute]:
     """A route class that first checks the key, and that the body is not too large or nested too deeply.
 
-    The key is then ``request.state.key``, and who asks is ``request.state.caller``. ``public`` routes need
-    no key.
+    The key and what it may use are then ``request.state.allowance``, and who asks is
+    ``request.state.caller``. ``public`` routes need no key.
     """
 
     class GuardedRoute(APIRoute):
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
             # starlette's own limit answers in plain text, and breaks connections of clients that still write
             bounded = BodyLimit(super().handle, max_bytes=settings.limits.max_body_bytes)
-            await bounded(scope, receive, send)
+            try:
+                await bounded(scope, receive, send)
+            finally:
+                if (allowance := scope.get("state", {}).get("allowance")) is not None:
+                    allowance.close()
 
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             inner: Callable[[Request], Awaitable[Response]] = super().get_route_handler()
@@ -177,10 +200,12 @@ def guarded_route(
                 key = None
                 if not public:
                     key = await auth.check(request.headers, need, scopes[request.method])
-                request.state.key = key
                 request.state.caller = caller_of(request, key)
+                body_bytes = 0
                 if request.method == "POST":
                     await require_shallow(request, settings.limits.max_json_depth)
+                    body_bytes = len(await request.body())
+                request.state.allowance = Allowance(auth.quotas, key, body_bytes=body_bytes)
                 return await inner(request)
 
             return handle

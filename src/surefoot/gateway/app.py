@@ -46,7 +46,13 @@ def create_app(
     """
     if settings.needs_key and keys is None:
         raise ValueError("'keys' is missing: keys are required, and it is where they are looked up")
-    auth = KeyAuth(keys, required=settings.needs_key, rate_per_minute=settings.limits.rate_per_minute)
+    auth = KeyAuth(
+        keys,
+        required=settings.needs_key,
+        rate_per_minute=settings.limits.rate_per_minute,
+        count=gateway.recorder.count if gateway is not None and gateway.recorder.counts else None,
+        on_refusal=gateway.metrics.key_refused if gateway is not None else lambda _: None,
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -63,16 +63,21 @@ async def _respond(
         model=body.model,
         strategy=plan.strategy.name,
         problem=plan.problem,
-        key=request.state.key,
+        allowance=request.state.allowance,
         policy=gateway.policy.name,
         scorer=gateway.planner.scorer if plan.strategy.needs_scorer else None,
         parameters=_parameters(body, plan),
     )
     writer = form(body, entry, gateway.settings)
     if not body.stream:
-        generation = await gateway.serve(request, lambda slot: gateway.generate(slot, entry, plan))
+        generation = await gateway.serve(
+            request,
+            lambda slot: gateway.generate(slot, entry, plan),
+            tokens=plan.most_tokens,
+            recorded=True,
+        )
         return Response(writer.response(generation).model_dump_json(), media_type="application/json")
-    slot = gateway.admission.reserve()
+    slot = await gateway.admit(request, tokens=plan.most_tokens, recorded=True)
 
     async def write(emit: Emit) -> None:
         writer.emit = emit

@@ -47,6 +47,8 @@ class ApiError(SurefootError):
     def body(self) -> dict[str, Any]:
         """The answer's body."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        if self.code == "insufficient_quota":  # OpenAI's type for it, too
+            kind = self.code
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     @property
@@ -85,7 +87,7 @@ _MEANINGS = {
     403: "The key's role or scopes do not allow this.",
     404: "There is no such model.",
     413: "The body is too large.",
-    429: "Too many requests; try again after Retry-After seconds.",
+    429: "Too many requests, or a quota is used up; try again after Retry-After seconds.",
     500: "The answer could not be recorded, or an unforeseen error.",
     502: "The policy or the model behind it failed.",
     503: "The server is stopping, or not ready.",

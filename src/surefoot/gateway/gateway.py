@@ -19,6 +19,7 @@ from surefoot.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconn
 from surefoot.gateway.generation import Generator
 from surefoot.gateway.monitor import Metrics, Monitor, Observations
 from surefoot.gateway.plan import DEFAULT, PLAIN, GeneratedChoice, Generation, Plan, Planner, UsageMeter
+from surefoot.gateway.quotas import Allowance
 from surefoot.gateway.records import GatewayRecord, RecordStore
 from surefoot.gateway.request_log import LogEntry, Recorder
 from surefoot.gateway.responses import ResponseWriter
@@ -100,13 +101,34 @@ class Gateway:
             message = "abstain_below: the plain strategy computes no scores; choose another as the default"
             raise ApiError(400, message, param="abstain_below", code="unsupported")
 
-    async def serve(self, request: Request, work: Callable[[Slot], Coroutine[Any, Any, T]]) -> T:
+    async def admit(self, request: Request, *, tokens: int, recorded: bool) -> Slot:
+        """A slot to wait for, once the key's quotas allow a request that draws at most so many ``tokens``.
+
+        Raises :class:`ApiError` 429 or 503.
+        """
+        allowance: Allowance = request.state.allowance
+        await allowance.reserve(tokens=tokens, stored=recorded and self.recorder.keeps_records)
+        try:
+            return self.admission.reserve()
+        except ApiError:
+            allowance.withdraw()
+            raise
+
+    async def serve(
+        self,
+        request: Request,
+        work: Callable[[Slot], Coroutine[Any, Any, T]],
+        *,
+        tokens: int = 0,
+        recorded: bool = False,
+    ) -> T:
         """What ``work`` returns; it is cancelled if the client disconnects or the server stops.
 
-        Raises :class:`ApiError`: 429 if there are too many requests, 503 while stopping; and
+        It draws at most so many ``tokens``, and is ``recorded`` or not. Raises :class:`ApiError`: 429 if
+        there are too many requests or a quota is used up, 503 while stopping; and
         :class:`ClientDisconnectedError`.
         """
-        slot = self.admission.reserve()
+        slot = await self.admit(request, tokens=tokens, recorded=recorded)
         task = self.jobs.start(work(slot))
         disconnect = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:
@@ -138,9 +160,8 @@ class Gateway:
             observations = Observations()
             for choice in generation.choices:
                 observe(observations, plan, choice)
-            await self.record(
-                entry.success(usage=generation.usage, generation=generation, observations=observations)
-            )
+            record = entry.success(usage=generation.usage, generation=generation, observations=observations)
+            await self.record(record, entry.allowance)
             self.metrics.generated.labels(plan.strategy.family).inc(len(generation.choices))
             self.monitor.add(observations)
             return generation
@@ -157,10 +178,14 @@ class Gateway:
         self.metrics.unscored_steps.inc(sum(record.scores.count(None) for record in records))
         return records
 
-    async def record(self, record: GatewayRecord) -> None:
-        """Return when a record is kept. Raises :class:`ApiError` 500 if that fails."""
+    async def record(self, record: GatewayRecord, allowance: Allowance) -> None:
+        """Return when the record of an answer is kept, with what its key used.
+
+        Raises :class:`ApiError` 500 if that fails.
+        """
         try:
             await self.recorder.write(record)
+            allowance.recorded(record.usage.tokens)
         except Exception as error:
             self.metrics.log_failures.inc()
             _LOG.exception("an answer could not be recorded")
@@ -186,6 +211,8 @@ class Gateway:
         except Exception as error:
             self.recorder.note(entry.failure(500, type(error).__name__, meter.usage, sent))
             raise
+        finally:
+            entry.allowance.spent = meter.usage.tokens
 
     async def open(self) -> None:
         """Connect to the policy's server, if there is one; before the first request, or not at all."""

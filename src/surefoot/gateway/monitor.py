@@ -240,6 +240,12 @@ class Metrics:
         self.verdicts = Counter(
             "surefoot_verdicts", "Answers of /v1/verify.", ["decision"], registry=registry
         )
+        self.key_refusals = Counter(
+            "surefoot_key_refusals",
+            "Requests refused for their key: no valid one, its role, scopes, rate or quotas.",
+            ["reason"],
+            registry=registry,
+        )
         self.connections = ConnectionTable()
         registry.register(_Gauges(lambda: _gauges(admission, monitor, answer_failures)))
         registry.register(_Gauges(lambda: _connection_gauges(self.connections)))
@@ -249,6 +255,10 @@ class Metrics:
         self.tokens.labels("prompt").inc(usage.prompt_tokens)
         self.tokens.labels("completion").inc(usage.completion_tokens)
         self.tokens.labels("verifier").inc(usage.verifier_tokens)
+
+    def key_refused(self, reason: str) -> None:
+        """Count a refusal by its code, or by the name of a quota."""
+        self.key_refusals.labels(reason).inc()
 
     def text(self) -> bytes:
         """All of them in Prometheus's text format."""

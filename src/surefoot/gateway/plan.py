@@ -61,6 +61,11 @@ class Strategy:
         """Lowest score of an accepted step, for a strategy that accepts steps."""
         return self.search.threshold if isinstance(self.search, StepResampling) else None
 
+    @property
+    def attempts(self) -> int:
+        """How often a step may be drawn."""
+        return 1 + self.search.retries if isinstance(self.search, StepResampling) else 1
+
 
 PLAIN = Strategy(name="plain", search=None, draws=1, needs_scorer=False)
 _NUMBERS = re.compile("-[0-9]+(?:x[0-9]+)?$")
@@ -134,6 +139,11 @@ class Plan:
     caller: str = ""
     """Who asks, for a fair share of what requests wait for."""
     meter: UsageMeter = field(default_factory=UsageMeter)
+
+    @property
+    def most_tokens(self) -> int:
+        """Completion tokens that all choices together may take."""
+        return self.n * self.strategy.draws * self.strategy.attempts * self.max_tokens
 
 
 CONTENT_FILTER = "content_filter"

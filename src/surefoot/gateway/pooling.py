@@ -175,7 +175,9 @@ def pooling_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
             work = _conversation(gateway, body.messages)
         else:
             work = _prompts(gateway, tokens, body, reading, last=last)
-        return await gateway.serve(request, lambda slot: gateway.run_in_slot(slot, work))
+        found = await gateway.serve(request, lambda slot: gateway.run_in_slot(slot, work))
+        request.state.allowance.spent = found.verifier_tokens
+        return found
 
     def head(prefix: str, rows: _Rows) -> dict[str, Any]:
         usage = PoolingUsage(prompt_tokens=rows.tokens, total_tokens=rows.tokens)
@@ -210,6 +212,8 @@ class _Rows:
     scores: list[list[float]]
     tokens: int
     """Of all prompts."""
+    verifier_tokens: int
+    """That went through the reward model; what prompts share counts once."""
 
 
 Work = Callable[[], Coroutine[Any, Any, _Rows]]
@@ -228,7 +232,8 @@ def _conversation(gateway: Gateway, messages: Sequence[ChatMessage]) -> Work:
         if len(known) < len(record.scores):
             message = f"steps have no score, which this form cannot express: {record.unscored_reason}"
             raise ApiError(400, message, code="unscored")
-        return _Rows(scores=[known], tokens=record.usage.verifier_tokens)
+        spent = record.usage.verifier_tokens
+        return _Rows(scores=[known], tokens=spent, verifier_tokens=spent)
 
     return work
 
@@ -252,7 +257,8 @@ def _prompts(
         async with reading:
             scores, read = await asyncio.to_thread(scorer.score, prompts, last=last)
         gateway.metrics.add_usage(Usage(verifier_tokens=read))
-        return _Rows(scores=scores, tokens=sum(len(prompt) for prompt in prompts))
+        tokens = sum(len(prompt) for prompt in prompts)
+        return _Rows(scores=scores, tokens=tokens, verifier_tokens=read)
 
     return work
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -73,11 +73,33 @@ class GatewayRecord(Record):
     """What the request adds to the counters of its hour."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class KeyUse:
+    """What a key used: with one request, or today and in all."""
+
+    key_id: int
+    created: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """Its day (UTC) is the one that it counts for."""
+    requests: int = 1
+    tokens: int = 0
+    """Of prompts, completions and the reward model."""
+    stored_bytes: int = 0
+    """What the record keeps."""
+
+
 class RecordStore(Protocol):
     """Where the gateway writes. ``Database.gateway`` is one; a list in a test is another."""
 
-    def write_all(self, records: Sequence[GatewayRecord]) -> None:
-        """Keep ``records``, all or none: they are on disk when this returns. Blocks; call it in a thread."""
+    @property
+    def keeps_records(self) -> bool:
+        """Whether records are kept, or only counted for their keys."""
+        ...
+
+    def write_all(self, records: Sequence[GatewayRecord], uses: Sequence[KeyUse] = ()) -> None:
+        """Keep ``records``, and count for their keys the answers among them and ``uses``, all or none.
+
+        They are on disk when this returns. Blocks; call it in a thread.
+        """
         ...
 
     def ping(self) -> None:
@@ -129,11 +151,20 @@ class AuthorizedKey(Protocol):
     def rate_limit(self) -> int | None: ...
 
     @property
+    def daily_requests(self) -> int | None: ...
+
+    @property
+    def daily_tokens(self) -> int | None: ...
+
+    @property
+    def max_stored_bytes(self) -> int | None: ...
+
+    @property
     def scopes(self) -> tuple[KeyScope, ...] | None: ...
 
 
 class KeyStore(Protocol):
-    """Where keys are looked up. ``Database.keys`` is one. Both methods block and raise ``StoreError``."""
+    """Where keys are looked up. ``Database.keys`` is one. All methods block and raise ``StoreError``."""
 
     def authenticate(self, key: str) -> AuthorizedKey | None:
         """The key that this secret belongs to; ``None`` if it is unknown or revoked.
@@ -144,4 +175,8 @@ class KeyStore(Protocol):
 
     def note_use(self, key: Any) -> None:
         """Record that ``key``, as ``authenticate`` returned it, was used now."""
+        ...
+
+    def usage(self, key_id: int) -> KeyUse:
+        """Requests and tokens of a key today (UTC), and all bytes that are stored for it."""
         ...

@@ -17,7 +17,8 @@ from surefoot.errors import UnavailableError
 from surefoot.gateway.errors import ApiError
 from surefoot.gateway.monitor import Observations
 from surefoot.gateway.plan import GeneratedChoice, Generation
-from surefoot.gateway.records import AuthorizedKey, Decision, GatewayCandidate, GatewayRecord, RecordStore
+from surefoot.gateway.quotas import Allowance
+from surefoot.gateway.records import Decision, GatewayCandidate, GatewayRecord, KeyUse, RecordStore
 from surefoot.records import Problem, Trace, Usage
 
 
@@ -33,7 +34,8 @@ class LogEntry:
     scorer: str | None
     """The reward model that the strategy uses."""
     problem: Problem
-    key: AuthorizedKey | None
+    allowance: Allowance
+    """Whose request it is, and what it may use."""
     parameters: dict[str, Any]
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     started: float = field(default_factory=time.monotonic)
@@ -80,6 +82,7 @@ class LogEntry:
         )
 
     def _record(self, **more: Any) -> GatewayRecord:
+        key = self.allowance.key
         return GatewayRecord(
             request_id=self.id,
             created=self.created,
@@ -90,8 +93,8 @@ class LogEntry:
             scorer=self.scorer,
             problem=self.problem,
             latency_ms=1000 * (time.monotonic() - self.started),
-            key_id=self.key.id if self.key else None,
-            project_id=self.key.project_id if self.key else None,
+            key_id=key.id if key else None,
+            project_id=key.project_id if key else None,
             request=self.parameters,
             **more,
         )
@@ -124,9 +127,12 @@ _MAX_WAITING = 1024
 """Records that wait; beyond it, those that no request waits for are dropped."""
 _CLOSE_TIMEOUT_S = 30.0
 _PROBE_TIMEOUT_S = 5.0
+_GATHER_S = 0.2
+"""Seconds that the use of requests without a record waits for others, or for a record to go with."""
 _LOG = logging.getLogger("surefoot.gateway")
 
 _Waiting = tuple[GatewayRecord, asyncio.Future[None]]
+_Use = tuple[KeyUse, asyncio.Future[None]]
 
 
 class Recorder:
@@ -139,6 +145,8 @@ class Recorder:
     def __init__(self, log: RecordStore | None, *, on_loss: Callable[[], None] = lambda: None) -> None:
         self._log, self._on_loss = log, on_loss
         self._waiting: deque[_Waiting] = deque()
+        self._uses: list[_Use] = []
+        self._gathering: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._failing = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefoot-record")
@@ -161,6 +169,33 @@ class Recorder:
         else:
             self._put(self._log, record).add_done_callback(self._noted)
 
+    @property
+    def counts(self) -> bool:
+        """Whether somebody counts what keys use."""
+        return self._log is not None
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether records are kept."""
+        return self._log is not None and self._log.keeps_records
+
+    def count(self, use: KeyUse) -> asyncio.Future[None]:
+        """Count what a key used with a request that has no answer in the record; done when it is written.
+
+        It goes with the next record, or soon. If the log fails, it is tried again until it can be written.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._log is None:
+            done.set_result(None)
+            return done
+        self._uses.append((use, done))
+        self._gather(self._log)
+        return done
+
+    def _gather(self, log: RecordStore) -> None:
+        if self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(_GATHER_S, self._start, log)
+
     async def probe(self) -> None:
         """Return if records can be kept now. Raises :class:`ApiError` 503.
 
@@ -177,29 +212,42 @@ class Recorder:
 
     async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Return when all is written, or after ``timeout_s`` seconds."""
+        if self._log is not None and self._uses:
+            self._start(self._log)
         if self._writing is not None:
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._writing
             except TimeoutError:
                 _LOG.error("%d requests were not recorded in time", len(self._waiting))
+        if self._gathering is not None:
+            self._gathering.cancel()
+        if self._uses:
+            _LOG.error("what keys used with %d requests was not counted", len(self._uses))
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _put(self, log: RecordStore, record: GatewayRecord) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((record, done))
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write(log))
+        self._start(log)
         return done
 
+    def _start(self, log: RecordStore) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write(log))
+
     async def _write(self, log: RecordStore) -> None:
-        while self._waiting:
+        while self._waiting or (self._uses and self._gathering is None):
             size = min(_BATCH_SIZE, len(self._waiting))
             oldest = [self._waiting.popleft() for _ in range(size)]
             batch = [(record, done) for record, done in oldest if not done.done()]
-            if not batch:  # all callers were cancelled
+            uses, self._uses = self._uses, []
+            if not batch and not uses:  # all callers were cancelled
                 continue
-            error = await self._try(log, batch)
+            error = await self._try(log, batch, uses)
             self._failing = isinstance(error, UnavailableError)
             if error is None or len(batch) == 1 or isinstance(error, UnavailableError):
                 for _, done in batch:
@@ -207,11 +255,20 @@ class Recorder:
             else:  # one that cannot be kept must not take the others with it
                 for one in batch:
                     _settle(one[1], await self._try(log, [one]))
+            if error is None:
+                for _, done in uses:
+                    _settle(done, None)
+            elif uses:
+                self._uses = [*uses, *self._uses]
+                self._gather(log)
 
-    async def _try(self, log: RecordStore, batch: Sequence[_Waiting]) -> Exception | None:
+    async def _try(
+        self, log: RecordStore, batch: Sequence[_Waiting], uses: Sequence[_Use] = ()
+    ) -> Exception | None:
         work = asyncio.get_running_loop().run_in_executor
+        records, counted = [record for record, _ in batch], [use for use, _ in uses]
         try:
-            await work(self._thread, log.write_all, [record for record, _ in batch])
+            await work(self._thread, log.write_all, records, counted)
         except Exception as error:
             return error
         return None

@@ -209,6 +209,7 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
         )
         how = body.aggregation or gateway.aggregation
         usage = sum((record.usage for record in records), Usage())
+        request.state.allowance.spent = usage.tokens
         return ScoreResponse(
             model=gateway.planner.scorer or "",
             aggregation=how,
@@ -228,7 +229,7 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     async def verify(request: Request, body: VerifyRequest) -> VerifyResponse:
         """Accept a solution or find its first bad step; with `resample`, write it anew from there."""
         if body.resample:  # it writes
-            require_scope_of(request.state.key, "chat")
+            require_scope_of(request.state.allowance.key, "chat")
         scorer = require_scorer(gateway, body.model)
         item = trace_of_solution(body)
         threshold = gateway.settings.threshold if body.threshold is None else body.threshold
@@ -250,7 +251,7 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
             policy=gateway.policy.name,
             scorer=scorer,
             problem=item.problem,
-            key=request.state.key,
+            allowance=request.state.allowance,
             parameters=body.model_dump(mode="json", exclude_none=True, exclude=texts),
         )
         meter = resampling.meter if resampling else UsageMeter()
@@ -261,7 +262,8 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
                     slot, lambda: _verify(gateway, body, item, threshold, resampling, meter, entry)
                 )
 
-        return await gateway.serve(request, work)
+        tokens = resampling.most_tokens if resampling else 0
+        return await gateway.serve(request, work, tokens=tokens, recorded=True)
 
     return router
 
@@ -321,15 +323,14 @@ async def _verify(
     usage = record.usage + (generation.usage if generation else Usage())
     value = value_of(record, gateway.aggregation)
     candidate = GatewayCandidate(trace=item.trace, chosen=False, choice=None, score=value, scores=record)
-    await gateway.record(
-        entry.success(
-            usage=usage,
-            generation=generation,
-            client_candidate=candidate,
-            observations=observations,
-            decision=decision,
-        )
+    answer = entry.success(
+        usage=usage,
+        generation=generation,
+        client_candidate=candidate,
+        observations=observations,
+        decision=decision,
     )
+    await gateway.record(answer, entry.allowance)
     gateway.metrics.verdicts.labels(decision).inc()
     gateway.monitor.add(observations)
     return VerifyResponse(

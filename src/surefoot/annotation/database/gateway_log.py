@@ -25,8 +25,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
-from surefoot.annotation.database.engine import Repository
+from surefoot.annotation.database.engine import Connections, Repository
+from surefoot.annotation.database.key_usage import add_uses
 from surefoot.annotation.database.schema import (
+    BIG,
     METADATA,
     Computed,
     Count,
@@ -40,7 +42,7 @@ from surefoot.annotation.database.schema import (
     table,
 )
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.gateway.records import GatewayCandidate, GatewayRecord, ScoredRequest
+from surefoot.gateway.records import GatewayCandidate, GatewayRecord, KeyUse, ScoredRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,8 @@ gateway_requests = table(
     GatewayRow,
     Column("id", Text, primary_key=True),
     Column("payload", Text, nullable=False),
+    # of the payload and those of the candidates
+    Column("bytes", BIG, nullable=False, server_default="0"),
     Index(None, "created"),
     Index(None, "strategy", "created"),
     Index(None, "project_id", "created"),
@@ -101,24 +105,41 @@ counters = table("counters", Counter)
 class RequestLog(Repository):
     """The gateway's requests: a ``RecordStore`` and ``ScoreHistory`` of ``surefoot.gateway``."""
 
-    def write_all(self, records: Sequence[GatewayRecord]) -> None:
-        """Store requests with their candidates, and add their tallies to the counters, in one transaction: on
-        disk when this returns.
+    def __init__(self, connections: Connections, *, keeps_records: bool = True) -> None:
+        super().__init__(connections)
+        self.keeps_records = keeps_records
+        """Whether requests are stored, or only counted for their keys."""
 
-        An id that exists already is left as it is. Several requests in one call cost one flush to disk.
-        Raises ``StoreError`` for text that cannot be stored (then none of the requests is).
+    def without_records(self) -> RequestLog:
+        """A log that stores no request, and only counts what keys use."""
+        return RequestLog(self._connections, keeps_records=False)
+
+    def write_all(self, records: Sequence[GatewayRecord], uses: Sequence[KeyUse] = ()) -> None:
+        """Store requests with their candidates, add their tallies to the counters, and what keys used with
+        them and with ``uses`` to their days, in one transaction: on disk when this returns.
+
+        Of requests that failed only the bytes are counted, as their tokens come in ``uses``. An id that
+        exists already is left as it is. Several requests in one call cost one flush to disk. Raises
+        ``StoreError`` for text that cannot be stored (then none of the requests is).
         """
-        if not records:
+        if not self.keeps_records:
+            uses = [*uses, *(use for record in records if (use := _use(record, stored_bytes=0)))]
+            records = ()
+        if not records and not uses:
             return
         rows = [_rows(record) for record in records]
         with self._connections.write() as connection:
             add_request, increment = _statements(connection.dialect.name)
-            new = set(connection.scalars(add_request, [request for request, _ in rows]))
+            new: set[str] = set()
+            if rows:
+                new.update(connection.scalars(add_request, [request for request, _ in rows]))
             counts: dict[tuple[datetime, str], float] = {}
-            candidates = []
-            for record, (_, candidate_rows) in zip(records, rows, strict=True):
+            candidates, uses = [], list(uses)
+            for record, (row, candidate_rows) in zip(records, rows, strict=True):
                 if record.request_id not in new:
                     continue
+                if (use := _use(record, stored_bytes=row["bytes"])) is not None:
+                    uses.append(use)
                 new.discard(record.request_id)  # the same id may come twice in one call
                 candidates += candidate_rows
                 hour = record.created.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
@@ -132,6 +153,7 @@ class RequestLog(Repository):
             ]
             if increments:
                 connection.execute(increment, increments)
+            add_uses(connection, uses)
 
     def prune(self, before: datetime, *, most: int = 1000) -> int:
         """Delete the oldest requests before a time, at most ``most``, with their candidates; their number.
@@ -140,8 +162,16 @@ class RequestLog(Repository):
         """
         g = gateway_requests.c
         old = select(g.id).where(g.created < before).order_by(g.created).limit(most)
+        gone = delete(gateway_requests).where(g.id.in_(old)).returning(g.key_id, g.created, g.bytes)
         with self._connections.write() as connection:
-            return connection.execute(delete(gateway_requests).where(g.id.in_(old))).rowcount
+            rows = connection.execute(gone).all()
+            freed = (
+                KeyUse(key_id=row.key_id, created=row.created, requests=0, stored_bytes=-row.bytes)
+                for row in rows
+                if row.key_id is not None and row.bytes
+            )
+            add_uses(connection, freed)
+        return len(rows)
 
     def ping(self) -> None:
         """Return if the database can store something now. Raises ``UnavailableError``.
@@ -275,7 +305,7 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise StoreError("'created' has no time zone; use datetime.now(UTC)")
     for name in record.tally:
         checked_name("tally", name)
-    request = {
+    request: dict[str, Any] = {
         "id": checked_name("request_id", record.request_id),
         **{name: getattr(record, name) for name in _COPIED},
         "failed": record.error is not None or record.status >= 400,
@@ -283,7 +313,7 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "tokens": record.usage.tokens,
         "payload": payload_of(record.model_copy(update={"candidates": ()})),
     }
-    candidates = [
+    candidates: list[dict[str, Any]] = [
         {
             "request_id": record.request_id,
             "position": position,
@@ -294,4 +324,19 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         }
         for position, candidate in enumerate(record.candidates)
     ]
+    request["bytes"] = sum(len(row["payload"].encode()) for row in (request, *candidates))
     return request, candidates
+
+
+def _use(record: GatewayRecord, *, stored_bytes: int) -> KeyUse | None:
+    """What a key used with a request; ``None`` for one without a key."""
+    if record.key_id is None:
+        return None
+    answered = record.status < 400
+    return KeyUse(
+        key_id=record.key_id,
+        created=record.created,
+        requests=int(answered),
+        tokens=record.usage.tokens if answered else 0,
+        stored_bytes=stored_bytes,
+    )

@@ -7,22 +7,35 @@ import re
 import secrets
 from collections.abc import Collection
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Final
+from typing import Any, Final, TypedDict, Unpack
 
 from sqlalchemy import or_, select, update
 
 from surefoot.annotation.database import accounts as t
 from surefoot.annotation.database.accounts import ApiKey, Role
 from surefoot.annotation.database.engine import Repository
+from surefoot.annotation.database.key_usage import usage_of
 from surefoot.annotation.database.schema import as_data, checked_name, inserted, one_of, rows_of
 from surefoot.annotation.database.users import checked_roles, new_token, token_hash
 from surefoot.errors import ExpiredKeyError, NotFoundError, StoreError
+from surefoot.gateway.records import KeyUse
 from surefoot.gateway.scopes import ROLE_SCOPES, SCOPES, KeyScope
 
 _KEY_MARK: Final = "sf"
 _PREFIX_BYTES: Final = 4
 _LAST_USED_EVERY: Final = timedelta(minutes=1)
 _NO_HASH: Final = "0" * 64
+
+
+class KeyLimits(TypedDict, total=False):
+    """What a key may do, until when, and how much; ``None`` = no limit. The fields are ``ApiKey``'s."""
+
+    rate_limit: int | None
+    expires: datetime | None
+    scopes: Collection[KeyScope] | None
+    daily_requests: int | None
+    daily_tokens: int | None
+    max_stored_bytes: int | None
 
 
 class Keys(Repository):
@@ -35,23 +48,18 @@ class Keys(Repository):
         *,
         user_id: int | None = None,
         project_id: int | None = None,
-        rate_limit: int | None = None,
-        expires: datetime | None = None,
-        scopes: Collection[KeyScope] | None = None,
+        **limits: Unpack[KeyLimits],
     ) -> tuple[str, ApiKey]:
         """A new key ``sf-PREFIX-SECRET`` and its row. The key itself is not stored: show it now.
 
-        It never expires and may do what its role may, unless ``expires`` and ``scopes`` say otherwise. Raises
-        ``NotFoundError`` for an unknown user or project; ``StoreError`` for an unknown role, a rate limit
-        below one request per minute, an expiry that is past, and scopes that are none or beyond the role.
+        It never expires, may do what its role may, and has no quotas, unless ``limits`` say otherwise. Raises
+        ``NotFoundError`` for an unknown user or project; ``StoreError`` for an unknown role, a limit below 1,
+        an expiry that is past, and scopes that are none or beyond the role.
         """
         checked_name("name", name)
         checked_roles([role])
         moment = self._connections.clock()
-        if rate_limit is not None and rate_limit < 1:
-            raise StoreError("'rate_limit' is in requests per minute: at least 1, or None for no limit")
-        if expires is not None and expires <= moment:
-            raise StoreError(f"'expires' is in the past: {expires.isoformat(timespec='minutes')}")
+        checked = _checked_limits(limits, role, moment)
         prefix = secrets.token_hex(_PREFIX_BYTES)
         key = f"{_KEY_MARK}-{prefix}-{new_token()}"
         with self._connections.write() as connection:
@@ -69,10 +77,8 @@ class Keys(Repository):
                 role=role,
                 user_id=user_id,
                 project_id=project_id,
-                rate_limit=rate_limit,
-                expires=expires,
-                scopes=_checked_scopes(role, scopes),
                 created=moment,
+                **checked,
             )
             return key, row
 
@@ -125,12 +131,47 @@ class Keys(Repository):
             query = select(t.api_keys).where(t.api_keys.c.id == key_id)
             return one_of(connection, ApiKey, query, f"there is no key {key_id}")
 
+    def change(self, key_id: int, **limits: Unpack[KeyLimits]) -> ApiKey:
+        """Set the limits that are named; ``None`` takes one away. Raises as ``create`` does."""
+        checked = _checked_limits(limits, self.get(key_id).role, self._connections.clock())
+        if checked:
+            with self._connections.write() as connection:
+                connection.execute(update(t.api_keys).where(t.api_keys.c.id == key_id).values(checked))
+        return self.get(key_id)
+
+    def usage(self, key_id: int) -> KeyUse:
+        """Requests and tokens of a key today (UTC), and all bytes that are stored for it."""
+        moment = self._connections.clock()
+        with self._connections.read() as connection:
+            found = usage_of(connection, moment, key_id)
+        return found.get(key_id, KeyUse(key_id=key_id, created=moment, requests=0))
+
+    def usages(self) -> dict[int, KeyUse]:
+        """The same of all keys that were ever used."""
+        with self._connections.read() as connection:
+            return usage_of(connection, self._connections.clock())
+
     def revoke(self, key_id: int) -> ApiKey:
         """End a key for good; a second time changes nothing. Raises ``NotFoundError``."""
         wanted = (t.api_keys.c.id == key_id) & t.api_keys.c.revoked.is_(None)
         with self._connections.write() as connection:
             connection.execute(update(t.api_keys).where(wanted).values(revoked=self._connections.clock()))
         return self.get(key_id)
+
+
+def _checked_limits(limits: KeyLimits, role: Role, now: datetime) -> dict[str, Any]:
+    """Values of the columns that ``limits`` names."""
+    for name in ("rate_limit", "daily_requests", "daily_tokens", "max_stored_bytes"):
+        number = limits.get(name)
+        if isinstance(number, int) and number < 1:
+            raise StoreError(f"'{name}' must be at least 1, or None for no limit")
+    expires = limits.get("expires")
+    if expires is not None and expires <= now:
+        raise StoreError(f"'expires' is in the past: {expires.isoformat(timespec='minutes')}")
+    checked: dict[str, Any] = {**limits}
+    if "scopes" in limits:
+        checked["scopes"] = _checked_scopes(role, limits["scopes"])
+    return checked
 
 
 def _checked_scopes(role: Role, scopes: Collection[KeyScope] | None) -> tuple[KeyScope, ...] | None:
