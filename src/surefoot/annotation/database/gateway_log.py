@@ -39,6 +39,7 @@ from surefoot.annotation.database.schema import (
     matching,
     payload_of,
     rows_of,
+    stored_bytes,
     table,
 )
 from surefoot.errors import NotFoundError, StoreError
@@ -324,7 +325,7 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         }
         for position, candidate in enumerate(record.candidates)
     ]
-    request["bytes"] = sum(len(row["payload"].encode()) for row in (request, *candidates))
+    request["bytes"] = stored_bytes(*(row["payload"] for row in (request, *candidates)))
     return request, candidates
 
 

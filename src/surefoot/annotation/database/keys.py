@@ -14,7 +14,7 @@ from sqlalchemy import or_, select, update
 from surefoot.annotation.database import accounts as t
 from surefoot.annotation.database.accounts import ApiKey, Role
 from surefoot.annotation.database.engine import Repository
-from surefoot.annotation.database.key_usage import usage_of
+from surefoot.annotation.database.key_usage import add_uses, usage_of
 from surefoot.annotation.database.schema import as_data, checked_name, inserted, one_of, rows_of
 from surefoot.annotation.database.users import checked_roles, new_token, token_hash
 from surefoot.errors import ExpiredKeyError, NotFoundError, StoreError
@@ -150,6 +150,18 @@ class Keys(Repository):
         """The same of all keys that were ever used."""
         with self._connections.read() as connection:
             return usage_of(connection, self._connections.clock())
+
+    def space(self, key_id: int | None) -> int | None:
+        """How many bytes may still be stored for a key; ``None`` = no limit, as without a key."""
+        quota = self.get(key_id).max_stored_bytes if key_id is not None else None
+        return None if key_id is None or quota is None else max(0, quota - self.usage(key_id).stored_bytes)
+
+    def add_stored(self, key_id: int | None, size: int) -> None:
+        """Count bytes that were stored for a key, if it is one."""
+        if key_id is not None and size:
+            use = KeyUse(key_id=key_id, created=self._connections.clock(), requests=0, stored_bytes=size)
+            with self._connections.write() as connection:
+                add_uses(connection, [use])
 
     def revoke(self, key_id: int) -> ApiKey:
         """End a key for good; a second time changes nothing. Raises ``NotFoundError``."""

@@ -31,7 +31,13 @@ from surefoot.annotation.database.labelling import (
     Submission,
 )
 from surefoot.annotation.database.projects import locked_project, project_in, pseudonym_in
-from surefoot.annotation.database.schema import checked_name, checked_text, digest_of, payload_of
+from surefoot.annotation.database.schema import (
+    checked_name,
+    checked_text,
+    digest_of,
+    payload_of,
+    stored_bytes,
+)
 from surefoot.annotation.database.traces import Added, add_in_chunks, put_trace, record_in
 from surefoot.errors import ConflictError, StoreError
 from surefoot.records import Evidence, Step, StepLabel, Trace
@@ -148,6 +154,7 @@ class Labels(Repository):
         where = (t.labels.c.project_id == project_id) & (t.labels.c.digest == digest)
         if connection.scalar(select(t.labels.c.id).where(where)) is not None:
             return Added(same=1)
+        payload = payload_of(label)
         row = {
             "project_id": project_id,
             "trace_id": label.trace_id,
@@ -155,13 +162,13 @@ class Labels(Repository):
             "source": checked_name("source", label.source),
             "kind": label.kind,
             "value": label.value,
-            "payload": payload_of(label),
+            "payload": payload,
             "meta": {},
             "digest": digest,
             "created": self._connections.clock(),
         }
         connection.execute(insert(t.labels).values(row))
-        return Added(new=1)
+        return Added(new=1, bytes=stored_bytes(payload))
 
 
 @dataclass(frozen=True)

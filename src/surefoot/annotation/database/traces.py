@@ -14,7 +14,14 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, s
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.engine import Connections, Repository
 from surefoot.annotation.database.projects import locked_project, project_in
-from surefoot.annotation.database.schema import checked_name, checked_text, like, matching, payload_of
+from surefoot.annotation.database.schema import (
+    checked_name,
+    checked_text,
+    like,
+    matching,
+    payload_of,
+    stored_bytes,
+)
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import Problem, Record, StepScores, Trace
 
@@ -36,6 +43,8 @@ class Added:
     replaced: int = 0
     """Scores that took the place of older ones of the same scorer."""
     refused: int = 0
+    bytes: int = 0
+    """How much larger what is stored has become."""
     reasons: tuple[tuple[str, str], ...] = ()
     """(id, reason) of the first 20 that were refused."""
 
@@ -45,6 +54,7 @@ class Added:
             same=self.same + other.same,
             replaced=self.replaced + other.replaced,
             refused=self.refused + other.refused,
+            bytes=self.bytes + other.bytes,
             reasons=(self.reasons + other.reasons)[:_REASONS_KEPT],
         )
 
@@ -201,7 +211,9 @@ class Traces(Repository):
         finite = [score for score in scores.scores if score is not None and math.isfinite(score)]
         row = {"lowest": min(finite, default=None), "payload": payload, "created": self._connections.clock()}
         connection.execute(insert(t.step_scores).values(project_id=project_id, **key, **row))
-        return Added(new=1) if before is None else Added(replaced=1)
+        if before is None:
+            return Added(new=1, bytes=stored_bytes(payload))
+        return Added(replaced=1, bytes=stored_bytes(payload) - stored_bytes(before))
 
 
 def _contains(text: str) -> ColumnElement[bool]:
@@ -283,7 +295,7 @@ def put_record(
         raise StoreError("the project has a record with this id and other content; use another id")
     row = {"project_id": project_id, "payload": payload, "created": at, **columns}
     connection.execute(insert(table).values(row))
-    return Added(new=1)
+    return Added(new=1, bytes=stored_bytes(payload))
 
 
 def _refusing(

@@ -45,6 +45,7 @@ from surefoot.errors import (
     ExpiredKeyError,
     ForbiddenError,
     NotFoundError,
+    QuotaError,
     SurefootError,
     UnavailableError,
 )
@@ -56,6 +57,7 @@ _MODULES = (
 _LOG = logging.getLogger("surefoot.annotation")
 _STATUS: dict[type[Exception], int] = {
     ExpiredKeyError: 401,  # before its base
+    QuotaError: 429,
     NotFoundError: 404,
     ForbiddenError: 403,
     ConflictError: 409,

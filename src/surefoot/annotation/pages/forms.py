@@ -126,6 +126,11 @@ class Form:
         """A checkbox."""
         return name in self.data
 
+    def uploaded(self) -> list[UploadFile]:
+        """Uploads of all fields."""
+        values = (value for _, value in self.data.multi_items())
+        return [value for value in values if isinstance(value, UploadFile) and value.filename]
+
     def files(self, name: str) -> Iterator[UploadFile]:
         """Files uploaded in a field."""
         for value in self.data.getlist(name):

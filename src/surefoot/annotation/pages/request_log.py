@@ -28,6 +28,7 @@ from surefoot.annotation.pages.render import show, twin
 from surefoot.annotation.pages.score_strip import strip
 from surefoot.annotation.pages.traces import whole_text
 from surefoot.annotation.pages.trees import show_tree
+from surefoot.annotation.pages.uploads import no_space
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.gateway.records import GatewayCandidate, GatewayRecord
 from surefoot.records import Problem, StepScores, Trace
@@ -150,6 +151,12 @@ class _Import:
     problem: Problem
     solutions: tuple[tuple[Trace, StepScores | None], ...]
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        records = (self.problem, *(one for pair in self.solutions for one in pair if one is not None))
+        return sum(len(one.model_dump_json().encode()) for one in records)
+
 
 @router.post("/requests/import")
 def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
@@ -170,6 +177,9 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
         for row in reversed(rows[:_MOST])
         if (records := _importable(db.gateway.get(row.request_id), every=which == "all")) is not None
     ]
+    space, size = db.keys.space(visitor.key_id), sum(one.size for one in imports)
+    if space is not None and size > space:
+        raise no_space(size, space)
     report = {
         "problems": db.traces.add_problems(project, (one.problem for one in imports)),
         "traces": db.traces.add_traces(project, (trace for one in imports for trace, _ in one.solutions)),
@@ -177,6 +187,7 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
     present = _present(db, project, (trace.id for one in imports for trace, _ in one.solutions))
     scores, left_out = _fitting(imports, present)
     report["scores"] = db.traces.add_scores(project, scores)
+    db.keys.add_stored(visitor.key_id, sum(one.bytes for one in report.values()))
     items = db.items.add_solutions(project, list(present))
     db.projects.audit("answers imported", visitor.user_id, project, requests=len(imports), items=len(items))
     data = {
