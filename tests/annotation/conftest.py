@@ -39,8 +39,8 @@ def postgres_urls() -> Iterator[Iterator[str]]:
     if programs is None:
         pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
     psycopg = pytest.importorskip("psycopg", reason="the PostgreSQL driver psycopg is not installed")
-    with running_postgres(programs) as url:
-        admin = url.format(name="postgres")
+    with running_postgres(programs) as server:
+        admin = server.url("postgres")
 
         def urls() -> Iterator[str]:
             for number in range(10_000):
@@ -52,10 +52,10 @@ def postgres_urls() -> Iterator[Iterator[str]]:
                         f"CREATE DATABASE {name} TEMPLATE {'ready' if number else 'template0'}"
                     )
                 if not number:
-                    open_database(url.format(name=name)).close()
+                    open_database(server.url(name)).close()
                     with psycopg.connect(admin, autocommit=True) as connection:
                         connection.execute(f"CREATE DATABASE ready TEMPLATE {name}")
-                yield url.format(name=name)
+                yield server.url(name)
 
         yield urls()
 

@@ -7,11 +7,14 @@ import json
 import threading
 from datetime import UTC, datetime
 
+import httpx2
+import pytest
 from gateway_server import LineScorer, ask, lines, served, wait_until
 
 from surefoot.annotation import open_database
 from surefoot.errors import StoreError, UnavailableError
 from surefoot.gateway import GatewayRecord
+from surefoot.gateway.errors import ApiError
 from surefoot.gateway.request_log import Recorder
 from surefoot.gateway.settings import Limits
 from surefoot.policies.scripted import ScriptedPolicy
@@ -37,7 +40,7 @@ class Log:
     keeps_records = True
 
     def __init__(self):
-        self.batches, self.uses, self.bad, self.gone = [], [], set(), False
+        self.batches, self.uses, self.bad, self.gone, self.pings = [], [], set(), False, 0
         self.gate = threading.Event()
         self.gate.set()
 
@@ -52,6 +55,8 @@ class Log:
         self.uses += uses
 
     def ping(self):
+        self.pings += 1
+        assert self.gate.wait(20)
         if self.gone:
             raise UnavailableError("no database")
 
@@ -170,6 +175,13 @@ def test_closing_does_not_wait_for_ever(caplog):
     assert "not recorded in time" in caplog.text
 
 
+class Everything:
+    """Every name."""
+
+    def __and__(self, names):
+        return names
+
+
 class Store:
     """What ``served`` asks of a database."""
 
@@ -201,15 +213,55 @@ def test_who_waits_for_the_record_keeps_the_place_and_the_clock_runs():
 
 def test_a_server_that_cannot_write_is_not_ready():
     store = Store()
+    store.gateway.gone = True
     with served(ScriptedPolicy(lines), LineScorer(), db=store) as found:
-        assert ask(f"{found.root}/ready")[0] == 200
-        store.gateway.gone = True
-        assert chat(found.url)[0] == 500
-        status, answer = ask(f"{found.root}/ready")
+        status, answer = ask(f"{found.root}/ready")  # before anything was to be written
         assert (status, answer["error"]["code"]) == (503, "log_failed")
         assert ask(f"{found.root}/health")[0] == 200
         store.gateway.gone = False
         assert ask(f"{found.root}/ready")[0] == 200
+        store.gateway.gone = True
+        status, answer = chat(found.url)
+        assert (status, answer["error"]["code"]) == (503, "log_failed")
+        assert "no database" not in answer["error"]["message"]
+        assert ask(f"{found.root}/ready")[0] == 503
+        store.gateway.gone = False
+        assert ask(f"{found.root}/ready")[0] == 200
+
+
+def test_an_answer_that_cannot_be_kept_says_when_to_try_again():
+    store = Store()
+    with served(ScriptedPolicy(lines), LineScorer(), db=store) as found:
+        store.gateway.gone = True
+        answer = httpx2.post(
+            f"{found.url}/chat/completions", json={"model": "scripted", "messages": MESSAGES}
+        )
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        store.gateway.gone, store.gateway.bad = False, Everything()
+        assert chat(found.url)[0] == 500  # the fault of the record, not of the store
+
+
+def test_many_probes_write_once_a_second():
+    log = Log()
+
+    async def main():
+        recorder = Recorder(log)
+        log.gate.clear()
+        probes = [asyncio.create_task(recorder.probe()) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        log.gate.set()
+        await asyncio.gather(*probes)
+        await recorder.probe()
+        assert log.pings == 1
+        log.gone = True
+        with pytest.raises(UnavailableError):
+            await recorder.write(record("a"))
+        with pytest.raises(ApiError, match="cannot be recorded now"):
+            await recorder.probe()
+        assert log.pings == 2
+        await recorder.close()
+
+    asyncio.run(main())
 
 
 def test_what_a_stream_had_shown_is_in_the_record_of_its_failure(tmp_path):

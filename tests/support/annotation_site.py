@@ -140,10 +140,15 @@ def open_room(
     protocol: Protocol | None = None,
     settings: PageSettings | None = None,
     wrong: bool = True,
+    url: str | None = None,
 ) -> Room:
-    """A project with three solutions of two problems, its members, and one user who is none (``eve``)."""
-    shutil.copy(_empty_database(), folder / "labels.db")
-    db = open_database(folder / "labels.db", password_cost=4)  # cheap hashes: no test here is about them
+    """A project with three solutions of two problems, its members, and one user who is none (``eve``).
+
+    It is in the file ``labels.db`` of ``folder``, or in the database at ``url``.
+    """
+    if url is None:
+        shutil.copy(_empty_database(), folder / "labels.db")
+    db = open_database(url or folder / "labels.db", password_cost=4)  # cheap hashes: no test is about them
     ids = {
         name: db.users.create(name, PASSWORD, roles=(role,)).id
         for name, role in (

@@ -20,29 +20,53 @@ def postgres_programs() -> Path | None:
     return next((folder for folder in folders if (folder / "initdb").exists()), None)
 
 
-@contextmanager
-def running_postgres(programs: Path) -> Iterator[str]:
-    """Yield the start of a URL, to be completed by ``url.format(name=...)``; the server stops afterwards."""
-    # not below pytest's folder: only root may enter that, and the path of a socket is short
-    folder = Path(tempfile.mkdtemp(prefix="surefoot-pg-"))
-    who = _not_root(folder)
-    data = folder / "data"
-    try:
-        _run(
-            [programs / "initdb", "-D", data, "-U", "surefoot", "-A", "trust", "-E", "UTF8", "--locale=C"],
-            who,
-        )
-        # the tests kill clients, never the server, so nothing here needs to survive a loss of power
+class Postgres:
+    """A cluster in a folder."""
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        # the tests kill clients and the server, never the machine, so nothing need survive a loss of power
         options = "-c fsync=off -c full_page_writes=off "
         options += f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c max_connections=60"
-        log = folder / "log"
-        _run([programs / "pg_ctl", "-D", data, "-l", log, "-o", options, "-w", "start"], who)
+        self._folder, self._options = folder, options
+        self._pg_ctl = [programs / "pg_ctl", "-D", folder / "data", "-w"]
+        self._user = _not_root(folder)
+        initdb = [programs / "initdb", "-D", folder / "data", "-U", "surefoot", "-A", "trust"]
+        _run([*initdb, "-E", "UTF8", "--locale=C", "--wal-segsize=1"], self._user)
+
+    def url(self, name: str) -> str:
+        """URL of a database."""
+        return f"postgresql://surefoot@/{name}?host={self._folder}"
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        _run([*self._pg_ctl, "-l", self._folder / "log", "-o", self._options, "start"], self._user)
+
+    def stop(self) -> None:
+        """Stop it as a crash would."""
+        _run([*self._pg_ctl, "-m", "immediate", "stop"], self._user)
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs; it may end by itself, such as on a full disk."""
+        return (self._folder / "data" / "postmaster.pid").exists()
+
+
+@contextmanager
+def running_postgres(programs: Path, folder: Path | None = None) -> Iterator[Postgres]:
+    """A new cluster, in ``folder`` if there is one; it runs for the time of the block."""
+    # not below pytest's folder: only root may enter that, and the path of a socket is short
+    made = folder or Path(tempfile.mkdtemp(prefix="surefoot-pg-"))
+    try:
+        server = Postgres(programs, made)
+        server.start()
         try:
-            yield f"postgresql://surefoot@/{{name}}?host={folder}"
+            yield server
         finally:
-            _run([programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop"], who)
+            if server.running:
+                server.stop()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder is None:
+            shutil.rmtree(made, ignore_errors=True)
 
 
 def _not_root(folder: Path) -> dict[str, Any]:

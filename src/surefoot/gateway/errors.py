@@ -88,9 +88,9 @@ _MEANINGS = {
     404: "There is no such model.",
     413: "The body is too large.",
     429: "Too many requests, or a quota is used up; try again after Retry-After seconds.",
-    500: "The answer could not be recorded, or an unforeseen error.",
+    500: "An unforeseen error, such as an answer that no record can hold.",
     502: "The policy or the model behind it failed.",
-    503: "The server is stopping, or not ready.",
+    503: "The server is stopping or not ready, or cannot record answers now.",
     504: "No answer in time.",
 }
 

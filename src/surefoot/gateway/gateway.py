@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.batching import Batcher
+from surefoot.errors import UnavailableError
 from surefoot.gateway.admission import Admission, Jobs, Slot, cancel, wait_for_disconnect
 from surefoot.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
 from surefoot.gateway.generation import Generator
@@ -21,7 +22,7 @@ from surefoot.gateway.monitor import Metrics, Monitor, Observations
 from surefoot.gateway.plan import DEFAULT, PLAIN, GeneratedChoice, Generation, Plan, Planner, UsageMeter
 from surefoot.gateway.quotas import Allowance
 from surefoot.gateway.records import GatewayRecord, RecordStore
-from surefoot.gateway.request_log import LogEntry, Recorder
+from surefoot.gateway.request_log import LogEntry, Recorder, log_unavailable
 from surefoot.gateway.responses import ResponseWriter
 from surefoot.gateway.schemas import StrategyOptions
 from surefoot.gateway.settings import GatewaySettings, Limits
@@ -181,11 +182,15 @@ class Gateway:
     async def record(self, record: GatewayRecord, allowance: Allowance) -> None:
         """Return when the record of an answer is kept, with what its key used.
 
-        Raises :class:`ApiError` 500 if that fails.
+        Raises :class:`ApiError`: 503 while the log is gone, else 500.
         """
         try:
             await self.recorder.write(record)
             allowance.recorded(record.usage.tokens)
+        except UnavailableError as error:
+            self.metrics.log_failures.inc()
+            _LOG.warning("an answer could not be recorded: %s", error)
+            raise log_unavailable() from error
         except Exception as error:
             self.metrics.log_failures.inc()
             _LOG.exception("an answer could not be recorded")

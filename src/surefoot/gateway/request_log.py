@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from collections import deque
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from surefoot.errors import UnavailableError
@@ -126,7 +128,8 @@ _BATCH_SIZE = 256
 _MAX_WAITING = 1024
 """Records that wait; beyond it, those that no request waits for are dropped."""
 _CLOSE_TIMEOUT_S = 30.0
-_PROBE_TIMEOUT_S = 5.0
+_PROBE_TIMEOUT_S = 2.0
+_PROBE_EVERY_S = 1.0
 _GATHER_S = 0.2
 """Seconds that the use of requests without a record waits for others, or for a record to go with."""
 _LOG = logging.getLogger("surefoot.gateway")
@@ -148,7 +151,8 @@ class Recorder:
         self._uses: list[_Use] = []
         self._gathering: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._failing = False
+        self._kept_at = -math.inf
+        self._probe: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefoot-record")
 
     async def write(self, record: GatewayRecord) -> None:
@@ -199,16 +203,18 @@ class Recorder:
     async def probe(self) -> None:
         """Return if records can be kept now. Raises :class:`ApiError` 503.
 
-        Checks the log only after a write that failed, in the thread that writes.
+        Writes to the log, unless a write succeeded in the last second; probes at the same moment share one.
         """
-        if self._log is None or not self._failing:
+        if self._log is None or time.monotonic() - self._kept_at < _PROBE_EVERY_S:
             return
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.create_task(self._run(self._log.ping))
+            self._probe.add_done_callback(_note_outcome)  # all who waited may have left
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._log.ping)
+                await asyncio.shield(self._probe)
         except (UnavailableError, TimeoutError) as error:
-            message = "answers cannot be recorded now"
-            raise ApiError(503, message, code="log_failed", retry_after_s=5) from error
+            raise log_unavailable() from error
 
     async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Return when all is written, or after ``timeout_s`` seconds."""
@@ -248,7 +254,6 @@ class Recorder:
             if not batch and not uses:  # all callers were cancelled
                 continue
             error = await self._try(log, batch, uses)
-            self._failing = isinstance(error, UnavailableError)
             if error is None or len(batch) == 1 or isinstance(error, UnavailableError):
                 for _, done in batch:
                     _settle(done, error)
@@ -265,18 +270,36 @@ class Recorder:
     async def _try(
         self, log: RecordStore, batch: Sequence[_Waiting], uses: Sequence[_Use] = ()
     ) -> Exception | None:
-        work = asyncio.get_running_loop().run_in_executor
         records, counted = [record for record, _ in batch], [use for use, _ in uses]
         try:
-            await work(self._thread, log.write_all, records, counted)
+            await self._run(partial(log.write_all, records, counted))
         except Exception as error:
             return error
         return None
+
+    async def _run(self, work: Callable[[], None]) -> None:
+        """Do ``work`` in the thread that writes, and note whether it could."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except UnavailableError:
+            self._kept_at = -math.inf
+            raise
+        self._kept_at = time.monotonic()
 
     def _noted(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             self._on_loss()
             _LOG.error("a failed request could not be recorded: %s", error)
+
+
+def _note_outcome(done: asyncio.Future[None]) -> None:
+    if not done.cancelled():
+        done.exception()
+
+
+def log_unavailable() -> ApiError:
+    """What clients get while records cannot be kept; the reason, which may name hosts, is for the log."""
+    return ApiError(503, "answers cannot be recorded now", code="log_failed", retry_after_s=5)
 
 
 def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
