@@ -333,3 +333,12 @@ def _children() -> set[int]:
 )
 def test_reasoning_is_no_answer(text, answer):
     assert extract_answer(text) == answer
+
+
+def test_nested_boxes_take_linear_time():
+    def seconds(count):
+        begin = time.process_time()
+        assert extract_answer(r"\boxed{" * count + "7" + "}" * count, ["boxed"]) == "7"
+        return time.process_time() - begin
+
+    assert seconds(80_000) < 10 * max(seconds(20_000), 0.01)

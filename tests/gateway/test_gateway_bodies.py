@@ -10,7 +10,7 @@ from gateway_server import LineScorer, ask, served
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.gateway.access import has_half_surrogate, json_depth
+from surefoot.gateway.access import has_half_surrogate, json_shape
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 TEXTS = st.text() | st.text('"\\\\[]{}u/', max_size=8)
@@ -31,8 +31,19 @@ def depth_of(value):
 @given(VALUES, st.booleans())
 def test_depth_is_that_of_the_parsed_value(value, ascii_only):
     body = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "replace")
-    assert json_depth(body, stop=10**6) == depth_of(value)
-    assert json_depth(body, stop=1) == min(depth_of(value), 2)
+    assert json_shape(body, stop=10**6)[0] == depth_of(value)
+    assert json_shape(body, stop=1)[0] == min(depth_of(value), 2)
+
+
+def parts_of(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    return 1 + sum(map(parts_of, value)) if isinstance(value, list) else 0
+
+
+@given(VALUES)
+def test_parts_are_counted_as_the_parser_makes_them(value):
+    assert json_shape(json.dumps(value).encode(), stop=10)[1] == parts_of(value)
 
 
 def scanned(body):
@@ -61,7 +72,7 @@ def test_what_a_parser_reads_before_it_gives_up_is_counted(value, place, noise):
         read = len(body)
     except json.JSONDecodeError as error:
         read = error.pos
-    assert json_depth(body.encode(), stop=10**6) >= scanned(body[:read].encode())
+    assert json_shape(body.encode(), stop=10**6)[0] >= scanned(body[:read].encode())
 
 
 def test_depth_takes_time_in_proportion_to_the_body():
@@ -73,7 +84,7 @@ def test_depth_takes_time_in_proportion_to_the_body():
     ]
     began = time.process_time()
     for body in hard:
-        json_depth(body, stop=32)
+        json_shape(body, stop=32)
         has_half_surrogate(body)
     assert time.process_time() - began < 1
 

@@ -74,7 +74,7 @@ def curl(*words, stdin=None):
 
 
 def test_bodies_are_bounded_in_bytes_and_depth():
-    with served(limits=Limits(max_body_bytes=5000, max_json_depth=10)) as found:
+    with served(limits=Limits(max_body_bytes=5000, max_json_depth=10, max_json_parts=100)) as found:
         large = json.dumps({"model": "scripted", "messages": [{"role": "user", "content": "x" * 6000}]})
         url = f"{found.url}/chat/completions"
         for more in ([], ["-H", "Transfer-Encoding: chunked"]):
@@ -85,6 +85,9 @@ def test_bodies_are_bounded_in_bytes_and_depth():
         deep = '{"model": "m", "messages": ' + "[" * 1500 + "]" * 1500 + "}"
         answer = json.loads(curl(url, "--json", "@-", stdin=deep))
         assert answer["error"]["code"] == "nested_too_deeply"
+        parts = json.dumps({"model": "m", "messages": MESSAGES, "x": [{}] * 101})
+        answer = json.loads(curl(url, "--json", "@-", stdin=parts))
+        assert answer["error"]["code"] == "too_many_parts"
         brackets = json.dumps({"model": "scripted", "messages": [{"role": "user", "content": '[{"\\' * 50}]})
         assert json.loads(curl(url, "--json", "@-", stdin=brackets))["choices"]
         assert json.loads(curl(url, "--json", "@-", stdin='{"model": NaN}'))["error"]

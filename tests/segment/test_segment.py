@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -473,3 +474,28 @@ def trace_text(message):
 )
 def test_what_reports_an_error(content, flag, error):
     assert reports_error(Message(role="tool", content=content, error=flag)) is error
+
+
+def seconds(work):
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
+
+
+@pytest.mark.parametrize("name", ["blank-line", "line", "sentence", "thoughts", "turns", "step-k", "ki"])
+@pytest.mark.parametrize("unit", ["\n", " \n", "\n \n", "\r", " "])
+def test_white_space_is_passed_once(name, unit):
+    cut = segmenter(name)
+
+    def of_size(size):
+        return seconds(lambda: cut.segment("x " + unit * (size // len(unit)) + "y"))
+
+    assert of_size(40_000) < 10 * max(of_size(10_000), 0.01)
+
+
+def test_a_conversation_is_cut_in_linear_time():
+    def of_size(count):
+        trace = Trace(problem_id="p", messages=(Message(role="assistant", content="a"),) * count)
+        return seconds(lambda: segment_trace(trace))
+
+    assert of_size(20_000) < 10 * max(of_size(5_000), 0.02)

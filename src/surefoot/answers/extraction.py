@@ -79,7 +79,7 @@ _THOUGHT_END = "</think>"
 
 def _boxed(text: str) -> ExtractedAnswer | None:
     """One pass with a stack: searching the closing brace of each box anew would be quadratic."""
-    boxes: list[tuple[int, str, int, bool]] = []
+    boxes: list[tuple[int, int, int, bool]] = []
     opened: list[tuple[bool, int]] = []
     for match in _BRACES.finditer(text):
         mark = match.group()
@@ -87,20 +87,18 @@ def _boxed(text: str) -> ExtractedAnswer | None:
             if opened:
                 is_box, start = opened.pop()
                 if is_box:
-                    boxes.append((start, text[start : match.start()], match.end(), True))
+                    boxes.append((start, match.start(), match.end(), True))
         elif match["open"] or mark == "{":
             opened.append((match["open"] is not None, match.end()))
         elif mark.startswith(("\\boxed", "\\fbox")):
             bare = _BARE_BOXED.match(text, match.end())
             if bare:
-                boxes.append((match.end(), bare[1].rstrip("."), bare.end(), bare.end() < len(text)))
-    filled = [
-        (start, content.strip(), end, closed) for start, content, end, closed in boxes if content.strip()
-    ]
-    if not filled:
-        return None
-    _, answer, end, closed = max(filled)
-    return ExtractedAnswer(answer=answer, style="boxed", end=end, closed=closed)
+                stop = match.end() + len(bare[1].rstrip("."))
+                boxes.append((match.end(), stop, bare.end(), bare.end() < len(text)))
+    for start, stop, end, closed in sorted(boxes, reverse=True):
+        if answer := text[start:stop].strip():
+            return ExtractedAnswer(answer=answer, style="boxed", end=end, closed=closed)
+    return None
 
 
 def _hash(text: str) -> ExtractedAnswer | None:

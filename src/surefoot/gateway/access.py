@@ -24,7 +24,7 @@ from surefoot.gateway.errors import ApiError, printable, response_of
 from surefoot.gateway.quotas import Allowance, Quotas
 from surefoot.gateway.records import AuthorizedKey, KeyStore, KeyUse
 from surefoot.gateway.scopes import KeyScope, require_scope, scope_of
-from surefoot.gateway.settings import ServerSettings, is_loopback
+from surefoot.gateway.settings import Limits, ServerSettings, is_loopback
 
 Need = Literal["client", "admin"]
 """client: the interfaces under ``/v1`` and the like, for keys of that role and of administrators; admin: data
@@ -203,8 +203,8 @@ def guarded_route(
                 request.state.caller = caller_of(request, key)
                 body_bytes = 0
                 if request.method == "POST":
-                    await require_shallow(request, settings.limits.max_json_depth)
-                    body_bytes = len(await request.body())
+                    await require_shallow(request, settings.limits)
+                    body_bytes = await body_size(request)
                 request.state.allowance = Allowance(auth.quotas, key, body_bytes=body_bytes)
                 return await inner(request)
 
@@ -302,16 +302,29 @@ def _declared_length(scope: Scope) -> int:
     return 0
 
 
-async def require_shallow(request: Request, max_depth: int) -> None:
+async def body_size(request: Request) -> int:
+    """Bytes of the body."""
+    return len(await request.body())
+
+
+async def require_shallow(request: Request, limits: Limits) -> None:
     """Read the body, which the request then keeps.
 
-    Raises :class:`ApiError` 400 for one nested too deeply, and for text that UTF-8 cannot hold.
+    Raises :class:`ApiError` 400 for one nested too deeply or of too many parts, and for text that UTF-8
+    cannot hold.
     """
+    max_depth = limits.max_json_depth
     body = await request.body()
     if b"\0" in body or not _is_utf8(body):  # brackets of UTF-16 and UTF-32 cannot be counted so
         raise ApiError(400, "the body is not JSON in UTF-8", code="encoding")
-    if json_depth(body, stop=max_depth) > max_depth:
+    depth, parts = json_shape(body, stop=max_depth)
+    if depth > max_depth:
         raise ApiError(400, f"the JSON is nested more than {max_depth} deep", code="nested_too_deeply")
+    if parts > limits.max_json_parts:
+        message = (
+            f"the JSON has {parts} objects and lists, at most {limits.max_json_parts} here; send less at once"
+        )
+        raise ApiError(400, message, code="too_many_parts")
     if has_half_surrogate(body):
         where = _field_with_surrogate(body)
         message = (
@@ -326,8 +339,9 @@ _SIGNS = np.zeros(256, np.int8)
 _SIGNS[list(b"[{")], _SIGNS[list(b"]}")] = 1, -1
 
 
-def json_depth(body: bytes, *, stop: int) -> int:
-    """How deeply arrays and objects are nested, counted up to ``stop`` + 1; for valid JSON in UTF-8.
+def json_shape(body: bytes, *, stop: int) -> tuple[int, int]:
+    """How deeply arrays and objects are nested, counted up to ``stop`` + 1, and how many there are; for valid
+    JSON in UTF-8.
 
     In a body that is not valid, everything before the first error is counted as a parser would, or higher.
     """
@@ -336,7 +350,7 @@ def json_depth(body: bytes, *, stop: int) -> int:
     quotes = np.cumsum(marks == _QUOTE, dtype=np.uint8)  # may wrap round: odd stays odd
     steps = _SIGNS[marks] * (quotes % 2 == 0)
     deepest = int(np.cumsum(steps, dtype=np.int32).max(initial=0))
-    return min(deepest, stop + 1)
+    return min(deepest, stop + 1), int((steps > 0).sum())
 
 
 # a first half without the second, or a second half without the first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
 
 import uvicorn
+from anyio import to_thread
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
@@ -56,6 +58,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        to_thread.current_default_thread_limiter().total_tokens = _PAGE_THREADS
         if gateway is not None:
             await gateway.open()
         yield
@@ -147,6 +150,11 @@ def _adapt_openapi(app: FastAPI, *, with_keys: bool) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
+_PAGE_THREADS = 4
+"""Pages that are made at the same time. More threads make no page sooner, and all share one interpreter with
+the event loop, which then waits for each of them."""
+_SWITCH_S = 0.001
+"""Seconds for which a thread that computes keeps the interpreter while the event loop waits for it."""
 _CANCEL_S = 10
 """Seconds for answering requests that were not done in time."""
 
@@ -159,6 +167,7 @@ class GracefulServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, gateway: Gateway | None) -> None:
         super().__init__(config)
         self.gateway = gateway
+        sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more connections, and wait for running requests."""

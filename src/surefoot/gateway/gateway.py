@@ -16,6 +16,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.batching import Batcher
 from surefoot.errors import UnavailableError
 from surefoot.gateway.admission import Admission, Jobs, Slot, cancel, wait_for_disconnect
+from surefoot.gateway.computation import Computation
 from surefoot.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
 from surefoot.gateway.generation import Generator
 from surefoot.gateway.monitor import Metrics, Monitor, Observations
@@ -66,6 +67,7 @@ class Gateway:
         self.metrics = Metrics(self.admission, self.monitor, self.checker.failures)
         self.recorder = Recorder(log, on_loss=self.metrics.log_failures.inc)
         self.jobs = Jobs()
+        self.computation = Computation()
         self._connections = AsyncExitStack()
         self.policy = UpstreamPolicy(policy)
         self.scorer = UpstreamScorer(scorer, on_failure=self.metrics.scorer_failures.inc) if scorer else None
@@ -147,6 +149,16 @@ class Gateway:
         try:
             async with asyncio.timeout(self.limits.timeout_s), slot:
                 return await work()
+        except TimeoutError as error:
+            message = f"no answer within {self.limits.timeout_s:g} s"
+            raise ApiError(504, message, code="timeout") from error
+
+    async def compute(self, caller: str, size: int, work: Callable[[], T]) -> T:
+        """What ``work`` returns, in a thread; see :class:`Computation`. Raises :class:`ApiError` 504 if its
+        turn does not come in time."""
+        try:
+            async with asyncio.timeout(self.limits.timeout_s):
+                return await self.computation.run(caller, size, work)
         except TimeoutError as error:
             message = f"no answer within {self.limits.timeout_s:g} s"
             raise ApiError(504, message, code="timeout") from error
@@ -237,6 +249,7 @@ class Gateway:
         """Free everything. Call it once, at the end."""
         self.admission.draining = True
         await asyncio.to_thread(self.checker.close)
+        self.computation.close()
         await self.recorder.close()
         await self._connections.aclose()
 

@@ -16,6 +16,8 @@ from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from pydantic import Field, model_validator
 
+from surefoot.gateway.access import body_size
+from surefoot.gateway.admission import Slot
 from surefoot.gateway.errors import ApiError
 from surefoot.gateway.gateway import Gateway
 from surefoot.gateway.request_log import new_id
@@ -171,11 +173,17 @@ def pooling_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
 
     async def rows(request: Request, body: _ScoringRequest, *, last: bool) -> _Rows:
         require_scorer(gateway, body.model)
-        if body.messages:
-            work = _conversation(gateway, body.messages)
-        else:
-            work = _prompts(gateway, tokens, body, reading, last=last)
-        found = await gateway.serve(request, lambda slot: gateway.run_in_slot(slot, work))
+        caller, size = request.state.caller, await body_size(request)
+
+        def prepared() -> Work:
+            if body.messages:
+                return _conversation(gateway, body.messages)
+            return _prompts(gateway, tokens, body, reading, last=last)
+
+        async def work(slot: Slot) -> _Rows:
+            return await gateway.run_in_slot(slot, await gateway.compute(caller, size, prepared))
+
+        found = await gateway.serve(request, work)
         request.state.allowance.spent = found.verifier_tokens
         return found
 

@@ -6,15 +6,16 @@ or writes it anew from there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import Field, model_validator
 
 from surefoot.errors import ScoreError, SegmentError
-from surefoot.gateway.access import require_scope_of
+from surefoot.gateway.access import body_size, require_scope_of
 from surefoot.gateway.admission import Slot
 from surefoot.gateway.errors import ApiError, declared
 from surefoot.gateway.gateway import Gateway, observe
@@ -29,13 +30,16 @@ from surefoot.records import Message, Problem, Step, StepScores, Trace, Usage
 from surefoot.scores import Aggregator, aggregate, complete_scores
 from surefoot.segment import segment_trace, segmenter
 
+MAX_STEPS = 2000
+"""Steps of one solution."""
+
 
 class SolutionInput(RequestModel):
     """A problem with a solution: its ``steps``, or its text in ``solution``."""
 
     problem: str = Field(min_length=1)
     steps: list[Annotated[str, Field(min_length=1)]] | None = Field(
-        default=None, min_length=1, max_length=2000
+        default=None, min_length=1, max_length=MAX_STEPS
     )
     """Exact pieces of the solution, each including the white space that ends it."""
     solution: str | None = Field(default=None, min_length=1)
@@ -78,6 +82,7 @@ def trace_of_item(item: ScoreItem) -> ProblemTrace:
     trace = item.trace if item.trace.steps else segment_trace(item.trace)
     if not trace.steps:
         raise ApiError(400, "trace: has no steps", param="trace")
+    _require_few_steps(trace, "trace")
     return ProblemTrace(problem=problem, trace=trace.model_copy(update={"problem_id": problem.id}))
 
 
@@ -107,7 +112,15 @@ def segmented_solution(problem: Problem, solution: str, segment: str | None = No
     trace = segment_trace(Trace(problem_id=problem.id, text=solution), how)
     if not trace.steps:
         raise ApiError(400, "solution: is empty", param="solution")
+    _require_few_steps(trace, "solution")
     return ProblemTrace(problem=problem, trace=trace)
+
+
+def _require_few_steps(trace: Trace, field: str) -> None:
+    """Raises :class:`ApiError` for more steps than a client may send as ``steps``."""
+    if len(trace.steps) > MAX_STEPS:
+        message = f"{field}: has {len(trace.steps)} steps, at most {MAX_STEPS} here; cut it less finely"
+        raise ApiError(400, message, param=field)
 
 
 SCORING_ERRORS = declared(400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
@@ -197,33 +210,40 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     router = APIRouter(route_class=route_class, tags=["score"])
 
     @router.post("/v1/score", response_model=ScoreResponse, responses=SCORING_ERRORS)
-    async def score(request: Request, body: ScoreRequest) -> ScoreResponse:
+    async def score(request: Request, body: ScoreRequest) -> Response:
         """Score each step of each solution."""
         require_scorer(gateway, body.model)
         if len(body.items) > gateway.limits.max_items:
             message = f"items: there are {len(body.items)}, at most {gateway.limits.max_items} here"
             raise ApiError(400, message, param="items")
-        items = [trace_of_item(item) for item in body.items]
-        records = await gateway.serve(
-            request, lambda slot: gateway.run_in_slot(slot, lambda: gateway.score(items))
-        )
-        how = body.aggregation or gateway.aggregation
-        usage = sum((record.usage for record in records), Usage())
-        request.state.allowance.spent = usage.tokens
-        return ScoreResponse(
-            model=gateway.planner.scorer or "",
-            aggregation=how,
-            results=[
-                ScoredSolution(
-                    steps=[item.trace.step_text(step) for step in range(len(item.trace.steps))],
-                    scores=list(record.scores),
-                    value=value_of(record, how),
-                    unscored_reason=record.unscored_reason,
-                )
-                for item, record in zip(items, records, strict=True)
-            ],
-            usage=ScorerUsage(verifier_tokens=usage.verifier_tokens, calls=usage.calls),
-        )
+        caller, size = request.state.caller, await body_size(request)
+
+        def response(items: Sequence[ProblemTrace], records: Sequence[StepScores]) -> Response:
+            how = body.aggregation or gateway.aggregation
+            usage = sum((record.usage for record in records), Usage())
+            answer = ScoreResponse(
+                model=gateway.planner.scorer or "",
+                aggregation=how,
+                results=[
+                    ScoredSolution(
+                        steps=[item.trace.step_text(step) for step in range(len(item.trace.steps))],
+                        scores=list(record.scores),
+                        value=value_of(record, how),
+                        unscored_reason=record.unscored_reason,
+                    )
+                    for item, record in zip(items, records, strict=True)
+                ],
+                usage=ScorerUsage(verifier_tokens=usage.verifier_tokens, calls=usage.calls),
+            )
+            return Response(answer.model_dump_json(), media_type="application/json")
+
+        async def work(slot: Slot) -> Response:
+            items = await gateway.compute(caller, size, lambda: [trace_of_item(item) for item in body.items])
+            records = await gateway.run_in_slot(slot, lambda: gateway.score(items))
+            request.state.allowance.spent = sum(record.usage.tokens for record in records)
+            return await gateway.compute(caller, size, lambda: response(items, records))
+
+        return await gateway.serve(request, work)
 
     @router.post("/v1/verify", response_model=VerifyResponse, responses=SCORING_ERRORS)
     async def verify(request: Request, body: VerifyRequest) -> VerifyResponse:
@@ -231,9 +251,9 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
         if body.resample:  # it writes
             require_scope_of(request.state.allowance.key, "chat")
         scorer = require_scorer(gateway, body.model)
-        item = trace_of_solution(body)
+        problem = Problem(text=body.problem)
         threshold = gateway.settings.threshold if body.threshold is None else body.threshold
-        resampling = _resampling(gateway, body, item, threshold) if body.resample else None
+        resampling = _resampling(gateway, body, problem, threshold) if body.resample else None
         if resampling is not None:
             resampling = replace(resampling, caller=request.state.caller)
         texts: dict[str, Any] = {
@@ -250,13 +270,15 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
             strategy=resampling.strategy.name if resampling else "",
             policy=gateway.policy.name,
             scorer=scorer,
-            problem=item.problem,
+            problem=problem,
             allowance=request.state.allowance,
             parameters=body.model_dump(mode="json", exclude_none=True, exclude=texts),
         )
         meter = resampling.meter if resampling else UsageMeter()
+        caller, size = request.state.caller, await body_size(request)
 
         async def work(slot: Slot) -> VerifyResponse:
+            item = await gateway.compute(caller, size, lambda: trace_of_solution(body))
             with gateway.failures_recorded(entry, meter):
                 return await gateway.run_in_slot(
                     slot, lambda: _verify(gateway, body, item, threshold, resampling, meter, entry)
@@ -361,7 +383,7 @@ def _resampled(gateway: Gateway, body: VerifyRequest, generation: Generation, ke
     )
 
 
-def _resampling(gateway: Gateway, body: VerifyRequest, item: ProblemTrace, threshold: float) -> Plan:
+def _resampling(gateway: Gateway, body: VerifyRequest, problem: Problem, threshold: float) -> Plan:
     """How to continue from the first bad step; the steps before it are not yet in it. Raises
     :class:`ApiError`."""
     planner, options = gateway.planner, body.options
@@ -377,6 +399,6 @@ def _resampling(gateway: Gateway, body: VerifyRequest, item: ProblemTrace, thres
     if options.abstain_below is not None:
         message = "abstain_below: nothing is withheld here; 'resampled.value' says what it is worth"
         raise ApiError(400, message, param="abstain_below", code="unsupported")
-    problem = options.problem or item.problem.text
-    prompt = planner.prompt_of([Message(role="user", content=problem)], problem)
-    return planner.plan(body, options, strategy, problem=item.problem, prompt=prompt)
+    asked = options.problem or problem.text
+    prompt = planner.prompt_of([Message(role="user", content=asked)], asked)
+    return planner.plan(body, options, strategy, problem=problem, prompt=prompt)

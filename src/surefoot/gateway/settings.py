@@ -27,6 +27,9 @@ class Limits(Settings):
 
     max_body_bytes: int = Field(default=2_000_000, ge=1, description="Largest body, in bytes.")
     max_json_depth: int = Field(default=32, ge=1, le=200, description="Deepest nesting of a body's JSON.")
+    max_json_parts: int = Field(
+        default=30_000, ge=1, description="Objects and lists in a body's JSON; each costs some microseconds."
+    )
     max_tokens: int = Field(default=8192, ge=1, description="Longest solution that a client may request.")
     default_tokens: int = Field(
         default=2048, ge=1, description="Longest solution for a client that does not say."

@@ -197,7 +197,7 @@ class FairTurns(Generic[W]):
             self._hand_out()
         return turn
 
-    def wait(self, turn: Turn[W], timeout_s: float) -> W | None:
+    def wait(self, turn: Turn[W], timeout_s: float = math.inf) -> W | None:
         """The worker of a turn; ``None`` = there was none in time, and the turn is given up.
 
         Setting ``turn.ready`` ends the waiting.

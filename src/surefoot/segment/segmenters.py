@@ -127,11 +127,14 @@ class Thoughts:
             ((match.end(), True) for match in BLANK_LINE.finditer(text)),
         )
         cuts, last = [], 0
+        reached, turn = -1, False
         for end, paragraph in starts:
-            following = VISIBLE.search(text, end)
-            if following is None:
-                break
-            turn = _TURN.match(text, following.start()) is not None
+            if end > reached:  # once for all ends in one run of white space: this stays linear
+                following = VISIBLE.search(text, end)
+                if following is None:
+                    break
+                reached = following.start()
+                turn = _TURN.match(text, reached) is not None
             if turn or (paragraph and self.paragraphs and end - last >= self.min_length):
                 cuts.append(end)
                 last = end

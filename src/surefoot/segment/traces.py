@@ -181,7 +181,7 @@ def _parts(trace: Trace, number: int, segmenter: Segmenter | None) -> list[Step]
     content = message.content or ""
     cut = _cut(content, segmenter or _Whole(), segmenter or Thoughts(), trace.id)
     steps += [_step(number, span, "content", kind) for span, kind in cut]
-    ends_turn = not message.tool_calls and _ends_turn(trace.messages[number + 1 :])
+    ends_turn = not message.tool_calls and _ends_turn(trace.messages, number)
     last = steps[-1] if cut else None
     if last is not None and last.kind == "thought":
         recovers = number > 0 and reports_error(trace.messages[number - 1])
@@ -198,9 +198,9 @@ def _step(message: int, span: Span, part: StepPart, kind: StepKind) -> Step:
     return Step(start=span[0], end=span[1], message=message, part=part, kind=kind)
 
 
-def _ends_turn(later: Sequence[Message]) -> bool:
+def _ends_turn(messages: Sequence[Message], number: int) -> bool:
     """Whether nobody but the user speaks next."""
-    return not later or later[0].role == "user"
+    return number + 1 == len(messages) or messages[number + 1].role == "user"
 
 
 def reports_error(message: Message) -> bool:
