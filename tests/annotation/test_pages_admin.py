@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from annotation_site import PASSWORD, Browser, Room, open_room, solutions, text_trace
 
 from surefoot.annotation import Protocol
+from surefoot.gateway.records import KeyUse
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.stats.rater_agreement import agreement
 
@@ -226,6 +229,45 @@ def test_people_are_made_changed_and_closed(room: Room) -> None:
     own = f"/people/{room.ids['admin']}"
     assert admin.send("/people", own, what="close").status_code == 400
     assert PASSWORD not in str(admin.json("/people"))
+
+
+def test_keys_are_made_bounded_and_revoked(room: Room) -> None:
+    admin, db = room.browser("admin"), room.db
+    limits = {"daily_requests": "5", "daily_tokens": "", "max_stored_bytes": "7000", "expires": "30d"}
+    page = admin.send("/keys", name="<b>bot</b>", role="client", scope_chat="on", **limits)
+    assert page.status_code == 200
+    key = re.search(r"<code>(sf-[0-9a-f]{8}-[^<]+)</code>", page.text)[1]
+    found = db.keys.authenticate(key)
+    assert found is not None
+    assert (found.scopes, found.daily_requests, found.daily_tokens) == (("chat",), 5, None)
+    assert found.max_stored_bytes == 7000
+    assert found.expires - found.created > timedelta(days=29)
+    assert key not in admin.get("/keys").text
+    assert "<b>bot" not in admin.get("/keys").text
+    db.gateway.write_all([], [KeyUse(key_id=found.id, requests=4, tokens=1234)])
+    assert "<b>4</b> of 5" in admin.get("/keys").text
+    (row,) = admin.json("/keys")["keys"]
+    assert [quota["used"] for quota in row["quotas"]] == [4, 1234, 0]
+    path = f"/keys/{found.id}"
+    changed = {"what": "limits", "daily_tokens": "9", "rate_limit": "3", "expires": "never"}
+    assert admin.send("/keys", path, **changed).status_code == 303
+    now = db.keys.get(found.id)
+    assert (now.daily_requests, now.daily_tokens, now.rate_limit, now.expires) == (None, 9, 3, None)
+    for wrong in ({"daily_tokens": "0"}, {"rate_limit": "x"}, {"expires": "soon"}, {"what": "all"}):
+        assert admin.send("/keys", path, **{**changed, **wrong}).status_code == 400, wrong
+    assert admin.send("/keys", name="x", role="client", scope_monitor="on").status_code == 400
+    assert admin.send("/keys", path, what="revoke").status_code == 303
+    assert db.keys.authenticate(key) is None
+    assert "revoked" in admin.get("/keys").text
+    # no key widens what keys may do
+    manager, own = db.keys.create("manager", "admin", scopes=["manage"])
+    headers = {"Authorization": f"Bearer {manager}", "Accept": "application/json"}
+    anonymous = room.browser().client
+    assert anonymous.get("/keys", headers=headers).status_code == 200
+    for to in ("/keys", f"/keys/{own.id}"):
+        form = {"name": "x", "role": "admin", "what": "limits"}
+        assert anonymous.post(to, data=form, headers=headers).status_code == 403
+    assert room.browser("ann").get("/keys").status_code == 403
 
 
 @pytest.mark.parametrize(

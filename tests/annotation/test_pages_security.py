@@ -48,8 +48,11 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
     item = str(ann.get("/projects/1/annotate").headers["location"])
     comment = room.db.comments.add(1, int(item.rpartition("/")[2]), room.ids["ann"], "flag", "odd")
     add_request(room.db)  # the form for imports needs something to import
+    key = room.db.keys.create("script", "viewer")[1].id
     return [
         ("ann", "/projects", "/sign-out"),
+        ("admin", "/keys", "/keys"),
+        ("admin", "/keys", f"/keys/{key}"),
         ("ann", item, f"{item}/label"),
         ("ann", item, f"{item}/undo"),
         ("ann", item, f"{item}/comment"),

@@ -9,7 +9,8 @@ from inspection_site import Inspection, open_inspection
 from screenshot_inspection import Views, inspected
 
 from surefoot.annotation import KnownAnswer, NewItem, Protocol
-from surefoot.records import Problem
+from surefoot.gateway.records import KeyUse
+from surefoot.records import Problem, now
 
 _INSTRUCTIONS = """# Fractions
 
@@ -62,6 +63,12 @@ def _labelled(room: Room) -> Views:
     admin = room.browser("admin")
     admin.send(run_page, f"{run_page}/label", value="1")
     admin.send(f"{base}/queue", policy="convincing-wrong", random_share="0.1", control_share="0.1")
+    db.keys.create("open-webui", "client", daily_requests=2_000, daily_tokens=5_000_000, rate_limit=60)
+    _, trainer = db.keys.create("training", "client", scopes=["score"], daily_tokens=200_000_000)
+    db.keys.create("prometheus", "admin", scopes=["monitor"])
+    db.keys.revoke(db.keys.create("Ben's laptop", "annotator", user_id=room.ids["ben"])[1].id)
+    use = KeyUse(key_id=trainer.id, created=now(), requests=18_204, tokens=61_442_190)
+    db.gateway.write_all([], [use])
     return {
         "projects": ("admin", "/projects"),
         "project": ("admin", base),
@@ -77,6 +84,7 @@ def _labelled(room: Room) -> Views:
         "settings": ("admin", f"{base}/settings"),
         "files": ("admin", f"{base}/files"),
         "people": ("admin", "/people"),
+        "keys": ("admin", "/keys"),
         "error": ("ann", f"{base}/settings"),
         "no-item": ("ben", f"{base}/annotate"),
     }

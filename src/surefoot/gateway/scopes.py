@@ -84,6 +84,9 @@ ROUTES: Final[Mapping[KeyScope | None, tuple[str, ...]]] = MappingProxyType(
             "GET /people",
             "POST /people",
             "POST /people/{user_id:number}",
+            "GET /keys",
+            "POST /keys",
+            "POST /keys/{key_id:number}",
         ),
         None: (  # for every key
             "GET /v1/models",

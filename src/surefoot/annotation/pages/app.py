@@ -28,6 +28,7 @@ from surefoot.annotation.pages import (
     candidates,
     flags,
     formats,
+    keys,
     monitor,
     projects,
     queue,
@@ -51,7 +52,7 @@ from surefoot.errors import (
 )
 
 _MODULES = (
-    *(session, projects, accounts, annotate, queue, agreement, adjudicate, flags, transfer, formats),
+    *(session, projects, accounts, keys, annotate, queue, agreement, adjudicate, flags, transfer, formats),
     *(traces, candidates, trees, runs, request_log, monitor),
 )
 _LOG = logging.getLogger("surefoot.annotation")
