@@ -230,6 +230,16 @@ def test_records_are_converted_there_and_back(files, tmp_path):
     assert len(read(tmp_path / "back" / "traces.jsonl", Trace)) > 0
 
 
+@pytest.mark.slow
+def test_workers_write_what_one_process_writes(files, lab_base, tmp_path):
+    words = ["sample", files / "p.jsonl", "--policy", lab_base, *SAMPLING, "--batch-size=1"]
+    alone = good(*words, "--out", tmp_path / "1.jsonl")
+    together = good(*words, "--workers=2", "--out", tmp_path / "2.jsonl")
+    assert (tmp_path / "2.jsonl").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
+    assert together.err.splitlines()[-1] == alone.err.splitlines()[-1]
+    assert not (tmp_path / "2.jsonl.work").exists()
+
+
 def test_labels_of_unknown_traces_are_counted_by_convert(files, tmp_path):
     labels = read(files / "l.jsonl", StepLabel)
     write_records(tmp_path / "labels.jsonl", [*labels, labels[0].model_copy(update={"trace_id": "nobody"})])
@@ -250,10 +260,11 @@ def interrupted(files: Path, lab_base: Path, out: Path) -> tuple[object, ...]:
 
 def test_a_command_that_was_stopped_goes_on(files, lab_base, tmp_path):
     words = interrupted(files, lab_base, tmp_path / "t.jsonl")
-    journal = tmp_path / "t.jsonl.work" / "shards" / "pieces.journal"
-    first, _, last = journal.read_bytes().splitlines(keepends=True)
-    kept = first.replace(b'"stop"', b'"kept"').replace(b'"length"', b'"kept"')
-    journal.write_bytes(kept + last[: len(last) // 2])  # the second is lost, the third was cut off by a kill
+    pieces = tmp_path / "t.jsonl.work" / "shards" / "pieces"
+    first, second, third = sorted(pieces.iterdir())
+    first.write_bytes(first.read_bytes().replace(b'"stop"', b'"kept"').replace(b'"length"', b'"kept"'))
+    second.unlink()
+    third.rename(third.with_name(f".{third.name}.0000.part"))  # as a kill leaves it
     good(*words)
     written = (tmp_path / "t.jsonl").read_text()
     finished = [trace.finish_reason for trace in read(tmp_path / "t.jsonl", Trace)]
@@ -342,7 +353,7 @@ def test_the_program_runs_as_a_program_and_an_interrupt_says_how_to_go_on(files,
         # a suite started in the background has this signal ignored, and would hand that down
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    pieces = tmp_path / "t.jsonl.work" / "shards" / "pieces.journal"
+    pieces = tmp_path / "t.jsonl.work" / "shards" / "pieces"
     while not pieces.exists():
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)

@@ -108,6 +108,15 @@ Tokenizer = Annotated[
     ),
     Flag(name="--prm-tokenizer"),
 ]
+Workers = Annotated[
+    int,
+    Flag(transient=True),
+    Field(
+        ge=1,
+        description="Processes of this machine that work side by side, each with the models loaded; the "
+        "results are the same.",
+    ),
+]
 Calibrated = Annotated[bool, Field(description="Put scores through the checkpoint's `calibration.json`.")]
 Aggregate = Annotated[
     Aggregator | None, Field(description="How step scores become one number; else as the checkpoint says.")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import re
 import shutil
 import time
-from array import array
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from itertools import accumulate, groupby
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -20,9 +19,11 @@ import typer
 from surefoot.cli.options import BudgetSettings
 from surefoot.cli.runs import stages
 from surefoot.errors import PolicyError, RecordError
-from surefoot.io.joins import Joined
 from surefoot.io.tables import OnDisk
 from surefoot.records import Record, content_id
+from surefoot.scale.engines import Engine, LocalPool
+from surefoot.scale.jobs import Assignment, Job, Opened, Work, isolated
+from surefoot.scale.pieces import Pieces
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -32,7 +33,7 @@ def in_pieces(
     out: str,
     record: type[R],
     items: Sequence[T],
-    work: Callable[[Sequence[T]], Sequence[R]] | Callable[[Sequence[T]], Coroutine[Any, Any, Sequence[R]]],
+    job: Job,
     *,
     size: int,
     command: str,
@@ -40,29 +41,35 @@ def in_pieces(
     inputs: Mapping[str, Path],
     by_problem: bool = False,
     in_flight: int = 1,
-    during: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
-    failed: Callable[[Sequence[R]], str | None] = lambda _: None,
+    server: bool = False,
+    workers: int = 1,
     budget: BudgetSettings | None = None,
-    cost: Callable[[Sequence[R]], int] = lambda _: 0,
     progress: Callable[[str, int, int], None] | None = None,
+    counts: Counter[str] | None = None,
+    each: Callable[[Any], None] | None = None,
 ) -> int:
-    """Map ``work`` over ``items``, ``size`` at a time, into the file ``out``; returns the records written.
+    """Map ``job`` over ``items``, ``size`` at a time, into the file ``out``; returns the records written.
 
     Finished pieces wait in ``<out>.work`` until all are done. With ``-`` each piece goes to standard output
     at once, in order. With ``by_problem`` a piece is ``size`` problems, whose neighbouring traces stay
-    together. If ``work`` is a coroutine function, ``in_flight`` pieces are under way at once, in one event
-    loop: for a server, where a piece is one problem's requests. The loop runs inside ``during()``, which
-    holds its connections.
+    together. The work is done
 
-    ``failed`` says why nothing in a piece succeeded. Such pieces are kept only if others succeed: where none
-    does, or after ``_MOST_FAILED`` in a row (of pieces one after another, the first) for which the server was
-    down, ``PolicyError`` is raised, and the same command does them again.
+    - by a ``server``: its work is a coroutine function, and ``in_flight`` pieces, each one problem's
+      requests, are under way at once in one event loop;
+    - by ``workers`` processes if there is more than one, which save their pieces themselves;
+    - or here.
 
-    ``cost`` gives the tokens that a piece's records cost. Work stops, and says so, before the piece that is
-    expected to go over the ``budget``; ``out`` then holds the finished pieces, and the same command with a
-    larger budget resumes. Expected is the most tokens, and the mean time, of a piece so far; so the first
-    piece always runs, alone. ``progress`` gets the command, the items done and their total, in place of a
-    bar. Raises ``RunError`` if ``<out>.work`` belongs to a command with other settings or inputs, and
+    Pieces of which nothing succeeded (``job.failed``) are kept only if others succeed: where none does, or
+    after ``_MOST_FAILED`` in a row (of pieces one after another, the first) for which the server was down,
+    ``PolicyError`` is raised, and the same command does them again.
+
+    Work stops, and says so, before the piece that is expected to go over the ``budget``; ``out`` then holds
+    the finished pieces, and the same command with a larger budget resumes. Expected is the most tokens, and
+    the mean time, of a piece so far; so the first piece always runs, alone. ``progress`` gets the command,
+    the items done and their total, in place of a bar; ``counts`` is added what the job counts, and ``each``
+    is shown every record that is written, those of earlier starts too.
+
+    Raises ``RunError`` if ``<out>.work`` belongs to a command with other settings or inputs, and
     ``RecordError`` before any work if ``out`` has an unknown ending.
     """
     from surefoot.io import Run, write_records
@@ -70,15 +77,22 @@ def in_pieces(
 
     if out != "-" and not out.endswith(ENDINGS):
         raise RecordError(f"--out {out}: unknown ending; choose {', '.join(ENDINGS)}, or - for a pipe")
-    pieces = _Pieces(items, size, by_problem=by_problem)
+    pieces = Pieces(items, size, by_problem=by_problem)
     account = _Account(budget or BudgetSettings())
-    with nullcontext(progress) if progress else stages() as progress:
-        if out == "-":
-            pipe: _InOrder[R] = _InOrder(lambda records: write_records("-", records, record=record))
+    counts = Counter() if counts is None else counts
+    with ExitStack() as context:
+        # before any file is made: the settings may be wrong, or nobody at the address
+        opened = context.enter_context(job.open()) if workers == 1 or out == "-" else None
+        progress = progress or context.enter_context(stages())
+        if opened and out == "-":
+            pipe: _InOrder[R] = _InOrder(
+                lambda records: write_records("-", _shown(records, each), record=record)
+            )
             bar = _ItemBar(progress, command, pieces, range(len(pieces)))
-            finished = _Finished(pipe.write, failed, most=in_flight, earlier=False)
+            finished = _Finished(pipe.write, job.failed, most=in_flight, earlier=False)
             missing = list(range(len(pieces)))
-            missing = _do(pieces, missing, work, account, in_flight, during, cost, bar.done, finished)
+            missing = _do(pieces, missing, job, opened, account, in_flight, bar.done, finished)
+            counts.update(opened.counts)
             pipe.flush()
             if missing:
                 account.report(
@@ -90,16 +104,28 @@ def in_pieces(
         settings = {**config, "items": _digest(items)}
         with (
             Run.open(folder, command=command, config=settings, inputs=inputs) as run,
-            run.journal("pieces", record) as journal,
+            run.journal("pieces", record) if server else nullcontext(run.shards("pieces", record)) as saved,
         ):
-            missing = journal.missing(len(pieces))
+            missing = saved.missing(len(pieces))
             bar = _ItemBar(progress, command, pieces, missing)
             earlier = len(pieces) - len(missing)
             if budget is not None and budget.tokens is not None:
-                account.earlier([cost(records) for records in journal.pieces()])
-            finished = _Finished(journal.write, failed, most=in_flight, earlier=earlier > 0)
-            missing = _do(pieces, missing, work, account, in_flight, during, cost, bar.done, finished)
-            written = write_records(Path(out), journal.read(), record=record)
+                account.earlier([job.cost(records) for records in saved.pieces()])
+            finished = _Finished(saved.write, job.failed, most=in_flight, earlier=earlier > 0)
+            if opened:
+                missing = _do(pieces, missing, job, opened, account, in_flight, bar.done, finished)
+                counts.update(opened.counts)
+            else:
+                assignment = Assignment(
+                    job=job,
+                    pieces=pieces,
+                    folder=run.directory / "shards" / "pieces",
+                    record=record,
+                    threads=max(1, _cores() // workers),
+                )
+                engine = LocalPool(workers)
+                missing = _do_elsewhere(engine, assignment, missing, account, bar.done, finished, counts)
+            written = write_records(Path(out), _shown(saved.read(), each), record=record)
         if missing:
             account.report(
                 len(pieces) - len(missing),
@@ -134,71 +160,42 @@ def all_failed(reason: str | None) -> PolicyError:
     )
 
 
+def _shown(records: Iterable[R], each: Callable[[Any], None] | None) -> Iterator[R]:
+    for record in records:
+        if each:
+            each(record)
+        yield record
+
+
 def _digest(items: Sequence[object]) -> str:
     """What says whether ``items`` are the same: the files they come from, or they themselves."""
     return items.digest if isinstance(items, OnDisk) else content_id(*items)
 
 
-class _Pieces(Generic[T]):
-    """``items`` in pieces of ``size``; with ``by_problem``, of as many stretches of one problem's neighbours.
-
-    A piece is read when it is asked for.
-    """
-
-    def __init__(self, items: Sequence[T], size: int, *, by_problem: bool) -> None:
-        self._items = items
-        if not by_problem:
-            last = -len(items) // size * -size  # the first multiple of the size that holds them all
-            self._ends: Sequence[int] = range(size, last + size, size)
-            return
-        ends = accumulate(sum(1 for _ in stretch) for _, stretch in groupby(_problem_ids(items)))
-        self._ends = array("Q", (end for number, end in enumerate(ends, 1) if number % size == 0))
-        if not self._ends or self._ends[-1] < len(items):
-            self._ends.append(len(items))
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def __getitem__(self, number: int) -> Sequence[T]:
-        return self._items[self._start(number) : self._ends[number]]
-
-    def length(self, number: int) -> int:
-        """Items of a piece."""
-        return min(self._ends[number], len(self._items)) - self._start(number)
-
-    def _start(self, number: int) -> int:
-        return self._ends[number - 1] if number else 0
-
-
-def _problem_ids(items: Sequence[Any]) -> Iterator[str]:
-    return items.problem_ids() if isinstance(items, Joined) else (item.problem.id for item in items)
-
-
 def _do(
-    pieces: _Pieces[T],
+    pieces: Pieces[T],
     missing: list[int],
-    work: Callable[[Sequence[T]], Any],
+    job: Job,
+    opened: Opened,
     account: _Account,
     in_flight: int,
-    during: Callable[[], AbstractAsyncContextManager[object]],
-    cost: Callable[[Sequence[R]], int],
     progress: Callable[[int], None],
-    finished: _Finished[R],
+    finished: _Finished[Any],
 ) -> list[int]:
     """Do the ``missing`` pieces as far as the budget goes; returns the numbers of those left."""
     left = deque(missing)
 
-    def take(number: int, records: Sequence[R]) -> None:
+    def take(number: int, records: Sequence[Any]) -> None:
         finished.take(number, records)
-        account.add(cost(records))
+        account.add(job.cost(records))
         progress(number)
 
     async def concurrently() -> None:
-        async with during():
-            await in_turns()
+        async with opened.during():
+            await in_turns(opened.work)
 
-    async def in_turns() -> None:
-        running: dict[asyncio.Task[Sequence[R]], int] = {}
+    async def in_turns(work: Work) -> None:
+        running: dict[asyncio.Task[Sequence[Any]], int] = {}
         try:
             while True:
                 while left and len(running) < in_flight and not account.exhausted(len(running)):
@@ -214,14 +211,49 @@ def _do(
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    if inspect.iscoroutinefunction(work):
+    if inspect.iscoroutinefunction(opened.work):
         asyncio.run(concurrently())
     else:
         while left and not account.exhausted(0):
             number = left.popleft()
-            take(number, work(pieces[number]))
+            take(number, isolated(job, opened.work, pieces[number]))
     finished.end()
     return list(left)
+
+
+def _do_elsewhere(
+    engine: Engine,
+    assignment: Assignment,
+    missing: list[int],
+    account: _Account,
+    progress: Callable[[int], None],
+    finished: _Finished[Any],
+    counts: Counter[str],
+) -> list[int]:
+    """The same by worker processes, which save what succeeded."""
+    left = deque(missing)
+
+    def following(underway: int) -> int | None:
+        return left.popleft() if left and not account.exhausted(underway) else None
+
+    of_worker: dict[int, Mapping[str, int]] = {}
+    with closing(engine.run(assignment, following)) as pieces:
+        for piece in pieces:
+            if piece.failure is None:
+                finished.saved()
+            else:
+                finished.take(piece.number, piece.records)
+            account.add(piece.tokens)
+            progress(piece.number)
+            of_worker[piece.worker] = piece.counts
+    for some in of_worker.values():
+        counts.update(some)
+    finished.end()
+    return list(left)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Finished(Generic[R]):
@@ -249,9 +281,8 @@ class _Finished(Generic[R]):
         """One more. Raises ``PolicyError`` after too many failures in a row."""
         reason = self._failed(records)
         if reason is None:
-            self._succeeded, self._down = True, 0
             self._write(number, records)
-            self._keep(self._wrong)
+            self.saved()
             return
         self._reason = reason
         if _OWN_FAULT.search(reason):
@@ -261,6 +292,11 @@ class _Finished(Generic[R]):
         self._down += 1
         if self._down >= self._most:
             raise all_failed(reason)
+
+    def saved(self) -> None:
+        """One more that succeeded and is saved."""
+        self._succeeded, self._down = True, 0
+        self._keep(self._wrong)
 
     def end(self) -> None:
         """No more will come. Raises ``PolicyError`` if all failed."""
@@ -302,7 +338,7 @@ class _ItemBar:
         self,
         progress: Callable[[str, int, int], None],
         command: str,
-        pieces: _Pieces[Any],
+        pieces: Pieces[Any],
         missing: Sequence[int],
     ) -> None:
         self._progress, self._command, self._pieces = progress, command, pieces

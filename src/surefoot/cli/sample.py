@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import Field
@@ -13,6 +15,9 @@ from surefoot.cli.settings import Command, Flag
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, Trace
+
+if TYPE_CHECKING:
+    from surefoot.scale import Opened
 
 
 class Sample(Command):
@@ -37,52 +42,80 @@ class Sample(Command):
     grading: o.GradingSettings = o.GradingSettings()
     device: o.Device = "cpu"
 
+    workers: o.Workers = 1
+
     def run(self) -> None:
         """Sample in pieces."""
-        from surefoot.cli.pieces import connections, in_pieces
+        from surefoot.cli.pieces import in_pieces
         from surefoot.cli.runs import file_inputs, read_table
+
+        errors = 0
+
+        def count(trace: Trace) -> None:
+            nonlocal errors
+            errors += trace.error is not None
+
+        size = self.policy.piece(4 * max(1, self.policy.batch_size // self.n))
+        server = bool(self.policy.base_url)
+        written = in_pieces(
+            self.out,
+            Trace,
+            read_table(self.problems, Problem),
+            SampleTraces(self),
+            size=size,
+            in_flight=self.policy.in_flight,
+            server=server,
+            workers=1 if server else self.workers,
+            command="sample",
+            config=self.resolved() | {"piece": size},
+            inputs=file_inputs(problems=self.problems),
+            each=count,
+        )
+        typer.echo(f"{written} traces written; {errors} with an error", err=True)
+
+
+@dataclass(frozen=True)
+class SampleTraces:
+    """Sampling as a job for any process."""
+
+    command: Sample
+
+    @contextmanager
+    def open(self) -> Iterator[Opened]:
+        """Load the policy."""
+        from surefoot.cli.pieces import connections
         from surefoot.policies.traces import sample_traces
+        from surefoot.scale import Opened
         from surefoot.segment import segmenter
 
-        policy = self.policy.open(chat=self.prompt.chat, device=self.device)
-        count = 0
-        with self.grading.open() as grader:
+        settings = self.command
+        policy = settings.policy.open(chat=settings.prompt.chat, device=settings.device)
+        with settings.grading.open() as grader:
 
             async def work(piece: Sequence[Problem]) -> list[Trace]:
-                nonlocal count
                 traces = await sample_traces(
                     policy,
                     piece,
-                    n=self.n,
-                    seed=self.seed,
-                    segmenter=segmenter(self.segment),
+                    n=settings.n,
+                    seed=settings.seed,
+                    segmenter=segmenter(settings.segment),
                     grader=grader,
-                    prompt=self.prompt,
-                    sampling=self.sampling,
+                    prompt=settings.prompt,
+                    sampling=settings.sampling,
                 )
-                flat = [trace for of_problem in traces for trace in of_problem]
-                count += sum(trace.error is not None for trace in flat)
-                return flat
+                return [trace for of_problem in traces for trace in of_problem]
 
-            size = self.policy.piece(4 * max(1, self.policy.batch_size // self.n))
-            written = in_pieces(
-                self.out,
-                Trace,
-                read_table(self.problems, Problem),
-                work,
-                size=size,
-                in_flight=self.policy.in_flight,
-                during=connections(policy),
-                failed=_failure,
-                command="sample",
-                config=self.resolved() | {"piece": size},
-                inputs=file_inputs(problems=self.problems),
-            )
-        typer.echo(f"{written} traces written; {count} with an error", err=True)
+            yield Opened(work=work, during=connections(policy))
 
+    def set_aside(self, item: Problem, reason: str) -> None:
+        """Nothing: a request that fails is a trace with its error, and what raises concerns all."""
 
-def _failure(traces: Sequence[Trace]) -> str | None:
-    """Why no request for these traces succeeded, if none did."""
-    if any(trace.error is None or trace.text for trace in traces):
-        return None
-    return traces[-1].error
+    def failed(self, traces: Sequence[Trace]) -> str | None:
+        """Why no request for these traces succeeded, if none did."""
+        if any(trace.error is None or trace.text for trace in traces):
+            return None
+        return traces[-1].error
+
+    def cost(self, traces: Sequence[Trace]) -> int:
+        """Tokens read and written."""
+        return sum(trace.usage.tokens for trace in traces)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
@@ -12,11 +16,15 @@ from pydantic import Field, model_validator
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
 from surefoot.errors import ScoreError
+from surefoot.records import StepScores
 
 if TYPE_CHECKING:
     from surefoot.models.scorer import CheckpointScorer
     from surefoot.protocols import ProblemTrace
-    from surefoot.records import StepScores
+    from surefoot.scale import Opened
+
+_PIECE = 200
+"""Traces to score before they are saved."""
 
 
 class Score(Command):
@@ -58,6 +66,7 @@ class Score(Command):
     )
     chains: int = Field(default=1, ge=1, description="Critiques of a generative verifier to average.")
     calibrated: o.Calibrated = False
+    workers: o.Workers = 1
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -67,9 +76,16 @@ class Score(Command):
 
     def run(self) -> None:
         """Score, and show or write."""
+        if self.problem is not None:
+            self._show(self.load(), self.problem)
+        else:
+            self._score_file()
+
+    def load(self) -> CheckpointScorer:
+        """The reward model."""
         from surefoot.models.loading import load_prm
 
-        scorer = load_prm(
+        return load_prm(
             o.one_or_all(self.models),
             device=self.device,
             family=self.family,
@@ -79,10 +95,6 @@ class Score(Command):
             chains=self.chains,
             calibrated=self.calibrated,
         )
-        if self.problem is not None:
-            self._show(scorer, self.problem)
-        else:
-            self._score_file(scorer)
 
     def _show(self, scorer: CheckpointScorer, problem: str) -> None:
         from rich.console import Console
@@ -116,68 +128,103 @@ class Score(Command):
         if bad is None:
             console.print(f"no step scores below {self.threshold:g}")
 
-    def _score_file(self, scorer: CheckpointScorer) -> None:
-        import asyncio
-
+    def _score_file(self) -> None:
         from surefoot.cli.pieces import in_pieces
         from surefoot.cli.runs import file_inputs, pair, read_table
-        from surefoot.models.kinds.generative import GenerativeVerifier
-        from surefoot.models.loading import identifying_files
+        from surefoot.models.loading import identifying_files, is_server
         from surefoot.models.remote.scorer import RemoteScorer
-        from surefoot.records import Problem, StepScores, Trace
+        from surefoot.records import Problem, Trace
+        from surefoot.scale import FunctionJob, Job
 
         items = pair(read_table(self.problems or "-", Problem), read_table(self.traces or "-", Trace))
-        unscored, empty = 0, list[StepScores]()
-        useful = False
+        summary = _Summary()
+        size, in_flight = _PIECE, 1
+        server = any(map(is_server, self.models))
+        job: Job = ScoreTraces(self)
+        if server:
+            scorer = self.load()
 
-        def work(piece: Sequence[ProblemTrace]) -> list[StepScores]:
-            nonlocal unscored, useful
-            records = scorer.score_traces(piece)
-            unscored += sum(None in record.scores for record in records)
-            without = [record for record in records if all(score is None for score in record.scores)]
-            useful = useful or len(without) < len(records)
-            empty.extend(without[:1])
-            return records
+            async def ask(piece: Sequence[ProblemTrace]) -> list[StepScores]:
+                return await asyncio.to_thread(scorer.score_traces, piece)
 
-        inputs = file_inputs(problems=self.problems, traces=self.traces) | identifying_files(
-            o.one_or_all(self.models)
-        )
-
-        async def ask(piece: Sequence[ProblemTrace]) -> list[StepScores]:
-            return await asyncio.to_thread(work, piece)
-
+            job = FunctionJob(work=ask, failure=_failure)
+            if isinstance(scorer, RemoteScorer):
+                size, in_flight = scorer.batch_size, scorer.concurrency
         written = in_pieces(
             self.out,
             StepScores,
             items,
-            ask if isinstance(scorer, RemoteScorer) else work,
-            size=_piece(scorer),
-            in_flight=scorer.concurrency if isinstance(scorer, RemoteScorer) else 1,
-            failed=_failure,
+            job,
+            size=size,
+            in_flight=in_flight,
+            server=server,
+            workers=1 if server else self.workers,
             command="score",
             config=self.resolved(),
-            inputs=inputs,
+            inputs=file_inputs(problems=self.problems, traces=self.traces)
+            | identifying_files(o.one_or_all(self.models)),
+            counts=summary.critiques,
+            each=summary.add,
         )
-        typer.echo(
-            f"{written} traces scored; {unscored} with unscored steps (see 'unscored_reason')", err=True
-        )
+        summary.show(written)
+
+
+@dataclass(frozen=True)
+class ScoreTraces:
+    """Scoring as a job for any process."""
+
+    command: Score
+
+    @contextmanager
+    def open(self) -> Iterator[Opened]:
+        """Load the reward model."""
+        from surefoot.models.kinds.generative import GenerativeVerifier
+        from surefoot.scale import Opened
+
+        scorer = self.command.load()
         verifier = getattr(scorer, "scorer", scorer)  # the model that a calibration wraps
-        if isinstance(verifier, GenerativeVerifier):
-            for reason, count in verifier.invalid.most_common():
-                typer.echo(f"{count} critiques not scored: {reason}", err=True)
-        if empty and not useful:
+        counts = verifier.invalid if isinstance(verifier, GenerativeVerifier) else Counter[str]()
+        yield Opened(work=scorer.score_traces, counts=counts)
+
+    def set_aside(self, item: ProblemTrace, reason: str) -> list[StepScores]:
+        """A record without scores, and why."""
+        return [StepScores.unscored(item.trace, ", ".join(self.command.models), reason)]
+
+    def failed(self, _records: Sequence[StepScores]) -> None:
+        """No piece fails as one at a server does."""
+
+    def cost(self, records: Sequence[StepScores]) -> int:
+        """Tokens that the model read."""
+        return sum(record.usage.tokens for record in records)
+
+
+class _Summary:
+    """What a file of scores holds, counted over the whole run."""
+
+    def __init__(self) -> None:
+        self.unscored, self.useful = 0, False
+        self.critiques: Counter[str] = Counter()
+        self._empty: StepScores | None = None
+
+    def add(self, record: StepScores) -> None:
+        """One more."""
+        self.unscored += None in record.scores
+        if any(score is not None for score in record.scores):
+            self.useful = True
+        elif self._empty is None:
+            self._empty = record
+
+    def show(self, written: int) -> None:
+        """Counts on standard error. Raises ``ScoreError`` if no step has a score."""
+        typer.echo(
+            f"{written} traces scored; {self.unscored} with unscored steps (see 'unscored_reason')", err=True
+        )
+        for reason, count in self.critiques.most_common():
+            typer.echo(f"{count} critiques not scored: {reason}", err=True)
+        if self._empty and not self.useful:
             raise ScoreError(
-                f"no step was scored; first trace, {empty[0].trace_id}: {empty[0].unscored_reason}"
+                f"no step was scored; first trace, {self._empty.trace_id}: {self._empty.unscored_reason}"
             )
-
-
-def _piece(scorer: CheckpointScorer) -> int:
-    """Traces to score before they are saved: what one request to a server holds, else some minutes' worth."""
-    from surefoot.models.remote.scorer import RemoteScorer
-
-    if isinstance(scorer, RemoteScorer):
-        return scorer.batch_size
-    return 50 if scorer.writes else 1000
 
 
 def _failure(records: Sequence[StepScores]) -> str | None:

@@ -172,6 +172,11 @@ class Shards(Generic[R]):
             read_records(self._path(number), self._record) for number in sorted(self._numbers())
         )
 
+    def pieces(self) -> Iterator[list[R]]:
+        """The records of each piece so far, in the order of their numbers."""
+        for number in sorted(self._numbers()):
+            yield list(read_records(self._path(number), self._record))
+
     def merge(self, path: Path, count: int) -> Path:
         """Join shards ``0 … count - 1`` byte by byte into ``path`` (``.jsonl``), atomically.
 

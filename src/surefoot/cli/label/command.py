@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,11 +13,12 @@ import typer
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command
 from surefoot.errors import LabelError
-from surefoot.records import StepLabel, Usage
+from surefoot.records import StepLabel
 
 if TYPE_CHECKING:
     from surefoot.io.joins import JoinedTraces
     from surefoot.protocols import Labeller, ProblemTrace
+    from surefoot.scale import Opened
 
 
 class LabelCommand(Command):
@@ -32,61 +35,89 @@ class LabelCommand(Command):
 
         return pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
 
+    def labeller(self) -> AbstractContextManager[Labeller]:
+        """Who labels, ready to. It is opened in each process that does."""
+        raise NotImplementedError
+
     def write_labels(
         self,
         command: str,
-        labeller: Labeller,
         items: Sequence[ProblemTrace],
         *,
         size: int = 50,
         policy: o.PolicySettings | None = None,
         budget: o.BudgetSettings | None = None,
         config: dict[str, Any] | None = None,
+        workers: int = 1,
+        counts: Counter[str] | None = None,
         **inputs: str,
     ) -> None:
-        """Label ``items``, and report at the end what it cost.
+        """Label ``items``, and report at the end what it cost, earlier starts included.
 
         A piece of work is ``size`` traces; with a ``policy`` at a server, the neighbouring traces of one
         problem, which share rollouts, and many pieces are under way at once. Raises ``PolicyError`` when
         every request fails, as when the server is down: finished pieces are kept, and the same command
         resumes.
         """
-        from surefoot.cli.pieces import connections, in_pieces
+        from surefoot.cli.pieces import in_pieces
         from surefoot.cli.runs import file_inputs
 
         tally = Tally()
-
-        async def work(piece: Sequence[ProblemTrace]) -> list[StepLabel]:
-            labels = [label for of_trace in await labeller.label(piece) for label in of_trace]
-            tally.add(labels)
-            return labels
-
+        server = policy is not None and bool(policy.base_url)
         in_pieces(
             self.out,
             StepLabel,
             items,
-            work,
+            LabelJob(self),
             size=policy.piece(size) if policy else size,
-            by_problem=policy is not None and bool(policy.base_url),
+            by_problem=server,
             in_flight=policy.in_flight if policy else 1,
-            during=connections(getattr(labeller, "policy", None)),
-            failed=_failure,
+            server=server,
+            workers=1 if server else workers,
             command=command,
             config=self.resolved() | (config or {}),
             inputs=file_inputs(problems=self.problems, traces=self.traces, **inputs),
             budget=budget,
-            cost=spent_tokens,
+            counts=counts,
+            each=tally.add,
         )
         tally.report()
 
 
-def _failure(labels: Sequence[StepLabel]) -> str | None:
-    """Why no request for these labels succeeded, if some were made and none did."""
-    tried = [label for label in labels if label.evidence.usage.calls]
-    # an unusable reply has cost tokens; a request that failed has not
-    if tried and all(label.value is None and not label.evidence.usage.tokens for label in tried):
-        return tried[-1].reason
-    return None
+@dataclass(frozen=True)
+class LabelJob:
+    """Labelling as a job for any process."""
+
+    command: LabelCommand
+
+    @contextmanager
+    def open(self) -> Iterator[Opened]:
+        """Open the labeller."""
+        from surefoot.cli.pieces import connections
+        from surefoot.scale import Opened
+
+        with self.command.labeller() as labeller:
+
+            async def work(piece: Sequence[ProblemTrace]) -> list[StepLabel]:
+                return [label for of_trace in await labeller.label(piece) for label in of_trace]
+
+            failures: Counter[str] = getattr(labeller, "failures", None) or Counter()
+            yield Opened(work=work, during=connections(getattr(labeller, "policy", None)), counts=failures)
+
+    def set_aside(self, item: ProblemTrace, reason: str) -> None:
+        """Nothing: what a labeller raises concerns all items, such as a problem without an answer."""
+
+    def failed(self, labels: Sequence[StepLabel]) -> str | None:
+        """Why no request for these labels succeeded, if some were made and none did."""
+        tried = [label for label in labels if label.evidence.usage.calls]
+        # an unusable reply has cost tokens; a request that failed has not
+        if tried and all(label.value is None and not label.evidence.usage.tokens for label in tried):
+            return tried[-1].reason
+        return None
+
+    def cost(self, labels: Sequence[StepLabel]) -> int:
+        """Tokens read and written by the policy, and by a judge."""
+        return sum(label.evidence.usage.tokens for label in labels)
 
 
 def with_answer(items: JoinedTraces) -> JoinedTraces:
@@ -97,11 +128,6 @@ def with_answer(items: JoinedTraces) -> JoinedTraces:
     return known
 
 
-def spent_tokens(labels: Sequence[StepLabel]) -> int:
-    """Tokens that these labels cost: read and written by the policy, and by a judge."""
-    return sum((label.evidence.usage for label in labels), Usage()).tokens
-
-
 class Tally:
     """Labels written, those without a value by reason, and their cost."""
 
@@ -109,11 +135,12 @@ class Tally:
         self.labels, self.tokens = 0, 0
         self.unknown: Counter[str] = Counter()
 
-    def add(self, labels: Sequence[StepLabel]) -> None:
-        """Count these too."""
-        self.labels += len(labels)
-        self.tokens += spent_tokens(labels)
-        self.unknown.update(label.reason or "" for label in labels if label.value is None)
+    def add(self, label: StepLabel) -> None:
+        """Count this one too."""
+        self.labels += 1
+        self.tokens += label.evidence.usage.tokens
+        if label.value is None:
+            self.unknown[label.reason or ""] += 1
 
     def report(self) -> None:
         """Show the summary. Raises ``LabelError`` if no step got a value: the file holds reasons only."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -17,7 +19,7 @@ from surefoot.protocols import Sampling
 
 if TYPE_CHECKING:
     from surefoot.labelling.judge_prompt import JudgePrompt
-    from surefoot.protocols import ProblemTrace
+    from surefoot.protocols import Labeller, ProblemTrace
     from surefoot.training.critiques import TraceCritiques
 
 
@@ -61,6 +63,7 @@ class Judge(LabelCommand):
     seed: o.Seed = 0
     budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
     device: o.Device = "cpu"
+    workers: o.Workers = 1
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -72,40 +75,45 @@ class Judge(LabelCommand):
 
     def run(self) -> None:
         """Ask, and write labels."""
+        items = self.items()
+        failures: Counter[str] = Counter()
+        try:
+            self.write_labels(
+                "label judge",
+                with_answer(items) if self.show_answer else items,
+                policy=self.policy,
+                config={"prompt": self._prompt().version},
+                budget=self.budget,
+                workers=self.workers,
+                counts=failures,
+            )
+        finally:
+            for reason, count in failures.most_common():
+                typer.echo(f"{count} votes not counted: {reason}", err=True)
+
+    @contextmanager
+    def labeller(self) -> Iterator[Labeller]:
+        """The judge."""
         from dataclasses import replace
 
         from surefoot.labelling.judge import JudgeLabeller, structured_output
 
-        served = bool(self.policy.base_url)
-        structured = served if self.structured is None else self.structured
-        prompt = self._prompt(structured=structured)
+        prompt = self._prompt()
         temperature = float(self.votes > 1) if self.temperature is None else self.temperature
-        items = self.items()
-        body = structured_output(prompt.mode) if structured else None
-        labeller = JudgeLabeller(
+        body = structured_output(prompt.mode) if prompt.structured else None
+        yield JudgeLabeller(
             policy=self.policy.open(chat=True, device=self.device, extra_body=body),
             prompt=prompt,
             votes=self.votes,
             sampling=replace(self.sampling, temperature=temperature),
             seed=self.seed,
         )
-        try:
-            self.write_labels(
-                "label judge",
-                labeller,
-                with_answer(items) if self.show_answer else items,
-                policy=self.policy,
-                config={"prompt": prompt.version},
-                budget=self.budget,
-            )
-        finally:
-            for reason, count in labeller.failures.most_common():
-                typer.echo(f"{count} votes not counted: {reason}", err=True)
 
-    def _prompt(self, *, structured: bool) -> JudgePrompt:
+    def _prompt(self) -> JudgePrompt:
         from surefoot.errors import LabelError
         from surefoot.labelling.judge_prompt import JudgePrompt
 
+        structured = bool(self.policy.base_url) if self.structured is None else self.structured
         try:
             rules = self.rules.read_text(encoding="utf-8") if self.rules is not None else None
         except UnicodeDecodeError as error:
@@ -135,6 +143,7 @@ class Critiques(LabelCommand):
         """Ask, and write critiques."""
         from surefoot.cli.pieces import connections, in_pieces
         from surefoot.cli.runs import file_inputs
+        from surefoot.scale import FunctionJob
         from surefoot.training.critiques import TraceCritiques, sample_critiques
 
         form = o.verifier_format(self.format)
@@ -153,22 +162,25 @@ class Critiques(LabelCommand):
             return None if any(record.texts for record in critiques) else critiques[-1].error
 
         items = self.items()
-        readable = [item for item in items if item.trace.text is not None]
+        readable = items.where(lambda item: item.trace.text is not None)
         if chats := len(items) - len(readable):
             typer.echo(f"{chats} traces skipped: a verifier reads text, not messages", err=True)
         written = in_pieces(
             self.out,
             TraceCritiques,
             readable,
-            work,
+            FunctionJob(
+                work=work,
+                during=connections(policy),
+                failure=failed,
+                tokens=lambda records: sum(record.usage.tokens for record in records),
+            ),
             size=self.policy.piece(50),
             in_flight=self.policy.in_flight,
-            during=connections(policy),
-            failed=failed,
+            server=bool(self.policy.base_url),
             command="label critiques",
             config=self.resolved() | {"format": form.model_dump()},
             inputs=file_inputs(problems=self.problems, traces=self.traces),
             budget=self.budget,
-            cost=lambda records: sum(record.usage.tokens for record in records),
         )
         typer.echo(f"critiques of {written} traces written; {missing} failed (see 'error')", err=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from surefoot.labelling.omegaprm import OmegaPRMLabeller
     from surefoot.labelling.omegaprm_tree import ProblemTree
     from surefoot.labelling.stopping import StoppingRule
-    from surefoot.protocols import Policy
+    from surefoot.protocols import Labeller, Policy
     from surefoot.records import Problem
 
 
@@ -126,6 +127,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         description="Count a trace's outcome as a rollout of its prefixes: if the policy wrote it, always or "
         "never.",
     )
+    workers: o.Workers = 1
 
     def outputs(self) -> list[Path]:
         """The labels; a prediction writes none."""
@@ -140,10 +142,13 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         if self.dry_run:
             typer.echo(predict(items, self._labeller, prompt=self.prompt, seed=self.seed).summary())
             return
-        policy = self.open_policy()
+        self.write_labels("label mc", items, policy=self.policy, budget=self.budget, workers=self.workers)
+
+    @contextmanager
+    def labeller(self) -> Iterator[Labeller]:
+        """Who completes prefixes, and grades the completions."""
         with self.grading.open() as grader:
-            labeller = self._labeller(policy, grader)
-            self.write_labels("label mc", labeller, items, policy=self.policy, budget=self.budget)
+            yield self._labeller(self.open_policy(), grader)
 
     def _labeller(self, policy: Policy, grader: Grader) -> MonteCarloLabeller:
         from surefoot.labelling.monte_carlo import MonteCarloLabeller
@@ -216,6 +221,7 @@ class Tree(RolloutSettings):
         from surefoot.errors import LabelError
         from surefoot.labelling.dry_run import predict
         from surefoot.records import Problem
+        from surefoot.scale import FunctionJob
 
         problems = read_table(self.problems, Problem)
         answered = [problem for problem in problems if problem.answer is not None]
@@ -244,16 +250,19 @@ class Tree(RolloutSettings):
                 str(self.out / "trees.jsonl"),
                 GrownTree,
                 answered,
-                work,
+                FunctionJob(
+                    work=work,
+                    during=connections(policy),
+                    failure=_failure,
+                    tokens=lambda grown: sum(tree.usage.tokens for tree in grown),
+                ),
                 size=self.policy.piece(20),
                 in_flight=self.policy.in_flight,
-                during=connections(policy),
-                failed=_failure,
+                server=bool(self.policy.base_url),
                 command="label tree",
                 config=self.resolved(),
                 inputs=file_inputs(problems=self.problems, traces=self.traces),
                 budget=self.budget,
-                cost=lambda grown: sum(tree.usage.tokens for tree in grown),
             )
         _split(self.out)
 

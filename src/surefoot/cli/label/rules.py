@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from surefoot.io.joins import LabelledTraces
     from surefoot.labelling.consensus import ConsensusRule
     from surefoot.labelling.expert import StepMatch
-    from surefoot.protocols import LabelledTrace
+    from surefoot.protocols import LabelledTrace, Labeller
     from surefoot.records import StepLabel
 
 
@@ -36,10 +37,15 @@ class Verify(LabelCommand):
         min_length=1, description="`arithmetic`, `lab` or `module:Class`; the lowest verdict counts."
     )
 
+    workers: o.Workers = 1
+
     def run(self) -> None:
         """Check every step."""
-        with o.open_verifiers(self.verifier) as labeller:
-            self.write_labels("label verify", labeller, self.items(), size=500)
+        self.write_labels("label verify", self.items(), size=500, workers=self.workers)
+
+    def labeller(self) -> AbstractContextManager[Labeller]:
+        """The verifiers."""
+        return o.open_verifiers(self.verifier)
 
 
 class LabelExpert(LabelCommand):
@@ -77,6 +83,11 @@ class LabelExpert(LabelCommand):
 
     def run(self) -> None:
         """Compare every step."""
+        self.write_labels("label expert", self.items(), expert=self.expert)
+
+    @contextmanager
+    def labeller(self) -> Iterator[Labeller]:
+        """Who compares; expert traces that are of no use are counted on standard error."""
         from surefoot.cli.runs import read_table
         from surefoot.labelling.expert import ExpertLabeller, expert_traces
         from surefoot.records import Trace
@@ -85,8 +96,7 @@ class LabelExpert(LabelCommand):
         experts, left_out = expert_traces(read_table(self.expert, Trace))
         for reason, count in left_out.items():
             typer.echo(f"{count} expert traces left out: {reason}", err=True)
-        labeller = ExpertLabeller(experts=experts, match=match, disagreement=self.disagreement)
-        self.write_labels("label expert", labeller, self.items(), expert=self.expert)
+        yield ExpertLabeller(experts=experts, match=match, disagreement=self.disagreement)
 
     def _match(self) -> StepMatch[Any]:
         from surefoot.labelling.expert import ExactText, SameNumbers, SameToolCalls, SimilarText
@@ -205,6 +215,7 @@ class ValueCommand(LabelCommand):
         from surefoot.cli.runs import file_inputs, labelled, read_table
         from surefoot.labelling.advantage import start_values
         from surefoot.records import Problem, StepLabel, Trace
+        from surefoot.scale import FunctionJob
 
         values = read_table(self.labels, StepLabel)
         items = self._with_values(
@@ -216,19 +227,18 @@ class ValueCommand(LabelCommand):
         tally = Tally()
 
         def work(piece: Sequence[LabelledTrace]) -> list[StepLabel]:
-            labels = [label for of_trace in make(piece, rates) for label in of_trace]
-            tally.add(labels)
-            return labels
+            return [label for of_trace in make(piece, rates) for label in of_trace]
 
         in_pieces(
             self.out,
             StepLabel,
             items,
-            work,
+            FunctionJob(work=work),
             size=1000,
             command=command,
             config=self.resolved() | {"rates": sorted(rates.items())},
             inputs=file_inputs(problems=self.problems, traces=self.traces, labels=self.labels),
+            each=tally.add,
         )
         tally.report()
 

@@ -137,6 +137,7 @@ class SearchCommand(SearchSettings):
         from surefoot.cli.search.caches import remembering_policy, remembering_scorer
         from surefoot.cli.search.summary import SearchSummary
         from surefoot.records import Problem
+        from surefoot.scale import FunctionJob
         from surefoot.search.method import SearchResult, run_search
         from surefoot.search.saved_tree import save_tree
 
@@ -194,13 +195,12 @@ class SearchCommand(SearchSettings):
                 self.out,
                 SearchResult,
                 problems,
-                work,
+                FunctionJob(work=work, tokens=lambda results: sum(result.usage.tokens for result in results)),
                 size=size,
                 command=command,
                 config=config,
                 inputs=inputs,
                 budget=self.budget,
-                cost=lambda results: sum(result.usage.tokens for result in results),
                 progress=bar.pieces,
             )
         if self.out != "-":
