@@ -244,9 +244,9 @@ def missing(database: str, acknowledged: list[str]) -> int:
 
 def made_keys(database: str, count: int) -> list[str]:
     """New API keys with quotas."""
-    from surefoot.annotation import open_database
+    from surefoot.annotation import KeyLimits, open_database
 
-    far = {"daily_requests": 10**9, "daily_tokens": 10**12, "max_stored_bytes": 10**15}
+    far = KeyLimits(daily_requests=10**9, daily_tokens=10**12, max_stored_bytes=10**15)
     with open_database(database) as db:
         return [db.keys.create(f"clients {number}", "client", **far)[0] for number in range(count)]
 
