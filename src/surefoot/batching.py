@@ -19,10 +19,11 @@ Result = TypeVar("Result")
 class Batcher:
     """Samples and scores for concurrent tasks, in batches. It serves one event loop.
 
-    Samples: a policy behind a server (``overlap``) gets every request at once. A policy in this process
-    answers one batch at a time; the first request of a batch waits ``gather_s`` seconds for others, and a
-    batch holds at most ``max_samples`` samples (a single request may be larger). Scores are computed in a
-    thread, one batch at a time, in either case.
+    Samples: a policy behind a server (``overlap``, by default what the policy says, see
+    :class:`surefoot.protocols.Policy`) gets every request at once. A policy in this process answers one batch
+    at a time; the first request of a batch waits ``gather_s`` seconds for others, and a batch holds at most
+    ``max_samples`` samples (a single request may be larger). Scores are computed in a thread, one batch at a
+    time, in either case.
 
     Tasks started by :meth:`run` without ``overlap`` move in lockstep: nothing is sent until each of them
     waits, and then all requests for scores, or if there are none all for samples, are one batch in the order
@@ -39,13 +40,14 @@ class Batcher:
         policy: Policy,
         scorer: StepScorer | None = None,
         *,
-        overlap: bool = False,
+        overlap: bool | None = None,
         gather_s: float = 0.0,
         max_samples: int | None = None,
         isolate_errors: bool = False,
         on_batch: Callable[[int], None] | None = None,
     ) -> None:
-        self.policy, self.scorer, self.overlap = policy, scorer, overlap
+        self.policy, self.scorer = policy, scorer
+        self.overlap = bool(getattr(policy, "overlaps", False)) if overlap is None else overlap
         self._gather_s, self._max_samples, self._isolate_errors = gather_s, max_samples, isolate_errors
         self._on_batch = on_batch
         self._samples: _Queue[SampleRequest, SampleResult] = _Queue(send=self._send_samples)

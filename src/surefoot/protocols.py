@@ -88,7 +88,11 @@ class SampleResult:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Writes completions. Results come in the order of the requests, one each, failures included."""
+    """Writes completions. Results come in the order of the requests, one each, failures included.
+
+    One behind a server, of which calls may overlap, says so by an attribute ``overlaps = True``; the calls of
+    others are made one after another, in large batches.
+    """
 
     @property
     def name(self) -> str: ...

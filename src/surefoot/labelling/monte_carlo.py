@@ -6,17 +6,18 @@ It estimates a *value*, the chance of success from here, not the correctness of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from surefoot.answers import Grader, Solution
-from surefoot.errors import LabelError
-from surefoot.labelling.stopping import Borrowed, HardEstimate, StoppingRule
+from surefoot.answers import Grader
+from surefoot.batching import Batcher
+from surefoot.labelling.rollouts import PrefixRollouts, RolloutSampler, require_rollable
+from surefoot.labelling.stopping import HardEstimate, StoppingRule
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, Sampling
-from surefoot.records import Evidence, Problem, StepLabel, Trace, Usage
+from surefoot.protocols import Policy, ProblemTrace, Sampling
+from surefoot.records import Evidence, StepLabel, Usage
 from surefoot.stats.intervals import wilson_interval
 
 Order = Literal["every", "until-error", "bisect"]
@@ -46,6 +47,10 @@ class MonteCarloLabeller:
     have value 0. Prefixes that several traces share are rolled out once, and rollouts that pass through a
     later prefix are lent to it; the end of a finished trace needs none, as its outcome is known. Evidence:
     successes, trials, Wilson interval, and what the label cost; a label that reuses rollouts cost nothing.
+
+    Traces that share no rollout are labelled independently of each other: a server always has requests of
+    some of them, and a policy in this process gets those of all of them in one batch. The labels are the same
+    in either case.
     """
 
     policy: Policy
@@ -65,31 +70,59 @@ class MonteCarloLabeller:
         """
         for item in items:
             require_rollable(item)
+        batcher = Batcher(self.policy)
+        groups = independent_groups(items)
+        rows = await batcher.run([self._label_group([items[n] for n in group], batcher) for group in groups])
+        by_number = {
+            number: labels
+            for group, of_group in zip(groups, rows, strict=True)
+            for number, labels in zip(group, of_group, strict=True)
+        }
+        return [by_number[number] for number in range(len(items))]
+
+    async def _label_group(self, items: Sequence[ProblemTrace], batcher: Batcher) -> list[list[StepLabel]]:
+        """Labels of traces that share rollouts. They move in rounds, so the labels do not depend on which
+        rollout comes first."""
         rollouts = RolloutSampler(
-            policy=self.policy, grader=self.grader, prompt=self.prompt, sampling=self.sampling, seed=self.seed
+            problem=items[0].problem,
+            batcher=batcher,
+            grader=self.grader,
+            prompt=self.prompt,
+            sampling=self.sampling,
+            seed=self.seed,
         )
+        outcomes = await rollouts.outcomes([item.trace for item in items])
         progress = [
             _TraceProgress(item, outcome, rollouts, self)
-            for item, outcome in zip(items, self._outcomes(items), strict=True)
+            for item, outcome in zip(items, outcomes, strict=True)
         ]
         while pending := [tally for trace in progress for tally in trace.next_prefixes()]:
             await rollouts.settle(pending, self.rule)
         charged: set[int] = set()
         return [trace.labels(charged) for trace in progress]
 
-    def _outcomes(self, items: Sequence[ProblemTrace]) -> list[bool | None]:
-        """Outcome of each trace; those that nobody judged are graded here."""
-        unjudged = [item for item in items if item.trace.outcome is None]
-        grades = self.grader.grade(
-            [whole_solution(item.trace) for item in unjudged], [item.problem.answer for item in unjudged]
-        )
-        graded = iter(grades)
-        return [next(graded).outcome if item.trace.outcome is None else item.trace.outcome for item in items]
-
     def counts_own(self, item: ProblemTrace) -> bool:
         """Whether the trace's outcome may stand for a rollout: is it a sample of the completer's?"""
         same = item.trace.policy is not None and item.trace.policy == self.policy.name
         return self.own_outcome == "always" or (self.own_outcome == "same-policy" and same)
+
+
+def independent_groups(items: Sequence[ProblemTrace]) -> list[list[int]]:
+    """Places of ``items`` in groups that share no rollout, in the order of their first members.
+
+    A rollout passes through a prefix of another trace only if both begin with the prefix that it was sampled
+    from, and so with the same first step. A first step may begin with another one's text.
+    """
+    groups: list[list[int]] = []
+    problem, first = None, ""
+    begins = [(item.problem.id, item.trace.prefix(min(1, len(item.trace.steps)))) for item in items]
+    # in this order, texts that begin with another one follow it
+    for number in sorted(range(len(items)), key=lambda number: (*begins[number], number)):
+        if problem != begins[number][0] or not begins[number][1].startswith(first):
+            groups.append([])
+            problem, first = begins[number]
+        groups[-1].append(number)
+    return sorted(map(sorted, groups))
 
 
 class _TraceProgress:
@@ -103,9 +136,7 @@ class _TraceProgress:
         self.count = len(trace.steps)
         # the end of a finished trace is decided; one cut off by its length could still go on
         self.open = self.count if trace.finish_reason == "length" else max(self.count - 1, 0)
-        self.tallies = {
-            place: rollouts.tally(item.problem, trace.prefix(place)) for place in range(1, self.open + 1)
-        }
+        self.tallies = {place: rollouts.tally(trace.prefix(place)) for place in range(1, self.open + 1)}
         if self.open < self.count and labeller.counts_own(item):
             for tally in self.tallies.values():
                 tally.borrow(outcome, labeller.rule.borrowed)
@@ -230,145 +261,3 @@ def _bounds(known: Mapping[int, bool | None]) -> tuple[int, int | None]:
     high = min((place for place, good in known.items() if good is False), default=None)
     goods = (place for place, good in known.items() if good and (high is None or place < high))
     return max(goods, default=0), high
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradedCompletion:
-    """One completion of a prefix and its outcome; ``None`` = its answer could not be compared."""
-
-    completion: Completion
-    outcome: bool | None
-
-
-@dataclass(kw_only=True)
-class PrefixRollouts:
-    """What the rollouts from one prefix have shown so far."""
-
-    problem: Problem
-    prefix: str
-    rollouts: list[GradedCompletion] = field(default_factory=list)
-    start: int = 0
-    """Number of the first sample to draw: those before it exist already, as traces."""
-    borrowed_successes: int = 0
-    borrowed_trials: int = 0
-    """Solutions sampled from other prefixes that pass through this one and count as its rollouts."""
-    usage: Usage = field(default_factory=Usage)
-    error: str | None = None
-    """What went wrong when rollouts were last asked for; such a prefix is not asked for again."""
-
-    @property
-    def successes(self) -> int:
-        return self.borrowed_successes + sum(rollout.outcome is True for rollout in self.rollouts)
-
-    @property
-    def trials(self) -> int:
-        return self.borrowed_trials + sum(rollout.outcome is not None for rollout in self.rollouts)
-
-    @property
-    def drawn(self) -> int:
-        """Trials, and rollouts that could not be judged."""
-        return self.borrowed_trials + len(self.rollouts)
-
-    @property
-    def failure(self) -> str | None:
-        """What is wrong with the trials, whatever they are meant to decide."""
-        if self.error is not None:
-            return f"rollouts failed: {self.error}"
-        return None if self.trials else "no rollout's answer could be compared"
-
-    def borrow(self, outcome: bool | None, borrowed: Borrowed) -> None:
-        """Count a solution sampled from another prefix, if the rule allows it."""
-        if outcome is None or borrowed == "none" or (borrowed == "right" and not outcome):
-            return
-        self.borrowed_trials += 1
-        self.borrowed_successes += outcome
-
-    def more(self, rule: StoppingRule) -> int:
-        """Rollouts that ``rule`` still wants; 0 also after a failure."""
-        if self.error is not None:
-            return 0
-        return rule.more(self.successes, self.trials, self.drawn)
-
-    def unknown(self, rule: StoppingRule) -> str | None:
-        """Why ``rule`` cannot decide, or ``None`` if it can despite a failure."""
-        decided = self.trials and not rule.more(self.successes, self.trials, self.drawn)
-        return None if decided else self.failure
-
-
-@dataclass(kw_only=True)
-class RolloutSampler:
-    """Draws rollouts with ``policy`` and keeps them by problem and prefix."""
-
-    policy: Policy
-    grader: Grader
-    prompt: PromptFormat
-    sampling: Sampling
-    seed: int
-    _tallies: dict[str, dict[str, PrefixRollouts]] = field(default_factory=dict)
-
-    def tally(self, problem: Problem, prefix: str) -> PrefixRollouts:
-        """The one tally of this prefix."""
-        of_problem = self._tallies.setdefault(problem.id, {})
-        if prefix not in of_problem:
-            of_problem[prefix] = PrefixRollouts(problem=problem, prefix=prefix)
-        return of_problem[prefix]
-
-    async def settle(self, tallies: Iterable[PrefixRollouts], rule: StoppingRule) -> None:
-        """Sample until ``rule`` is satisfied for each of ``tallies``, all of them at the same time.
-
-        Sample numbers of a prefix continue from batch to batch, so the samples do not depend on
-        where a rule stops: equal seeds give the same first n rollouts under every rule. A rollout that
-        passes through another prefix is lent to it, as far as ``rule`` lets it count.
-        """
-        waiting = list({id(tally): tally for tally in tallies}.values())
-        while waiting := [tally for tally in waiting if tally.more(rule)]:
-            results = await self.policy.sample([self._request(tally, tally.more(rule)) for tally in waiting])
-            solutions, references, drawn = [], [], []
-            for tally, result in zip(waiting, results, strict=True):
-                tally.usage += result.usage
-                tally.error = result.error
-                if not result.completions and result.error is None:
-                    tally.error = "policy: no completion came"
-                for completion in result.completions:
-                    solutions.append(
-                        Solution(
-                            prefix=tally.prefix, text=completion.text, finish_reason=completion.finish_reason
-                        )
-                    )
-                    references.append(tally.problem.answer)
-                    drawn.append((tally, completion))
-            grades = self.grader.grade(solutions, references)
-            for (tally, completion), grade in zip(drawn, grades, strict=True):
-                tally.rollouts.append(GradedCompletion(completion=completion, outcome=grade.outcome))
-                self._lend(tally, tally.prefix + completion.text, grade.outcome, rule.borrowed)
-
-    def _lend(self, lender: PrefixRollouts, text: str, outcome: bool | None, borrowed: Borrowed) -> None:
-        if borrowed == "none":
-            return
-        for prefix, tally in self._tallies[lender.problem.id].items():
-            # a solution that ends where the prefix does has drawn nothing after it
-            if len(lender.prefix) < len(prefix) < len(text) and text.startswith(prefix):
-                tally.borrow(outcome, borrowed)
-
-    def _request(self, tally: PrefixRollouts, count: int) -> SampleRequest:
-        return SampleRequest(
-            prompt=self.prompt.render(tally.problem),
-            prefix=tally.prefix,
-            n=count,
-            first=tally.start + len(tally.rollouts),
-            seed=self.seed,
-            sampling=self.sampling,
-        )
-
-
-def whole_solution(trace: Trace) -> Solution:
-    """A trace of text as it is graded."""
-    return Solution(text=trace.text or "", finish_reason=trace.finish_reason)
-
-
-def require_rollable(item: ProblemTrace) -> None:
-    """Raises ``LabelError`` for a problem without reference answer, or a chat trace."""
-    if item.problem.answer is None:
-        raise LabelError(f"problem {item.problem.id} has no 'answer'; rollouts cannot be judged without one")
-    if item.trace.text is None:
-        raise LabelError(f"trace {item.trace.id} has messages; Monte Carlo rollouts continue text traces")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from surefoot.answers import Grader
-from surefoot.labelling.monte_carlo import RolloutSampler, require_rollable
+from surefoot.batching import Batcher
 from surefoot.labelling.omegaprm_tree import (
     Estimate,
     PrefixRecord,
@@ -20,6 +20,7 @@ from surefoot.labelling.omegaprm_tree import (
     solution_trace,
     step_nodes,
 )
+from surefoot.labelling.rollouts import RolloutSampler, require_rollable
 from surefoot.labelling.stopping import SoftEstimate
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
@@ -82,28 +83,35 @@ class OmegaPRMLabeller:
     ) -> list[ProblemTree]:
         """One tree per problem. ``seeds`` holds solutions by problem id; rollouts make up for missing ones.
 
-        All problems are searched side by side, so that each request to the policy is a large one.
+        All problems are searched side by side: a policy in this process gets large batches, and one behind a
+        server is kept busy.
         """
+        batcher = Batcher(self.policy)
+        return await batcher.run(
+            [self._grow_one(problem, (seeds or {}).get(problem.id, ()), batcher) for problem in problems]
+        )
+
+    async def _grow_one(self, problem: Problem, seeds: Sequence[Trace], batcher: Batcher) -> ProblemTree:
         rollouts = RolloutSampler(
-            policy=self.policy, grader=self.grader, prompt=self.prompt, sampling=self.sampling, seed=self.seed
+            problem=problem,
+            batcher=batcher,
+            grader=self.grader,
+            prompt=self.prompt,
+            sampling=self.sampling,
+            seed=self.seed,
+        )
+        seeds = [trace for trace in seeds if trace.text or trace.error is None]
+        search = TreeSearch(
+            tree=ProblemTree(problem=problem),
+            rollouts=rollouts,
+            segmenter=self.segmenter,
+            settings=self.settings,
+            estimate=self.estimate,
         )
         rule = SoftEstimate(rollouts=self.settings.rollouts)
-        trees = [ProblemTree(problem=problem) for problem in problems]
-        searches = [
-            TreeSearch(
-                tree=tree,
-                rollouts=rollouts,
-                segmenter=self.segmenter,
-                settings=self.settings,
-                estimate=self.estimate,
-            ).run((seeds or {}).get(tree.problem.id, ()))
-            for tree in trees
-        ]
-        waiting = [(search, tally) for search in searches if (tally := next(search, None))]
-        while waiting:
-            await rollouts.settle([tally for _, tally in waiting], rule)
-            waiting = [(search, tally) for search, _ in waiting if (tally := next(search, None))]
-        return trees
+        for tally in search.run(seeds, await rollouts.outcomes(seeds)):
+            await rollouts.settle([tally], rule)
+        return search.tree
 
     def labelled_traces(self, tree: ProblemTree) -> list[LabelledTrace]:
         """The tree's solutions as traces; each node's label is on the first solution through it.

@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from surefoot.errors import LabelError
-from surefoot.labelling.monte_carlo import PrefixRollouts, RolloutSampler, probe, whole_solution
+from surefoot.labelling.monte_carlo import probe
+from surefoot.labelling.rollouts import PrefixRollouts, RolloutSampler
 from surefoot.protocols import Segmenter
 from surefoot.records import Problem, Step, Trace, Usage
 from surefoot.tree import Node, StepTree
@@ -63,26 +64,19 @@ class TreeSearch:
     settings: TreeSettings
     estimate: Estimate
 
-    def run(self, seeds: Sequence[Trace]) -> Generator[PrefixRollouts, None, None]:
+    def run(
+        self, seeds: Sequence[Trace], outcomes: Sequence[bool | None]
+    ) -> Generator[PrefixRollouts, None, None]:
         """Yields each tally that needs rollouts; resumes when they are there (algorithm 1 of the paper).
 
-        ``seeds`` are existing solutions.
+        ``seeds`` are existing solutions, ``outcomes`` theirs.
         """
         tree, rollouts = self.tree, self.rollouts
         root = tree.tree.root
-        tally = root.data.tally = rollouts.tally(tree.problem, "")
-        seeds = [trace for trace in seeds if trace.text or trace.error is None]
-        own = [
-            trace for trace in seeds if trace.policy == rollouts.policy.name and trace.seed == rollouts.seed
-        ]
+        tally = root.data.tally = rollouts.tally("")
+        name = rollouts.batcher.policy.name
+        own = [trace for trace in seeds if trace.policy == name and trace.seed == rollouts.seed]
         tally.start = max((trace.sample + 1 for trace in own), default=0)
-        graded = rollouts.grader.grade(
-            [whole_solution(trace) for trace in seeds], [tree.problem.answer for _ in seeds]
-        )
-        outcomes = [
-            grade.outcome if trace.outcome is None else trace.outcome
-            for trace, grade in zip(seeds, graded, strict=True)
-        ]
         for outcome in outcomes:
             tally.borrow(outcome, "all")
         yield tally
@@ -100,7 +94,7 @@ class TreeSearch:
         while tree.pool and len(tree.selected) < self.settings.search_limit:
             candidate = self._select()
             while (node := self._probe(candidate)) is not None:
-                node.data.tally = rollouts.tally(tree.problem, node.prefix)
+                node.data.tally = rollouts.tally(node.prefix)
                 yield node.data.tally
                 self._absorb(node)
 

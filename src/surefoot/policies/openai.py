@@ -65,6 +65,9 @@ class OpenAIPolicy:
     number of ``sample`` calls at once. Connections are closed when the last of these ends.
     """
 
+    overlaps = True
+    """See :class:`surefoot.protocols.Policy`."""
+
     def __init__(
         self,
         *,
