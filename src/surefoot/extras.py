@@ -26,6 +26,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "postgres": ("psycopg",),
         "gguf": ("gguf",),
+        "ray": ("ray",),
         "trl": ("trl",),
         "data": ("datasets", "zstandard"),
     }

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from surefoot.models.kinds.verifier_format import VerifierFormat
     from surefoot.models.scorer import CheckpointScorer
     from surefoot.protocols import Labeller, Policy, StepScorer
+    from surefoot.scale import Engine
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -115,6 +116,14 @@ Workers = Annotated[
         ge=1,
         description="Processes of this machine that work side by side, each with the models loaded; the "
         "results are the same.",
+    ),
+]
+EngineName = Annotated[
+    Literal["local", "ray"],
+    Flag(transient=True),
+    Field(
+        description="Where `--workers` run: on this machine, or as actors of the Ray cluster that "
+        "RAY_ADDRESS names, whose nodes share the folders of the output and of TMPDIR.",
     ),
 ]
 Calibrated = Annotated[bool, Field(description="Put scores through the checkpoint's `calibration.json`.")]
@@ -325,6 +334,15 @@ def open_verifiers(names: Sequence[str]) -> Iterator[Labeller]:
             if isinstance(one, AbstractContextManager):
                 stack.enter_context(one)
         yield VerifierLabeller(verifiers=tuple(opened))
+
+
+def open_engine(name: str, workers: int, device: str) -> Engine | None:
+    """Who does pieces elsewhere; ``None`` = this process does them."""
+    from surefoot.scale import LocalPool, RayEngine
+
+    if name == "ray":
+        return RayEngine(workers, gpus=float(device.startswith("cuda")))
+    return LocalPool(workers) if workers > 1 else None
 
 
 def one_or_all(names: Sequence[str]) -> str | Sequence[str]:

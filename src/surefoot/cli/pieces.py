@@ -21,7 +21,7 @@ from surefoot.cli.runs import stages
 from surefoot.errors import PolicyError, RecordError
 from surefoot.io.tables import OnDisk
 from surefoot.records import Record, content_id
-from surefoot.scale.engines import Engine, LocalPool
+from surefoot.scale.engines import Engine
 from surefoot.scale.jobs import Assignment, Job, Opened, Work, isolated
 from surefoot.scale.pieces import Pieces
 
@@ -42,7 +42,7 @@ def in_pieces(
     by_problem: bool = False,
     in_flight: int = 1,
     server: bool = False,
-    workers: int = 1,
+    engine: Engine | None = None,
     budget: BudgetSettings | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     counts: Counter[str] | None = None,
@@ -56,7 +56,7 @@ def in_pieces(
 
     - by a ``server``: its work is a coroutine function, and ``in_flight`` pieces, each one problem's
       requests, are under way at once in one event loop;
-    - by ``workers`` processes if there is more than one, which save their pieces themselves;
+    - by the processes of an ``engine``, which save their pieces themselves;
     - or here.
 
     Pieces of which nothing succeeded (``job.failed``) are kept only if others succeed: where none does, or
@@ -82,7 +82,7 @@ def in_pieces(
     counts = Counter() if counts is None else counts
     with ExitStack() as context:
         # before any file is made: the settings may be wrong, or nobody at the address
-        opened = context.enter_context(job.open()) if workers == 1 or out == "-" else None
+        opened = context.enter_context(job.open()) if engine is None or out == "-" else None
         progress = progress or context.enter_context(stages())
         if opened and out == "-":
             pipe: _InOrder[R] = _InOrder(
@@ -115,15 +115,14 @@ def in_pieces(
             if opened:
                 missing = _do(pieces, missing, job, opened, account, in_flight, bar.done, finished)
                 counts.update(opened.counts)
-            else:
+            elif engine:
                 assignment = Assignment(
                     job=job,
                     pieces=pieces,
                     folder=run.directory / "shards" / "pieces",
                     record=record,
-                    threads=max(1, _cores() // workers),
+                    threads=max(1, _cores() // engine.workers),
                 )
-                engine = LocalPool(workers)
                 missing = _do_elsewhere(engine, assignment, missing, account, bar.done, finished, counts)
             written = write_records(Path(out), _shown(saved.read(), each), record=record)
         if missing:

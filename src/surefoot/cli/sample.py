@@ -43,6 +43,7 @@ class Sample(Command):
     device: o.Device = "cpu"
 
     workers: o.Workers = 1
+    engine: o.EngineName = "local"
 
     def run(self) -> None:
         """Sample in pieces."""
@@ -65,7 +66,7 @@ class Sample(Command):
             size=size,
             in_flight=self.policy.in_flight,
             server=server,
-            workers=1 if server else self.workers,
+            engine=None if server else o.open_engine(self.engine, self.workers, self.device),
             command="sample",
             config=self.resolved() | {"piece": size},
             inputs=file_inputs(problems=self.problems),

@@ -67,6 +67,7 @@ class Score(Command):
     chains: int = Field(default=1, ge=1, description="Critiques of a generative verifier to average.")
     calibrated: o.Calibrated = False
     workers: o.Workers = 1
+    engine: o.EngineName = "local"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -158,7 +159,7 @@ class Score(Command):
             size=size,
             in_flight=in_flight,
             server=server,
-            workers=1 if server else self.workers,
+            engine=None if server else o.open_engine(self.engine, self.workers, self.device),
             command="score",
             config=self.resolved(),
             inputs=file_inputs(problems=self.problems, traces=self.traces)

@@ -6,3 +6,4 @@ from .jobs import Job as Job
 from .jobs import Opened as Opened
 from .jobs import PieceDone as PieceDone
 from .pieces import Pieces as Pieces
+from .ray_engine import RayEngine as RayEngine

@@ -25,6 +25,8 @@ _MOST_DEATHS = 3
 class Engine(Protocol):
     """Does pieces in other processes. Results come as pieces are finished, in any order, once each."""
 
+    workers: int
+
     def run(self, assignment: Assignment, following: Next) -> Generator[PieceDone]: ...
 
 

@@ -18,7 +18,7 @@ from surefoot.records import StepLabel
 if TYPE_CHECKING:
     from surefoot.io.joins import JoinedTraces
     from surefoot.protocols import Labeller, ProblemTrace
-    from surefoot.scale import Opened
+    from surefoot.scale import Engine, Opened
 
 
 class LabelCommand(Command):
@@ -48,7 +48,7 @@ class LabelCommand(Command):
         policy: o.PolicySettings | None = None,
         budget: o.BudgetSettings | None = None,
         config: dict[str, Any] | None = None,
-        workers: int = 1,
+        engine: Engine | None = None,
         counts: Counter[str] | None = None,
         **inputs: str,
     ) -> None:
@@ -73,7 +73,7 @@ class LabelCommand(Command):
             by_problem=server,
             in_flight=policy.in_flight if policy else 1,
             server=server,
-            workers=1 if server else workers,
+            engine=None if server else engine,
             command=command,
             config=self.resolved() | (config or {}),
             inputs=file_inputs(problems=self.problems, traces=self.traces, **inputs),

@@ -64,6 +64,7 @@ class Judge(LabelCommand):
     budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
     device: o.Device = "cpu"
     workers: o.Workers = 1
+    engine: o.EngineName = "local"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -84,7 +85,7 @@ class Judge(LabelCommand):
                 policy=self.policy,
                 config={"prompt": self._prompt().version},
                 budget=self.budget,
-                workers=self.workers,
+                engine=o.open_engine(self.engine, self.workers, self.device),
                 counts=failures,
             )
         finally:

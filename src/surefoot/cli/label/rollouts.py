@@ -128,6 +128,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         "never.",
     )
     workers: o.Workers = 1
+    engine: o.EngineName = "local"
 
     def outputs(self) -> list[Path]:
         """The labels; a prediction writes none."""
@@ -142,7 +143,8 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         if self.dry_run:
             typer.echo(predict(items, self._labeller, prompt=self.prompt, seed=self.seed).summary())
             return
-        self.write_labels("label mc", items, policy=self.policy, budget=self.budget, workers=self.workers)
+        engine = o.open_engine(self.engine, self.workers, self.device)
+        self.write_labels("label mc", items, policy=self.policy, budget=self.budget, engine=engine)
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:

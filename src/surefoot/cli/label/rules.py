@@ -38,10 +38,13 @@ class Verify(LabelCommand):
     )
 
     workers: o.Workers = 1
+    engine: o.EngineName = "local"
 
     def run(self) -> None:
         """Check every step."""
-        self.write_labels("label verify", self.items(), size=500, workers=self.workers)
+        self.write_labels(
+            "label verify", self.items(), size=500, engine=o.open_engine(self.engine, self.workers, "cpu")
+        )
 
     def labeller(self) -> AbstractContextManager[Labeller]:
         """The verifiers."""

@@ -1,0 +1,72 @@
+"""Pieces done on a Ray cluster of two nodes, while workers are killed and a node goes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+import test_engines
+from test_engines import Lengths, items_of
+
+from surefoot.io import read_records
+from surefoot.records import StepScores
+from surefoot.scale import Assignment, Opened, Pieces, RayEngine
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'surefoot[ray]'")
+from ray import cloudpickle  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
+
+
+class Slow(Lengths):
+    """Takes a moment for each piece, so that some are under way when a worker dies."""
+
+    @contextmanager
+    def open(self):
+        def work(items):
+            time.sleep(0.03)
+            return [self.score(item) for item in items]
+
+        yield Opened(work=work)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    for module in (test_engines, __import__(__name__)):
+        cloudpickle.register_pickle_by_value(module)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    try:
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Ray's own start
+def test_nothing_is_lost_or_done_twice_when_workers_and_a_node_die(cluster, tmp_path):
+    second = cluster.add_node(num_cpus=2)
+    items = items_of(tmp_path, [f"step {number}" for number in range(180)])
+    folder = tmp_path / "pieces"
+    folder.mkdir()
+    assignment = Assignment(job=Slow(tmp_path), pieces=Pieces(items, 3), folder=folder, record=StepScores)
+    numbers, done = count(), []
+    kills = {8, 16, 40}
+    for piece in RayEngine(4).run(
+        assignment, lambda _: at if (at := next(numbers)) < len(assignment.pieces) else None
+    ):
+        done.append(piece)
+        if len(done) in kills:
+            os.kill(piece.worker, signal.SIGKILL)
+        if len(done) == 24:
+            cluster.remove_node(second)
+            cluster.add_node(num_cpus=2)
+    assert sorted(piece.number for piece in done) == list(range(60))
+    assert sum(piece.tokens for piece in done) == 180
+    files = sorted(path for path in folder.iterdir() if path.suffix == ".jsonl")
+    records = [record for path in files for record in read_records(path, StepScores)]
+    assert records == [Lengths.score(item) for item in items]
