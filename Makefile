@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-EXTRAS ?= dev,gguf,train,server,postgres,ray
+EXTRAS ?= dev,gguf,train,server,oidc,postgres,ray
 WORKERS ?= auto
 # the tests of a file share its fixtures, so one process runs them all; tests/conftest.py puts long files first
 XDIST   := -n $(WORKERS) --dist loadfile --no-loadscope-reorder

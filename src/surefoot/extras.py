@@ -24,6 +24,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "sqlalchemy",
             "uvicorn",
         ),
+        "oidc": ("authlib", "httpx2"),
         "postgres": ("psycopg",),
         "gguf": ("gguf",),
         "ray": ("ray",),

@@ -16,19 +16,21 @@ from playwright.sync_api import Browser, Page
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
-    """``app`` on a free port of this machine; its address."""
+def served(app: Any, port: int | None = None) -> Iterator[str]:
+    """``app`` on a port of this machine, by default any free one; its address."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+        port = port or found.getsockname()[1]
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", ws="none"))
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
+    try:
+        while not server.started:
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{port}"
+    finally:  # also after a test that fails
+        server.should_exit = True
+        thread.join()
 
 
 def enter(browser: Browser, address: str, name: str, **options: Any) -> Page:

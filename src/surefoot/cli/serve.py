@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import typer
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
+from surefoot.annotation.pages.settings import PageSettings
 from surefoot.answers import AnswerStyle
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup, add, callback
@@ -41,6 +41,25 @@ _SERVER = OptionGroup(
     omit=("limits.max_json_depth", "limits.keep_alive_s"),
 )
 _GATEWAY = OptionGroup(names={"offered": "--offer"}, omit=("extract", "overlap", "gather_s"))
+_PAGES = OptionGroup(
+    title="Pages",
+    names={
+        "secure": "--secure-cookies",
+        "oidc.issuer": "--oidc-issuer",
+        "oidc.client_id": "--oidc-client-id",
+        "oidc.secret_file": "--oidc-secret-file",
+        "oidc.label": "--oidc-label",
+        "oidc.scopes": "--oidc-scope",
+        "oidc.role": "--oidc-role",
+        "oidc.roles_claim": "--oidc-roles-claim",
+        "oidc.role_values": "--oidc-role-value",
+        "oidc.match_email": "--oidc-match-email",
+    },
+    omit=(
+        *("max_form_bytes", "max_upload_bytes", "max_file_bytes", "session_hours", "rows"),
+        *("attempts", "attempt_seconds", "account_attempts", "account_seconds"),
+    ),
+)
 _MONITOR = OptionGroup(omit=tuple(MonitorSettings.model_fields))
 
 
@@ -86,12 +105,7 @@ class Serve(Command):
     server: Annotated[ServerSettings, _SERVER] = ServerSettings()
     database: DatabaseName = DEFAULT_DATABASE
     pages: bool = Field(default=True, description="Serve the pages too, at the address itself.")
-    secure_cookies: bool = Field(
-        default=False, description="Send cookies over HTTPS only: behind a proxy that speaks it."
-    )
-    runs: Path | None = Field(
-        default=None, description="Directory whose runs and saved trees the pages show."
-    )
+    site: Annotated[PageSettings, _PAGES] = PageSettings()
     record: bool = Field(
         default=True, description="Store every answer with all its candidates in the database."
     )
@@ -107,7 +121,7 @@ class Serve(Command):
 
     def run(self) -> None:
         """Serve until a signal comes."""
-        from surefoot.annotation import PageSettings, create_pages_app, open_database
+        from surefoot.annotation import create_pages_app, open_database
         from surefoot.gateway import Gateway, create_app, make_server
 
         scorer = self.reward_model.open(self.device)
@@ -131,7 +145,7 @@ class Serve(Command):
             )
             pages = None
             if self.pages:  # over plain HTTP, as on loopback, a browser would not return a secure cookie
-                pages = create_pages_app(db, PageSettings(secure=self.secure_cookies, runs=self.runs))
+                pages = create_pages_app(db, self.site)
             app = create_app(self.server, gateway=gateway, pages=pages, keys=db.keys)
             make_server(app, self.server, log_level="info").run()
 
@@ -145,7 +159,7 @@ class Serve(Command):
     def _warn(self, db: Database) -> None:
         if self.server.needs_key and not any(key.revoked is None for key in db.keys.list()):
             typer.echo("there is no API key yet; create one with 'surefoot serve keys add NAME'", err=True)
-        if self.pages and not self.secure_cookies and not is_loopback(self.server.host):
+        if self.pages and not self.site.https and not is_loopback(self.server.host):
             typer.echo(
                 "warning: passwords and cookies of the pages travel in the clear; put a proxy that speaks "
                 "HTTPS in front and give --secure-cookies, or serve --no-pages",
@@ -320,19 +334,36 @@ class RevokeKey(Command):
 
 
 class AddUser(Command):
-    """Create an account, and print its password once.
+    """Create an account, and print its password once; or one for a user of an identity provider.
 
     Example: `surefoot serve users add ada --role admin`
+
+    Example: `surefoot serve users add ada --issuer https://id.example --subject 4f1c`
     """
 
     name: Annotated[str, Flag(argument=True)] = Field(description="Name to sign in with.")
     database: DatabaseName = DEFAULT_DATABASE
     role: tuple[Role, ...] = Field(default=("annotator",), description="What the account may do.")
+    issuer: str | None = Field(default=None, description="Provider, as given with `--oidc-issuer`.")
+    subject: str | None = Field(
+        default=None, description="The provider's `sub` of the user, who needs no password."
+    )
+
+    @model_validator(mode="after")
+    def _whole_identity(self) -> Self:
+        if (self.issuer is None) != (self.subject is None):
+            raise ValueError("'issuer' and 'subject' need each other")
+        return self
 
     def run(self) -> None:
         """Create it and print the password."""
         from surefoot.annotation import open_database
 
+        if self.issuer is not None and self.subject is not None:
+            with open_database(self.database) as db:
+                db.users.create(self.name, roles=self.role, identity=(self.issuer, self.subject))
+            typer.echo(f"{self.name}: {', '.join(self.role)}; signs in with {self.issuer}", err=True)
+            return
         password = secrets.token_urlsafe(15)
         with open_database(self.database) as db:
             db.users.create(self.name, password=password, roles=self.role)

@@ -71,6 +71,19 @@ sessions = table("sessions", Session, Column("token_hash", String(64), nullable=
 
 
 @dataclass(frozen=True, kw_only=True)
+class Identity:
+    """A user of an OpenID Connect provider, whose account it is: ``subject`` never changes, unlike names."""
+
+    issuer: Annotated[str, Key(), String(500)]
+    subject: Annotated[str, Key(), String(255)]
+    user_id: Annotated[int, ForeignKey("users.id", ondelete="CASCADE"), Indexed()]
+    created: datetime
+
+
+identities = table("identities", Identity)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SignInAttempt:
     """An attempt to sign in, counted under one key (an address, an account) until it ``expires``."""
 

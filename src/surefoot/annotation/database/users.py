@@ -18,17 +18,20 @@ from typing import Any, Final, get_args
 from sqlalchemy import Connection, delete, insert, select, text, update
 
 from surefoot.annotation.database import accounts as t
-from surefoot.annotation.database.accounts import Role, Session, User
+from surefoot.annotation.database.accounts import Identity, Role, Session, User
 from surefoot.annotation.database.engine import Connections, Repository
 from surefoot.annotation.database.names import checked_user_name, refuse_look_alikes
-from surefoot.annotation.database.schema import as_data, inserted, storable
-from surefoot.errors import NotFoundError, StoreError
+from surefoot.annotation.database.schema import as_data, checked_text, inserted, rows_of, storable
+from surefoot.errors import ConflictError, NotFoundError, StoreError
 
 DEFAULT_ROLES: tuple[Role, ...] = ("annotator",)
 DEFAULT_COST: Final = 14
 """log2 of scrypt's N; with r = 8 a hash takes 2^(cost + 10) bytes: 16 MB."""
 
 _ROLES = frozenset(get_args(Role))
+_LONGEST_ISSUER: Final = 500
+_LONGEST_SUBJECT: Final = 255
+"""OpenID Connect Core 1.0, section 2."""
 _BLOCK: Final = 8
 _PARALLEL: Final = 5
 """N = 2^14, r = 8, p = 5: as slow as N = 2^17, p = 1 in an eighth of the memory (OWASP's list of equals)."""
@@ -42,8 +45,16 @@ class Users(Repository):
         super().__init__(connections)
         self._cost = password_cost
 
-    def create(self, name: str, password: str | None = None, roles: Collection[Role] = DEFAULT_ROLES) -> User:
-        """Add a user; without a password nobody signs in by that name.
+    def create(
+        self,
+        name: str,
+        password: str | None = None,
+        roles: Collection[Role] = DEFAULT_ROLES,
+        *,
+        identity: tuple[str, str] | None = None,
+    ) -> User:
+        """Add a user; without a password nobody signs in by that name, but the provider's user ``identity``
+        (issuer and subject) does, if it is given.
 
         Raises ``ConflictError`` if the name is taken or looks like one that is, ``StoreError`` for a name
         that ``checked_user_name`` refuses, a password of fewer than 8 characters or an unknown role.
@@ -58,6 +69,8 @@ class Users(Repository):
             row = {"name": name, "password": hashed, "active": True, "created": self._connections.clock()}
             user_id = connection.execute(insert(t.users).values(row).returning(t.users.c.id)).scalar_one()
             _write_roles(connection, user_id, known)
+            if identity is not None:
+                self._link(connection, user_id, *identity)
             return _user(connection, t.users.c.id == user_id)
 
     def get(self, user_id: int) -> User:
@@ -78,6 +91,43 @@ class Users(Repository):
                 roles.setdefault(user_id, set()).add(role)
             rows = connection.execute(select(t.users).order_by(t.users.c.name)).mappings()
             return [as_data(User, row, roles=frozenset(roles.get(row["id"], ()))) for row in rows]
+
+    def by_identity(self, issuer: str, subject: str) -> User | None:
+        """The account of a provider's user; ``None`` if they have none."""
+        i = t.identities.c
+        with self._connections.read() as connection:
+            query = select(i.user_id).where((i.issuer == issuer) & (i.subject == subject))
+            user_id = connection.scalar(query) if storable(issuer + subject) else None
+            return None if user_id is None else _user(connection, t.users.c.id == user_id)
+
+    def identities(self) -> tuple[Identity, ...]:
+        """All of them, by account."""
+        with self._connections.read() as connection:
+            return tuple(rows_of(connection, Identity, select(t.identities).order_by(t.identities.c.user_id)))
+
+    def link(self, user_id: int, issuer: str, subject: str) -> None:
+        """Let a provider's user sign in to an account. Once more changes nothing.
+
+        Raises ``ConflictError`` if they have another account, ``NotFoundError``, and ``StoreError`` for a
+        subject that is empty or longer than 255 characters.
+        """
+        with self._connections.write() as connection:
+            _user(connection, t.users.c.id == user_id)
+            self._link(connection, user_id, issuer, subject)
+
+    def _link(self, connection: Connection, user_id: int, issuer: str, subject: str) -> None:
+        if not 0 < len(subject) <= _LONGEST_SUBJECT or not 0 < len(issuer) <= _LONGEST_ISSUER:
+            raise StoreError("'subject' must have 1 to 255 characters, and 'issuer' at most 500")
+        checked_text("subject", subject)
+        checked_text("issuer", issuer)
+        i = t.identities.c
+        query = select(i.user_id).where((i.issuer == issuer) & (i.subject == subject))
+        owner = connection.scalar(query)
+        if owner not in (None, user_id):
+            raise ConflictError(f"the provider's user '{subject}' has another account")
+        if owner is None:
+            row = {"issuer": issuer, "subject": subject, "user_id": user_id}
+            connection.execute(insert(t.identities).values({**row, "created": self._connections.clock()}))
 
     def set_password(self, user_id: int, password: str | None) -> None:
         """Change or (``None``) remove the password, and end the user's sessions."""

@@ -6,41 +6,17 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from pydantic import Field
 
 from surefoot.annotation.database.accounts import Project, Role
 from surefoot.annotation.database.database import Database
 from surefoot.annotation.pages.cookies import SESSION, Cookies, Signer
+from surefoot.annotation.pages.provider import Provider
+from surefoot.annotation.pages.settings import PageSettings
 from surefoot.errors import ForbiddenError, NotFoundError, UnavailableError
 from surefoot.gateway.scopes import KeyScope, require_scope, scope_of
-from surefoot.gateway.settings import Settings
-
-
-class PageSettings(Settings):
-    """How the pages are served, and what they may read beside the database."""
-
-    secure: bool = False
-    """Send cookies over HTTPS only; set this wherever other machines reach the server."""
-    max_form_bytes: int = Field(default=1_000_000, ge=1_000)
-    max_upload_bytes: int = Field(default=64_000_000, ge=1_000)
-    session_hours: float = Field(default=12.0, gt=0)
-    attempts: int = Field(default=10, ge=1)
-    """Wrong passwords for a name from one address, and five times as many sign-ins per address, within
-    ``attempt_seconds``; a browser that has signed in to the account before has as many of its own."""
-    attempt_seconds: float = Field(default=300.0, gt=0)
-    account_attempts: int = Field(default=100, ge=1)
-    """Sign-ins by a name from all addresses within ``account_seconds``; those of such browsers apart."""
-    account_seconds: float = Field(default=3600.0, gt=0)
-    runs: Path | None = None
-    """Directory below which runs and saved trees are shown; ``None`` = none are."""
-    max_file_bytes: int = Field(default=64_000_000, ge=1_000)
-    """Largest file of a run that a page reads."""
-    rows: int = Field(default=50, ge=1, le=500)
-    """Rows per page of a list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +70,17 @@ class Place:
 class Pages:
     """State of the pages app; ``request.app.state.pages``."""
 
-    def __init__(self, db: Database, settings: PageSettings, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        db: Database,
+        settings: PageSettings,
+        rng: random.Random | None = None,
+        provider: Provider | None = None,
+    ) -> None:
         self.db, self.settings = db, settings
         self.rng = rng or random.SystemRandom()
-        self.cookies = Cookies(settings.secure)
+        self.cookies = Cookies(settings.https)
+        self.provider = provider
 
     @cached_property
     def signer(self) -> Signer:

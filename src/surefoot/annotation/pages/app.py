@@ -30,6 +30,7 @@ from surefoot.annotation.pages import (
     formats,
     keys,
     monitor,
+    oidc,
     projects,
     queue,
     request_log,
@@ -39,8 +40,10 @@ from surefoot.annotation.pages import (
     transfer,
     trees,
 )
-from surefoot.annotation.pages.access import Pages, PageSettings, SignInNeeded, visitor_of
+from surefoot.annotation.pages.access import Pages, SignInNeeded, visitor_of
+from surefoot.annotation.pages.provider import Provider, ProviderDownError, ProviderError
 from surefoot.annotation.pages.render import FOLDER, HEADERS, show, wants_json
+from surefoot.annotation.pages.settings import PageSettings
 from surefoot.errors import (
     ConflictError,
     ExpiredKeyError,
@@ -52,7 +55,8 @@ from surefoot.errors import (
 )
 
 _MODULES = (
-    *(session, projects, accounts, keys, annotate, queue, agreement, adjudicate, flags, transfer, formats),
+    *(session, oidc, projects, accounts, keys, annotate, queue, agreement, adjudicate, flags, transfer),
+    formats,
     *(traces, candidates, trees, runs, request_log, monitor),
 )
 _LOG = logging.getLogger("surefoot.annotation")
@@ -62,6 +66,8 @@ _STATUS: dict[type[Exception], int] = {
     NotFoundError: 404,
     ForbiddenError: 403,
     ConflictError: 409,
+    ProviderDownError: 503,
+    ProviderError: 403,
 }
 _TITLES = {
     400: "Invalid request",
@@ -87,15 +93,23 @@ class _StaticFiles(StaticFiles):
 
 
 def create_pages_app(
-    db: Database, settings: PageSettings | None = None, *, rng: random.Random | None = None
+    db: Database,
+    settings: PageSettings | None = None,
+    *,
+    rng: random.Random | None = None,
+    provider: Provider | None = None,
 ) -> FastAPI:
     """The pages over a database, as an ASGI app to be mounted at the root, after the gateway's routes.
 
-    ``rng`` chooses random and control items; the default is the system's.
+    ``rng`` chooses random and control items; the default is the system's. ``provider`` is by default that of
+    the settings. Raises ``MissingExtraError`` where its packages are not installed.
     """
+    settings = settings or PageSettings()
+    if provider is None and settings.oidc.issuer is not None:
+        provider = Provider(settings.oidc, redirect_uri=f"{settings.public_url}/sign-in/callback")
     app = FastAPI(title="surefoot pages", docs_url=None, redoc_url=None, openapi_url=None)
     app.router.redirect_slashes = False  # its redirects repeat the Host that the client sent
-    app.state.pages = Pages(db, settings or PageSettings(), rng)
+    app.state.pages = Pages(db, settings, rng, provider)
     for module in _MODULES:
         app.include_router(module.router)
     app.mount("/static", _StaticFiles(directory=FOLDER / "static"), name="static")

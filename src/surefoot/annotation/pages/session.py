@@ -11,6 +11,7 @@ import hmac
 import secrets
 from datetime import timedelta
 from typing import Final
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -48,15 +49,13 @@ async def sign_in(request: Request) -> Response:
 
 def _sign_in(request: Request, form: Form) -> Response:
     pages = pages_of(request)
+    if not pages.settings.passwords:
+        raise HTTPException(403, "passwords are turned off here; sign in with the identity provider")
     _require_own_form(request, form)
     name, password = form.text("name", most=200), str(form.data.get("password", ""))[:1000]
     to = local_path(form.text("next", default="", most=2000))
     bounds, own = _bounds(request, name)
-    wait = pages.db.sign_ins.start(*bounds)
-    if wait > 0:
-        raise HTTPException(
-            429, "too many wrong passwords; try again later", headers={"Retry-After": str(int(wait) + 1)}
-        )
+    refuse_to_wait(pages.db.sign_ins.start(*bounds))
     user = pages.db.users.sign_in(name, password)
     if user is None:
         pages.db.projects.audit("sign-in failed", None, None, name=name)
@@ -75,7 +74,7 @@ async def sign_out(request: Request) -> Response:
     visitor = await run_in_threadpool(signed_in, request)
     await checked_form(request, visitor)
     await run_in_threadpool(pages.db.users.end_session, pages.cookies.get(request, SESSION))
-    response = done(request, "/sign-in")
+    response = done(request, "/sign-in?signed-out=yes" if pages.provider is not None else "/sign-in")
     pages.cookies.delete(response, SESSION)
     return response
 
@@ -99,6 +98,27 @@ def local_path(to: str) -> str:
     return to if fine else "/projects"
 
 
+def address_bound(request: Request) -> Bound:
+    """How many sign-ins may come from the address of the request."""
+    settings = pages_of(request).settings
+    most = 5 * settings.attempts
+    return Bound(key=f"address {_address(request)}", most=most, seconds=settings.attempt_seconds)
+
+
+def refuse_to_wait(seconds: float) -> None:
+    """Raise 429 unless ``seconds`` is 0."""
+    if seconds > 0:
+        raise HTTPException(
+            429,
+            "too many attempts to sign in; try again later",
+            headers={"Retry-After": str(int(seconds) + 1)},
+        )
+
+
+def _address(request: Request) -> str:
+    return client_address(request.client.host if request.client else "unknown")
+
+
 def _bounds(request: Request, name: str) -> tuple[list[Bound], Bound]:
     """The bounds that an attempt counts under, and the one that a right password clears."""
     pages, settings = pages_of(request), pages_of(request).settings
@@ -106,11 +126,11 @@ def _bounds(request: Request, name: str) -> tuple[list[Bound], Bound]:
     if isinstance(device, list) and device[:1] == [name]:
         own = Bound(key=f"device {device}", most=settings.attempts, seconds=settings.attempt_seconds)
         return [own], own
-    address = client_address(request.client.host if request.client else "unknown")
+    address = _address(request)
     own = Bound(key=f"pair {address} {name}", most=settings.attempts, seconds=settings.attempt_seconds)
     return [
         own,
-        Bound(key=f"address {address}", most=5 * settings.attempts, seconds=settings.attempt_seconds),
+        address_bound(request),
         Bound(key=f"account {name}", most=settings.account_attempts, seconds=settings.account_seconds),
     ], own
 
@@ -118,10 +138,18 @@ def _bounds(request: Request, name: str) -> tuple[list[Bound], Bound]:
 def _sign_in_form(request: Request, to: str, *, failed: bool = False) -> Response:
     """The form with a secret: the browser's, which a cookie has, too, signed by this server."""
     pages, browser = pages_of(request), secrets.token_urlsafe(24)
-    extra = {"secret": pages.signer.sign("sign-in form", browser), "next": to}
-    response = show(
-        request, None, "sign_in.html", {"failed": failed}, status=401 if failed else 200, extra=extra
-    )
+    data = {
+        "failed": failed,
+        "passwords": pages.settings.passwords,
+        "provider": pages.provider.settings.label if pages.provider is not None else None,
+        "signed_out": "signed-out" in request.query_params,
+    }
+    extra = {
+        "secret": pages.signer.sign("sign-in form", browser),
+        "next": to,
+        "provider_query": urlencode({"next": to}),
+    }
+    response = show(request, None, "sign_in.html", data, status=401 if failed else 200, extra=extra)
     pages.cookies.set(response, SIGN_IN, browser, seconds=_FORM_SECONDS, samesite="strict")
     return response
 
