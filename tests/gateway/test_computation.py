@@ -24,6 +24,7 @@ def test_a_large_request_delays_neither_small_ones_nor_the_event_loop():
         order = []
         for name, one in (("hostile", more[0]), ("innocent", other)):
             one.add_done_callback(lambda _, name=name: order.append(name))
+        await asyncio.sleep(0.1)  # what the large one has cost
         end.set()
         assert await large
         assert await other == "second"

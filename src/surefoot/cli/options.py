@@ -172,7 +172,10 @@ class PolicySettings(SettingsGroup):
         default=16, ge=1, description="Requests in flight at each server."
     )
     timeout: Annotated[float, Flag(transient=True)] = Field(
-        default=120.0, ge=1, description="Seconds for one call to a server, without its retries."
+        default=120.0,
+        ge=1,
+        description="Seconds for one whole call to a server, without its retries; of a stream, for the wait "
+        "between two events.",
     )
     batch_size: Annotated[int, Flag(transient=True)] = Field(
         default=256, ge=1, description="Samples decoded together in this process."

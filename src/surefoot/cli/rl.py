@@ -108,7 +108,7 @@ class RL(Command):
         default=16, ge=1, description="Requests in flight at the server."
     )
     timeout: Annotated[float, Flag(transient=True)] = Field(
-        default=120.0, ge=1, description="Seconds for one call to the server, without its retries."
+        default=120.0, ge=1, description="Seconds for one whole call to the server, without its retries."
     )
 
     @model_validator(mode="before")

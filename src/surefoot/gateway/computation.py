@@ -45,8 +45,8 @@ class Computation:
     def _run(self, turn: Turn[str], work: Callable[[], T]) -> T:
         if self._turns.wait(turn) is None:
             raise asyncio.CancelledError
-        begin = time.thread_time()
+        begin = time.monotonic()
         try:
             return work()
         finally:
-            self._turns.leave(turn, time.thread_time() - begin)
+            self._turns.leave(turn, time.monotonic() - begin)

@@ -58,7 +58,8 @@ class OpenAIPolicy:
 
     **Streams.** :meth:`stream` asks for the same, with ``stream`` and ``stream_options.include_usage``, and
     gives the same result. An answer that breaks off is tried again only while none of its text was shown;
-    ``timeout_s`` is then for the wait between pieces. A server that answers in one piece all the same is
+    ``timeout_s`` is then for the head and for each wait between events; other bytes do not count.
+    A server that answers in one piece all the same is
     understood. Tokens of an answer that broke off are not known, and not counted.
 
     One policy serves one event loop at a time; at most ``concurrency`` calls are under way, whatever the
@@ -85,7 +86,8 @@ class OpenAIPolicy:
 
         Several ``base_url`` are servers of the same model (:class:`surefoot.policies.endpoints.Endpoints`):
         each call goes to the least busy, and to another if it fails; ``concurrency`` is then for each.
-        ``timeout_s`` (seconds) is for one call without its retries. Raises :class:`PolicyError` for an
+        ``timeout_s`` (seconds) is for one whole call without its retries, however slowly its bytes come.
+        Raises :class:`PolicyError` for an
         unknown mode or dialect, or a limit that is out of range.
         """
         if mode not in ("chat", "completions"):

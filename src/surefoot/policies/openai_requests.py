@@ -12,6 +12,7 @@ from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 from pydantic import ValidationError
 
 from surefoot.errors import PolicyError
+from surefoot.policies import deadlines
 from surefoot.policies.endpoints import Endpoint, Endpoints
 from surefoot.policies.openai_responses import Mode, ResponseBody, ResponseBuilder, ResponseError, Show, read
 from surefoot.protocols import SampleRequest, SampleResult
@@ -158,11 +159,11 @@ class Link:
         connection = self._connection
         if connection is None:
             clients = [
-                AsyncOpenAI(
+                deadlines.async_client(
                     base_url=url,
                     api_key=self._api_key,
                     max_retries=self._max_retries,
-                    timeout=self._timeout_s,
+                    timeout_s=self._timeout_s,
                 )
                 for url in self._urls
             ]
@@ -319,6 +320,9 @@ async def answer_in_pieces(
         calls.before, calls.now = calls.made, 1
 
 
+_END = object()
+
+
 async def _events(
     client: AsyncOpenAI, path: str, body: dict[str, Any], retries: int, calls: CallCount
 ) -> AsyncGenerator[object]:
@@ -331,15 +335,25 @@ async def _events(
         stream=True,
         stream_cls=AsyncStream[object],
     )
+    seconds = client.timeout if isinstance(client.timeout, float) else None
     async with stream:
         answer = stream.response
         calls.now = 1 + int(answer.request.headers.get("x-stainless-retry-count", 0))
         try:
             if answer.headers.get("content-type", "").startswith("application/json"):
-                yield ResponseBody.model_validate_json(await answer.aread())
+                async with asyncio.timeout(seconds):
+                    whole = await answer.aread()
+                yield ResponseBody.model_validate_json(whole)
                 return
-            async for event in stream:
+            events = aiter(stream)
+            while True:
+                async with asyncio.timeout(seconds):
+                    event = await anext(events, _END)
+                if event is _END:
+                    return
                 yield event
+        except TimeoutError as error:
+            raise APITimeoutError(request=answer.request) from error
         except (APIError, ValueError):
             raise
         except Exception as error:  # older clients raise here what their transport raises

@@ -13,6 +13,7 @@ from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 from pydantic import BaseModel, ValidationError
 
 from surefoot.errors import PolicyError
+from surefoot.policies import deadlines
 
 KEY = "OPENAI_API_KEY"
 """Environment variable with the key of every server."""
@@ -123,7 +124,7 @@ def _listed(url: str, key: str | None) -> tuple[ServedModel, ...] | None:
 
 
 def _client(url: str, key: str | None, timeout_s: float) -> OpenAI:
-    return OpenAI(base_url=url, api_key=api_key(key), timeout=timeout_s, max_retries=1)
+    return deadlines.client(base_url=url, api_key=api_key(key), timeout_s=timeout_s, max_retries=1)
 
 
 def _models(client: OpenAI) -> tuple[ServedModel, ...]:
@@ -146,8 +147,7 @@ def _said(error: APIError, key: str | None) -> str:
     if isinstance(error, APITimeoutError):
         return ": the server does not answer in time; see whether it is still starting"
     if isinstance(error, APIConnectionError):
-        cause = error.__cause__ or error
-        return f": no server answers ({str(cause) or type(cause).__name__}); start it, or correct the address"
+        return f": no server answers ({_root_of(error)}); start it, or correct the address"
     if isinstance(error, APIStatusError):
         if error.status_code in (401, 403):
             given = key or os.environ.get(KEY)
@@ -155,6 +155,15 @@ def _said(error: APIError, key: str | None) -> str:
             return f" {what} (status {error.status_code}{_reason(error)})"
         return f": status {error.status_code}{_reason(error)}"
     return f": {error}"
+
+
+def _root_of(error: BaseException) -> str:
+    """What the system said in the first place."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
 
 
 def _reason(error: APIStatusError) -> str:

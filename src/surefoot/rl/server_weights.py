@@ -22,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from surefoot.errors import PolicyError
 from surefoot.models.lora import has_adapter
+from surefoot.policies import deadlines
 from surefoot.policies.openai_requests import ERROR_CHARACTERS
 from surefoot.rl.weight_files import leave_only, write_adapter, write_weights
 
@@ -102,8 +103,8 @@ class ServerWeights:
         """Raises :class:`PolicyError` if the server refuses, or does not sample from ``model`` afterwards."""
         start = time.perf_counter()
         # no retries: a reload that is slow must not be started twice
-        with OpenAI(
-            base_url=self._root, api_key=self._api_key, max_retries=0, timeout=self._timeout_s
+        with deadlines.client(
+            base_url=self._root, api_key=self._api_key, max_retries=0, timeout_s=self._timeout_s
         ) as client:
             if has_adapter(model):
                 path = write_adapter(model, directory / "adapters")

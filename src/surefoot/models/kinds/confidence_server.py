@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any
 
-from openai import APIError, OpenAI
+from openai import APIError
 from pydantic import BaseModel, ValidationError
 
 from surefoot.errors import CheckpointError
@@ -22,6 +22,7 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.confidence import lowest_group
 from surefoot.models.scorer import CheckpointScorer
+from surefoot.policies import deadlines
 from surefoot.policies.openai_requests import openai_message
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, StepScores, Usage
@@ -62,11 +63,11 @@ class ServerConfidence(CheckpointScorer):
             label_source="no labels",
             base=model,
         )
-        self._client = OpenAI(
+        self._client = deadlines.client(
             base_url=base_url.rstrip("/").removesuffix("/v1") + "/v1",
             api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
             max_retries=max_retries,
-            timeout=timeout_s,
+            timeout_s=timeout_s,
         )
 
     def close(self) -> None:
@@ -152,8 +153,11 @@ def open_confidence_server(url: str) -> ServerConfidence:
     """The one language model at ``url``. Raises ``CheckpointError`` if it does not answer or has several."""
     root = url.rstrip("/").removesuffix("/v1")
     try:
-        with OpenAI(
-            base_url=f"{root}/v1", api_key=os.environ.get("OPENAI_API_KEY") or "none", timeout=30.0
+        with deadlines.client(
+            base_url=f"{root}/v1",
+            api_key=os.environ.get("OPENAI_API_KEY") or "none",
+            timeout_s=30.0,
+            max_retries=2,
         ) as client:
             names = [model.id for model in client.models.list()]
     except APIError as error:

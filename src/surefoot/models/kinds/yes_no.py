@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
 from surefoot.models.engine.packing import pad_batch
+from surefoot.policies import deadlines
 from surefoot.policies.openai_requests import openai_message
 from surefoot.policies.openai_responses import TokenCounts
 from surefoot.policies.prompts import encode_prompt
@@ -180,11 +181,11 @@ class OpenAIYesNo:
     async def read(self, requests: Sequence[SampleRequest]) -> list[YesNo]:
         """Log odds after each request's prompt and prefix; a call that fails is unknown, with the reason."""
         gate = asyncio.Semaphore(self._concurrency)
-        async with AsyncOpenAI(
+        async with deadlines.async_client(
             base_url=self._base_url,
             api_key=self._key,
             max_retries=self._max_retries,
-            timeout=self._timeout_s,
+            timeout_s=self._timeout_s,
         ) as client:
             return list(await asyncio.gather(*(self._one(client, gate, request) for request in requests)))
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
-from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError, OpenAI
+from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 
 from surefoot.errors import ScoreError
 from surefoot.models.card import SERVER, CheckpointCard
 from surefoot.models.remote.wire_formats import ItemScores, Wire, WireError
 from surefoot.models.scorer import CheckpointScorer
+from surefoot.policies import deadlines
 from surefoot.policies.servers import api_key as key_of
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
@@ -72,11 +73,11 @@ class RemoteScorer(CheckpointScorer):
         root = server_root(base_url)
         self._url = root + wire.path
         # The official client brings the retries; a server that is not OpenAI's takes any path.
-        self._client = OpenAI(
+        self._client = deadlines.client(
             base_url=root,
             api_key=key_of(api_key),
             max_retries=max_retries,
-            timeout=timeout_s,
+            timeout_s=timeout_s,
         )
         try:
             self.check(reference, tolerance)

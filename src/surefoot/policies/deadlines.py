@@ -1,0 +1,109 @@
+"""Clients of OpenAI-compatible servers whose calls end in time, whatever the server does.
+
+The time-outs of an HTTP client are for each read, so a server that sends a byte now and then holds a call for
+ever. Here the seconds are for a whole try: connection, head and body. Of a stream they are for its head; what
+reads the events bounds the wait for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from importlib import import_module
+from typing import Any
+
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
+
+_LIBRARY = import_module(next(iter(DefaultHttpxClient.__bases__)).__module__.partition(".")[0])
+"""What the official client sends with: httpx, or httpx2 in later versions."""
+_READ_TIMEOUT: type[Exception] = _LIBRARY.ReadTimeout
+"""After this error the official client tries again."""
+
+
+def async_client(*, base_url: str, api_key: str, timeout_s: float, max_retries: int) -> AsyncOpenAI:
+    """A client of which no try takes longer than ``timeout_s`` seconds."""
+    return AsyncOpenAI(
+        base_url=base_url,
+        api_key=api_key,
+        max_retries=max_retries,
+        timeout=timeout_s,
+        http_client=_AsyncClient(timeout_s),
+    )
+
+
+def client(*, base_url: str, api_key: str, timeout_s: float, max_retries: int) -> OpenAI:
+    """The same for threads; it does not stream."""
+    return OpenAI(
+        base_url=base_url,
+        api_key=api_key,
+        max_retries=max_retries,
+        timeout=timeout_s,
+        http_client=_Client(timeout_s),
+    )
+
+
+class _AsyncClient(DefaultAsyncHttpxClient):
+    def __init__(self, seconds: float) -> None:
+        super().__init__(timeout=seconds)
+        self._seconds = seconds
+
+    async def send(self, *args: Any, **more: Any) -> Any:
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await super().send(*args, **more)
+        except TimeoutError as error:
+            raise _READ_TIMEOUT(f"no answer within {self._seconds:g} s") from error
+
+
+class _Client(DefaultHttpxClient):
+    """Sends in an event loop of another thread: only there can a read be ended from outside."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(timeout=seconds)
+        self._sender = _AsyncClient(seconds)
+        self._loop = _background_loop()
+
+    def send(self, request: Any, **more: Any) -> Any:  # noqa: ARG002 - whether to stream: never
+        future = asyncio.run_coroutine_threadsafe(self._sender.send(request), self._loop)
+        try:
+            answer = future.result()
+        except BaseException:
+            future.cancel()
+            raise
+        # its body is unpacked already
+        headers = [
+            (name, value)
+            for name, value in answer.headers.multi_items()
+            if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
+        ]
+        copy = type(answer)(
+            answer.status_code, headers=headers, content=answer.content, request=answer.request
+        )
+        copy.elapsed = answer.elapsed
+        return copy
+
+    def close(self) -> None:
+        if not self._sender.is_closed:
+            asyncio.run_coroutine_threadsafe(self._sender.aclose(), self._loop).result()
+        super().close()
+
+    def __del__(self) -> None:
+        sender = getattr(self, "_sender", None)
+        if sender is not None and not sender.is_closed and self._loop.is_running():
+            # without waiting: this may be the thread of the loop
+            asyncio.run_coroutine_threadsafe(sender.aclose(), self._loop)
+
+
+_lock = threading.Lock()
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
+
+
+def _background_loop() -> asyncio.AbstractEventLoop:
+    """The event loop for clients of threads, one a process: a fork has no thread that runs its parent's."""
+    with _lock:
+        loop = _loops.get(os.getpid())
+        if loop is None:
+            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="surefoot-calls", daemon=True).start()
+        return loop

@@ -1,0 +1,93 @@
+"""Servers that send a byte now and then: no call outlasts its seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from surefoot.errors import ScoreError
+from surefoot.models.remote.scorer import RemoteScorer
+from surefoot.models.remote.wire_formats import GatewayScore
+from surefoot.policies.openai import OpenAIPolicy
+from surefoot.protocols import SampleRequest
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
+EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+TIMEOUT_S = 0.4
+WAYS = {
+    "head": (b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a"),
+    "body": (HEAD + b'{"choices": "', b"a"),
+    "events": (EVENTS, b"3\r\n: \n\r\n"),
+}
+"""What is sent at once, and what every 50 ms."""
+
+
+@contextmanager
+def trickling(way):
+    """The address of a server that never ends an answer."""
+    begin, piece = WAYS[way]
+    over = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(0.1)
+
+    def answer(link):
+        with link:
+            try:
+                link.recv(65536)
+                link.sendall(begin)
+                while not over.wait(0.05):
+                    link.sendall(piece)
+            except OSError:
+                pass  # the client has gone
+
+    def accept():
+        while not over.is_set():
+            try:
+                link, _ = listener.accept()
+            except TimeoutError:
+                continue
+            threading.Thread(target=answer, args=(link,), daemon=True).start()
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    finally:
+        over.set()
+        thread.join()
+        listener.close()
+
+
+@pytest.fixture
+def in_time():
+    begin = time.monotonic()
+    yield
+    assert time.monotonic() - begin < 5  # for ever, if each byte begins another wait
+
+
+@pytest.mark.parametrize("way", ["head", "body"])
+def test_a_policy_ends_a_call_to_a_server_that_trickles(way, in_time):
+    with trickling(way) as url:
+        policy = OpenAIPolicy(model="m", base_url=url, max_retries=1, timeout_s=TIMEOUT_S)
+        [result] = asyncio.run(policy.sample([SampleRequest(prompt="p")]))
+    assert "no answer in time" in result.error
+    assert result.usage.calls == 2
+
+
+@pytest.mark.parametrize("way", ["head", "body", "events"])
+def test_a_stream_ends_without_events(way, in_time):
+    with trickling(way) as url:
+        policy = OpenAIPolicy(model="m", base_url=url, max_retries=0, timeout_s=TIMEOUT_S)
+        result = asyncio.run(policy.stream(SampleRequest(prompt="p"), lambda *_: None))
+    assert "no answer in time" in result.error
+
+
+@pytest.mark.parametrize("way", ["head", "body"])
+def test_a_scoring_server_ends_in_time_too(way, in_time):
+    with trickling(way) as url, pytest.raises(ScoreError, match="no answer in time"):
+        RemoteScorer(GatewayScore(), base_url=url, name="s", max_retries=0, timeout_s=TIMEOUT_S)
