@@ -77,6 +77,18 @@ class Room:
         return found
 
 
+def hidden_fields(page: str, action: str) -> dict[str, str]:
+    """Hidden fields of the first form on a page whose action ends in ``action``."""
+    forms = re.findall(r"<form.*?</form>", page, re.DOTALL)
+    form = next(one for one in forms if re.search(rf'action="[^"]*{re.escape(action)}"', one))
+    return {
+        match["name"]: match["value"]
+        for match in re.finditer(
+            r'<input type="hidden" name="(?P<name>[^"]+)" value="(?P<value>[^"]*)"', form
+        )
+    }
+
+
 class Browser:
     """Sends forms as a browser without a script does: with every hidden field of the page."""
 
@@ -97,16 +109,7 @@ class Browser:
 
     def fields(self, path: str, action: str | None = None) -> dict[str, str]:
         """Hidden fields of the first form on a page whose action ends in ``action``."""
-        page = self.follow(path).text
-        forms = re.findall(r"<form.*?</form>", page, re.DOTALL)
-        wanted = action or path
-        form = next(one for one in forms if re.search(rf'action="[^"]*{re.escape(wanted)}"', one))
-        return {
-            match["name"]: match["value"]
-            for match in re.finditer(
-                r'<input type="hidden" name="(?P<name>[^"]+)" value="(?P<value>[^"]*)"', form
-            )
-        }
+        return hidden_fields(self.follow(path).text, action or path)
 
     def send(
         self,

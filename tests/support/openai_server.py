@@ -106,8 +106,8 @@ class OpenAIServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, answer: Callable[[Body], Reply]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, answer: Callable[[Body], Reply], port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.answer = answer
         self.lock = threading.Lock()
         self.seen: list[tuple[str, Body]] = []
@@ -218,9 +218,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve(answer: Callable[[Body], Reply]) -> Iterator[OpenAIServer]:
-    """Run the server in a thread for the time of the block."""
-    with OpenAIServer(answer) as server:
+def serve(answer: Callable[[Body], Reply], port: int = 0) -> Iterator[OpenAIServer]:
+    """Run the server in a thread for the time of the block, on a free port unless one is given."""
+    with OpenAIServer(answer, port) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:

@@ -45,6 +45,12 @@ class Postgres:
         """Stop it as a crash would."""
         _run([*self._pg_ctl, "-m", "immediate", "stop"], self._user)
 
+    def restart(self) -> None:
+        """Start it again, whether or not it still runs."""
+        if self.running:
+            self.stop()
+        self.start()
+
     @property
     def running(self) -> bool:
         """Whether it runs; it may end by itself, such as on a full disk."""

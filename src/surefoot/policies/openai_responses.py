@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, InstanceOf
+from pydantic import BaseModel, Field, InstanceOf, StrictFloat
 
 from surefoot.protocols import STOP_UNKNOWN, Completion, SampleRequest, SampleResult
 from surefoot.records import Reasoning, ToolCall, Usage
@@ -70,13 +70,13 @@ class ResponseMessage(_WithReasoning):
 class _TokenLogprob(BaseModel):
     """Of one drawn token (``/chat/completions``)."""
 
-    logprob: float
+    logprob: StrictFloat
 
 
 class _Logprobs(BaseModel):
     """Of the drawn tokens, as either endpoint gives them."""
 
-    token_logprobs: list[float] | None = None
+    token_logprobs: list[StrictFloat] | None = None
     content: list[_TokenLogprob] | None = None
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -179,6 +180,21 @@ def test_the_check_refuses_the_wrong_number_of_gateway_scores() -> None:
     reply = Reply(payload={"results": [{"scores": [0.5]}]})
     with serve(lambda _body: reply) as server, pytest.raises(ScoreError, match="1 scores came for 2 steps"):
         scorer(GatewayScore(), server.url)
+
+
+@pytest.mark.parametrize("score", ["true", '"0.9"', "NaN", "1e999", "7", "[0.5]"])
+def test_only_a_number_is_a_score(lab_items, score: str) -> None:
+    answered = iter([True])
+
+    def answer(body: Body) -> Reply:
+        rows = [{"scores": [0.5] * len(item["steps"])} for item in body["items"]]
+        text = json.dumps({"results": rows})
+        return Reply(payload=text if next(answered, False) else text.replace("0.5", score, 1))
+
+    with serve(answer) as server, scorer(GatewayScore(), server.url) as remote:
+        (record,) = remote.score_traces(lab_items[:1])
+    assert set(record.scores) == {None}
+    assert record.unscored_reason.startswith("server: ")
 
 
 def test_the_check_refuses_nobody_there(encoder) -> None:

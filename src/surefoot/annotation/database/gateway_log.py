@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from sqlalchemy import (
     Boolean,
     Column,
+    Connection,
     Float,
     ForeignKey,
     Index,
@@ -44,6 +46,7 @@ from surefoot.annotation.database.schema import (
 )
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.gateway.records import GatewayCandidate, GatewayRecord, KeyUse, ScoredRequest
+from surefoot.records import Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +106,12 @@ class Counter:
 counters = table("counters", Counter)
 
 
+_PING: Final = "ping-"
+_PING_BYTES: Final = 1200
+"""Of a row that is stored as a trial: several fill a page, and none is moved to another place."""
+_PINGS: Final = 8
+
+
 class RequestLog(Repository):
     """The gateway's requests: a ``RecordStore`` and ``ScoreHistory`` of ``surefoot.gateway``."""
 
@@ -130,31 +139,7 @@ class RequestLog(Repository):
             return
         rows = [_rows(record) for record in records]
         with self._connections.write() as connection:
-            add_request, increment = _statements(connection.dialect.name)
-            new: set[str] = set()
-            if rows:
-                new.update(connection.scalars(add_request, [request for request, _ in rows]))
-            counts: dict[tuple[datetime, str], float] = {}
-            candidates, uses = [], list(uses)
-            for record, (row, candidate_rows) in zip(records, rows, strict=True):
-                if record.request_id not in new:
-                    continue
-                if (use := _use(record, stored_bytes=row["bytes"])) is not None:
-                    uses.append(use)
-                new.discard(record.request_id)  # the same id may come twice in one call
-                candidates += candidate_rows
-                hour = record.created.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-                for name, value in record.tally.items():
-                    counts[hour, name] = counts.get((hour, name), 0.0) + value
-            if candidates:
-                connection.execute(insert(gateway_candidates), candidates)
-            # sorted, so that two writers never wait for each other's rows crosswise
-            increments = [
-                {"hour": hour, "name": name, "value": value} for (hour, name), value in sorted(counts.items())
-            ]
-            if increments:
-                connection.execute(increment, increments)
-            add_uses(connection, uses)
+            _store(connection, records, rows, list(uses))
 
     def prune(self, before: datetime, *, most: int = 1000) -> int:
         """Delete the oldest requests before a time, at most ``most``, with their candidates; their number.
@@ -177,14 +162,34 @@ class RequestLog(Repository):
     def ping(self) -> None:
         """Return if the database can store something now. Raises ``UnavailableError``.
 
-        Something is really stored, as a full disk refuses only that.
+        Something as large as some records is really stored, as a full disk refuses only that. Where each
+        table takes its own pages, those of the record are tried, too, and given back.
         """
-        row = {"hour": datetime.fromtimestamp(0, UTC), "name": "ping", "value": 0.0}
+        moment, padding = datetime.fromtimestamp(0, UTC), secrets.token_hex(_PING_BYTES // 2)
+        pings = [{"hour": moment, "name": f"{_PING}{at}-{padding}", "value": 0.0} for at in range(_PINGS)]
+        records = [
+            GatewayRecord(
+                request_id=f"{_PING}{at}-{padding[:32]}",
+                created=moment,
+                endpoint=_PING,
+                model="",
+                strategy="",
+                status=503,
+                latency_ms=0,
+                candidates=(GatewayCandidate(trace=Trace(problem_id="", text=padding), chosen=False),),
+                request={"padding": padding},
+            )
+            for at in range(_PINGS)
+        ]
+        no_pings = delete(counters).where(counters.c.name.startswith(_PING))
         with self._connections.write() as connection:
-            connection.execute(delete(counters).where(counters.c.name == "ping"))
-            connection.execute(insert(counters).values(**row))
+            connection.execute(no_pings)
+            connection.execute(insert(counters), pings)
+            with connection.begin_nested() as trial:
+                _store(connection, records, [_rows(record) for record in records], [])
+                trial.rollback()
         with self._connections.write() as connection:
-            connection.execute(delete(counters).where(counters.c.name == "ping"))
+            connection.execute(no_pings)
 
     def get(self, request_id: str) -> GatewayRecord:
         """The whole record. Raises ``NotFoundError``."""
@@ -296,6 +301,40 @@ def _statements(dialect: str) -> tuple[ReturningInsert[Any], Insert]:
 
 _COMPUTED = ("request_id", "failed", "candidates", "tokens")
 _COPIED = tuple(field.name for field in fields(GatewayRow) if field.name not in _COMPUTED)
+
+
+def _store(
+    connection: Connection,
+    records: Sequence[GatewayRecord],
+    rows: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]],
+    uses: list[KeyUse],
+) -> None:
+    """Add the requests that are new, what they tally, and what keys used."""
+    add_request, increment = _statements(connection.dialect.name)
+    new: set[str] = set()
+    if rows:
+        new.update(connection.scalars(add_request, [request for request, _ in rows]))
+    counts: dict[tuple[datetime, str], float] = {}
+    candidates = []
+    for record, (row, candidate_rows) in zip(records, rows, strict=True):
+        if record.request_id not in new:
+            continue
+        if (use := _use(record, stored_bytes=row["bytes"])) is not None:
+            uses.append(use)
+        new.discard(record.request_id)  # the same id may come twice in one call
+        candidates += candidate_rows
+        hour = record.created.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        for name, value in record.tally.items():
+            counts[hour, name] = counts.get((hour, name), 0.0) + value
+    if candidates:
+        connection.execute(insert(gateway_candidates), candidates)
+    # sorted, so that two writers never wait for each other's rows crosswise
+    increments = [
+        {"hour": hour, "name": name, "value": value} for (hour, name), value in sorted(counts.items())
+    ]
+    if increments:
+        connection.execute(increment, increments)
+    add_uses(connection, uses)
 
 
 def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:

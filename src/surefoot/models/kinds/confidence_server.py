@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from openai import APIError
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, StrictFloat, ValidationError
 
 from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
@@ -168,7 +168,7 @@ def open_confidence_server(url: str) -> ServerConfidence:
 
 
 class _Entry(BaseModel):
-    logprob: float
+    logprob: StrictFloat
     decoded_token: str | None = None
 
 

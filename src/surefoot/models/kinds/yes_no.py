@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from openai import APIError, AsyncOpenAI
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, StrictFloat, ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
@@ -251,7 +251,7 @@ def _single_tokens(
 
 class _Token(BaseModel):
     token: str
-    logprob: float
+    logprob: StrictFloat
 
 
 class _TokenLogprobs(BaseModel):
@@ -261,7 +261,7 @@ class _TokenLogprobs(BaseModel):
 class _TopLogprobs(BaseModel):
     """Of either endpoint: ``top_logprobs`` is ``/completions``', ``content`` is ``/chat/completions``'."""
 
-    top_logprobs: list[dict[str, float]] | None = None
+    top_logprobs: list[dict[str, StrictFloat]] | None = None
     content: list[_TokenLogprobs] | None = None
 
 

@@ -69,9 +69,10 @@ class Wire(Protocol):
 
 
 def parse_answer(model: type[T], answer: str) -> T:
-    """An answer's text as ``model``. Raises :class:`WireError` naming the field."""
+    """An answer's text as ``model``; ``true`` and texts are no numbers. Raises :class:`WireError` naming the
+    field."""
     try:
-        return model.model_validate_json(answer)
+        return model.model_validate_json(answer, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "body"

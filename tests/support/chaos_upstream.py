@@ -1,0 +1,106 @@
+"""The policy's server of the chaos run, which scores, too, and can be made to fail in every way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from openai_server import Body, OpenAIServer, Reply, chat, serve
+
+FAULTS = ("dead", "trickles", "garbage", "status 500", "status 429", "scores that are none", "huge bodies")
+
+
+class Upstream:
+    """Answers depend on prompt and seed alone, scores on the text; ``fault`` is what goes wrong now."""
+
+    def __init__(self) -> None:
+        self.fault: str | None = None
+        self.port = 0
+        self._socket = ExitStack()
+        self._changed = threading.Event()
+
+    def open(self) -> None:
+        """Listen, on the same port as before."""
+        server: OpenAIServer = self._socket.enter_context(serve(self._answer, self.port))
+        server.models = [{"id": "fake", "object": "model", "owned_by": "surefoot"}]
+        self.port = server.server_address[1]
+
+    def close(self) -> None:
+        """Refuse connections, as a process that died."""
+        self._socket.close()
+
+    @contextmanager
+    def failing(self, fault: str) -> Iterator[None]:
+        """Fail so for the time of the block."""
+        self._changed.clear()
+        self.fault = fault
+        if fault == "dead":
+            self.close()
+        try:
+            yield
+        finally:
+            self.fault = None
+            self._changed.set()
+            if fault == "dead":
+                self.open()
+
+    @property
+    def root(self) -> str:
+        """Its address without ``/v1``."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def _answer(self, body: Body) -> Reply:
+        scoring = "items" in body
+        match self.fault:
+            case "dead":
+                return Reply(payload=" " * 100, drop=True)  # connections that were open
+            case "trickles":
+                return Reply(events=self._trickle(), headers={"Content-Type": "application/json"}, drop=True)
+            case "garbage":
+                return Reply(payload=random.Random(str(body)).choice(["", "<html>", "[]", '{"choices": 3}']))
+            case "status 500":
+                return Reply(status=500, payload={"error": {"message": "Traceback: key sk-secret"}})
+            case "status 429":
+                return Reply(status=429, payload={"error": "later"}, headers={"Retry-After": "1"})
+            case "huge bodies":
+                return Reply(events=self._endless(), headers={"Content-Type": "application/json"}, drop=True)
+            case "scores that are none" if scoring:
+                none = random.Random(str(body)).choice(["NaN", "1e999", "-Infinity", "true", '"0.9"', "7"])
+                return Reply(payload=re.sub(r"\b0\.\d+", none, json.dumps(_scores(body)), count=1))
+        return Reply(payload=_scores(body) if scoring else chat([written(body)]))
+
+    def _trickle(self) -> Iterator[bytes]:
+        while not self._changed.wait(0.05):
+            yield b" "
+
+    def _endless(self) -> Iterator[bytes]:
+        piece = b" " * 1_000_000
+        while not self._changed.is_set():
+            yield piece
+
+
+def score_of(step: str) -> float:
+    """The score of a step, in (0, 1)."""
+    return (1 + int(hashlib.sha256(step.encode("utf-8", "replace")).hexdigest()[:6], 16)) / (2 + 16**6)
+
+
+def _scores(body: Body) -> Body:
+    results = [
+        {"scores": [score_of(step) for step in item["steps"]], "unscored_reason": None}
+        for item in body["items"]
+    ]
+    return {"model": "fake", "results": results, "usage": {"verifier_tokens": 3}}
+
+
+def written(body: Body) -> str:
+    """Sums that no algebra can reduce and no two of which are equal, or one of two forms of one answer."""
+    prompt, seed = body["messages"][-1]["content"], body["seed"]
+    number = random.Random(prompt).randrange(10**6)
+    if "hostile" in prompt:
+        return rf"So \boxed{{\sum_{{k=1}}^{{10^{{100}}}} k^{{k+{seed}i}}}}"
+    return rf"We add.{chr(10)}So \boxed{{{(f'x+{number}', f'{number}+x')[seed % 2]}}}"
