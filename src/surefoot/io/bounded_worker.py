@@ -10,7 +10,8 @@ a child, which the system's timer ends; the next child is there in milliseconds.
 their time limit and no more.
 
 What the process does is its *task*: a module-level function that imports what it needs, makes it warm, and
-returns the function that answers one question. Only the task's name goes to the process.
+returns the function that answers one question. Only the task's name goes to the process. When it is warm, it
+gives up files and the network as far as the system lets it, before it reads the first question.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ from importlib import import_module
 from typing import Any
 
 from surefoot.errors import SurefootError
+from surefoot.io.isolation import isolate
 
 Task = Callable[[], Callable[[Any], Any]]
 """Prepares the process and returns what answers there: JSON in, JSON out; it may raise anything."""
 
+_LOG = logging.getLogger("surefoot.io")
 STARTUP_S = 300.0
 """Importing sympy takes seconds on a busy machine; this bounds a start that hangs."""
 _FORKS = hasattr(os, "fork")
@@ -69,6 +72,8 @@ class BoundedWorker:
         self._owner = os.getpid()
         self._answering: subprocess.Popen[str] | None = None
         """The process while it answers a question."""
+        self.isolation: tuple[str, ...] = ()
+        """What the process is shut off from (``surefoot.io.isolation``), once it has started."""
 
     def ask(self, question: object, *, timeout_s: float | None = None) -> Reply:
         """Put one question within the limits; what the task raised is a ``failure``.
@@ -154,6 +159,9 @@ class BoundedWorker:
                 f"the process for {self._task} did not start: {why}; check that the libraries it imports are "
                 f"installed and raise memory_mb={self._memory_mb}"
             )
+        self.isolation = tuple(state["isolation"])
+        if missing := sorted({"files", "network"} - set(self.isolation)):
+            _LOG.warning("%s: the system does not shut it off from: %s", self._task, ", ".join(missing))
         return process
 
     def _exchange(
@@ -221,13 +229,14 @@ def main(task: str, timeout_s: float, memory_mb: int) -> None:
         try:
             limits = _Limits(timeout_s=timeout_s, memory_mb=memory_mb)
             answer = _prepared(task)
+            isolation = isolate()
         except (ImportError, MemoryError) as error:
             send({"failure": f"{type(error).__name__}: {error}"})
             return
         if _FORKS:
-            _answer_in_children(answer, limits, send)
+            _answer_in_children(answer, limits, send, isolation)
         else:
-            send({"ready": True})
+            send({"ready": True, "isolation": isolation})
             _answer(answer, limits, send)
 
 
@@ -255,7 +264,10 @@ def _answer(
 
 
 def _answer_in_children(
-    answer: Callable[[Any], Any], limits: _Limits, send: Callable[[dict[str, Any]], None]
+    answer: Callable[[Any], Any],
+    limits: _Limits,
+    send: Callable[[dict[str, Any]], None],
+    isolation: tuple[str, ...],
 ) -> None:
     """Answer in a child of this process, and in another when that one ends; SIGUSR1 ends a child."""
     child = 0
@@ -267,7 +279,7 @@ def _answer_in_children(
 
     signal.signal(signal.SIGUSR1, end_child)
     busy = mmap.mmap(-1, 1)  # shared with the child: whether it owes an answer
-    send({"ready": True})
+    send({"ready": True, "isolation": isolation})
     while True:
         busy[0] = 0
         child = os.fork()
