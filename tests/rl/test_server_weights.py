@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from surefoot.rl.server_weights import PROBE, ServerWeights
 from surefoot.rl.weight_files import write_weights
 
 SUCCESS = Reply(payload="Success: done.", headers={"Content-Type": "text/plain"})
+READING = threading.Lock()
+"""Models are read with state of the whole process, and servers here are threads."""
 NOT_FOUND = Reply(payload={"detail": "Not Found"}, status=404)
 
 
@@ -44,7 +47,8 @@ class ScriptedVLLM:
             case "/collective_rpc":
                 assert body["method"] == "reload_weights"
                 # vLLM puts what it reads into the model that it has
-                read = AutoModelForCausalLM.from_pretrained(body["kwargs"]["weights_path"])
+                with READING:
+                    read = AutoModelForCausalLM.from_pretrained(body["kwargs"]["weights_path"])
                 self.model.load_state_dict(read.state_dict())
                 return Reply(payload={"results": [None]})
             case "/reset_prefix_cache":
@@ -114,6 +118,20 @@ def test_a_server_answers_with_the_weights_that_were_published_last(vllm, lab_ba
         pairs = zip(model.parameters(), vllm.model.parameters(), strict=True)
         assert all(torch.equal(given, held) for given, held in pairs)
     assert [path.name for path in tmp_path.iterdir()] == ["weights"]
+
+
+def test_all_servers_get_the_weights_and_one_that_does_not_ends_it(vllm, lab_base, tmp_path):
+    other = ScriptedVLLM(lab_base)
+    with serve(other) as other.server:
+        urls = [vllm.server.url, other.server.url]
+        model = changed(lab_base, seed=5)
+        assert publisher(vllm, base_url=urls).publish(model, vllm.tokenizer, tmp_path).gap < 1e-4
+        for server in (vllm, other):
+            pairs = zip(model.parameters(), server.model.parameters(), strict=True)
+            assert all(torch.equal(given, held) for given, held in pairs)
+        other.faults["/collective_rpc"] = Reply(payload={"error": "disk"}, status=500)
+        with pytest.raises(PolicyError, match=f"{other.server.url.removesuffix('/v1')}/collective_rpc"):
+            publisher(vllm, base_url=urls).publish(changed(lab_base, seed=6), vllm.tokenizer, tmp_path)
 
 
 def test_weights_are_read_while_the_server_rests_and_its_prefixes_go_before_it_works_again(

@@ -98,14 +98,16 @@ class RL(Command):
     prompt: PromptFormat = PromptFormat()
     segment: o.Segment = "line"
     grading: o.GradingSettings = o.GradingSettings()
-    base_url: str | None = Field(
-        default=None, description="vLLM server that writes the rollouts and takes new weights, with `/v1`."
+    base_url: tuple[str, ...] = Field(
+        default=(),
+        description="vLLM server that writes the rollouts and takes new weights, with `/v1`. Several share "
+        "the rollouts, and all take the weights.",
     )
     server_model: str | None = Field(
         default=None, description="The server's name for the policy, with `--base-url`."
     )
     concurrency: Annotated[int, Flag(transient=True)] = Field(
-        default=16, ge=1, description="Requests in flight at the server."
+        default=16, ge=1, description="Requests in flight at each server."
     )
     timeout: Annotated[float, Flag(transient=True)] = Field(
         default=120.0, ge=1, description="Seconds for one whole call to the server, without its retries."
@@ -129,7 +131,7 @@ class RL(Command):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.base_url is None) != (self.server_model is None):
+        if bool(self.base_url) != (self.server_model is not None):
             raise ValueError("'base_url' and 'server_model' go together: one needs the other")
         return self
 
@@ -215,15 +217,16 @@ class RL(Command):
         return [problem for problem in problems if problem.id not in known], held_out
 
     def _server(self) -> Server | None:
-        """The server that writes the rollouts, if there is one."""
+        """The servers that write the rollouts, if there are any."""
         from surefoot.policies.openai import OpenAIPolicy
         from surefoot.policies.servers import list_models
         from surefoot.rl.server_weights import ServerWeights
         from surefoot.rl.task import Server
 
-        if self.base_url is None or self.server_model is None:
+        if not self.base_url or self.server_model is None:
             return None
-        list_models(self.base_url)  # not whether the model is there: an adapter is published only later
+        for url in self.base_url:
+            list_models(url)  # not whether the model is there: an adapter is published only later
         policy = OpenAIPolicy(
             model=self.server_model,
             base_url=self.base_url,

@@ -1,11 +1,13 @@
-"""Several servers of the same model: each call goes to the least busy one that works."""
+"""Several servers of the same model: each call goes to the one that knows its prompt, or that has room."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 C = TypeVar("C")
@@ -20,36 +22,53 @@ class Endpoint(Generic[C]):
     failures: int = 0
     """Calls that failed, one after another."""
     rests_until: float = 0.0
+    waiting: deque[_Waiter[C]] = field(default_factory=deque)
+    """Calls that would best go here; another server with room and no calls of its own takes the oldest."""
+
+
+@dataclass(eq=False, kw_only=True)
+class _Waiter(Generic[C]):
+    avoid: Collection[Endpoint[C]]
+    turn: asyncio.Future[Endpoint[C]]
 
 
 class Endpoints(Generic[C]):
     """Chooses among servers that are equal; used from one event loop.
 
-    A call goes to the one with the fewest calls under way. One that fails ``eject_after`` times in a row gets
-    none for ``rest_s`` seconds; then one call at a time tries it, until one succeeds. Where all rest, the one
-    whose rest ends first is tried.
+    **Windows.** A server has at most ``window`` calls under way; others wait.
+
+    **Affinity.** Calls with the same ``key`` go to the same server, whose prefix cache then holds their
+    prompt, unless it has a quarter of its window more calls than another; a key of ``None`` goes to the one
+    with the fewest. No server is idle while calls wait: it takes those that wait for another.
+
+    **Failures.** A server that fails ``eject_after`` times in a row gets no calls for ``rest_s`` seconds;
+    then one call at a time tries it, until one succeeds. Where all rest, the one whose rest ends first is
+    tried.
     """
 
     def __init__(
         self,
         clients: Sequence[C],
         *,
+        window: int = 16,
         eject_after: int = 2,
         rest_s: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.all = tuple(Endpoint(client) for client in clients)
-        self._eject_after, self._rest_s, self._clock = eject_after, rest_s, clock
+        self._window, self._eject_after, self._rest_s, self._clock = window, eject_after, rest_s, clock
 
-    @contextmanager
-    def use(self, *, avoid: Sequence[Endpoint[C]] = ()) -> Iterator[Endpoint[C]]:
+    @asynccontextmanager
+    async def use(
+        self, key: int | None = None, *, avoid: Collection[Endpoint[C]] = ()
+    ) -> AsyncIterator[Endpoint[C]]:
         """The server for one call, not one of ``avoid`` if there is another; say then how the call went."""
-        endpoint = self._choose([one for one in self.all if one not in avoid] or list(self.all))
-        endpoint.in_flight += 1
+        endpoint = await self._acquire(key, () if len(avoid) >= len(self.all) else avoid)
         try:
             yield endpoint
         finally:
             endpoint.in_flight -= 1
+            self._hand_out()
 
     def succeeded(self, endpoint: Endpoint[C]) -> None:
         """The server answered."""
@@ -61,14 +80,74 @@ class Endpoints(Generic[C]):
         if endpoint.failures >= self._eject_after:
             endpoint.rests_until = self._clock() + self._rest_s
 
-    def _choose(self, among: Sequence[Endpoint[C]]) -> Endpoint[C]:
-        now = self._clock()
-        ready = [one for one in among if self._ready(one, now)]
-        if not ready:
-            return min(among, key=lambda one: (one.rests_until, one.in_flight))
-        return min(ready, key=lambda one: one.in_flight)
+    async def _acquire(self, key: int | None, avoid: Collection[Endpoint[C]]) -> Endpoint[C]:
+        allowed = [one for one in self.all if one not in avoid]
+        best = self._best(key, allowed)
+        if not best.waiting and best in self._with_room(allowed):
+            best.in_flight += 1
+            return best
+        waiter = _Waiter(avoid=avoid, turn=asyncio.get_running_loop().create_future())
+        best.waiting.append(waiter)
+        self._hand_out()
+        try:
+            return await waiter.turn
+        except asyncio.CancelledError:
+            if waiter in best.waiting:
+                best.waiting.remove(waiter)
+            elif not waiter.turn.cancelled():  # its turn came at the same time
+                waiter.turn.result().in_flight -= 1
+                self._hand_out()
+            raise
 
-    def _ready(self, endpoint: Endpoint[C], now: float) -> bool:
-        if endpoint.failures < self._eject_after:
-            return True
-        return endpoint.rests_until <= now and not endpoint.in_flight  # on trial
+    def _best(self, key: int | None, allowed: Sequence[Endpoint[C]]) -> Endpoint[C]:
+        among = self._ready(allowed)
+        fewest = min(among, key=_load)
+        if key is None:
+            return fewest
+        home = allowed[key % len(allowed)]
+        balanced = home.in_flight - fewest.in_flight <= self._window // 4
+        return home if home in among and balanced else fewest
+
+    def _ready(self, allowed: Sequence[Endpoint[C]]) -> list[Endpoint[C]]:
+        """Those that work; if none does, the one whose rest ends first. Never empty."""
+        now = self._clock()
+        ready = [
+            one
+            for one in allowed
+            if one.failures < self._eject_after or (one.rests_until <= now and not one.in_flight)  # on trial
+        ]
+        return ready or [min(allowed, key=lambda one: (one.rests_until, one.in_flight))]
+
+    def _with_room(self, allowed: Sequence[Endpoint[C]]) -> list[Endpoint[C]]:
+        return [one for one in self._ready(allowed) if one.in_flight < self._window]
+
+    def _hand_out(self) -> None:
+        """Give calls that wait to servers with room: to each its own first, then others'."""
+        while any(one.waiting for one in self.all):
+            for endpoint in sorted(self._with_room(self.all), key=_load):
+                queues = [endpoint.waiting, *(one.waiting for one in self.all if one is not endpoint)]
+                if self._take(endpoint, queues):
+                    break
+            else:
+                break
+        if any(one.in_flight for one in self.all):
+            return  # whose end hands out the rest
+        for waiter in [waiter for one in self.all for waiter in one.waiting if not waiter.turn.done()][:1]:
+            # it avoids all that work
+            endpoint = self._ready([one for one in self.all if one not in waiter.avoid])[0]
+            self._take(endpoint, [one.waiting for one in self.all])
+
+    def _take(self, endpoint: Endpoint[C], queues: Sequence[deque[_Waiter[C]]]) -> bool:
+        """Give ``endpoint`` the first call of the first queue that has one for it."""
+        for queue in queues:
+            for waiter in queue:
+                if endpoint not in waiter.avoid and not waiter.turn.done():
+                    queue.remove(waiter)
+                    endpoint.in_flight += 1
+                    waiter.turn.set_result(endpoint)
+                    return True
+        return False
+
+
+def _load(endpoint: Endpoint[C]) -> int:
+    return endpoint.in_flight + len(endpoint.waiting)

@@ -1,11 +1,11 @@
-"""A policy behind any OpenAI-compatible server, through the official asynchronous client."""
+"""A policy behind any OpenAI-compatible server, or behind several that serve the same model."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -58,9 +58,8 @@ class OpenAIPolicy:
 
     **Streams.** :meth:`stream` asks for the same, with ``stream`` and ``stream_options.include_usage``, and
     gives the same result. An answer that breaks off is tried again only while none of its text was shown;
-    ``timeout_s`` is then for the head and for each wait between events; other bytes do not count.
-    A server that answers in one piece all the same is
-    understood. Tokens of an answer that broke off are not known, and not counted.
+    ``timeout_s`` is then for the head and for the wait for each piece. A server that answers in one piece all
+    the same is understood. Tokens of an answer that broke off are not known, and not counted.
 
     One policy serves one event loop at a time; at most ``concurrency`` calls are under way, whatever the
     number of ``sample`` calls at once. Connections are closed when the last of these ends.
@@ -85,10 +84,10 @@ class OpenAIPolicy:
         """``api_key`` defaults to ``OPENAI_API_KEY``, then to ``none``; ``extra_body`` overrides any field.
 
         Several ``base_url`` are servers of the same model (:class:`surefoot.policies.endpoints.Endpoints`):
-        each call goes to the least busy, and to another if it fails; ``concurrency`` is then for each.
+        requests with one prompt go to one server while all are evenly busy, and a call that fails is made
+        again elsewhere, with the same seed; ``concurrency`` is then for each.
         ``timeout_s`` (seconds) is for one whole call without its retries, however slowly its bytes come.
-        Raises :class:`PolicyError` for an
-        unknown mode or dialect, or a limit that is out of range.
+        Raises :class:`PolicyError` for an unknown mode or dialect, or a limit that is out of range.
         """
         if mode not in ("chat", "completions"):
             raise PolicyError(f"mode={mode!r} is unknown; use 'chat' or 'completions'")
@@ -136,11 +135,10 @@ class OpenAIPolicy:
 
         Raises :class:`PolicyError`, before anything is sent, for messages in ``completions`` mode.
         """
-        results: dict[int, SampleResult] = {}
-        async with aclosing(self.as_completed(requests)) as answered:
-            async for number, result in answered:
-                results[number] = result
-        return [results[number] for number in range(len(requests))]
+        for request in requests:
+            self._check(request)
+        async with self._link.connect() as connection:
+            return await _all(self._answer(connection, request) for request in requests)
 
     async def as_completed(
         self, requests: Sequence[SampleRequest]
@@ -193,12 +191,17 @@ class OpenAIPolicy:
             for sample in range(request.first, request.first + request.n)
         ]
         shows = [None if show is None else partial(_show_as, show, number) for number in range(request.n)]
-        calls = (self._call(connection, *pair) for pair in zip(singles, shows, strict=True))
-        return merge(await asyncio.gather(*calls))
+        return merge(await _all(self._call(connection, *pair) for pair in zip(singles, shows, strict=True)))
 
     async def _call(self, connection: Connection, request: SampleRequest, show: Show | None) -> SampleResult:
         body = body_of(request, model=self._model, mode=self._mode, dialect=self._dialect) | self._extra_body
         return await call(connection, body, request, mode=self._mode, show=show)
+
+
+async def _all(calls: Iterable[Coroutine[Any, Any, SampleResult]]) -> list[SampleResult]:
+    """Results of all calls, made at the same time; one alone needs no task of its own."""
+    made = list(calls)
+    return [await made[0]] if len(made) == 1 else list(await asyncio.gather(*made))
 
 
 def _show_as(show: Show, number: int, _: int, text: str) -> None:

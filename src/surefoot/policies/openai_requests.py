@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
+from zlib import crc32
 
-from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError, AsyncOpenAI, AsyncStream
+import aiohttp
 from pydantic import ValidationError
 
 from surefoot.errors import PolicyError
-from surefoot.policies import deadlines
 from surefoot.policies.endpoints import Endpoint, Endpoints
+from surefoot.policies.http_calls import ERROR_CHARACTERS, CallError, NotStreamed, Server, open_session
 from surefoot.policies.openai_responses import Mode, ResponseBody, ResponseBuilder, ResponseError, Show, read
 from surefoot.protocols import SampleRequest, SampleResult
 from surefoot.records import Message, Usage
@@ -97,34 +99,15 @@ def _content_parts(message: Message) -> list[dict[str, Any]]:
 
 
 _PATHS: dict[Mode, str] = {"chat": "/chat/completions", "completions": "/completions"}
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
-ERROR_CHARACTERS = 500
-"""How much of a server's own words goes into an error."""
-
-
-@dataclass
-class CallCount:
-    """Calls made to the server for one answer, retries included."""
-
-    before: int = 0
-    now: int = 1
-
-    @property
-    def made(self) -> int:
-        """All so far."""
-        return self.before + self.now
-
-    def tried(self, error: APIError) -> None:
-        """Count a failed request: the client gives its number of retries only in this header."""
-        self.now = 1 + int(error.request.headers.get("x-stainless-retry-count", 0))
 
 
 @dataclass
 class Connection:
-    """What concurrent calls share: the servers, the semaphore that bounds them, and their event loop."""
+    """What concurrent calls share: the servers, their connections, and the event loop."""
 
-    endpoints: Endpoints[AsyncOpenAI]
-    gate: asyncio.Semaphore
+    endpoints: Endpoints[Server]
+    session: aiohttp.ClientSession
+    max_retries: int
     loop: asyncio.AbstractEventLoop
     users: int = 0
 
@@ -152,24 +135,22 @@ class Link:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Connection]:
-        """Share one client and one gate among all calls under way; the last one out closes them.
+        """Share connections and limits among all calls under way; the last one out closes them.
 
         Raises :class:`PolicyError` in another event loop than that of calls under way.
         """
         connection = self._connection
         if connection is None:
-            clients = [
-                deadlines.async_client(
-                    base_url=url,
-                    api_key=self._api_key,
-                    max_retries=self._max_retries,
-                    timeout_s=self._timeout_s,
-                )
-                for url in self._urls
+            session = open_session()
+            servers = [
+                Server(session, url, api_key=self._api_key, timeout_s=self._timeout_s) for url in self._urls
             ]
-            gate = asyncio.Semaphore(self._concurrency * len(clients))
-            loop = asyncio.get_running_loop()
-            connection = self._connection = Connection(Endpoints(clients), gate, loop)
+            connection = self._connection = Connection(
+                endpoints=Endpoints(servers, window=self._concurrency),
+                session=session,
+                max_retries=self._max_retries,
+                loop=asyncio.get_running_loop(),
+            )
         elif connection.loop is not asyncio.get_running_loop():
             raise PolicyError(
                 "an OpenAIPolicy serves one event loop at a time; make one policy for each loop"
@@ -181,8 +162,7 @@ class Link:
             connection.users -= 1
             if not connection.users:
                 self._connection = None
-                for endpoint in connection.endpoints.all:
-                    await endpoint.client.close()
+                await connection.session.close()
 
 
 async def call(
@@ -197,185 +177,109 @@ async def call(
 
     Never raises for what the server does: that is the result's ``error``, which begins with ``server:``.
     """
-    calls, spent = CallCount(), Usage()
+    asking = _Asking(body, n=request.n, mode=mode, show=show)
+    spent = Usage()
     try:
-        async with connection.gate:
-            answer = await _from_any(
-                connection.endpoints, body, n=request.n, mode=mode, show=show, calls=calls
-            )
+        answer = await asking.any_of(connection, _prompt_key(connection, request))
         # Tokens of an answer that turns out to be unusable were spent all the same.
         counts = answer.usage
         spent = Usage(prompt_tokens=counts.prompt_tokens, completion_tokens=counts.completion_tokens)
-        return read(answer, request, mode, Usage(calls=calls.made) + spent)
-    except APIError as error:
-        reason = _explain(error)
+        return read(answer, request, mode, Usage(calls=asking.calls) + spent)
+    except (CallError, ResponseError) as error:
+        reason = str(error)
     except UnicodeEncodeError as error:
-        calls = CallCount(now=0)
+        asking.calls = 0
         reason = f"not sent: the prompt holds {error.object[error.start]!r}, which is not a character"
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         reason = f"malformed answer: {'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
     except ValueError as error:
         reason = f"malformed answer: {error}"
-    except ResponseError as error:
-        reason = str(error)
-    usage = Usage(calls=calls.made) + spent
+    usage = Usage(calls=asking.calls) + spent
     return SampleResult(completions=(), usage=usage, error=f"server: {reason}")
 
 
-async def _from_any(
-    endpoints: Endpoints[AsyncOpenAI],
-    body: Mapping[str, Any],
-    *,
-    n: int,
-    mode: Mode,
-    show: Show | None,
-    calls: CallCount,
-) -> ResponseBody:
-    """The answer of the least busy server; of another where one fails before any of its text was shown.
+def _prompt_key(connection: Connection, request: SampleRequest) -> int | None:
+    """What all requests with one prompt have in common, if there are several servers to choose from."""
+    if len(connection.endpoints.all) == 1:
+        return None
+    prompt = request.prompt
+    text = prompt if isinstance(prompt, str) else "\n".join(message.content or "" for message in prompt)
+    return crc32(text.encode(errors="replace"))
 
-    Each server is asked once, with the client's own retries. Raises what the last one raised.
-    """
-    shown = False
 
-    def pass_on(number: int, text: str) -> None:
-        nonlocal shown
-        shown = True
-        if show is not None:
+class _Asking:
+    """One question, asked until a server answers; ``calls`` counts the tries."""
+
+    def __init__(self, body: Mapping[str, Any], *, n: int, mode: Mode, show: Show | None) -> None:
+        self._n, self._mode, self._show = n, mode, show
+        self._body = body
+        self._shown = False
+        self.calls = 0
+
+    async def any_of(self, connection: Connection, key: int | None) -> ResponseBody:
+        """The answer of one server; of another where one fails before any of its text was shown.
+
+        Each server is asked once, with its retries. Raises what the last one raised.
+        """
+        endpoints = connection.endpoints
+        asked: list[Endpoint[Server]] = []
+        while True:
+            async with endpoints.use(key, avoid=asked) as endpoint:
+                try:
+                    answer = await self._one(endpoint.client, connection.max_retries)
+                except CallError as error:
+                    asked.append(endpoint)
+                    if not error.elsewhere:
+                        raise
+                    endpoints.failed(endpoint)
+                    if self._shown or len(asked) >= len(endpoints.all):
+                        raise
+                else:
+                    endpoints.succeeded(endpoint)
+                    return answer
+
+    async def _one(self, server: Server, retries: int) -> ResponseBody:
+        """Its answer; an error that may pass is waited out, unless some text was shown."""
+        tried = 0
+        while True:
+            self.calls, tried = self.calls + 1, tried + 1
+            try:
+                if self._show is None:
+                    return ResponseBody.model_validate_json(await server.post(_PATHS[self._mode], self._body))
+                return await self._in_pieces(server, self._show)
+            except CallError as error:
+                if self._shown or not error.passes or tried > retries:
+                    raise
+                await asyncio.sleep(error.wait_s(tried))
+
+    async def _in_pieces(self, server: Server, show: Show) -> ResponseBody:
+        """The answer, whose text ``show`` is given as it comes."""
+
+        def pass_on(number: int, text: str) -> None:
+            self._shown = True
             show(number, text)
 
-    calls.now = 0
-    asked: list[Endpoint[AsyncOpenAI]] = []
-    while True:
-        with endpoints.use(avoid=asked) as endpoint:
-            here = CallCount()
-            try:
-                if show is None:
-                    answer = await _whole(endpoint.client, body, mode, here)
-                else:
-                    answer = await answer_in_pieces(
-                        endpoint.client, body, n=n, mode=mode, show=pass_on, calls=here
-                    )
-            except APIError as error:
-                here.tried(error)
-                asked.append(endpoint)
-                if not _server_failed(error):
-                    raise
-                endpoints.failed(endpoint)
-                if shown or len(asked) == len(endpoints.all):
-                    raise
-            else:
-                endpoints.succeeded(endpoint)
-                return answer
-            finally:
-                calls.before += here.made
+        pieces = ResponseBuilder(self._n, self._mode, pass_on)
+        body = {"stream_options": {"include_usage": True}, **self._body, "stream": True}
+        async with aclosing(server.events(_PATHS[self._mode], body)) as events:
+            async for data in events:
+                if isinstance(data, NotStreamed):
+                    return ResponseBody.model_validate_json(data.body)
+                event = json.loads(data)
+                _raise_for(event)
+                pieces.add(event)
+        return pieces.answer()
 
 
-def _server_failed(error: APIError) -> bool:
-    """Whether the server is at fault, so that another may answer the same request."""
-    if isinstance(error, APIStatusError):
-        return error.status_code in (401, 403, 404, 408, 409, 429) or error.status_code >= 500
-    return True
-
-
-async def _whole(client: AsyncOpenAI, body: Mapping[str, Any], mode: Mode, calls: CallCount) -> ResponseBody:
-    """The answer in one piece. Read here, as the client builds its objects unchecked."""
-    raw = client.with_raw_response
-    if mode == "chat":
-        chat = await raw.chat.completions.create(
-            model=body["model"], messages=body["messages"], extra_body=body
-        )
-        calls.now, text = 1 + chat.retries_taken, chat.text
-    else:
-        plain = await raw.completions.create(model=body["model"], prompt=body["prompt"], extra_body=body)
-        calls.now, text = 1 + plain.retries_taken, plain.text
-    return ResponseBody.model_validate_json(text)
-
-
-async def answer_in_pieces(
-    client: AsyncOpenAI, body: Mapping[str, Any], *, n: int, mode: Mode, show: Show, calls: CallCount
-) -> ResponseBody:
-    """The answer to ``body``, whose text ``show`` is given as it comes.
-
-    The client tries again, as ever, until an answer begins; one that breaks off before any of its text was
-    shown is requested again, within the same number of retries. Raises what the client raises, and
-    :class:`ResponseError` or ``ValueError`` for what cannot be read.
-    """
-    sent = {"stream_options": {"include_usage": True}, **body, "stream": True}
-    while True:
-        pieces = ResponseBuilder(n, mode, show)
-        left = client.max_retries - calls.before
-        try:
-            async with aclosing(_events(client, _PATHS[mode], sent, left, calls)) as events:
-                async for event in events:
-                    if isinstance(event, ResponseBody):
-                        return event  # a server that does not stream
-                    pieces.add(event)
-            return pieces.answer()
-        except APIError as error:
-            calls.tried(error)
-            if pieces.shown or calls.now > left or not _passes(error):
-                raise
-        await asyncio.sleep(min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (calls.made - 1)))
-        calls.before, calls.now = calls.made, 1
-
-
-_END = object()
-
-
-async def _events(
-    client: AsyncOpenAI, path: str, body: dict[str, Any], retries: int, calls: CallCount
-) -> AsyncGenerator[object]:
-    """Data of each event, as it came: the client would build its objects unchecked."""
-    stream = await client.post(
-        path,
-        body=body,
-        options={"max_retries": retries},
-        cast_to=object,
-        stream=True,
-        stream_cls=AsyncStream[object],
-    )
-    seconds = client.timeout if isinstance(client.timeout, float) else None
-    async with stream:
-        answer = stream.response
-        calls.now = 1 + int(answer.request.headers.get("x-stainless-retry-count", 0))
-        try:
-            if answer.headers.get("content-type", "").startswith("application/json"):
-                async with asyncio.timeout(seconds):
-                    whole = await answer.aread()
-                yield ResponseBody.model_validate_json(whole)
-                return
-            events = aiter(stream)
-            while True:
-                async with asyncio.timeout(seconds):
-                    event = await anext(events, _END)
-                if event is _END:
-                    return
-                yield event
-        except TimeoutError as error:
-            raise APITimeoutError(request=answer.request) from error
-        except (APIError, ValueError):
-            raise
-        except Exception as error:  # older clients raise here what their transport raises
-            raise APIConnectionError(request=answer.request) from error
-
-
-def _passes(error: APIError) -> bool:
-    """Whether a retry may succeed: the client's own rule, for errors that arrive as events."""
-    if isinstance(error, APIConnectionError):
-        return True
-    code = error.body.get("code") if isinstance(error.body, Mapping) else None
-    return isinstance(code, int) and (code in (408, 409, 429) or code >= 500)
-
-
-def _explain(error: APIError) -> str:
-    if isinstance(error, APIStatusError):
-        # The client's own message leaves out the server's reason.
-        return f"status {error.status_code}: {error.response.text[:ERROR_CHARACTERS]}"
-    if isinstance(error, APITimeoutError):
-        return "no answer in time; raise timeout_s or lower concurrency"
-    if isinstance(error, APIConnectionError):
-        cause = error.__cause__ or error
-        return f"connection failed: {str(cause) or type(cause).__name__}"
-    said = error.body if isinstance(error.body, str) else error.message
-    return f"the stream broke off: {said[:ERROR_CHARACTERS]}"
+def _raise_for(event: object) -> None:
+    """Raises :class:`CallError` for an error that comes as an event."""
+    error = event.get("error") if isinstance(event, dict) else None
+    if not error:
+        return
+    said, code = error, None
+    if isinstance(error, dict):
+        said, code = error.get("message"), error.get("code")
+    passes = isinstance(code, int) and (code in (408, 409, 429) or code >= 500)
+    said = said if isinstance(said, str) and said else "an error without a message"
+    raise CallError(f"the stream broke off: {said[:ERROR_CHARACTERS]}", passes=passes)

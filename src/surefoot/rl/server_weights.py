@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from surefoot.errors import PolicyError
 from surefoot.models.lora import has_adapter
 from surefoot.policies import deadlines
-from surefoot.policies.openai_requests import ERROR_CHARACTERS
+from surefoot.policies.http_calls import ERROR_CHARACTERS
 from surefoot.rl.weight_files import leave_only, write_adapter, write_weights
 
 PROBE = " ".join(map(str, range(1, 41)))
@@ -40,7 +43,8 @@ class Published:
     path: Path
     """The files that the server read."""
     gap: float
-    """Mean absolute difference, in nats, of the server's log-probabilities of the probe from the model's."""
+    """Mean absolute difference, in nats, of the server's log-probabilities of the probe from the model's; of
+    several servers, the largest."""
     seconds: float
 
 
@@ -53,7 +57,9 @@ class Publisher(Protocol):
 
 
 class ServerWeights:
-    """A :class:`Publisher` for a vLLM server that sees this machine's files. Run against vLLM 0.32.
+    """A :class:`Publisher` for vLLM servers that see this machine's files. Run against vLLM 0.32.
+
+    Several servers load the same files at the same time, and each is probed: none samples from old weights.
 
     **Whole weights** go to ``directory/weights``; the server waits for running requests, reads them in place
     (``/collective_rpc`` with ``reload_weights``), and clears its prefix cache. It must run with
@@ -73,7 +79,7 @@ class ServerWeights:
         self,
         *,
         model: str,
-        base_url: str,
+        base_url: str | Sequence[str],
         untie: bool = False,
         server_directory: Path | None = None,
         probe: str = PROBE,
@@ -81,7 +87,7 @@ class ServerWeights:
         api_key: str | None = None,
         timeout_s: float = 600.0,
     ) -> None:
-        """``base_url`` is that of the policy (``http://localhost:8000/v1``).
+        """``base_url`` is that of the policy (``http://localhost:8000/v1``), or all of them.
 
         ``untie`` is that of :func:`surefoot.rl.weight_files.write_weights`. ``server_directory`` is where the
         server finds ``directory``, if not at the same path. ``probe`` is a text, ``tolerance`` the largest
@@ -93,35 +99,46 @@ class ServerWeights:
         self._server_directory = server_directory
         self._probe = probe
         self._tolerance = tolerance
-        self._root = base_url.rstrip("/").removesuffix("/v1")
+        urls = (base_url,) if isinstance(base_url, str) else base_url
+        self._roots = [url.rstrip("/").removesuffix("/v1") for url in urls]
         self._api_key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
         self._timeout_s = timeout_s
 
     def publish(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, directory: Path
     ) -> Published:
-        """Raises :class:`PolicyError` if the server refuses, or does not sample from ``model`` afterwards."""
+        """Raises :class:`PolicyError` if a server refuses, or does not sample from ``model`` afterwards."""
         start = time.perf_counter()
-        # no retries: a reload that is slow must not be started twice
-        with deadlines.client(
-            base_url=self._root, api_key=self._api_key, max_retries=0, timeout_s=self._timeout_s
-        ) as client:
-            if has_adapter(model):
-                path = write_adapter(model, directory / "adapters")
-                self._load_adapter(client, self._server_path(path, directory))
+        adapter = has_adapter(model)
+        if adapter:
+            path = write_adapter(model, directory / "adapters")
+        else:
+            path = directory / "weights"
+            write_weights(model, tokenizer, path, untie=self._untie)
+        load = self._load_adapter if adapter else _reload
+        with ExitStack() as stack:
+            # no retries: a reload that is slow must not be started twice
+            clients = [
+                stack.enter_context(
+                    deadlines.client(
+                        base_url=root, api_key=self._api_key, max_retries=0, timeout_s=self._timeout_s
+                    )
+                )
+                for root in self._roots
+            ]
+            with ThreadPoolExecutor(len(clients)) as threads:
+                list(threads.map(load, clients, repeat(self._server_path(path, directory))))
+            if adapter:
                 leave_only(path)
-            else:
-                path = directory / "weights"
-                write_weights(model, tokenizer, path, untie=self._untie)
-                _reload(client, self._server_path(path, directory))
-            gap = self._gap(client, model, tokenizer)
-        if not gap <= self._tolerance:
-            raise PolicyError(
-                f"the server does not sample from the weights in {path}: its log-probabilities are {gap:.3g} "
-                f"nats from the model's, but 'tolerance' is {self._tolerance:g} (a server on a CPU needs "
-                "'untie' for tied embeddings; a 16-bit server may need more tolerance)"
-            )
-        return Published(path=path, gap=gap, seconds=time.perf_counter() - start)
+            gaps = [self._gap(client, model, tokenizer) for client in clients]
+        for root, gap in zip(self._roots, gaps, strict=True):
+            if not gap <= self._tolerance:
+                raise PolicyError(
+                    f"the server does not sample from the weights in {path}: the log-probabilities of {root} "
+                    f"are {gap:.3g} nats from the model's, but 'tolerance' is {self._tolerance:g} (a server "
+                    "on a CPU needs 'untie' for tied embeddings; a 16-bit server may need more tolerance)"
+                )
+        return Published(path=path, gap=max(gaps), seconds=time.perf_counter() - start)
 
     def _server_path(self, path: Path, directory: Path) -> str:
         # vLLM interprets a path that does not exist as a name on the hub
@@ -201,7 +218,8 @@ def _post(
         reason = f"connection failed: {error.__cause__ or error}"
     except APIError as error:
         reason = str(error)
-    raise PolicyError(f"weights could not be published: {path}: {reason} ({hint})")
+    url = str(client.base_url).rstrip("/")
+    raise PolicyError(f"weights could not be published: {url}{path}: {reason} ({hint})")
 
 
 @torch.no_grad()
