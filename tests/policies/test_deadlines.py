@@ -1,18 +1,21 @@
-"""Servers that send a byte now and then: no call outlasts its seconds."""
+"""Servers that send a byte now and then, or without end: no call outlasts its seconds or its bytes."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import socket
 import threading
 import time
 from contextlib import contextmanager
 
 import pytest
+from openai_server import Reply, serve
 
 from surefoot.errors import ScoreError
 from surefoot.models.remote.scorer import RemoteScorer
 from surefoot.models.remote.wire_formats import GatewayScore
+from surefoot.policies.deadlines import MAX_ANSWER_BYTES
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import SampleRequest
 
@@ -91,3 +94,50 @@ def test_a_stream_ends_without_events(way, in_time):
 def test_a_scoring_server_ends_in_time_too(way, in_time):
     with trickling(way) as url, pytest.raises(ScoreError, match="no answer in time"):
         RemoteScorer(GatewayScore(), base_url=url, name="s", max_retries=0, timeout_s=TIMEOUT_S)
+
+
+class Endless:
+    """Megabytes without end, counted."""
+
+    def __init__(self, piece, **headers):
+        self.sent, self.piece = 0, piece * (1_000_000 // len(piece))
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def __call__(self, body):
+        return Reply(events=self.pieces(), headers=self.headers, drop=True)
+
+    def pieces(self):
+        while True:
+            self.sent += len(self.piece)
+            yield self.piece
+
+
+@pytest.mark.parametrize("piece", [b" ", b": %s\n\n" % (b"a" * 100_000)], ids=["body", "events"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_without_end_is_given_up(piece, streamed):
+    endless = Endless(piece, Content_Type="application/json" if piece == b" " else "text/event-stream")
+    with serve(endless) as server:
+        policy = OpenAIPolicy(model="m", base_url=server.url, max_retries=0)
+        request = SampleRequest(prompt="p")
+        if streamed:
+            result = asyncio.run(policy.stream(request, lambda *_: None))
+        else:
+            [result] = asyncio.run(policy.sample([request]))
+    assert result.error.startswith("server: ")
+    assert endless.sent < 2 * MAX_ANSWER_BYTES
+
+
+def test_a_scoring_server_without_end_is_given_up():
+    endless = Endless(b" ", Content_Type="application/json")
+    with serve(endless) as server, pytest.raises(ScoreError, match="longer than 64000000 bytes"):
+        RemoteScorer(GatewayScore(), base_url=server.url, name="s", max_retries=0)
+    assert endless.sent < 2 * MAX_ANSWER_BYTES
+
+
+def test_a_compressed_answer_is_not_read():
+    bomb = gzip.compress(b" " * 100_000_000)
+    reply = Reply(events=[bomb], headers={"Content-Type": "application/json", "Content-Encoding": "gzip"})
+    with serve(lambda body: reply) as server:
+        policy = OpenAIPolicy(model="m", base_url=server.url, max_retries=0)
+        [result] = asyncio.run(policy.sample([SampleRequest(prompt="p")]))
+    assert "compressed" in result.error

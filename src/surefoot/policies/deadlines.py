@@ -1,8 +1,9 @@
-"""Clients of OpenAI-compatible servers whose calls end in time, whatever the server does.
+"""Clients of OpenAI-compatible servers whose calls end in time and within memory, whatever the server does.
 
 The time-outs of an HTTP client are for each read, so a server that sends a byte now and then holds a call for
 ever. Here the seconds are for a whole try: connection, head and body. Of a stream they are for its head; what
-reads the events bounds the wait for each.
+reads the events bounds the wait for each. An answer has at most ``MAX_ANSWER_BYTES``, and is not asked for,
+or read, in a compressed form, whose size is known only afterwards.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import AsyncIterator
 from importlib import import_module
 from typing import Any
 
@@ -17,8 +19,12 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, Ope
 
 _LIBRARY = import_module(next(iter(DefaultHttpxClient.__bases__)).__module__.partition(".")[0])
 """What the official client sends with: httpx, or httpx2 in later versions."""
+_READ_ERROR: type[Exception] = _LIBRARY.ReadError
 _READ_TIMEOUT: type[Exception] = _LIBRARY.ReadTimeout
-"""After this error the official client tries again."""
+"""After these errors the official client tries again."""
+MAX_ANSWER_BYTES = 64_000_000
+"""Of a body, or of all events of a stream."""
+_HEADERS = {"Accept-Encoding": "identity"}
 
 
 def async_client(*, base_url: str, api_key: str, timeout_s: float, max_retries: int) -> AsyncOpenAI:
@@ -45,22 +51,50 @@ def client(*, base_url: str, api_key: str, timeout_s: float, max_retries: int) -
 
 class _AsyncClient(DefaultAsyncHttpxClient):
     def __init__(self, seconds: float) -> None:
-        super().__init__(timeout=seconds)
+        super().__init__(timeout=seconds, headers=_HEADERS)
         self._seconds = seconds
 
-    async def send(self, *args: Any, **more: Any) -> Any:
+    async def send(self, request: Any, *, stream: bool = False, **more: Any) -> Any:
         try:
             async with asyncio.timeout(self._seconds):
-                return await super().send(*args, **more)
+                answer = await super().send(request, stream=True, **more)
+                try:
+                    if answer.headers.get("content-encoding", "identity") != "identity":
+                        raise _READ_ERROR("the answer is compressed, which was not asked for")
+                    answer.stream = _Bounded(answer.stream)
+                    if not stream:
+                        await answer.aread()
+                except BaseException:
+                    await answer.aclose()
+                    raise
+                return answer
         except TimeoutError as error:
             raise _READ_TIMEOUT(f"no answer within {self._seconds:g} s") from error
+
+
+class _Bounded(_LIBRARY.AsyncByteStream):  # type: ignore[misc, name-defined]
+    """A body of at most ``MAX_ANSWER_BYTES``."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._stream:
+            size += len(piece)
+            if size > MAX_ANSWER_BYTES:
+                raise _READ_ERROR(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 class _Client(DefaultHttpxClient):
     """Sends in an event loop of another thread: only there can a read be ended from outside."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(timeout=seconds)
+        super().__init__(timeout=seconds, headers=_HEADERS)
         self._sender = _AsyncClient(seconds)
         self._loop = _background_loop()
 
@@ -71,11 +105,10 @@ class _Client(DefaultHttpxClient):
         except BaseException:
             future.cancel()
             raise
-        # its body is unpacked already
         headers = [
             (name, value)
             for name, value in answer.headers.multi_items()
-            if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
+            if name.lower() not in ("content-length", "transfer-encoding")
         ]
         copy = type(answer)(
             answer.status_code, headers=headers, content=answer.content, request=answer.request
