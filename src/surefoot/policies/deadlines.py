@@ -78,6 +78,11 @@ class _Bounded(_LIBRARY.AsyncByteStream):  # type: ignore[misc, name-defined]
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
+    @property
+    def elapsed(self) -> Any:
+        """Where later versions of the library look up how long an answer took."""
+        return getattr(self._stream, "elapsed", None)
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
         async for piece in self._stream:
