@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic_core import from_json
 
 from surefoot.chat_shape import message_fields
 
@@ -63,7 +64,7 @@ Number = Annotated[float, BeforeValidator(_number_no_bool)]
 
 
 def _meta_from_text(value: object) -> object:
-    meta = json.loads(value) if isinstance(value, str) else value
+    meta = from_json(value) if isinstance(value, str) else value
     try:
         json.dumps(meta, allow_nan=False, default=str)
     except (ValueError, RecursionError) as error:

@@ -163,6 +163,29 @@ def test_a_refusal_names_the_option(say, words, message):
     assert message in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("deep.json", "[" * 100_000),
+        ("deep.toml", "a = " + "[" * 100_000),
+        ("long.json", "9" * 5_000),
+        ("long.toml", "a = " + "9" * 5_000),
+        ("list.json", "[]"),
+        ("half.json", '"\\ud800"'),
+        ("bytes.toml", "\udcff"),
+    ],
+)
+def test_a_broken_file_of_settings_is_named(say, name, text, tmp_path):
+    (tmp_path / name).write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(RunError, match=name):
+        say("x", "-o", "o", "--config", tmp_path / name)
+
+
+def test_a_value_that_is_too_deep_for_json_is_a_text(say):
+    deep = "[" * 100_000
+    assert say("-o", "o", "--set", f"word={deep}").word == deep
+
+
 def test_the_manifest_holds_what_a_result_depends_on(say):
     resolved = say("x", "-o", "o", "--adapter-rank", "4").resolved()
     assert resolved == {

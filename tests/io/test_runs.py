@@ -243,3 +243,12 @@ def test_a_refused_directory_keeps_its_files(tmp_path: Path):
     assert unfinished.exists()
     Run.open(tmp_path / "run", command="c", config={}).close()
     assert not unfinished.exists()
+
+
+@pytest.mark.parametrize("text", ['{"a":' * 100_000, "[]", "9" * 5_000, '{"config": 1}', "\udcff"])
+def test_a_broken_manifest_is_named(text, tmp_path):
+    with opened(tmp_path / "run"):
+        pass
+    (tmp_path / "run" / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(RunError, match=r"manifest\.json"):
+        opened(tmp_path / "run")

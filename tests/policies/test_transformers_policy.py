@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from surefoot.errors import PolicyError
 from surefoot.lab.checkpoints import build_tokenizer
-from surefoot.policies.prompts import chat_rows
+from surefoot.policies.prompts import chat_rows, render_chat
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, SampleRequest, Sampling
-from surefoot.records import Message, ToolCall, Usage
+from surefoot.records import Message, Tool, ToolCall, Usage
 
 PROMPTS = (
     "Start with 7. Add 3.\n",
@@ -213,6 +213,26 @@ def test_messages_go_through_the_chat_template(llama, policy):
     assert run(chat, ask(messages, prefix="7 + ", n=3)) == plain
     with pytest.raises(PolicyError, match="no chat template"):
         run(policy, ask(messages))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "9" * 5_000, "oops", '"x"', ""])
+def test_arguments_and_schemas_of_any_text_are_rendered(text):
+    """What a model or a file says of a tool need not be JSON, and may be deep."""
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = (
+        "{% for tool in tools or [] %}{{ tool.function.name }}{{ tool.function.parameters.type }}{% endfor %}"
+        "{% for m in messages %}{{ m.role }}{{ m.content }}{{ m.reasoning_content or '' }}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments }}{% endfor %}"
+        "{% endfor %}"
+    )
+    messages = (
+        Message(role="user", content="Hi"),
+        Message(role="assistant", content="", tool_calls=(ToolCall(name="add", arguments=text),)),
+    )
+    tools = (Tool(name="weather", parameters=text),)
+    shown = render_chat(tokenizer, messages, tools=tools)
+    assert "weatherobject" in shown
+    assert f"add{text}" in shown
 
 
 def test_templates_see_only_the_fields_a_message_has():

@@ -384,7 +384,13 @@ def test_turns_begin_thoughts_and_ordinary_words_do_not():
 
 
 def test_turns_are_found_in_linear_time():
-    for hostile in ("so " * 60_000, "but\n" * 50_000, "Wait. " * 30_000, "no, " * 50_000 + "x"):
+    for hostile in (
+        "so " * 60_000,
+        "but\n" * 50_000,
+        "Wait. " * 30_000,
+        "no, " * 50_000 + "x",
+        "a" + "\n" * 90_000 + "b",
+    ):
         spans = Thoughts().segment(hostile)
         assert "".join(hostile[start:end] for start, end in spans) == hostile
 

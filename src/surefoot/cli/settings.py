@@ -299,7 +299,7 @@ def read_table(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8")
         table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"--config {path}: {error}; give a TOML or JSON file") from error
     if not isinstance(table, dict):
         raise RunError(f"--config {path}: it holds no table of settings")
@@ -545,7 +545,7 @@ def _value(text: str) -> Any:
     """JSON, or the text itself where it is none."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

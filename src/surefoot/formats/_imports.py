@@ -16,8 +16,9 @@ from surefoot.chat_shape import Keep, message_fields, messages_of, tool_fields
 from surefoot.errors import RecordError
 from surefoot.extras import need
 from surefoot.formats._results import TraceResults
+from surefoot.formats._rows import trace_size
 from surefoot.io.files import ReadReport, error_reason, json_lines, readable, table_rows
-from surefoot.io.limits import FileLimits, open_bounded, read_whole
+from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
 from surefoot.records import Message, Problem, Tool, Trace, content_id
 
 IMPORT_KEY = "import"
@@ -52,7 +53,7 @@ class ImportSettings(BaseModel):
     )
 
 
-REFUSED = (RecordError, ValueError, AttributeError, KeyError, IndexError, TypeError)
+REFUSED = (RecordError, ValueError, AttributeError, LookupError, TypeError, ArithmeticError)
 """What a row of another program raises where a field is not what its format says: it is one row's fault."""
 
 
@@ -87,11 +88,15 @@ class ImportContext:
         self, rows: Iterable[tuple[int, Any]], build: Callable[[int, Any], Iterable[ImportedTrace]]
     ) -> Iterator[ImportedTrace]:
         """What ``build`` makes of each row; a row that it refuses is counted with its reason."""
+        limits = FileLimits.from_environment()
         for number, row in rows:
+            size, made = RowSize(limits), []
             try:
                 if isinstance(row, ValueError):
                     raise RecordError(f"not JSON ({row})")
-                made = list(build(number, row))
+                for one in build(number, row):
+                    size.add(trace_size(one.trace) if one.trace else 0)
+                    made.append(one)
             except REFUSED as error:
                 self.report.skipped(number, refusal(error))
                 continue
@@ -204,14 +209,26 @@ def raw_rows(path: Path | str, settings: ImportSettings | None = None) -> Iterat
 def _csv_rows(stream: IO[bytes], name: str, delimiter: str, limits: FileLimits) -> Iterator[tuple[int, Any]]:
     csv.field_size_limit(limits.max_field_characters)
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    characters = 0  # of the row so far
+
+    def lines() -> Iterator[str]:
+        nonlocal characters
+        while line := text.readline(limits.max_piece_bytes + 1):
+            characters += len(line)
+            if characters > limits.max_piece_bytes:
+                what = f"a row has more than {limits.max_piece_bytes:,} characters"
+                raise limits.exceeded("max_piece_bytes", what)
+            yield line
+
     try:
-        for number, row in enumerate(csv.DictReader(text, delimiter=delimiter), start=2):
+        rows = filter(None, csv.reader(lines(), delimiter=delimiter))
+        columns = next(rows, [])
+        for number, row in enumerate(rows, start=2):
             if number - 1 > limits.max_rows:
                 raise limits.exceeded("max_rows", f"it has more than {limits.max_rows:,} rows")
-            yield (
-                number,
-                {column: value or None for column, value in row.items() if column is not None},
-            )
+            # only the cells that a row has: many columns and many short rows are a small file
+            yield number, {column: value or None for column, value in zip(columns, row, strict=False)}
+            characters = 0
     except (csv.Error, UnicodeDecodeError) as error:
         raise RecordError(f"{name}: not a readable table: {error}; save it as UTF-8") from error
     finally:

@@ -25,8 +25,8 @@ from pydantic_core import from_json
 
 from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_file
-from surefoot.io.files import ReadReport, error_reason, json_lines, readable
-from surefoot.io.limits import FileLimits, open_bounded, read_whole
+from surefoot.io.files import ReadReport, error_reason, json_lines, readable, shortened
+from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
 from surefoot.labels import AFTER_FIRST_ERROR, NO_ERROR, up_to_first_error
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, content_id, now
@@ -36,14 +36,19 @@ M = TypeVar("M", bound=BaseModel)
 
 FORM_KEY = "form"
 """Where ``Trace.meta`` notes the form of a row that has not just the usual fields in the usual order."""
+RECORD_BYTES = 500
+"""About the bytes that a step, a message or a label takes in memory, beside its text."""
 SEPARATOR_KEY = "separator"
 """Where ``Trace.meta`` notes what a reader put between steps, so that a writer can take it out again."""
 
 
 class FileRow(BaseModel):
-    """Base of the row classes: exact types; fields that surefoot does not use are kept as ``model_extra``."""
+    """Base of the row classes: exact types; fields that surefoot does not use are kept as ``model_extra``.
 
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+    No number is NaN or infinite, in these fields neither: they are kept in ``meta``, which is JSON.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
 
     _order: tuple[str, ...] = PrivateAttr(default=())
 
@@ -54,6 +59,15 @@ class FileRow(BaseModel):
         if isinstance(data, dict):
             row._order = tuple(data)
         return row
+
+    @model_validator(mode="after")
+    def _check_extra(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except ValueError as error:
+                raise ValueError(f"'{name}' holds NaN or an infinity") from error
+        return self
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -151,12 +165,41 @@ def read_rows(
             reason = str(error) if isinstance(error, RecordError) else error_reason(error)
             if report is None:
                 fix = "correct the row, or pass a ReadReport to skip and count such rows"
-                raise RecordError(f"{path}, line {number}: {reason}; {fix}") from error
+                raise RecordError(f"{path}, line {number}: {shortened(reason)}; {fix}") from error
             report.skipped(number, reason)
             continue
         if report is not None:
             report.read()
         yield item
+
+
+def read_expanded_rows(
+    path: Path | str,
+    row: type[M],
+    build: Callable[[int, M], Iterator[LabelledTrace]],
+    report: ReadReport | None,
+) -> Iterator[LabelledTrace]:
+    """Yield the traces that ``build`` makes of each row, as :func:`read_rows` does.
+
+    A row is refused as a whole, and also if its traces together exceed ``FileLimits.max_piece_bytes``.
+    """
+    limits = FileLimits.from_environment()
+
+    def whole(number: int, checked: M) -> list[LabelledTrace]:
+        size, made = RowSize(limits), []
+        for item in build(number, checked):
+            size.add(trace_size(item.trace) + RECORD_BYTES * len(item.labels))
+            made.append(item)
+        return made
+
+    for items in read_rows(path, row, whole, report):
+        yield from items
+
+
+def trace_size(trace: Trace) -> int:
+    """About the bytes of ``trace`` in memory."""
+    texts = [trace.text or "", *(message.content or "" for message in trace.messages)]
+    return sum(map(len, texts)) + RECORD_BYTES * (len(trace.messages) + len(trace.steps))
 
 
 def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -56,7 +56,7 @@ def detect_format(path: Path | str, settings: ImportSettings | None = None) -> s
     Raises ``RecordError`` for a file that cannot be opened, is empty, or is an archive of no known kind.
     """
     if Path(path).is_file() and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
+        with inspect_log.open_archive(Path(path)) as archive:
             if any(name.startswith(("samples/", "header.json", "_journal/")) for name in archive.namelist()):
                 return inspect_log.NAME
         raise RecordError(f"{path}: a zip archive that is no Inspect log; unpack it and import what is in it")

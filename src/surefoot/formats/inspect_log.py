@@ -10,6 +10,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,8 +29,8 @@ from surefoot.formats._imports import (
 )
 from surefoot.formats._results import TraceResults
 from surefoot.io.atomic import atomic_file, write_json
-from surefoot.io.files import readable
-from surefoot.io.limits import FileLimits, open_bounded, read_whole
+from surefoot.io.files import readable, shortened
+from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
 from surefoot.records import Problem, Trace, Usage, content_id
 
 NAME = "inspect"
@@ -72,8 +73,7 @@ def write_inspect_log(
         write_json(path, {**log, "samples": [scored(sample) for sample in log.get("samples") or ()]})
         return changed
     with (
-        readable(str(original)),
-        zipfile.ZipFile(original) as source,
+        open_archive(original) as source,
         atomic_file(path) as stream,
         zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as target,
     ):
@@ -92,7 +92,7 @@ def _samples(path: Path) -> Iterator[tuple[int, Any]]:
             raise RecordError(f"{path}: the log has no samples; run the evaluation with log_samples=True")
         yield from enumerate(samples, start=1)
         return
-    with readable(str(path)), zipfile.ZipFile(path) as archive:
+    with open_archive(path) as archive:
         entries = [entry for entry in archive.infolist() if entry.filename.startswith("samples/")]
         _check_unpacked(entries)
         for number, entry in enumerate(entries, start=1):
@@ -100,6 +100,17 @@ def _samples(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, from_json(_content(archive, entry))
             except ValueError as error:
                 yield number, error
+
+
+@contextmanager
+def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The zip archive ``path``. Raises ``RecordError`` for what is wrong with it, also while it is read."""
+    try:
+        with readable(str(path)), zipfile.ZipFile(path) as archive:
+            yield archive
+    # A compression, version or encryption that zipfile does not have; lengths that lead out of the file.
+    except (NotImplementedError, RuntimeError, ArithmeticError, ValueError, struct.error) as error:
+        raise RecordError(f"{path}: not a readable zip archive: {error}; fetch the log again") from error
 
 
 def _check_unpacked(entries: Sequence[zipfile.ZipInfo]) -> None:
@@ -124,17 +135,25 @@ def _log(path: Path) -> dict[str, Any]:
 def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     """The bytes of one member. Raises ``MissingExtraError`` where Zstandard is needed and not installed, and
     ``RecordError`` for one that is too large."""
-    limits = FileLimits.from_environment()
-    if entry.file_size > limits.max_piece_bytes:  # no more than this is unpacked
-        raise limits.exceeded("max_piece_bytes", f"{entry.filename} unpacks to {entry.file_size:,} bytes")
-    if entry.compress_type != _ZSTANDARD:
-        return archive.read(entry)
+    limits, name = FileLimits.from_environment(), shortened(entry.filename)
+    if (size := max(entry.file_size, entry.compress_size)) > limits.max_piece_bytes:
+        raise limits.exceeded("max_piece_bytes", f"{name} unpacks to {size:,} bytes")
+    if entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        with archive.open(entry) as member:
+            return member.read(entry.file_size)  # read() would unpack up to 2 GB before it sees the size
+    if entry.compress_type != _ZSTANDARD:  # zipfile unpacks these without any bound
+        method = entry.compress_type
+        raise RecordError(f"{archive.filename}: {name} is packed by method {method}, which no Inspect log is")
     need("zstandard", "this Inspect log")
     import zstandard
 
     packed = _packed(archive.fp, entry)  # type: ignore[arg-type]
-    with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
-        return reader.read(entry.file_size)
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
+            return reader.read(entry.file_size)
+    except zstandard.ZstdError as error:
+        where = f"{archive.filename}: {name}"
+        raise RecordError(f"{where} cannot be unpacked: {error}; fetch the log again") from error
 
 
 def _packed(file: IO[bytes], entry: zipfile.ZipInfo) -> bytes:
@@ -156,7 +175,8 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
             "a sample without 'messages'; the log was written without samples (log_samples=False)"
         )
     attachments = sample.get("attachments") or {}
-    rows = [_resolved(row, attachments) for row in sample["messages"]]
+    unpacked = RowSize(FileLimits.from_environment())
+    rows = [_resolved(row, attachments, unpacked) for row in sample["messages"]]
     messages = context.messages(_error_flag(row) for row in rows)
     check_assistant(messages)
     target = sample.get("target")
@@ -199,13 +219,15 @@ def _error_flag(row: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _resolved(value: Any, attachments: Mapping[str, str]) -> Any:
+def _resolved(value: Any, attachments: Mapping[str, str], unpacked: RowSize) -> Any:
     """``value`` with the texts and images that the log keeps apart put back."""
     if isinstance(value, str) and _ATTACHMENT in value:
-        return attachments.get(value.removeprefix(_ATTACHMENT), value)
+        text = attachments.get(value.removeprefix(_ATTACHMENT), value)
+        unpacked.add(len(text))  # many references to one long text are a small log
+        return text
     if isinstance(value, Mapping):
-        return {name: _resolved(one, attachments) for name, one in value.items()}
-    return [_resolved(one, attachments) for one in value] if isinstance(value, list) else value
+        return {name: _resolved(one, attachments, unpacked) for name, one in value.items()}
+    return [_resolved(one, attachments, unpacked) for one in value] if isinstance(value, list) else value
 
 
 def _tools(events: Any) -> list[Any]:

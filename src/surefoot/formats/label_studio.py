@@ -15,8 +15,9 @@ from typing import Any, Final, cast
 from pydantic import Field
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import FileRow, TraceBuilder, WriteReport, read_rows, write_rows
+from surefoot.formats._rows import RECORD_BYTES, FileRow, TraceBuilder, WriteReport, read_rows, write_rows
 from surefoot.io.files import ReadReport
+from surefoot.io.limits import FileLimits, RowSize
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, LabelKind, Problem, StepLabel, Trace, content_id
 
@@ -113,14 +114,15 @@ def _item(task: _Task, builder: TraceBuilder) -> LabelledTrace:
     ours = task.data.get(OURS)
     problem, trace = _written(ours, texts) if isinstance(ours, dict) else _made(task.data, texts, builder)
     regions: list[list[StepLabel]] = []
+    size = RowSize(FileLimits.from_environment())
     for answers in task.annotations or []:
         rater = _rater(answers.completed_by)
         person = _Attribution(source="human", rater=rater, created=_time(answers, builder.created))
-        regions += _read_answers(answers, person, trace)
+        regions += _read_answers(answers, person, trace, size)
     for answers in task.predictions or []:
         name = answers.model_version or "label-studio prediction"
         model = _Attribution(source=name, rater=None, created=_time(answers, builder.created))
-        regions += _read_answers(answers, model, trace)
+        regions += _read_answers(answers, model, trace, size)
     if ignored := sum(not region for region in regions):
         trace = trace.model_copy(update={"meta": {**trace.meta, "ignored": ignored}})
     labels = tuple(label for region in regions for label in region)
@@ -165,20 +167,24 @@ class _Attribution:
     created: datetime
 
 
-def _read_answers(answers: _Answers, attribution: _Attribution, trace: Trace) -> list[list[StepLabel]]:
+def _read_answers(
+    answers: _Answers, attribution: _Attribution, trace: Trace, size: RowSize
+) -> list[list[StepLabel]]:
     """The labels of each region; a list is empty where the region is skipped or means nothing here."""
     if answers.was_cancelled:
         return [[]]
     numbers = {entry.id: entry.value.get("number") for entry in answers.result if entry.type == "number"}
     regions = {entry.id for entry in answers.result if entry.type == "paragraphlabels"}
     return [
-        _labels(entry, numbers.get(entry.id), attribution, trace)
+        _labels(entry, numbers.get(entry.id), attribution, trace, size)
         for entry in answers.result
         if entry.type != "number" or entry.id is None or entry.id not in regions
     ]
 
 
-def _labels(entry: _Result, number: object, attribution: _Attribution, trace: Trace) -> list[StepLabel]:
+def _labels(
+    entry: _Result, number: object, attribution: _Attribution, trace: Trace, size: RowSize
+) -> list[StepLabel]:
     """Labels of one region; none where it is no such region, or means nothing here."""
     steps = _steps(entry, trace)
     # predictions are sometimes written with the key of another tag
@@ -191,6 +197,7 @@ def _labels(entry: _Result, number: object, attribution: _Attribution, trace: Tr
         if means is None:
             continue
         kind, value = means
+        size.add(RECORD_BYTES * len(steps))
         labels += [_label(entry, step, kind, value, attribution, trace) for step in steps]
     return labels
 
@@ -199,7 +206,7 @@ def _steps(entry: _Result, trace: Trace) -> range | None:
     """The paragraphs that a region covers. Label Studio writes their numbers as texts."""
     try:
         first, last = int(entry.value["start"]), int(entry.value["end"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
     inside = entry.type == "paragraphlabels" and 0 <= first <= last < len(trace.steps)
     return range(first, last + 1) if inside else None

@@ -16,15 +16,17 @@ from pydantic import Field
 
 from surefoot.errors import RecordError
 from surefoot.formats._rows import (
+    RECORD_BYTES,
     FileRow,
     TraceBuilder,
     WriteReport,
     form_note,
     in_form,
-    read_rows,
+    read_expanded_rows,
     write_rows,
 )
 from surefoot.io.files import ReadReport
+from surefoot.io.limits import FileLimits, RowSize
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Step, StepLabel, Trace
 
@@ -69,8 +71,7 @@ def read_math_aps(
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
     builder = TraceBuilder(separator)
-    for items in read_rows(path, _SearchTreeRow, lambda number, row: _traces(number, row, builder), report):
-        yield from items
+    return read_expanded_rows(path, _SearchTreeRow, lambda number, row: _traces(number, row, builder), report)
 
 
 def write_math_aps(items: Iterable[LabelledTrace], path: Path | str) -> WriteReport:
@@ -107,10 +108,10 @@ def write_math_aps(items: Iterable[LabelledTrace], path: Path | str) -> WriteRep
     return report
 
 
-def _traces(number: int, row: _SearchTreeRow, builder: TraceBuilder) -> list[LabelledTrace]:
+def _traces(number: int, row: _SearchTreeRow, builder: TraceBuilder) -> Iterator[LabelledTrace]:
     nested = isinstance(row.reasoning_steps, _NodeRow)
     states = (
-        list(_nested(row.reasoning_steps, None, _LEAD, builder.separator, []))
+        _bounded(_nested(row.reasoning_steps, None, _LEAD, builder.separator, []))
         if isinstance(row.reasoning_steps, _NodeRow)
         else _linked(_listed(row.question, row.reasoning_steps))
     )
@@ -131,12 +132,10 @@ def _traces(number: int, row: _SearchTreeRow, builder: TraceBuilder) -> list[Lab
         **({} if nested else form_note(_NAME, row, _FIELDS)),
     }
     claimed: set[int] = set()
-    made = []
     for path in paths:
         fresh = {id(state) for state in path} - claimed
         claimed |= fresh
-        made.append(_trace(problem, path, fresh, meta, builder))
-    return made
+        yield _trace(problem, path, fresh, meta, builder)
 
 
 def _listed(question: str, entries: Sequence[_StateRow]) -> Iterator[tuple[str, _Estimate]]:
@@ -160,6 +159,15 @@ def _nested(
     yield state
     for number, child in enumerate(node.children):
         yield from _nested(child, state, _LEAD if parent is None else separator, separator, [*place, number])
+
+
+def _bounded(states: Iterable[_TreeState]) -> list[_TreeState]:
+    """The states, whose texts begin with all that is above them. Raises ``TooLargeError``."""
+    size, listed = RowSize(FileLimits.from_environment()), []
+    for state in states:
+        size.add(len(state.text) + RECORD_BYTES)
+        listed.append(state)
+    return listed
 
 
 def _trace(

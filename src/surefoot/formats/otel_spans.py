@@ -31,11 +31,13 @@ from surefoot.formats._imports import (
 )
 from surefoot.formats._results import TraceResults
 from surefoot.formats._rows import write_rows
+from surefoot.io.files import shortened
 from surefoot.records import Message, Problem, Trace, Usage, now
 
 NAME = "otel"
 
 _INDEXED = re.compile(r"^(?P<head>.+?)\.(?P<index>\d+)\.(?P<rest>.+)$")
+_MOST_PARTS = 32
 _FAMILIES = ("llm.input_messages", "llm.output_messages", "llm.tools", "gen_ai.prompt", "gen_ai.completion")
 
 
@@ -342,8 +344,17 @@ def _nested(attributes: Mapping[str, Any]) -> dict[str, Any]:
         if family is None or not _INDEXED.match(name):
             nested[name] = value
         else:
-            _put(nested.setdefault(family, {}), name[len(family) + 1 :].split("."), value)
+            _put(nested.setdefault(family, {}), _parts(name[len(family) + 1 :]), value)
     return {name: _lists(value) if name in _FAMILIES else value for name, value in nested.items()}
+
+
+def _parts(name: str) -> list[str]:
+    parts = name.split(".")
+    if len(parts) > _MOST_PARTS:
+        raise RecordError(
+            f"attribute '{shortened(name)}' has {len(parts):,} parts, and no convention has so many"
+        )
+    return parts
 
 
 def _put(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:

@@ -15,7 +15,14 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, ModelWrapValidatorHandler, model_validator
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import FileRow, WriteReport, joined_trace, read_rows, step_parts, write_rows
+from surefoot.formats._rows import (
+    FileRow,
+    WriteReport,
+    joined_trace,
+    read_expanded_rows,
+    step_parts,
+    write_rows,
+)
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, Problem, StepLabel, content_id
@@ -124,10 +131,9 @@ def read_prm800k(
 
     Raises ``RecordError`` for a bad record unless a ``report`` counts it.
     """
-    for items in read_rows(
+    return read_expanded_rows(
         path, _SessionRow, lambda number, record: _traces(number, record, separator), report
-    ):
-        yield from items
+    )
 
 
 def write_prm800k(items: Iterable[LabelledTrace], path: Path | str) -> WriteReport:
@@ -209,7 +215,7 @@ def _reason(entry: Rated) -> str:
     return "written by the labeller, not rated" if entry.row["is_human_response"] else "not rated"
 
 
-def _traces(row: int, record: _SessionRow, separator: str) -> list[LabelledTrace]:
+def _traces(row: int, record: _SessionRow, separator: str) -> Iterator[LabelledTrace]:
     question, steps = record.question, record.label.steps
     problem = Problem(
         text=question.problem,
@@ -244,12 +250,18 @@ def _traces(row: int, record: _SessionRow, separator: str) -> list[LabelledTrace
 
     main = [_rated(index, part, steps[index], True) for index, part in enumerate(path)]
     places = [[index, number] for index, number in enumerate(chosen)]
-    traces = [made(path, main, "main", None, places)] if path else []
+    frame = {FRAME_KEY: _frame(record)}
+    if path:
+        first = made(path, main, "main", None, places)
+        first.trace.meta.update(frame)
+        frame = {}
+        yield first
     for index, number, other in alternatives:
         rated = [_rated(index, other, steps[index], False)]
-        traces.append(made([*path[:index], other], rated, "alternative", [index, number], [[index, number]]))
-    traces[0].trace.meta[FRAME_KEY] = _frame(record)
-    return traces
+        one = made([*path[:index], other], rated, "alternative", [index, number], [[index, number]])
+        one.trace.meta.update(frame)
+        frame = {}
+        yield one
 
 
 def _walk(

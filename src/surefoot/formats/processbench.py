@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from pydantic import Field
 
 from surefoot.errors import RecordError
 from surefoot.formats._rows import (
@@ -33,6 +35,8 @@ from surefoot.records import Problem, StepScores, Trace
 
 _NAME = "processbench"
 _FIELDS = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
+_MOST_STEPS: Final = 100_000
+"""Steps that a row of scores may claim: each without a score becomes a ``None``."""
 
 
 class _ProcessBenchRow(FileRow):
@@ -131,7 +135,7 @@ def _not_writable(trace: Trace, labels: Sequence[BinaryLabel], error: int | None
 
 class _FoVerRow(FileRow):
     id: str
-    n_steps: int
+    n_steps: int = Field(ge=0, le=_MOST_STEPS)
     label: int
     scores: dict[str, list[float]]
 

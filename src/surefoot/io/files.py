@@ -36,6 +36,8 @@ _ROWS_PER_GROUP = 1024
 _BATCH_BYTES = 2**25
 """Unpacked bytes of the Parquet rows that become Python objects together."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_REASON = 500
+"""Characters of what is said about one bad line."""
 
 
 @dataclass(kw_only=True)
@@ -61,11 +63,11 @@ class ReadReport:
         self.good += 1
 
     def skipped(self, line: int, reason: str) -> None:
-        """Count one bad line, and keep its reason while there is room."""
+        """Count one bad line, and keep its reason, shortened, while there is room."""
         self.bad_count += 1
         if len(self.bad) < self.keep:
             prefix = f"{self.files[-1]}: " if len(self.files) > 1 else ""
-            self.bad.append((line, prefix + reason))
+            self.bad.append((line, prefix + shortened(reason)))
 
     def require_some(self, needs: str) -> None:
         """Raise ``RecordError`` if nothing was read: what is wrong with the first record, and what it needs.
@@ -119,7 +121,7 @@ def read_records(
                 reason = error_reason(error)
                 if report is None:
                     fix = "correct the line, or pass report=ReadReport() to skip and count such lines"
-                    raise RecordError(f"{name}, line {number}: {reason}; {fix}") from error
+                    raise RecordError(f"{name}, line {number}: {shortened(reason)}; {fix}") from error
                 report.skipped(number, reason)
                 continue
             if report is not None:
@@ -320,8 +322,10 @@ def table_rows(path: Path, limits: FileLimits | None = None) -> Iterator[tuple[i
                         if size > limits.max_field_characters:
                             limits.check_fields(row, f"row {number}")
                         yield number, row
-    except pa.ArrowException as error:
-        raise RecordError(f"{path}: not a readable Parquet file after row {number}: {error}") from error
+    # pyarrow's errors, and Python's: names that are no UTF-8, dates that it does not have
+    except (pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        reason = shortened(str(error))
+        raise RecordError(f"{path}: not a readable Parquet file after row {number}: {reason}") from error
 
 
 def _parts(
@@ -357,7 +361,7 @@ def _unpacked_bytes(array: pyarrow.Array) -> int:
         return _unpacked_bytes(array.keys) + _unpacked_bytes(array.items) + 8 * len(array)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _unpacked_bytes(array.flatten()) + 8 * len(array)
-    return int(array.nbytes)
+    return max(int(array.nbytes), 8 * len(array))  # nulls and truth values are objects, too
 
 
 def _parse(raw: bytes | dict[str, Any], record: type[R]) -> R:
@@ -386,6 +390,11 @@ def readable(name: str) -> Iterator[None]:
         raise RecordError(
             f"{name}: cannot be read: {error}; check the path, or fetch the file again"
         ) from error
+
+
+def shortened(reason: str) -> str:
+    """``reason`` without its middle if it is long: it may quote a name or value of any length."""
+    return reason if len(reason) <= _REASON else f"{reason[: _REASON - 100]} … {reason[-100:]}"
 
 
 def error_reason(error: ValidationError | UnicodeDecodeError) -> str:

@@ -86,6 +86,20 @@ class FileLimits(BaseModel):
                 waiting += [(f"{name}.{number}", part) for number, part in enumerate(inner)]
 
 
+class RowSize:
+    """What one row becomes: a small one can become a great deal, as a tree's prefix is in all its leaves."""
+
+    def __init__(self, limits: FileLimits) -> None:
+        self._limits, self._bytes = limits, 0
+
+    def add(self, size: int) -> None:
+        """Count ``size`` bytes more. Raises :class:`TooLargeError` above ``limits.max_piece_bytes``."""
+        self._bytes += size
+        if self._bytes > self._limits.max_piece_bytes:
+            what = f"the row becomes more than {self._limits.max_piece_bytes:,} bytes"
+            raise self._limits.exceeded("max_piece_bytes", what)
+
+
 _LOWER: Final[ContextVar[Mapping[str, int]]] = ContextVar("lower_limits", default=MappingProxyType({}))
 
 

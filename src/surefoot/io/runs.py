@@ -23,6 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Generic, Self, TypeAlias, TypeVar
 
+from pydantic_core import from_json
+
 from surefoot.errors import RunError
 from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_file, write_json
 from surefoot.io.files import read_records, write_records
@@ -271,7 +273,7 @@ def _clear_unfinished(directory: Path, *, resumed: bool) -> None:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = from_json(path.read_bytes())
     except (ValueError, OSError) as error:
         raise RunError(f"{path} cannot be read: {error}; {_FIX}") from error
     if not isinstance(data, dict):

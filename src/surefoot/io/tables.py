@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_path
-from surefoot.io.files import ReadReport, error_reason, placed_lines, readable
+from surefoot.io.files import ReadReport, error_reason, placed_lines, readable, shortened
 from surefoot.io.limits import FileLimits
 from surefoot.records import Problem, Record, Trace
 
@@ -283,7 +283,7 @@ def _lines_of(
                 reason = error_reason(error)
                 if report is None:
                     fix = "correct the line, or pass report=ReadReport() to skip and count such lines"
-                    raise RecordError(f"{path}, line {number}: {reason}; {fix}") from error
+                    raise RecordError(f"{path}, line {number}: {shortened(reason)}; {fix}") from error
                 report.skipped(number, reason)
                 yield None
                 continue

@@ -6,12 +6,12 @@ as peft's own do: it is some hundred times smaller, and its base has to be there
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import from_json
 
 from surefoot.errors import CheckpointError
 from surefoot.extras import need
@@ -90,8 +90,8 @@ def base_of(directory: Path) -> str | None:
     if not config.is_file():
         return None
     try:
-        return str(json.loads(config.read_text())["base_model_name_or_path"])
-    except (ValueError, KeyError) as error:
+        return str(from_json(config.read_bytes())["base_model_name_or_path"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise CheckpointError(f"{config} is not an adapter's configuration: {error!r}") from error
 
 

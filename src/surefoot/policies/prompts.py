@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from jinja2 import TemplateError
+from pydantic_core import from_json
 
 from surefoot.errors import PolicyError, SurefootError
 from surefoot.records import Message, Problem, Reasoning, Tool, ToolCall
@@ -239,16 +240,24 @@ def _tagged(message: Message) -> bool:
 
 
 def _schema(tool: Tool) -> dict[str, Any]:
-    """A tool in the OpenAI shape; one without a schema takes no arguments."""
-    parameters = json.loads(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
+    """A tool in the OpenAI shape; one whose schema is no JSON object takes no arguments."""
+    parameters = _object(tool.parameters or "")
+    if parameters is None:
+        parameters = {"type": "object", "properties": {}}
     function = {"name": tool.name, "description": tool.description or "", "parameters": parameters}
     return {"type": "function", "function": function}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    try:
-        arguments = json.loads(call.arguments)
-    except ValueError:
-        arguments = None
-    function = {"name": call.name, "arguments": arguments if isinstance(arguments, dict) else call.arguments}
+    arguments = _object(call.arguments)
+    function = {"name": call.name, "arguments": call.arguments if arguments is None else arguments}
     return {"type": "function", "function": function} | ({"id": call.id} if call.id else {})
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """The JSON object that ``text`` is; ``None`` for anything else a model may have written."""
+    try:
+        value = from_json(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

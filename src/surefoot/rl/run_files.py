@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
+from pydantic_core import from_json
 
 from surefoot.errors import TrainingError
 from surefoot.io import atomic_file, write_json
@@ -91,14 +91,18 @@ def finished_log(directory: Path, config: RLConfig) -> RLLog | None:
     path = directory / _DONE
     if not path.exists():
         return None
-    finished = json.loads(path.read_text("utf-8"))
-    before = RLConfig.model_validate(finished["config"]).decisive
+    try:
+        finished = from_json(path.read_bytes())
+        before = RLConfig.model_validate(finished["config"]).decisive
+        log = RLLog.model_validate(finished["log"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise TrainingError(f"{path} is damaged ({error!r:.200}): give another directory") from error
     if changed := [name for name, value in config.decisive.items() if before[name] != value]:
         raise TrainingError(
             f"{directory} holds a finished run with other settings ({', '.join(changed)}): give another "
             "directory; to train further, start from its 'policy'"
         )
-    return RLLog.model_validate(finished["log"])
+    return log
 
 
 def _sample_row(update: int, sample: TrainingSample) -> SampleRow:

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from surefoot.errors import CheckpointError
+from surefoot.io.files import error_reason
 from surefoot.models.checkpoint import require_finite
+
+
+class _Facts(BaseModel):
+    """What is read of ``config.json`` here; transformers reads the rest."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    architectures: tuple[str, ...] | None = None
+    model_type: str | None = None
+    num_labels: int | None = Field(default=None, ge=0)
+    id2label: dict[str, Any] | None = None
+
 
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Looked for in this order, each whole or in shards with ``.index.json``."""
@@ -39,20 +53,24 @@ class Checkpoint:
     ) -> None:
         self.directory, self.dtype, self.reference = directory, dtype, reference
         self.config: dict[str, Any] = _json(directory / "config.json")
+        try:
+            self._facts = _Facts.model_validate(self.config)
+        except ValidationError as error:
+            raise CheckpointError(f"{directory / 'config.json'}: {error_reason(error)}") from error
         self._trust = trust_remote_code
-        known = self.config.get("model_type") in CONFIG_MAPPING
+        known = self._facts.model_type in CONFIG_MAPPING
         self.remote = trust_remote_code and not known
         self._head: set[str] = set()
 
     @property
     def architectures(self) -> tuple[str, ...]:
         """Class names that the configuration gives."""
-        return tuple(self.config.get("architectures") or ())
+        return self._facts.architectures or ()
 
     @property
     def labels(self) -> int:
         """Classes of a classification head, as transformers counts them."""
-        return int(self.config.get("num_labels") or len(self.config.get("id2label") or ()) or 2)
+        return self._facts.num_labels or len(self._facts.id2label or ()) or 2
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -67,10 +85,19 @@ class Checkpoint:
         for name in _WEIGHTS:
             index, whole = self.directory / f"{name}.index.json", self.directory / name
             if index.is_file():
-                return {tensor: self.directory / file for tensor, file in _json(index)["weight_map"].items()}
+                return self._placed(index)
             if whole.is_file():
                 return dict.fromkeys(_names(whole), whole)
         raise CheckpointError(f"{self.directory}: no weights; looked for {' and '.join(_WEIGHTS)}")
+
+    def _placed(self, index: Path) -> dict[str, Path]:
+        """File of each tensor by an index of shards, all of them in the directory."""
+        places = _json(index).get("weight_map")
+        if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+            raise CheckpointError(f"{index}: no 'weight_map' of tensors to files; fetch it again")
+        if outside := [name for name in places.values() if not name or Path(name).name != name]:
+            raise CheckpointError(f"{index}: {outside[0]!r:.100} is no file of the directory; fetch it again")
+        return {tensor: self.directory / name for tensor, name in places.items()}
 
     def token_id(self, token: str) -> int | None:
         """Id of ``token`` if it is one entry of the vocabulary."""
@@ -158,6 +185,9 @@ def _names(file: Path) -> list[str]:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(file.read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
+        value = from_json(file.read_bytes())
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{file}: no JSON object; fetch it again")
+    return value
