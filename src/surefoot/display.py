@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
+from surefoot.printable import printable
 from surefoot.records import StepScores, Trace
 from surefoot.scores import require_fit
 from surefoot.segment import segment_trace
@@ -29,7 +30,7 @@ class TraceView:
     """The first step whose score lies below the threshold."""
 
     def __str__(self) -> str:
-        return "\n".join([self.title, *(self._line(step) for step in range(len(self.steps)))])
+        return printable("\n".join([self.title, *map(self._line, range(len(self.steps)))]))
 
     __repr__ = __str__
 

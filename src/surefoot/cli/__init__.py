@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Annotated
 
 import typer
@@ -26,6 +25,7 @@ from surefoot.cli import (
     train,
 )
 from surefoot.cli.settings import add
+from surefoot.cli.terminal import echo
 from surefoot.errors import SurefootError
 from surefoot.extras import sentence
 
@@ -43,7 +43,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from surefoot import __version__
 
-        typer.echo(f"surefoot {__version__}")
+        echo(f"surefoot {__version__}")
         raise typer.Exit
 
 
@@ -84,19 +84,14 @@ def main() -> None:
     try:
         app()
     except (SurefootError, OSError) as error:
-        print(f"surefoot: {_printable(' '.join(str(error).split()))}", file=sys.stderr)
+        echo(f"surefoot: {' '.join(str(error).split())}", err=True)
         raise SystemExit(1) from error
     except ModuleNotFoundError as error:
         if (missing := sentence(error.name or "")) is None:
             raise
-        print(f"surefoot: this command needs {missing}", file=sys.stderr)
+        echo(f"surefoot: this command needs {missing}", err=True)
         raise SystemExit(1) from error
     except SystemExit as end:
         if end.code == INTERRUPTED:
-            print("surefoot: interrupted; start the same command again to resume", file=sys.stderr)
+            echo("surefoot: interrupted; start the same command again to resume", err=True)
         raise
-
-
-def _printable(text: str) -> str:
-    """``text`` with control characters escaped: an id or a text that it quotes could drive the terminal."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from pydantic import Field
 
 from surefoot.cli.settings import Command, Flag
+from surefoot.cli.terminal import echo
 from surefoot.labels import Neutral
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Convert(Command):
         try:
             self._write(chain([first], items))
         finally:
-            typer.echo(report.summary(), err=True)
+            echo(report.summary(), err=True)
 
     def _write(self, items: Iterable[Problem | ProblemTrace | LabelledTrace]) -> None:
         from surefoot.errors import RecordError
@@ -106,7 +106,7 @@ class Convert(Command):
         report = _write_format(self.writer, labelled(), self.out, self.neutral, self.threshold)
         if not some:
             raise RecordError(f"{self.source}: no labelled traces, which is what {self.writer} holds")
-        typer.echo(report.summary(), err=True)
+        echo(report.summary(), err=True)
         if not report.written:
             raise RecordError(f"{self.out}: no row could be written; {report.summary()}")
 
@@ -156,7 +156,7 @@ def _write_records(
                 for label in item.labels:
                     labels.write(label)
     counts = ", ".join(f"{one.count} {name}" for name, one in writers.items())
-    typer.echo(f"{folder}: {counts}", err=True)
+    echo(f"{folder}: {counts}", err=True)
 
 
 def _write_format(

@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
+from surefoot.cli.terminal import echo
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.rounds_config import ExpertIterationConfig, ImitationConfig
 
@@ -198,11 +198,11 @@ class Imitate(RoundsCommand):
             items = labelled(problems, traces, read_table(self.labels, StepLabel))
             cloned = [demonstrate(item.trace, good_steps(item, threshold=self.threshold)) for item in items]
             if bare := sum(not one.steps for one in cloned):
-                typer.echo(f"{bare} traces left out: none of their steps is labelled good", err=True)
+                echo(f"{bare} traces left out: none of their steps is labelled good", err=True)
             return [one for one in cloned if one.steps]
         by_problem, left_out = expert_traces(item.trace for item in pair(problems, traces))
         for reason, count in left_out.items():
-            typer.echo(f"{count} traces left out: {reason}", err=True)
+            echo(f"{count} traces left out: {reason}", err=True)
         return [demonstrate(trace) for of_problem in by_problem.values() for trace in of_problem]
 
 
@@ -267,12 +267,12 @@ def report_rounds(out: Path, rows: Sequence[RoundRow]) -> None:
             if wrong:
                 parts.append(f"trace error {wrong:.1%}")
         if parts:
-            typer.echo(f"round {row.round}: {'; '.join(parts)}", err=True)
+            echo(f"round {row.round}: {'; '.join(parts)}", err=True)
         for reason, count in row.dropped.items():
-            typer.echo(f"  left out: {count} {reason}", err=True)
+            echo(f"  left out: {count} {reason}", err=True)
     if rows[-1].stopped:
-        typer.echo(f"ended after round {rows[-1].round}: {rows[-1].stopped}", err=True)
-    typer.echo(f"policy: {out / 'policy'}, {_choice(rows)}", err=True)
+        echo(f"ended after round {rows[-1].round}: {rows[-1].stopped}", err=True)
+    echo(f"policy: {out / 'policy'}, {_choice(rows)}", err=True)
 
 
 def _choice(rows: Sequence[RoundRow]) -> str:

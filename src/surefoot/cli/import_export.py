@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
+from surefoot.cli.terminal import echo
 from surefoot.errors import RecordError
 from surefoot.formats import ImportSettings
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
@@ -76,12 +76,12 @@ class Import(Command):
         from surefoot.io.seen import Seen
 
         name = self.reader or detect_format(self.source, self.columns)
-        typer.echo(f"{self.source} is read as {name}", err=True)
+        echo(f"{self.source} is read as {name}", err=True)
         context = ImportContext(
             settings=self.columns,
             report=ReadReport(),
             keep=self._keep,
-            say=lambda text: typer.echo(text, err=True),
+            say=lambda text: echo(text, err=True),
         )
         counts = dict.fromkeys(("problems", "traces", "steps", "graded"), 0)
         with self.grading.open() as grader, ExitStack() as files, Seen() as seen:
@@ -108,20 +108,20 @@ class Import(Command):
                 f"it was read as {name}: --from names another format, the --…-field options name columns"
             )
         if context.report.bad_count:
-            typer.echo(context.report.summary(), err=True)
-        typer.echo(
+            echo(context.report.summary(), err=True)
+        echo(
             f"{self.out}: {counts['problems']} problems, {counts['traces']} traces with {counts['steps']} "
             f"steps, {counts['graded']} of them graded",
             err=True,
         )
         if counts["problems"] and not counts["traces"]:
-            typer.echo(
+            echo(
                 "no solutions: no column of them is known; if there is one, import again with --text-field "
                 "or --messages-field",
                 err=True,
             )
         if counts["traces"] and not counts["problems"]:
-            typer.echo(
+            echo(
                 "no problems: the file does not have their texts; import again with --problem-field or "
                 "--requests, or give the commands that follow problems of your own",
                 err=True,
@@ -198,9 +198,7 @@ class SegmentTraces(Command):
                 raise RecordError(f"{self.traces}: no trace has text to cut; the first is {traces[0].id}")
 
         write_records(self.out if self.out == "-" else Path(self.out), made(), record=Trace)
-        typer.echo(
-            f"{len(traces)} traces, {steps} steps, {without} traces without any; cut by {cut_by}", err=True
-        )
+        echo(f"{len(traces)} traces, {steps} steps, {without} traces without any; cut by {cut_by}", err=True)
 
 
 class Export(Command):
@@ -236,4 +234,4 @@ class Export(Command):
             raise RecordError(
                 f"{self.original}: none of the {len(found)} traces is in it; give the file imported"
             )
-        typer.echo(f"{self.out}: labels and scores of {written} traces, as {name}", err=True)
+        echo(f"{self.out}: labels and scores of {written} traces, as {name}", err=True)

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
-import typer
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -20,6 +19,7 @@ from pydantic import (
 
 from surefoot.answers import AnswerStyle
 from surefoot.cli.settings import Flag
+from surefoot.cli.terminal import echo
 from surefoot.errors import RunError
 from surefoot.labels import Neutral
 from surefoot.scores import Aggregator
@@ -232,7 +232,7 @@ class GradingSettings(SettingsGroup):
         with AnswerChecker(self.equality) as checker:
             yield Grader(checker=checker, styles=self.extract)
             for reason, count in checker.failures.items():
-                typer.echo(f"{count} answers could not be compared: {reason}", err=True)
+                echo(f"{count} answers could not be compared: {reason}", err=True)
 
 
 class BudgetSettings(SettingsGroup):

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, OptionGroup
+from surefoot.cli.terminal import echo, echo_table
 from surefoot.quickstart.config import QuickstartConfig
 
 if TYPE_CHECKING:
@@ -40,31 +41,22 @@ class Quickstart(Command):
 
 
 def _print(summary: Summary, out: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from surefoot.quickstart.report import rule_table
     from surefoot.quickstart.summary import CURVES
 
     sizes = list(summary.prm)
-    table = Table(title="Problems answered correctly, choosing among N samples")
-    table.add_column("selection")
-    for size in sizes:
-        table.add_column(f"N={size}", justify="right")
-    for key, title in CURVES.items():
-        table.add_row(title, *(f"{getattr(summary, key)[size].value:.1%}" for size in sizes))
-    console = Console()
-    console.print(table)
-    heads, rows = rule_table(summary)
-    by_rule = Table(title="PRM and ORM by every rule, with 95 % intervals; level: the difference includes 0")
-    for number, head in enumerate(heads):
-        by_rule.add_column(head, justify="right" if number else "left")
-    for row in rows:
-        by_rule.add_row(*row)
-    console.print(by_rule)
-    for finding in summary.findings:
-        console.print(f"• {finding}", highlight=False)
-    console.print(
-        f"\n{summary.seconds['total']:.0f} s of work. Files: {out}, summary.json, report.html",
-        highlight=False,
+    echo_table(
+        "Problems answered correctly, choosing among N samples",
+        ["selection", *(f"N={size}" for size in sizes)],
+        (
+            [title, *(f"{getattr(summary, key)[size].value:.1%}" for size in sizes)]
+            for key, title in CURVES.items()
+        ),
     )
+    echo_table(
+        "PRM and ORM by every rule, with 95 % intervals; level: the difference includes 0",
+        *rule_table(summary),
+    )
+    for finding in summary.findings:
+        echo(f"• {finding}")
+    echo(f"\n{summary.seconds['total']:.0f} s of work. Files: {out}, summary.json, report.html")

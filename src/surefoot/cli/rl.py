@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
+from surefoot.cli.terminal import echo
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.config import RLConfig
 from surefoot.scores import Aggregator
@@ -206,7 +206,7 @@ class RL(Command):
             known = {problem.id for problem in separate}
             training = [problem for problem in problems if problem.id not in known]
             if overlap := len(problems) - len(training):
-                typer.echo(f"{overlap} problems are held out and not trained on", err=True)
+                echo(f"{overlap} problems are held out and not trained on", err=True)
             return training, separate
         held_out = [problem for problem in problems if is_held_out(problem.id, self.validation)]
         if not held_out or len(held_out) == len(problems):
@@ -248,7 +248,7 @@ def _report_finished(out: Path, result: dict[str, Any], updates: int) -> None:
             f"{out} is finished with {result['updates']} updates: train on from --policy {out / 'policy'}, "
             "with another --out"
         )
-    typer.echo(f"{out} is finished already", err=True)
+    echo(f"{out} is finished already", err=True)
 
 
 def _report(out: Path, log: RLLog) -> None:
@@ -256,5 +256,5 @@ def _report(out: Path, log: RLLog) -> None:
     from surefoot.rl.report import findings
 
     for sentence in findings(log):
-        typer.echo(sentence, err=True)
-    typer.echo(f"policy: {out / 'policy'}; curves: {out / 'report.html'}", err=True)
+        echo(sentence, err=True)
+    echo(f"policy: {out / 'policy'}; curves: {out / 'report.html'}", err=True)

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
-
+from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RecordError, RunError
+from surefoot.printable import printable
 from surefoot.records import Problem, Record, StepLabel, Trace
 
 if TYPE_CHECKING:
@@ -23,19 +23,11 @@ R = TypeVar("R", bound=Record)
 
 
 def print_table(table: Table) -> None:
-    """A table of a report on standard output; the first column is text, the others align right."""
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
+    """A table of a report on standard output."""
     from surefoot.stats import format_cell
 
-    printed = RichTable(title=table.caption, title_justify="left")
-    for number, heading in enumerate(table.headers):
-        printed.add_column(heading, justify="right" if number else "left", overflow="fold")
-    for row in table.rows:
-        printed.add_row(*(Text(format_cell(cell, table.spec)) for cell in row))
-    Console(highlight=False).print(printed)
+    rows = ([format_cell(cell, table.spec) for cell in row] for row in table.rows)
+    echo_table(table.caption, table.headers, rows)
 
 
 @contextmanager
@@ -52,7 +44,7 @@ def stages() -> Iterator[Callable[[str, int, int], None]]:
     )
 
     columns = (
-        TextColumn("{task.description:16}"),
+        TextColumn("{task.description:16}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -63,7 +55,7 @@ def stages() -> Iterator[Callable[[str, int, int], None]]:
 
         def update(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
+                tasks[stage] = bars.add_task(printable(stage), total=total)
             bars.update(tasks[stage], completed=done, total=total)  # type: ignore[arg-type]
 
         yield update
@@ -108,12 +100,12 @@ def read_table(path: str, record: type[R]) -> RecordTable[R]:
         report.require_some(needs(record))
         raise RecordError(f"{path}: nothing to read; {needs(record)}")
     if report.bad_count:
-        typer.echo(report.summary(), err=True)
+        echo(report.summary(), err=True)
     if table.repeated and record is Trace:
         fix = "samples of equal text need a 'sample' number each"
-        typer.echo(f"{path}: {table.repeated} traces come again and are left out; {fix}", err=True)
+        echo(f"{path}: {table.repeated} traces come again and are left out; {fix}", err=True)
     elif table.repeated:
-        typer.echo(f"{path}: {table.repeated} problems come again and are left out", err=True)
+        echo(f"{path}: {table.repeated} problems come again and are left out", err=True)
     return table
 
 
@@ -134,9 +126,9 @@ def _imported(path: str, record: type[R]) -> RecordTable[R] | None:
     chosen = (one.problem if record is Problem else one.trace for one in found)
     table = open_table(path, record, records=(one for one in chosen if isinstance(one, record)))
     if table:
-        typer.echo(f"{path} is read as {name}" + "".join(f"; {one}" for one in said), err=True)
+        echo(f"{path} is read as {name}" + "".join(f"; {one}" for one in said), err=True)
         if context.report.bad_count:
-            typer.echo(context.report.summary(), err=True)
+            echo(context.report.summary(), err=True)
     return table or None
 
 
@@ -160,7 +152,7 @@ def pair(problems: Sequence[Problem], traces: Sequence[Trace]) -> JoinedTraces:
         as_table(problems, "problems", Problem), as_table(traces, "traces", Trace), cut_trace
     )
     if left_out.cut:
-        typer.echo(
+        echo(
             f"{left_out.cut} traces had no steps and were cut into {left_out.new_steps}, at blank lines or "
             "else at line ends; surefoot segment cuts in other ways",
             err=True,
@@ -168,13 +160,13 @@ def pair(problems: Sequence[Problem], traces: Sequence[Trace]) -> JoinedTraces:
     if not items:
         raise _none_usable(problems, left_out)
     if left_out.first_orphan:
-        typer.echo(
+        echo(
             f"{left_out.orphans} traces skipped: their 'problem_id' is in no problem, first "
             f"{left_out.first_orphan[0]}",
             err=True,
         )
     if left_out.stepless:
-        typer.echo(
+        echo(
             f"{left_out.stepless} traces skipped: they have no steps (empty text?), first "
             f"{left_out.first_stepless}",
             err=True,
@@ -209,7 +201,7 @@ def labelled(
     """Traces with their problems and labels; labels of unknown traces are counted on standard error."""
     items = pair(problems, traces).labelled(as_table(labels, "labels", StepLabel))
     if strays := items.strays:
-        typer.echo(f"{strays} labels skipped: their 'trace_id' is in no usable trace", err=True)
+        echo(f"{strays} labels skipped: their 'trace_id' is in no usable trace", err=True)
     return items
 
 

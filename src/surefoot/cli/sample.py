@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
+from surefoot.cli.terminal import echo
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, Trace
@@ -72,7 +72,7 @@ class Sample(Command):
             inputs=file_inputs(problems=self.problems),
             each=count,
         )
-        typer.echo(f"{written} traces written; {errors} with an error", err=True)
+        echo(f"{written} traces written; {errors} with an error", err=True)
 
 
 @dataclass(frozen=True)

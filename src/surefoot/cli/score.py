@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Self
 
-import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
+from surefoot.cli.terminal import echo
 from surefoot.errors import ScoreError
 from surefoot.records import StepScores
 
@@ -98,9 +98,6 @@ class Score(Command):
         )
 
     def _show(self, scorer: CheckpointScorer, problem: str) -> None:
-        from rich.console import Console
-        from rich.text import Text
-
         from surefoot.cli.runs import checked_options
         from surefoot.models.scorer import cut
         from surefoot.protocols import ProblemTrace
@@ -112,7 +109,6 @@ class Score(Command):
             asked = Problem(text=problem)
         trace = cut(asked, text, segmenter(self.segment) if self.segment else scorer.card.segmenter)
         [scores] = scorer.score_traces([ProblemTrace(problem=asked, trace=trace)])
-        console = Console(highlight=False)
         low = (
             step for step, value in enumerate(scores.scores) if value is not None and value < self.threshold
         )
@@ -120,14 +116,14 @@ class Score(Command):
         for step, value in enumerate(scores.scores):
             mark = "  ← first error" if step == bad else ""
             shown = " n/a " if value is None else f"{value:.3f}"
-            style = "bold red" if step == bad else ""
-            console.print(Text(f"{step:3}  {shown}  {trace.step_text(step).strip()}{mark}", style=style))
+            colour = "red" if step == bad else None
+            echo(f"{step:3}  {shown}  {trace.step_text(step).strip()}{mark}", fg=colour)
         if scores.unscored_reason:
-            console.print(Text(scores.unscored_reason, style="yellow"))
+            echo(scores.unscored_reason, fg="yellow")
         else:
-            console.print(f"{scorer.card.aggregation} of the steps: {scorer.aggregate(scores):.3f}")
+            echo(f"{scorer.card.aggregation} of the steps: {scorer.aggregate(scores):.3f}")
         if bad is None:
-            console.print(f"no step scores below {self.threshold:g}")
+            echo(f"no step scores below {self.threshold:g}")
 
     def _score_file(self) -> None:
         from surefoot.cli.pieces import in_pieces
@@ -217,11 +213,11 @@ class _Summary:
 
     def show(self, written: int) -> None:
         """Counts on standard error. Raises ``ScoreError`` if no step has a score."""
-        typer.echo(
+        echo(
             f"{written} traces scored; {self.unscored} with unscored steps (see 'unscored_reason')", err=True
         )
         for reason, count in self.critiques.most_common():
-            typer.echo(f"{count} critiques not scored: {reason}", err=True)
+            echo(f"{count} critiques not scored: {reason}", err=True)
         if self._empty and not self.useful:
             raise ScoreError(
                 f"no step was scored; first trace, {self._empty.trace_id}: {self._empty.unscored_reason}"

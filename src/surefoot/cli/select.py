@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self, cast
 
-import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command
+from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import ScoreError
 from surefoot.scores import Aggregator
 from surefoot.search.selection import SelectorName
@@ -83,7 +83,7 @@ class Select(Command):
                 "extract answers"
             )
         if unscored := sum(c.score is None for pool in pools for c in pool if self.scores):
-            typer.echo(f"{unscored} traces have no score and are chosen last", err=True)
+            echo(f"{unscored} traces have no score and are chosen last", err=True)
         selector = SELECTORS[self.rule]
         chosen = [group[selector.select(pool)] for group, pool in zip(groups.values(), pools, strict=True)]
         write_records(self.out if self.out == "-" else Path(self.out), chosen, record=Trace)
@@ -104,8 +104,6 @@ def _no_score(path: str, records: Mapping[str, StepScores], groups: Mapping[str,
 def _table(groups: list[list[Trace]], pools: list[list[Candidate]], rule: str) -> None:
     """Accuracy against N, over the problems whose traces all have an outcome."""
     import numpy as np
-    from rich.console import Console
-    from rich.table import Table
 
     from surefoot.evaluation.pools import sizes_up_to
     from surefoot.search import Pool, selection_curve
@@ -121,15 +119,14 @@ def _table(groups: list[list[Trace]], pools: list[list[Candidate]], rule: str) -
         if all(trace.outcome is not None for trace in group)
     ]
     if not graded:
-        typer.echo("no problem has outcomes for all its traces: no accuracy to report", err=True)
+        echo("no problem has outcomes for all its traces: no accuracy to report", err=True)
         return
     sizes = sizes_up_to(min(len(pool.correct) for pool in graded))
-    table = Table(title=f"{len(graded)} problems, accuracy with 95 % interval")
-    for heading in ("N", "pass@N", "majority", rule):
-        table.add_column(heading, justify="right")
     methods: list[Method] = ["pass", "majority", cast("Method", rule)]
     curves = [selection_curve(graded, method, sizes, rng=np.random.default_rng(0)) for method in methods]
+    rows = []
     for column, size in enumerate(sizes):
         estimates = [bootstrap_mean(curve[:, column], rng=np.random.default_rng(0)) for curve in curves]
-        table.add_row(str(size), *(f"{estimate:.1%}" for estimate in estimates))
-    Console(stderr=True).print(table)
+        rows.append([str(size), *(f"{estimate:.1%}" for estimate in estimates)])
+    title = f"{len(graded)} problems, accuracy with 95 % interval"
+    echo_table(title, ("N", "pass@N", "majority", rule), rows, err=True)

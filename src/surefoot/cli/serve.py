@@ -12,6 +12,7 @@ from surefoot.annotation.pages.settings import PageSettings
 from surefoot.answers import AnswerStyle
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup, add, callback
+from surefoot.cli.terminal import echo
 from surefoot.gateway.scopes import KeyScope
 from surefoot.gateway.settings import GatewaySettings, MonitorSettings, ServerSettings, is_loopback
 
@@ -158,9 +159,9 @@ class Serve(Command):
 
     def _warn(self, db: Database) -> None:
         if self.server.needs_key and not any(key.revoked is None for key in db.keys.list()):
-            typer.echo("there is no API key yet; create one with 'surefoot serve keys add NAME'", err=True)
+            echo("there is no API key yet; create one with 'surefoot serve keys add NAME'", err=True)
         if self.pages and not self.site.https and not is_loopback(self.server.host):
-            typer.echo(
+            echo(
                 "warning: passwords and cookies of the pages travel in the clear; put a proxy that speaks "
                 "HTTPS in front and give --secure-cookies, or serve --no-pages",
                 err=True,
@@ -230,8 +231,8 @@ class AddKey(Command):
                 daily_tokens=self.daily_tokens,
                 max_stored_bytes=self.max_stored_bytes,
             )
-        typer.echo(key)
-        typer.echo("only the hash of the key is stored: this is the one time it is shown", err=True)
+        echo(key)
+        echo("only the hash of the key is stored: this is the one time it is shown", err=True)
 
 
 class ListKeys(Command):
@@ -268,7 +269,7 @@ class ListKeys(Command):
                     *(f"{getattr(used, name, 0)}/{most or '-'}" for name, most in quotas.items()),
                     key.name,
                 )
-                typer.echo("\t".join(map(str, cells)))
+                echo("\t".join(map(str, cells)))
 
 
 class SetKey(Command):
@@ -362,13 +363,13 @@ class AddUser(Command):
         if self.issuer is not None and self.subject is not None:
             with open_database(self.database) as db:
                 db.users.create(self.name, roles=self.role, identity=(self.issuer, self.subject))
-            typer.echo(f"{self.name}: {', '.join(self.role)}; signs in with {self.issuer}", err=True)
+            echo(f"{self.name}: {', '.join(self.role)}; signs in with {self.issuer}", err=True)
             return
         password = secrets.token_urlsafe(15)
         with open_database(self.database) as db:
             db.users.create(self.name, password=password, roles=self.role)
-        typer.echo(password)
-        typer.echo(f"{self.name}: {', '.join(self.role)}; the password is shown only this once", err=True)
+        echo(password)
+        echo(f"{self.name}: {', '.join(self.role)}; the password is shown only this once", err=True)
 
 
 class Prune(Command):
@@ -390,7 +391,7 @@ class Prune(Command):
         with open_database(self.database) as db:
             while count := db.gateway.prune(before):
                 deleted += count
-        typer.echo(f"{deleted} requests deleted", err=True)
+        echo(f"{deleted} requests deleted", err=True)
 
 
 app = typer.Typer(invoke_without_command=True)

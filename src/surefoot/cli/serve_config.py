@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
 from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
+from surefoot.cli.terminal import echo
 
 if TYPE_CHECKING:
     from surefoot.protocols import StepScorer
@@ -48,12 +48,12 @@ class ServeConfig(Command):
 
         words = find_tokens(self.model, family=self.family, tokenizer=self.tokenizer)
         if self.check is None:
-            typer.echo(shlex.join(server_command(words, self.model, engine=self.engine, port=self.port)))
+            echo(shlex.join(server_command(words, self.model, engine=self.engine, port=self.port)))
             return
         reference = self._reference(words.family.CARD.family)
         path = check_server(self.check, words, tokenizer=self.tokenizer or self.model, reference=reference)
         compared = "equal to the weights in this process" if reference else "not compared with weights"
-        typer.echo(
+        echo(
             f"{self.check} passes: family {words.family.CARD.family}, {path}, one score per step, earlier "
             f"scores independent of later steps, {compared}"
         )

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, OptionGroup, add
+from surefoot.cli.terminal import echo
 from surefoot.labels import Neutral
 from surefoot.policies.prompts import PromptFormat
 from surefoot.scores import Aggregator
@@ -83,7 +84,7 @@ class TrainCommand(Command):
         files = file_inputs(problems=self.problems, **inputs)
         with one_writer(self.out, f"train {kind}", settings, files) as run, stages() as progress:
             if (self.out / "done" / "train.json").exists():
-                typer.echo(f"{self.out} is finished already", err=True)
+                echo(f"{self.out} is finished already", err=True)
                 return
             result = work(lambda done, total, _loss: progress(f"train {kind}", done, total))
             if run is None:
@@ -92,9 +93,7 @@ class TrainCommand(Command):
             run.finish("train", {"updates": len(result.losses), "tokens": result.tokens, "dropped": dropped})
         tail = result.losses[-50:]
         mean = f"mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
-        typer.echo(
-            f"{self.out}: {', '.join([f'{len(result.losses)} updates', mean, *result.remarks])}", err=True
-        )
+        echo(f"{self.out}: {', '.join([f'{len(result.losses)} updates', mean, *result.remarks])}", err=True)
 
 
 class ClassifierCommand(TrainCommand):
@@ -487,7 +486,7 @@ def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None =
     """Count on standard error what is not trained on, with the first record of each reason if known."""
     for reason, count in dropped.items():
         where = f", first in {first[reason]}" if first else ""
-        typer.echo(f"left out: {count} {reason}{where}", err=True)
+        echo(f"left out: {count} {reason}{where}", err=True)
 
 
 def _of_traces(
@@ -507,7 +506,7 @@ def _of_traces(
 def _meaning(kinds: set[LabelKind]) -> LabelKind:
     """What the scores mean; mixed labels, which is reported, count as correctness."""
     if len(kinds) > 1:
-        typer.echo(f"labels of several kinds are mixed: {', '.join(sorted(kinds))}", err=True)
+        echo(f"labels of several kinds are mixed: {', '.join(sorted(kinds))}", err=True)
         return "correctness"
     return next(iter(kinds), "value")
 
@@ -526,9 +525,9 @@ def _critiques_of(items: Sequence[LabelledTrace], critiques: Sequence[TraceCriti
         else:
             strays += len(record.texts)
     if strays:
-        typer.echo(f"{strays} critiques skipped: their 'trace_id' is in no usable trace", err=True)
+        echo(f"{strays} critiques skipped: their 'trace_id' is in no usable trace", err=True)
     if bare := sum(not texts for texts in of_trace.values()):
-        typer.echo(f"{bare} traces have no critique", err=True)
+        echo(f"{bare} traces have no critique", err=True)
     return [of_trace[item.trace.id] for item in items]
 
 

@@ -23,6 +23,7 @@ from pydantic_core import PydanticSerializationError, from_json
 from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_file
 from surefoot.io.limits import FileLimits, TooLargeError, open_bounded
+from surefoot.printable import printable
 from surefoot.records import Record
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def write_records(path: Path | str, records: Iterable[Record], *, record: type[R
 def record_writer(path: Path | str, record: type[Record] | None = None) -> Iterator[RecordWriter]:
     """A file of records that is filled one by one, as :func:`write_records` fills it."""
     if str(path) == "-":
-        lines = _Lines(sys.stdout.buffer)
+        lines = _Lines(sys.stdout.buffer, terminal=sys.stdout.isatty())
         yield lines
         sys.stdout.buffer.flush()
         return
@@ -201,14 +202,15 @@ class RecordWriter(Protocol):
 
 
 class _Lines:
-    def __init__(self, stream: IO[bytes] | gzip.GzipFile) -> None:
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile, *, terminal: bool = False) -> None:
         self.count = 0
-        self._stream = stream
+        self._stream, self._terminal = stream, terminal
 
     def write(self, record: Record) -> None:
         self.count += 1
         try:
-            line = record.model_dump_json().encode("utf-8")
+            text = record.model_dump_json()
+            line = (printable(text) if self._terminal else text).encode("utf-8")
         except (PydanticSerializationError, UnicodeEncodeError) as error:
             raise RecordError(f"record {self.count} cannot be written as JSON: {error}") from error
         self._stream.write(line + b"\n")

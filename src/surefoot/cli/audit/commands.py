@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
@@ -21,6 +20,7 @@ from surefoot.cli.audit.inputs import (
     subset,
     with_scores,
 )
+from surefoot.cli.terminal import echo
 from surefoot.errors import RunError, ScoreError
 
 if TYPE_CHECKING:
@@ -369,7 +369,7 @@ def audit_edits(
                 )
             except ScoreError as error:  # the edits' results are worth having without the search
                 left_out[subject.name] = str(error)
-                typer.echo(f"no search against {subject.name}: {error}", err=True)
+                echo(f"no search against {subject.name}: {error}", err=True)
     sections = [gaming_section(edits, probes)] + ([attack_section(attacks)] if attacks else [])
     return sections, {"gaming": edits, "probe": probes, "attack": attacks, "attack_left_out": left_out}
 
@@ -450,7 +450,7 @@ def _possible(
             parts, records = audit()
         except ScoreError as error:
             left_out[name] = str(error)
-            typer.echo(f"{name} left out: {error}", err=True)
+            echo(f"{name} left out: {error}", err=True)
             continue
         sections += parts
         results |= records

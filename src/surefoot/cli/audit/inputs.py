@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
-import typer
 from pydantic import Field, field_validator, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.runs import print_table
 from surefoot.cli.settings import Command
+from surefoot.cli.terminal import echo
 from surefoot.errors import RunError
 from surefoot.scores import AGGREGATORS, Aggregator
 
@@ -229,7 +229,7 @@ def with_scores(cases: list[Case], subjects: list[AuditedScorer]) -> list[Case]:
     if not scored:
         raise RunError("no trace has a record in every file of scores; give the traces that were scored")
     if len(scored) < len(cases):
-        typer.echo(
+        echo(
             f"{len(cases) - len(scored)} traces left out: not in every file of scores, by trace id", err=True
         )
     return scored
@@ -260,9 +260,7 @@ def read_pool(path: str, aggregate: str | None) -> tuple[list[AuditedScorer], li
     rules = [rule for rule in AGGREGATORS if aggregate in (None, rule)]
     pools = list(read_candidate_pool(path))
     if dropped := sum(count for pool in pools for count in pool.dropped.values()):
-        typer.echo(
-            f"{dropped} candidates skipped: not as many steps, cut at blank lines, as scores", err=True
-        )
+        echo(f"{dropped} candidates skipped: not as many steps, cut at blank lines, as scores", err=True)
     items = [
         ProblemTrace(
             problem=pool.problem, trace=trace.model_copy(update={"outcome": trace.meta.get("correct")})
@@ -318,18 +316,18 @@ def _read_scores(path: str) -> list[StepScores]:
     if not records:
         raise RecordError(f"{path}: no step scores in it; see docs/reference/formats.md")
     if report.bad_count:
-        typer.echo(f"{path}: {report.summary()}", err=True)
+        echo(f"{path}: {report.summary()}", err=True)
     return records
 
 
 def _print(sections: Sequence[Section]) -> None:
     for section in sections:
-        typer.echo(f"\n{section.title}")
+        echo(f"\n{section.title}")
         for table in section.tables:
             if not table.rows or any("\n" in str(cell) for row in table.rows for cell in row):
                 continue  # whole solutions are for the page
             print_table(replace(table, rows=table.rows[:PRINTED_ROWS], spec=".3f"))
             if len(table.rows) > PRINTED_ROWS:
-                typer.echo(f"{len(table.rows) - PRINTED_ROWS} more rows are in the report")
+                echo(f"{len(table.rows) - PRINTED_ROWS} more rows are in the report")
         for finding in section.findings:
-            typer.echo(finding)
+            echo(finding)

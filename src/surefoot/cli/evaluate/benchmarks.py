@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import typer
 from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import EvaluationCommand, named, open_all, show
+from surefoot.cli.terminal import echo
 from surefoot.labels import LabelRule
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _read_processbench(path: str) -> list[LabelledTrace]:
     report = ReadReport()
     items = list(read_processbench(path, report=report))
     if report.bad_count:
-        typer.echo(report.summary(), err=True)
+        echo(report.summary(), err=True)
     return items
 
 
@@ -155,5 +155,5 @@ def _read_prmbench(path: str) -> list[LabelledTrace]:
     items = [*read_prmbench(path, report=report), *read_prmbench_controls(path, report=controls)]
     for kind, counted in (("", report), ("controls of ", controls)):
         if counted.bad_count > (0 if counted is report else report.bad_count):
-            typer.echo(kind + counted.summary(), err=True)
+            echo(kind + counted.summary(), err=True)
     return items

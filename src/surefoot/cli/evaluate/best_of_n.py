@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-import typer
 from pydantic import BeforeValidator, Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import EvaluationCommand, named, show
 from surefoot.cli.settings import Flag
+from surefoot.cli.terminal import echo
 from surefoot.search.selection import COMMON_RULES, ScoreRule
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class EvaluateBestOfN(EvaluationCommand):
         report = ReadReport()
         pools = list(read_candidate_pool(self.pool, report=report))
         if report.bad_count:
-            typer.echo(report.summary(), err=True)
+            echo(report.summary(), err=True)
         return grade_stored(
             pools, checker, self.grading.extract, progress=lambda done: progress("grade", done, len(pools))
         )
@@ -186,16 +186,16 @@ def _by_scorer(name: str | None, records: Sequence[StepScores]) -> dict[str, lis
 
 def _say_left_out(result: BestOfNResult, stored: StoredPools | None) -> None:
     for reason, count in result.dropped.items():
-        typer.echo(f"left out: {count} {reason}", err=True)
+        echo(f"left out: {count} {reason}", err=True)
     for what, reason in result.unknown.items():
-        typer.echo(f"unknown: {what}; {reason}", err=True)
+        echo(f"unknown: {what}; {reason}", err=True)
     for name, counts in result.scorers.items():
         if counts.unscored or counts.foreign:
-            typer.echo(
+            echo(
                 f"{name}: {counts.unscored} candidates unscored, {counts.foreign} scores of other traces",
                 err=True,
             )
     if stored and stored.differing:
-        typer.echo(
+        echo(
             f"{stored.differing} of {stored.verdicts} stated verdicts differ from the grading here", err=True
         )

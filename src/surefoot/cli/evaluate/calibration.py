@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import AfterError, EvaluationCommand, lab_labels, named, open_all, show
+from surefoot.cli.terminal import echo
 from surefoot.errors import CheckpointError
 from surefoot.labels import LabelRule
 from surefoot.stats.calibration import MAP_KINDS, MapKind
@@ -105,4 +105,4 @@ def _store(audit: CalibrationAudit, files: dict[str, str]) -> None:
             [reason] = scorer.unfitted.values()
             raise CheckpointError(f"{scorer.name}: nothing to store; {reason}")
         save_calibration(files[scorer.name], scorer.fits[0].fitted)
-        typer.echo(f"{scorer.name}: calibration.json written to {files[scorer.name]}", err=True)
+        echo(f"{scorer.name}: calibration.json written to {files[scorer.name]}", err=True)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import typer
 from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.runs import print_table
 from surefoot.cli.settings import Command
+from surefoot.cli.terminal import echo
 from surefoot.errors import LabelError
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ def open_all(
         )
     for system in systems:
         if system.counts.skipped_lines:
-            typer.echo(
-                f"{system.name}: {system.counts.skipped_lines} lines skipped, no valid record", err=True
-            )
+            echo(f"{system.name}: {system.counts.skipped_lines} lines skipped, no valid record", err=True)
     return systems
 
 
@@ -96,7 +94,7 @@ def show(report: Report) -> None:
     """What a report has for the terminal, on standard output."""
     for part in report.printed:
         if isinstance(part, str):
-            typer.echo(part)
+            echo(part)
         else:
             print_table(part)
 

@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command
+from surefoot.cli.terminal import echo
 from surefoot.errors import LabelError
 from surefoot.records import StepLabel
 
@@ -124,7 +123,7 @@ def with_answer(items: JoinedTraces) -> JoinedTraces:
     """Items whose problem has a reference answer; the others are counted on standard error."""
     known = items.where(lambda item: item.problem.answer is not None)
     if len(known) < len(items):
-        typer.echo(f"{len(items) - len(known)} traces skipped: their problem has no 'answer'", err=True)
+        echo(f"{len(items) - len(known)} traces skipped: their problem has no 'answer'", err=True)
     return known
 
 
@@ -144,7 +143,7 @@ class Tally:
 
     def report(self) -> None:
         """Show the summary. Raises ``LabelError`` if no step got a value: the file holds reasons only."""
-        typer.echo(self.summary(), err=True)
+        echo(self.summary(), err=True)
         if self.labels and self.unknown.total() == self.labels:
             reason, count = self.unknown.most_common(1)[0]
             raise LabelError(f"none of the {self.labels} steps got a label; {count}: {reason}")

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
-import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.label.command import LabelCommand, with_answer
 from surefoot.cli.settings import Flag, OptionGroup
+from surefoot.cli.terminal import echo
 from surefoot.labelling.judge_prompt import JudgeMode
 from surefoot.protocols import Sampling
 
@@ -90,7 +90,7 @@ class Judge(LabelCommand):
             )
         finally:
             for reason, count in failures.most_common():
-                typer.echo(f"{count} votes not counted: {reason}", err=True)
+                echo(f"{count} votes not counted: {reason}", err=True)
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
@@ -165,7 +165,7 @@ class Critiques(LabelCommand):
         items = self.items()
         readable = items.where(lambda item: item.trace.text is not None)
         if chats := len(items) - len(readable):
-            typer.echo(f"{chats} traces skipped: a verifier reads text, not messages", err=True)
+            echo(f"{chats} traces skipped: a verifier reads text, not messages", err=True)
         written = in_pieces(
             self.out,
             TraceCritiques,
@@ -184,4 +184,4 @@ class Critiques(LabelCommand):
             inputs=file_inputs(problems=self.problems, traces=self.traces),
             budget=self.budget,
         )
-        typer.echo(f"critiques of {written} traces written; {missing} failed (see 'error')", err=True)
+        echo(f"critiques of {written} traces written; {missing} failed (see 'error')", err=True)

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
 from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.label.command import LabelCommand, with_answer
 from surefoot.cli.settings import Command, Flag, OptionGroup
+from surefoot.cli.terminal import echo
 from surefoot.labelling.monte_carlo import Order, OwnOutcome
 from surefoot.labelling.omegaprm_tree import TreeSettings
 from surefoot.policies.prompts import PromptFormat
@@ -92,7 +92,7 @@ class EstimateSettings(o.SettingsGroup):
         rule = self.rule()
         if isinstance(rule, SequentialTest):
             good, bad = rule.chance_of_good(self.p_bad), 1 - rule.chance_of_good(self.p_good)
-            typer.echo(
+            echo(
                 f"sequential test of at most {self.rollouts} rollouts: calls {good:.1%} of prefixes of value "
                 f"{self.p_bad:g} good, and {bad:.1%} of those of value {self.p_good:g} bad "
                 f"(aim: {self.error_rate:.1%})",
@@ -141,7 +141,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         items = with_answer(self.items())
         self.estimate.report()
         if self.dry_run:
-            typer.echo(predict(items, self._labeller, prompt=self.prompt, seed=self.seed).summary())
+            echo(predict(items, self._labeller, prompt=self.prompt, seed=self.seed).summary())
             return
         engine = o.open_engine(self.engine, self.workers, self.device)
         self.write_labels("label mc", items, policy=self.policy, budget=self.budget, engine=engine)
@@ -228,14 +228,14 @@ class Tree(RolloutSettings):
         problems = read_table(self.problems, Problem)
         answered = [problem for problem in problems if problem.answer is not None]
         if len(answered) < len(problems):
-            typer.echo(f"{len(problems) - len(answered)} problems skipped: they have no 'answer'", err=True)
+            echo(f"{len(problems) - len(answered)} problems skipped: they have no 'answer'", err=True)
         items = pair(answered, read_table(self.traces, Trace)) if self.traces is not None else []
         if self.dry_run:
             if not items:
                 raise LabelError(
                     "--dry-run reads lengths and success rates from traces; give some with --traces"
                 )
-            typer.echo(predict(items, self._labeller, prompt=self.prompt, seed=self.seed).summary())
+            echo(predict(items, self._labeller, prompt=self.prompt, seed=self.seed).summary())
             return
         policy = self.open_policy()
         seeds: dict[str, list[Trace]] = {}
@@ -318,6 +318,6 @@ def _split(folder: Path) -> None:
         folder / "pairs.jsonl", (pair for grown in trees for pair in grown.pairs), record=StepPair
     )
     spent = sum((grown.usage for grown in trees), Usage())
-    typer.echo(f"{len(trees)} trees, {labels} labels, {pairs} pairs, {spent.tokens} tokens", err=True)
+    echo(f"{len(trees)} trees, {labels} labels, {pairs} pairs, {spent.tokens} tokens", err=True)
     for reason, count in Counter(grown.reason for grown in trees if grown.reason).most_common():
-        typer.echo(f"  {count} problems not searched: {reason}", err=True)
+        echo(f"  {count} problems not searched: {reason}", err=True)

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.label.command import LabelCommand, Tally
 from surefoot.cli.settings import Command, Flag
+from surefoot.cli.terminal import echo
 from surefoot.errors import LabelError
 from surefoot.labels import Neutral
 
@@ -98,7 +98,7 @@ class LabelExpert(LabelCommand):
         match = self._match()
         experts, left_out = expert_traces(read_table(self.expert, Trace))
         for reason, count in left_out.items():
-            typer.echo(f"{count} expert traces left out: {reason}", err=True)
+            echo(f"{count} expert traces left out: {reason}", err=True)
         yield ExpertLabeller(experts=experts, match=match, disagreement=self.disagreement)
 
     def _match(self) -> StepMatch[Any]:
@@ -169,9 +169,7 @@ class LabelConsensus(Command):
         for name, path in files.items():
             rows[name], strays = rows_of(items, read_table(path, StepLabel))
             if strays:
-                typer.echo(
-                    f"{strays} labels of {name} skipped: they are of no step of a usable trace", err=True
-                )
+                echo(f"{strays} labels of {name} skipped: they are of no step of a usable trace", err=True)
         combined = combine_labels(items, rows, rule=rule, good_above=self.good_above, neutral=self.neutral)
         kept = [labels for labels in combined.labels if any(label.value is not None for label in labels)]
         write_records(
@@ -181,7 +179,7 @@ class LabelConsensus(Command):
         )
         if self.report:
             write_json(self.report, combined.report.as_json())
-        typer.echo(combined.report.summary(), err=True)
+        echo(combined.report.summary(), err=True)
         if not kept:
             raise LabelError(
                 "the sources agree on no trace; --rule unanimous or weighted decides step by step"
@@ -226,7 +224,7 @@ class ValueCommand(LabelCommand):
         )
         rates = start_values(read_table(self.start, Trace)) if self.start else {}
         if self.start:
-            typer.echo(f"success rates of {len(rates)} problems from {self.start}", err=True)
+            echo(f"success rates of {len(rates)} problems from {self.start}", err=True)
         tally = Tally()
 
         def work(piece: Sequence[LabelledTrace]) -> list[StepLabel]:
@@ -253,7 +251,7 @@ class ValueCommand(LabelCommand):
                 f"{self.labels}: no label of kind 'value' for these traces; make some with label mc"
             )
         if without := len(items) - len(valued):
-            typer.echo(f"{without} traces skipped: they have no label of kind 'value'", err=True)
+            echo(f"{without} traces skipped: they have no label of kind 'value'", err=True)
         return valued
 
 

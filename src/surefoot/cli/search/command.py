@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import typer
 from pydantic import AfterValidator, Field
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
+from surefoot.cli.terminal import echo
 from surefoot.errors import PolicyError, RecordError, RunError
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
@@ -233,7 +233,7 @@ class SearchCommand(SearchSettings):
             shards = run.shards("trees", SavedTree)
             yield shards.write
             written = write_records(Path(path), shards.read(), record=SavedTree)
-        typer.echo(f"{written} trees written", err=True)
+        echo(f"{written} trees written", err=True)
         if not Path(f"{self.out}.work").exists():  # else a budget ended the work, and it can resume
             shutil.rmtree(folder / "shards")  # first: shards without a manifest would be refused after a kill
             shutil.rmtree(folder)

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-import typer
 from pydantic import Field
 
 from surefoot.cli.search.command import GuidedSearch, SearchCommand
 from surefoot.cli.settings import Command, Flag, OptionGroup
+from surefoot.cli.terminal import echo
 from surefoot.search.beam import DVTS, BeamSearch
 from surefoot.search.best_of_n_search import BestOfNSearch
 from surefoot.search.mcts import MCTS
@@ -146,7 +146,7 @@ class Draw(Command):
                 f"{known}"
             )
         if self.problem is None and len(saved) > 1:
-            typer.echo(f"the first of {len(saved)} trees; --problem names another", err=True)
+            echo(f"the first of {len(saved)} trees; --problem names another", err=True)
         drawing = (
             draw_svg(tree, box=self.box) if self.out.endswith(".svg") else draw_text(tree, width=self.width)
         )

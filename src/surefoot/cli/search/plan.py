@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import typer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.cli import options as o
 from surefoot.cli.search.command import GuidedSearch, SearchSettings, StepPRMSettings, parse_size
 from surefoot.cli.settings import Flag, OptionGroup
+from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RunError
 from surefoot.search import SEARCHES, ComputeOptimal, OptimalFit, Probe, Search, Trial
 from surefoot.search.method import SearchMethod
@@ -223,12 +223,7 @@ def _trials(words: Sequence[str], problems: Sequence[Problem]) -> list[Trial]:
 
 def _show(plan: SearchPlan) -> None:
     """Accuracy and tokens of each search in each bin; the chosen one is marked."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="correct, %, and tokens per problem with the probe; * = chosen", title_justify="left")
-    for heading in ("difficulty below", "problems", *plan.bins[0]):
-        table.add_column(heading, justify="right", overflow="fold")
+    rows = []
     for row, chosen, edge in zip(plan.bins, plan.searches, [*plan.edges, None], strict=True):
         cells = [
             ("n/a" if cell.accuracy is None else f"{100 * cell.accuracy:.1f}")
@@ -237,7 +232,11 @@ def _show(plan: SearchPlan) -> None:
             for name, cell in row.items()
         ]
         most = max(cell.problems for cell in row.values())
-        table.add_row("" if edge is None else f"{edge:.3f}", str(most), *cells)
-    Console().print(table)
+        rows.append(["" if edge is None else f"{edge:.3f}", str(most), *cells])
+    echo_table(
+        "correct, %, and tokens per problem with the probe; * = chosen",
+        ["difficulty below", "problems", *plan.bins[0]],
+        rows,
+    )
     if plan.unknown:
-        typer.echo(f"left out: {plan.unknown} problems whose difficulty is not known", err=True)
+        echo(f"left out: {plan.unknown} problems whose difficulty is not known", err=True)

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from surefoot.cli.terminal import echo, echo_table
+
 if TYPE_CHECKING:
     from surefoot.search.method import SearchResult
 
@@ -48,20 +50,12 @@ class SearchSummary:
 
     def show(self, title: str) -> None:
         """Print the table."""
-        from rich.console import Console
-        from rich.table import Table
-
-        console = Console(stderr=True, highlight=False)
-        table = Table(title=f"{title}: {self._problems} problems", title_justify="left", show_header=False)
-        table.add_column(overflow="fold")
-        table.add_column(justify="right", overflow="fold")
-        for name, value in self._rows():
-            table.add_row(name, value)
-        console.print(table)
+        title = f"{title}: {self._problems} problems"
+        echo_table(title, ("", ""), self._rows(), err=True, show_headings=False)
         for error, count in self._errors.most_common(5):
-            console.print(f"{count} problems with: {error}", markup=False)
+            echo(f"{count} problems with: {error}", err=True)
         if len(self._errors) > 5:
-            console.print(f"{len(self._errors) - 5} other errors, see 'error' in the results")
+            echo(f"{len(self._errors) - 5} other errors, see 'error' in the results", err=True)
 
     def _rows(self) -> list[tuple[str, str]]:
         each = 1 / max(1, self._problems)
