@@ -20,6 +20,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
+from surefoot.policies.deadlines import MAX_ANSWER_BYTES
+
 ERROR_CHARACTERS = 500
 """How much of a server's own words goes into an error."""
 _KEEP_ALIVE_S = 4.0
@@ -76,14 +78,18 @@ class Server:
     ) -> None:
         self._session, self._url, self._timeout_s = session, base_url.rstrip("/"), timeout_s
         self._proxy = _proxy(base_url)
-        self._headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
+        self._headers = {
+            "Authorization": f"Bearer {api_key}",
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",  # the size of another is known only afterwards
+        }
 
     async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """The body of the answer. Raises :class:`CallError`, and ``UnicodeEncodeError`` before it sends."""
         data = to_json(body)
         with _explained():
             async with asyncio.timeout(self._timeout_s), self._request(path, data) as response:
-                return await response.read()
+                return b"".join([chunk async for chunk in _bounded(response)])
 
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes | NotStreamed]:
         """Data of each event of a stream, up to ``[DONE]``.
@@ -95,9 +101,9 @@ class Server:
         with _explained():
             async with asyncio.timeout(self._timeout_s) as limit, self._request(path, data) as response:
                 if response.content_type == "application/json":
-                    yield NotStreamed(body=await response.read())
+                    yield NotStreamed(body=b"".join([chunk async for chunk in _bounded(response)]))
                     return
-                async for event in _events(response.content.iter_any()):
+                async for event in _events(_bounded(response)):
                     if event.startswith(b"[DONE]"):
                         return
                     limit.reschedule(None)  # what is done with an event is no wait for the server
@@ -110,7 +116,7 @@ class Server:
             self._url + path, data=data, headers=self._headers, proxy=self._proxy
         ) as response:
             if response.status >= 400:
-                said = (await response.read()).decode(errors="replace")
+                said = b"".join([chunk async for chunk in _bounded(response)]).decode(errors="replace")
                 status = response.status
                 raise CallError(
                     f"status {status}: {said[:ERROR_CHARACTERS]}",
@@ -118,7 +124,21 @@ class Server:
                     elsewhere=status in _ELSEWHERE or status >= 500,
                     retry_after_s=_retry_after(response.headers.get("Retry-After")),
                 )
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                reason = "connection failed: the answer is compressed, which was not asked for"
+                raise CallError(reason, passes=True)
             yield response
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The body as it comes, at most ``MAX_ANSWER_BYTES`` of it."""
+    size = 0
+    async for chunk in response.content.iter_any():
+        size += len(chunk)
+        if size > MAX_ANSWER_BYTES:
+            reason = f"connection failed: the answer is longer than {MAX_ANSWER_BYTES} bytes"
+            raise CallError(reason, passes=True)
+        yield chunk
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -126,6 +146,7 @@ def open_session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
         timeout=aiohttp.ClientTimeout(total=None),
+        auto_decompress=False,
     )
 
 
@@ -148,9 +169,13 @@ def _explained() -> Iterator[None]:
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
     """Data of server-sent events (WHATWG HTML, section 9.2); their other fields say nothing here."""
-    rest, data = b"", list[bytes]()
+    rest, data = list[bytes](), list[bytes]()
     async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
+        first, *lines = chunk.split(b"\n")
+        rest.append(first)
+        if not lines:
+            continue
+        lines, rest = [b"".join(rest), *lines[:-1]], lines[-1:]
         for line in lines:
             field, _, value = line.rstrip(b"\r").partition(b":")
             if field == b"data":
