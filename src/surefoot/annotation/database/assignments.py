@@ -25,7 +25,6 @@ from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.accounts import Project, members
 from surefoot.annotation.database.engine import Repository
 from surefoot.annotation.database.items import item_in
-from surefoot.annotation.database.label_queries import counting_ids
 from surefoot.annotation.database.labelling import (
     AnnotatorProgress,
     Assignment,
@@ -243,7 +242,7 @@ def passed_screening(connection: Connection, project: Project, user_id: int) -> 
     }
     label = t.labels.c
     query = select(label.item_id, label.trace_id, label.step, label.value).where(
-        label.id.in_(counting_ids(project.id)), label.user_id == user_id
+        label.item_id.in_({item_id for item_id, _, _ in known}), label.user_id == user_id, label.is_current
     )
     values = {(row.item_id, row.trace_id, row.step): row.value for row in connection.execute(query)}
     correct = sum(values.get(place) == value for place, value in known.items())
@@ -281,7 +280,9 @@ def progress_of(connection: Connection, project: Project, at: datetime) -> Progr
 
 def _annotators(connection: Connection, project_id: int) -> list[AnnotatorProgress]:
     label = t.labels.c
-    counted = select(label.user_id, func.count()).where(label.id.in_(counting_ids(project_id)))
+    counted = select(label.user_id, func.count()).where(
+        label.project_id == project_id, label.is_current, label.user_id.is_not(None)
+    )
     labels = {user: count for user, count in connection.execute(counted.group_by(label.user_id))}  # noqa: C416
     query = select(_A.user_id, _A.state, _A.milliseconds, _A.finished).where(_A.project_id == project_id)
     assigned: dict[int, list[Any]] = {}

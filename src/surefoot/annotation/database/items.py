@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, exists, insert
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.accounts import Project, QueuePolicy
 from surefoot.annotation.database.engine import Repository
-from surefoot.annotation.database.label_queries import choices_in, counting, labels_in, last_submission
+from surefoot.annotation.database.label_queries import choices_in, labels_in, last_submission
 from surefoot.annotation.database.labelling import AnnotatorItem, Item, ItemRole, NewItem
 from surefoot.annotation.database.projects import locked_project, project_in, pseudonym_in
 from surefoot.annotation.database.schema import as_data, checked_name, digest_of, matching
@@ -263,7 +263,7 @@ def annotator_item(connection: Connection, project: Project, item: Item, user_id
         leased_until=row["leased_until"],
         labels=tuple(
             replace(label, chosen_by=None, role=None)
-            for label in counting(labels_in(connection, project.id, own_labels))
+            for label in labels_in(connection, project.id, own_labels)
         ),
         choice=choices[-1] if choices else None,
         last=last_submission(connection, item.id, user_id),

@@ -1,11 +1,8 @@
-"""Reading labels and choices: with retractions applied, or everything ever submitted."""
+"""Labels and choices, with retractions applied or all ever submitted, and which labels count."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, func, select
+from sqlalchemy import ColumnElement, Connection, false, func, select, update
 
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.labelling import StepChoice, StoredLabel
@@ -18,8 +15,8 @@ _UNDO = t.submissions.alias("undo")
 def labels_in(
     connection: Connection, project_id: int, *conditions: ColumnElement[bool], retracted: bool = False
 ) -> list[StoredLabel]:
-    """Labels of the project in the order they were submitted; retracted ones only on request."""
-    retraction = _UNDO.c.id.is_not(None)
+    """Labels of the project that count, in the order they were submitted; on request all ever submitted."""
+    retraction = _UNDO.c.id.is_not(None) if retracted else false()
     query = (
         select(
             *columns_of(StoredLabel, t.labels),
@@ -28,12 +25,13 @@ def labels_in(
             retraction.label("retracted"),
         )
         .join(t.items, t.items.c.id == t.labels.c.item_id, isouter=True)
-        .join(_UNDO, _UNDO.c.undoes == t.labels.c.submission_id, isouter=True)
         .where(t.labels.c.project_id == project_id, *conditions)
         .order_by(t.labels.c.id)
     )
-    if not retracted:
-        query = query.where(~retraction)
+    if retracted:
+        query = query.join(_UNDO, _UNDO.c.undoes == t.labels.c.submission_id, isouter=True)
+    else:
+        query = query.where(t.labels.c.is_current)
     return [
         as_data(
             StoredLabel,
@@ -45,29 +43,21 @@ def labels_in(
     ]
 
 
-def counting(labels: Iterable[StoredLabel]) -> list[StoredLabel]:
-    """The latest of each annotator's labels of a step, and all imported labels."""
-    latest: dict[Any, StoredLabel] = {}
-    for label in labels:
-        if label.retracted:
-            continue
-        own = (label.item_id, label.user_id, label.record.trace_id, label.record.step)
-        latest[label.id if label.user_id is None else own] = label
-    return sorted(latest.values(), key=lambda label: label.id)
+def refresh_current(connection: Connection, item_id: int, user_id: int) -> None:
+    """Mark the user's labels of the item that count: of each step the latest that is not undone.
 
-
-def counting_ids(project_id: int) -> Select[int]:
-    """Query for the ids of the annotators' labels that ``counting`` returns."""
-    retracted = select(t.submissions.c.undoes).where(
-        t.submissions.c.project_id == project_id, t.submissions.c.undoes.is_not(None)
-    )
+    To be called in the transaction that adds a submission or an undo. Imported labels always count.
+    """
     label = t.labels.c
-    return (
+    own = (label.item_id == item_id) & (label.user_id == user_id)
+    latest = (
         select(func.max(label.id))
-        .where(label.project_id == project_id, label.user_id.is_not(None))
-        .where(label.submission_id.not_in(retracted))
-        .group_by(label.item_id, label.user_id, label.trace_id, label.step)
+        .join(_UNDO, _UNDO.c.undoes == label.submission_id, isouter=True)
+        .where(own, _UNDO.c.id.is_(None))
+        .group_by(label.trace_id, label.step)
     )
+    counts = label.id.in_(list(connection.scalars(latest)))
+    connection.execute(update(t.labels).where(own, label.is_current != counts).values(is_current=counts))
 
 
 def choices_in(
@@ -88,9 +78,3 @@ def last_submission(connection: Connection, item_id: int, user_id: int) -> int:
     """Id of the user's latest submission or undo for the item; 0 if there is none."""
     where = (t.submissions.c.item_id == item_id) & (t.submissions.c.user_id == user_id)
     return connection.scalar(select(func.max(t.submissions.c.id)).where(where)) or 0
-
-
-def steps_of_trace() -> ScalarSelect[int]:
-    """Number of steps of the trace of a row of ``labels``."""
-    same = (t.traces.c.project_id == t.labels.c.project_id) & (t.traces.c.id == t.labels.c.trace_id)
-    return select(t.traces.c.steps).where(same).correlate(t.labels).scalar_subquery()

@@ -25,6 +25,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    true,
 )
 
 from surefoot.annotation.database.schema import (
@@ -79,7 +80,7 @@ step_scores = Table(
     Column("payload", Text, nullable=False),
     Column("created", Moment, nullable=False),
     of_project("trace_id", "traces"),
-    Index(None, "project_id", "scorer", "lowest"),
+    Index(None, "project_id", "scorer", "lowest", "trace_id"),
 )
 
 ItemKind = Literal["solution", "alternatives"]
@@ -135,6 +136,7 @@ items = table(
     of_project("problem_id", "problems"),
     UniqueConstraint("project_id", "id"),
     UniqueConstraint("project_id", "digest"),
+    Index(None, "project_id", "role", "id"),
 )
 
 item_traces = Table(
@@ -277,7 +279,8 @@ submissions = Table(
     sqlite_autoincrement=True,
 )
 
-# Only ever added to: a label is retracted by a submission that undoes the one it came with.
+# Only ever added to: a label is retracted by a submission that undoes the one it came with. Whether it
+# counts follows from the rows; `refresh_current` keeps that beside them, for what reads many.
 labels = table(
     "labels",
     StoredLabel,
@@ -290,11 +293,13 @@ labels = table(
     Column("value", Float),
     Column("payload", Text, nullable=False),
     Column("digest", String(32)),
+    Column("is_current", Boolean, nullable=False, server_default=true()),
     Column("created", Moment, nullable=False),
     of_project("item_id", "items"),
     of_project("trace_id", "traces"),
     UniqueConstraint("project_id", "digest"),
     Index(None, "project_id", "trace_id", "step"),
+    Index(None, "project_id", "is_current", "user_id"),
     Index(None, "item_id", "user_id"),
     sqlite_autoincrement=True,
 )

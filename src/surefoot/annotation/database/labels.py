@@ -20,7 +20,7 @@ from surefoot.annotation.database.assignments import (
 )
 from surefoot.annotation.database.engine import Repository
 from surefoot.annotation.database.items import check_step, item_in
-from surefoot.annotation.database.label_queries import choices_in, counting, labels_in, last_submission
+from surefoot.annotation.database.label_queries import choices_in, labels_in, last_submission, refresh_current
 from surefoot.annotation.database.labelling import (
     ChoiceInput,
     ChosenBy,
@@ -89,6 +89,7 @@ class Labels(Repository):
             _check_labels(connection, sender, labels)
             submission = _add_submission(connection, sender, key, digest, finished=finish)
             _add_labels(connection, sender, labels, submission)
+            refresh_current(connection, item_id, user_id)
             if choice is not None:
                 _add_choice(connection, sender, choice, submission)
             if finish:
@@ -119,6 +120,7 @@ class Labels(Repository):
             sender = _Sender(project, item, user_id, pseudonym, row["chosen_by"], at)
             retracted = _latest(connection, item_id, user_id)
             _add_submission(connection, sender, key, digest, finished=False, undoes=retracted)
+            refresh_current(connection, item_id, user_id)
             return _response(connection, retracted, finished=False, repeated=False)
 
     def import_labels(self, project_id: int, labels: Iterable[StepLabel]) -> Added:
@@ -136,8 +138,7 @@ class Labels(Repository):
         where = t.labels.c.trace_id == trace_id
         with self._connections.read() as connection:
             record_in(connection, t.traces, Trace, project_id, trace_id)
-            labels = labels_in(connection, project_id, where, retracted=retracted)
-        return labels if retracted else counting(labels)
+            return labels_in(connection, project_id, where, retracted=retracted)
 
     def choices(self, project_id: int, item_id: int | None = None) -> list[StepChoice]:
         """What annotators continued with, without undone choices. Not for annotators."""
@@ -277,6 +278,7 @@ def _add_labels(
     connection: Connection, sender: _Sender, labels: Sequence[LabelInput], submission: int
 ) -> None:
     """Append labels."""
+    rows = []
     for label in labels:
         record = StepLabel(
             trace_id=label.trace_id,
@@ -300,7 +302,9 @@ def _add_labels(
             "chosen_by": sender.chosen_by,
             "meta": dict(label.meta),
         }
-        connection.execute(insert(t.labels).values({**sender.row(), **row}))
+        rows.append({**sender.row(), **row})
+    if rows:
+        connection.execute(insert(t.labels), rows)
 
 
 def _check_labels(connection: Connection, sender: _Sender, labels: Sequence[LabelInput]) -> None:

@@ -13,7 +13,6 @@ from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.accounts import members
 from surefoot.annotation.database.engine import Repository
 from surefoot.annotation.database.items import check_step, item_in
-from surefoot.annotation.database.label_queries import counting_ids, steps_of_trace
 from surefoot.annotation.database.labelling import Adjudication, Disagreement, MatrixCell
 from surefoot.annotation.database.projects import locked_project, project_in
 from surefoot.annotation.database.schema import as_data, checked_text
@@ -147,6 +146,7 @@ def ratings(cells: Iterable[MatrixCell]) -> Ratings:
 
 def _cells(connection: Connection, project_id: int, *, controls: bool, unfinished: bool) -> list[MatrixCell]:
     label, member, assignment = t.labels.c, members.c, t.assignments.c
+    same_trace = and_(t.traces.c.project_id == label.project_id, t.traces.c.id == label.trace_id)
     same_user = and_(member.user_id == label.user_id, member.project_id == label.project_id)
     same_item = and_(assignment.item_id == label.item_id, assignment.user_id == label.user_id)
     query = (
@@ -160,25 +160,31 @@ def _cells(connection: Connection, project_id: int, *, controls: bool, unfinishe
                 label.value,
             ),
             *(label.created, label.chosen_by, label.milliseconds, member.pseudonym.label("annotator")),
-            *(t.items.c.role, t.items.c.known, steps_of_trace().label("steps")),
+            *(t.items.c.role, t.traces.c.steps),
         )
         .join_from(t.labels, t.items, t.items.c.id == label.item_id)
         .join(members, same_user)
         .join(t.assignments, same_item)
-        .where(label.project_id == project_id, label.id.in_(counting_ids(project_id)))
+        .join(t.traces, same_trace)
+        .where(label.project_id == project_id, label.is_current, label.user_id.is_not(None))
         .order_by(label.id)
     )
     if not controls:
         query = query.where(t.items.c.role == "normal")
     if not unfinished:
         query = query.where(assignment.state == "done")
-    known: dict[int, dict[tuple[str, int], int]] = {}
+    with_answers = select(t.items.c.id, t.items.c.known).where(
+        t.items.c.project_id == project_id, t.items.c.role.in_(["control", "screening"])
+    )
+    known = {
+        (item_id, answer.trace_id, answer.step): answer.value
+        for item_id, answers in connection.execute(with_answers)
+        for answer in answers
+    }
     cells = []
     for row in connection.execute(query):
-        if row.item_id not in known:
-            known[row.item_id] = {(answer.trace_id, answer.step): answer.value for answer in row.known}
         value = None if row.value is None else int(row.value)
-        answer = known[row.item_id].get((row.trace_id, row.step))
+        answer = known.get((row.item_id, row.trace_id, row.step))
         cells.append(as_data(MatrixCell, row._mapping, value=value, known=answer))
     return cells
 

@@ -137,14 +137,13 @@ class Traces(Repository):
         if text is not None:
             conditions.append(_contains(text))
         if scorer is not None:
-            conditions.append(_scored(scorer, min_score, max_score))
+            conditions.append(_scored(project_id, scorer, min_score, max_score))
         elif min_score is not None or max_score is not None:
             raise StoreError("'min_score' and 'max_score' need a 'scorer'")
-        retracted = select(t.submissions.c.undoes).where(t.submissions.c.undoes.is_not(None))
         label_count = (
             select(func.count())
             .where(t.labels.c.project_id == project_id, t.labels.c.trace_id == t.traces.c.id)
-            .where(t.labels.c.submission_id.is_(None) | t.labels.c.submission_id.not_in(retracted))
+            .where(t.labels.c.is_current)
             .scalar_subquery()
         )
         query = (
@@ -180,8 +179,13 @@ class Traces(Repository):
 
     def scorers(self, project_id: int) -> list[str]:
         """Names of all scorers of the project."""
-        column = t.step_scores.c.scorer
-        query = select(column).where(t.step_scores.c.project_id == project_id).distinct().order_by(column)
+        s = t.step_scores.c
+        # from name to name in the index: DISTINCT would read every score
+        lowest = select(func.min(s.scorer).label("name")).where(s.project_id == project_id)
+        names = lowest.cte("names", recursive=True)
+        following = lowest.where(s.scorer > names.c.name).scalar_subquery()
+        names = names.union_all(select(following).where(names.c.name.is_not(None)))
+        query = select(names.c.name).where(names.c.name.is_not(None)).order_by(names.c.name)
         with self._connections.read() as connection:
             project_in(connection, project_id)
             return list(connection.scalars(query))
@@ -220,9 +224,10 @@ def _contains(text: str) -> ColumnElement[bool]:
     return t.problems.c.text.ilike(like(checked_text("text", text)), escape="\\")
 
 
-def _scored(scorer: str, low: float | None, high: float | None) -> ColumnElement[bool]:
+def _scored(project_id: int, scorer: str, low: float | None, high: float | None) -> ColumnElement[bool]:
     s = t.step_scores
-    query = select(s.c.trace_id).where(s.c.project_id == t.traces.c.project_id, s.c.scorer == scorer)
+    # the project by its number: a reference to the outer row would run the query again for every trace
+    query = select(s.c.trace_id).where(s.c.project_id == project_id, s.c.scorer == scorer)
     if low is not None:
         query = query.where(s.c.lowest >= low)
     if high is not None:

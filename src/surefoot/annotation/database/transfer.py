@@ -17,7 +17,7 @@ from sqlalchemy import Table, select, tuple_
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.accounts import members
 from surefoot.annotation.database.engine import Repository
-from surefoot.annotation.database.label_queries import counting, labels_in
+from surefoot.annotation.database.label_queries import labels_in
 from surefoot.annotation.database.labelling import Adjudication, StoredLabel
 from surefoot.annotation.database.labels import HUMAN
 from surefoot.annotation.database.projects import project_in
@@ -67,7 +67,7 @@ class Export(Repository):
         """
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            stored = counting(labels_in(connection, project_id))
+            stored = labels_in(connection, project_id)
             decided = decisions(connection, project_id) if settled else {}
             names = select(members.c.user_id, members.c.pseudonym)
             rows = connection.execute(names.where(members.c.project_id == project_id))
