@@ -49,6 +49,10 @@ class RunError(SurefootError):
     """A run directory does not match what it is asked to continue."""
 
 
+class IncompleteError(SurefootError):
+    """The work ended, and what succeeded is kept, but some of it failed or is left to do."""
+
+
 class StoreError(SurefootError):
     """The database cannot be opened, or refuses what it is asked to keep or give."""
 

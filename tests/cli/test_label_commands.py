@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from command_line import good, refused
+from command_line import good, incomplete, refused
 from openai_server import Body, Reply, completion, serve
 
 from surefoot.answers import AnswerChecker, Grader
@@ -121,7 +121,7 @@ def test_rubbish_costs_its_own_labels_alone_and_is_counted(data, tmp_path):
         prefixes = Counter(body["prompt"] for body in running.bodies)
         spoilt = {prompt for number, prompt in enumerate(sorted(prefixes)) if number % 10 == 0}
         server.now = lambda body: Reply(payload="<html>") if body["prompt"] in spoilt else answer(body)
-        ended = good(*words(data, running.url, tmp_path / "rubbish.jsonl"))
+        ended = incomplete(*words(data, running.url, tmp_path / "rubbish.jsonl"))
     calm, rubbish = read(tmp_path / "calm.jsonl"), read(tmp_path / "rubbish.jsonl")
     unknown = [label for label in rubbish if label.value is None]
     assert unknown
@@ -148,12 +148,17 @@ def test_a_server_that_dies_loses_and_doubles_nothing(data, tmp_path):
         assert 30 <= finished < 60
         running.seen.clear()
         server.now = answer
-        good(*words(data, running.url, tmp_path / "l.jsonl"))
+        ended = incomplete(*words(data, running.url, tmp_path / "l.jsonl"))
+        labels, calm = read(tmp_path / "l.jsonl"), read(tmp_path / "calm.jsonl")
+        assert [(x.trace_id, x.step) for x in labels] == [(x.trace_id, x.step) for x in calm]
+        assert all(x.value in (None, y.value) for x, y in zip(labels, calm, strict=True))
+        assert f"{len(calm)} labels written" in ended.err, "those of the first start are counted too"
+        good(*words(data, running.url, tmp_path / "l.jsonl", "--retry-failed"))
         again = Counter(body["prompt"] for body in running.bodies)
     assert again.total() < needed.total()
-    labels, calm = read(tmp_path / "l.jsonl"), read(tmp_path / "calm.jsonl")
-    assert [(x.trace_id, x.step) for x in labels] == [(x.trace_id, x.step) for x in calm]
-    assert all(x.value in (None, y.value) for x, y in zip(labels, calm, strict=True))
+    assert [(x.value, x.evidence) for x in read(tmp_path / "l.jsonl")] == [
+        (y.value, y.evidence) for y in calm
+    ]
 
 
 def test_a_server_that_stalls_is_given_up(data):
@@ -180,13 +185,16 @@ def test_a_token_budget_stops_cleanly_and_a_larger_one_goes_on(data, tmp_path):
         spent = sum((label.evidence.usage for label in whole), Usage()).tokens
         budget = int(0.75 * spent)
         out = tmp_path / "l.jsonl"
-        ended = good(*words(data, running.url, out, f"--token-budget={budget}"))
+        ended = incomplete(*words(data, running.url, out, f"--token-budget={budget}"))
         assert "stopped by the budget after " in ended.err
-        assert "raise the budget and start the same command again" in ended.err
+        assert "raise the budget" in ended.err
         part = read(out)
         assert 0 < len(part) < len(whole)
         assert sum((label.evidence.usage for label in part), Usage()).tokens <= budget
-        assert "stopped by the budget" in good(*words(data, running.url, out, f"--token-budget={budget}")).err
+        assert (
+            "stopped by the budget"
+            in incomplete(*words(data, running.url, out, f"--token-budget={budget}")).err
+        )
         assert read(out) == part
         good(*words(data, running.url, out, f"--token-budget={2 * spent}"))
     assert read(out) == whole
@@ -195,7 +203,7 @@ def test_a_token_budget_stops_cleanly_and_a_larger_one_goes_on(data, tmp_path):
 
 def test_a_time_budget_stops_after_the_first_piece(data, tmp_path):
     with serve(answer) as running:
-        ended = good(*words(data, running.url, tmp_path / "l.jsonl", "--time-budget=0.0001"))
+        ended = incomplete(*words(data, running.url, tmp_path / "l.jsonl", "--time-budget=0.0001"))
     assert "stopped by the budget after 1 of 60 pieces" in ended.err
 
 
@@ -240,7 +248,7 @@ def test_trees_are_grown_resumed_and_taken_apart(data, tmp_path):
     with serve(answer) as running:
         command = ["label", "tree", problems, "--policy", "solver", "--base-url", running.url]
         command += ["--rollouts=4", "--search-limit=3", "--estimate=hard", *GRADING]
-        stopped = good(*command, "--out", out, "--time-budget=0.0001")
+        stopped = incomplete(*command, "--out", out, "--time-budget=0.0001")
         assert "stopped by the budget after 1 of 30 pieces" in stopped.err
         asked = len(running.seen)
         ended = good(*command, "--out", out)

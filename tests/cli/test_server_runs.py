@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from command_line import good, refused, run
+from command_line import good, incomplete, refused, run
 from openai_server import Body, Reply, completion, serve
 
 from surefoot.io import read_records, write_records
@@ -187,7 +187,7 @@ def test_single_failures_are_kept_and_counted(problems, tmp_path):
 
     with serve(answer) as server:
         server.models = [{"id": "m"}]
-        ended = good(
+        ended = incomplete(
             *("sample", problems, "-n", 1, "--policy=m", f"--base-url={server.url}"),
             *(*GRADING, "--out", tmp_path / "t.jsonl"),
         )
@@ -210,3 +210,47 @@ def test_a_wrong_address_is_one_sentence_before_work(problems, tmp_path, command
     assert time.monotonic() - begun < 10
     assert ended.err.strip().splitlines()[-1].startswith("surefoot: http://127.0.0.1:9/v1: no server answers")
     assert not (tmp_path / "o.jsonl.work").exists()
+
+
+@pytest.mark.parametrize("command", ["sample", "label"])
+def test_what_failed_is_done_again_and_nothing_else(problems, tmp_path, command):
+    """A server that fails some requests: status 3, and then the file of a run that never failed."""
+    asked: Counter[str] = Counter()
+    broken = {"What is 3 + 1?", "What is 30 + 1?"}
+
+    def flaky(body: Body) -> Reply:
+        asked[body["prompt"]] += 1
+        if any(body["prompt"].startswith(one) for one in broken):
+            return Reply(status=400, payload={"error": {"message": "no"}})
+        return solution(body)
+
+    traces = tmp_path / "t.jsonl"
+    with serve(flaky) as server:
+        server.models = [{"id": "m"}]
+        policy = ["--policy=m", f"--base-url={server.url}", "--concurrency=4", *GRADING]
+        words = ["sample", problems, "-n", 1, *policy]
+        if command == "label":
+            broken_later, broken = broken, set()
+            good(*words, "--out", traces)
+            broken = broken_later
+            words = ["label", "mc", traces, "--problems", problems, "--rollouts=1", *policy]
+            words += ["--own-outcome=never"]
+        ended = run(*words, "--out", tmp_path / "some.jsonl")
+        assert ended.status == 3, ended.err
+        assert "records failed" in ended.err
+        assert "--retry-failed" in ended.err
+        assert run(*words, "--out", tmp_path / "some.jsonl").status == 3, "it is not complete yet"
+        again, broken = broken, set()
+        asked.clear()
+        good(*words, "--out", tmp_path / "some.jsonl", "--retry-failed")
+        assert {prompt.splitlines()[0] for prompt in asked} == again
+        assert not (tmp_path / "some.jsonl.work").exists()
+        good(*words, "--out", tmp_path / "all.jsonl")
+    record = Trace if command == "sample" else StepLabel
+    some, whole = (read_records(tmp_path / f"{name}.jsonl", record) for name in ("some", "all"))
+    assert [made(one) for one in some] == [made(one) for one in whole]
+
+
+def made(record: Trace | StepLabel) -> dict[str, object]:
+    """All that a record says but when it was made."""
+    return record.model_dump(exclude={"created"})

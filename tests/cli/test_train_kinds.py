@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from command_line import good, refused
+from command_line import good, refused, run
 from openai_server import Body, Reply, completion, serve
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -303,9 +303,10 @@ def test_a_verifier_from_critiques_to_scores(files, lab_items, tmp_path):
     good(*verifier(files, texts, untrained, "--epochs", 1, "--learning-rate", 1e-9))
     ask = ("score", "-m", untrained, "--problems", files / "p.jsonl", "--traces", files / "one.jsonl")
     write_records(files / "one.jsonl", [lab_items[0].trace])
-    ended = good(*ask)
+    ended = run(*ask)
     [record] = [StepScores.model_validate_json(line) for line in ended.out.splitlines()]
     unscored = int(None in record.scores)  # what it writes is chance, and may be read as a verdict
+    assert ended.status == unscored, "a file without any score is an error"
     assert f"1 traces scored; {unscored} with unscored steps" in ended.err
     assert ("1 critiques not scored: " in ended.err) == bool(unscored)
     readable = next(i for i, r in zip(lab_items, found, strict=True) if None not in r.scores)

@@ -26,7 +26,14 @@ def test_pieces_come_back_in_the_order_of_their_numbers(tmp_path: Path):
         assert journal.missing(5) == [1, 4]
         journal.write(1, [Problem(text="c")])
         assert texts(journal) == ["a", "á ≤ b", "c", "d\n]}"]
-        assert [len(piece) for piece in journal.pieces()] == [2, 1, 0, 1]
+        assert [(number, len(piece)) for number, piece in journal.pieces()] == [
+            (0, 2),
+            (1, 1),
+            (2, 0),
+            (3, 1),
+        ]
+        journal.write(0, [Problem(text="again")])
+        assert texts(journal) == ["again", "c", "d\n]}"], "a piece that is done again replaces the first"
 
 
 def test_a_line_cut_at_any_byte_is_a_missing_piece_and_nothing_else(tmp_path: Path):

@@ -46,6 +46,13 @@ def good(*words: object, stdin: str = "") -> Ended:
     return ended
 
 
+def incomplete(*words: object) -> Ended:
+    """A command that came to its end, and says that its work is not complete."""
+    ended = run(*words)
+    assert ended.status == 3, ended.err
+    return ended
+
+
 def refused(*words: object, stdin: str = "") -> str:
     """The one sentence of a command that fails."""
     ended = run(*words, stdin=stdin)

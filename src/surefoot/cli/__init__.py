@@ -26,9 +26,11 @@ from surefoot.cli import (
 )
 from surefoot.cli.settings import add
 from surefoot.cli.terminal import echo
-from surefoot.errors import SurefootError
+from surefoot.errors import IncompleteError, SurefootError
 from surefoot.extras import sentence
 
+INCOMPLETE = 3
+"""Exit status of work that came to its end and is not complete: the output holds what succeeded."""
 INTERRUPTED = 130
 """Exit status that typer makes of an interrupt from the keyboard."""
 
@@ -77,7 +79,7 @@ add(app, "serve-config", serve_config.ServeConfig)
 
 
 def main() -> None:
-    """Run the command line. An error of the package, or of a file, is one sentence and exit status 1."""
+    """Run the command line. An error of the package, or of a file, is one sentence and a status of 1 or 3."""
     # one bar a stage is enough: transformers would draw its own for every model that it loads
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -85,7 +87,7 @@ def main() -> None:
         app()
     except (SurefootError, OSError) as error:
         echo(f"surefoot: {' '.join(str(error).split())}", err=True)
-        raise SystemExit(1) from error
+        raise SystemExit(INCOMPLETE if isinstance(error, IncompleteError) else 1) from error
     except ModuleNotFoundError as error:
         if (missing := sentence(error.name or "")) is None:
             raise

@@ -118,6 +118,11 @@ Workers = Annotated[
         "results are the same.",
     ),
 ]
+RetryFailed = Annotated[
+    bool,
+    Flag(transient=True),
+    Field(description="Do again what failed in an earlier start of the same command, and nothing else."),
+]
 EngineName = Annotated[
     Literal["local", "ray"],
     Flag(transient=True),

@@ -11,16 +11,15 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, closing, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import typer
-
 from surefoot.cli.options import BudgetSettings
 from surefoot.cli.runs import stages
-from surefoot.errors import PolicyError, RecordError
+from surefoot.errors import IncompleteError, PolicyError, RecordError
 from surefoot.io.tables import OnDisk
-from surefoot.records import Record, content_id
+from surefoot.records import Record, Trace, content_id
 from surefoot.scale.engines import Engine
 from surefoot.scale.jobs import Assignment, Job, Opened, Work, isolated
 from surefoot.scale.pieces import Pieces
@@ -47,8 +46,9 @@ def in_pieces(
     progress: Callable[[str, int, int], None] | None = None,
     counts: Counter[str] | None = None,
     each: Callable[[Any], None] | None = None,
-) -> int:
-    """Map ``job`` over ``items``, ``size`` at a time, into the file ``out``; returns the records written.
+    retry_failed: bool = False,
+) -> Outcome:
+    """Map ``job`` over ``items``, ``size`` at a time, into the file ``out``; returns what became of it.
 
     Finished pieces wait in ``<out>.work`` until all are done. With ``-`` each piece goes to standard output
     at once, in order. With ``by_problem`` a piece is ``size`` problems, whose neighbouring traces stay
@@ -69,6 +69,9 @@ def in_pieces(
     the items done and their total, in place of a bar; ``counts`` is added what the job counts, and ``each``
     is shown every record that is written, those of earlier starts too.
 
+    Records that say that a request failed are written as they are, and the pieces stay in ``<out>.work``.
+    The same command with ``retry_failed`` does the pieces with such records again, and no others.
+
     Raises ``RunError`` if ``<out>.work`` belongs to a command with other settings or inputs, and
     ``RecordError`` before any work if ``out`` has an unknown ending.
     """
@@ -80,25 +83,29 @@ def in_pieces(
     pieces = Pieces(items, size, by_problem=by_problem)
     account = _Account(budget or BudgetSettings())
     counts = Counter() if counts is None else counts
+    failures: Counter[str] = Counter()
+
+    def watched(records: Iterable[R]) -> Iterator[R]:
+        for one in records:
+            if each:
+                each(one)
+            if reason := failure_of(one):
+                failures[reason] += 1
+            yield one
+
     with ExitStack() as context:
         # before any file is made: the settings may be wrong, or nobody at the address
         opened = context.enter_context(job.open()) if engine is None or out == "-" else None
         progress = progress or context.enter_context(stages())
         if opened and out == "-":
-            pipe: _InOrder[R] = _InOrder(
-                lambda records: write_records("-", _shown(records, each), record=record)
-            )
+            pipe: _InOrder[R] = _InOrder(lambda records: write_records("-", watched(records), record=record))
             bar = _ItemBar(progress, command, pieces, range(len(pieces)))
             finished = _Finished(pipe.write, job.failed, most=in_flight, earlier=False)
             missing = list(range(len(pieces)))
             missing = _do(pieces, missing, job, opened, account, in_flight, bar.done, finished)
             counts.update(opened.counts)
             pipe.flush()
-            if missing:
-                account.report(
-                    len(pieces) - len(missing), len(pieces), len(items), "nothing is kept of a pipe"
-                )
-            return pipe.written
+            return Outcome.of(pipe.written, failures, len(missing), len(pieces), account, piped=True)
         folder = Path(f"{out}.work")
         # Standard input is no file to compare, so the items themselves say whether the work is the same.
         settings = {**config, "items": _digest(items)}
@@ -107,10 +114,13 @@ def in_pieces(
             run.journal("pieces", record) if server else nullcontext(run.shards("pieces", record)) as saved,
         ):
             missing = saved.missing(len(pieces))
+            if retry_failed:
+                again = (number for number, records in saved.pieces() if any(map(failure_of, records)))
+                missing = sorted({*missing, *again})
             bar = _ItemBar(progress, command, pieces, missing)
             earlier = len(pieces) - len(missing)
             if budget is not None and budget.tokens is not None:
-                account.earlier([job.cost(records) for records in saved.pieces()])
+                account.earlier([job.cost(records) for _, records in saved.pieces()])
             finished = _Finished(saved.write, job.failed, most=in_flight, earlier=earlier > 0)
             if opened:
                 missing = _do(pieces, missing, job, opened, account, in_flight, bar.done, finished)
@@ -124,20 +134,71 @@ def in_pieces(
                     threads=max(1, _cores() // engine.workers),
                 )
                 missing = _do_elsewhere(engine, assignment, missing, account, bar.done, finished, counts)
-            written = write_records(Path(out), _shown(saved.read(), each), record=record)
-        if missing:
-            account.report(
-                len(pieces) - len(missing),
-                len(pieces),
-                len(items),
-                "raise the budget and start the same command again to resume",
+            written = write_records(Path(out), watched(saved.read()), record=record)
+        outcome = Outcome.of(written, failures, len(missing), len(pieces), account)
+        if outcome.complete:
+            shutil.rmtree(folder / "shards")  # first: shards without a manifest would be refused after a kill
+            shutil.rmtree(folder)
+    return outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of work in pieces."""
+
+    written: int
+    """Records in the output, those of earlier starts included."""
+    problem: str | None
+    """What is not complete, and how to go on."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every item was done, and no request failed."""
+        return self.problem is None
+
+    @classmethod
+    def of(
+        cls,
+        written: int,
+        failures: Counter[str],
+        left: int,
+        pieces: int,
+        account: _Account,
+        *,
+        piped: bool = False,
+    ) -> Outcome:
+        """``failures`` are records that failed by reason, ``left`` pieces that a budget did not allow."""
+        parts = []
+        if left:
+            how = (
+                "nothing is kept of a pipe" if piped else "raise the budget and start the same command again"
             )
-            return written
-        shutil.rmtree(folder / "shards")  # first: shards without a manifest would be refused after a kill
-        shutil.rmtree(folder)
-    return written
+            spent = f"{pieces - left} of {pieces} pieces and {account.tokens} tokens"
+            parts.append(f"stopped by the budget after {spent}; {how}")
+        if failures:
+            [(reason, count)] = failures.most_common(1)
+            how = "" if piped else "; the same command with --retry-failed does those alone again"
+            parts.append(f"{failures.total()} of {written} records failed, {count} with: {reason}{how}")
+        return cls(written=written, problem="; ".join(parts) or None)
+
+    def require_complete(self) -> None:
+        """Raise ``IncompleteError`` if something failed or is left to do."""
+        if self.problem is not None:
+            raise IncompleteError(self.problem)
 
 
+def failure_of(record: Record) -> str | None:
+    """Why a request for this record failed, if one did; then it may succeed another time."""
+    if isinstance(record, Trace):
+        return record.error
+    for field in ("error", "reason", "unscored_reason"):
+        if _SERVER.search(text := getattr(record, field, None) or ""):
+            return text
+    return None
+
+
+_SERVER = re.compile(r"(?<!\w)server: ")
+"""Begins what a server said, or failed to say."""
 _MOST_FAILED = 8
 """Pieces that fail one after another and so end the work."""
 _OWN_FAULT = re.compile(r"status (400|413|422)\b")
@@ -157,13 +218,6 @@ def all_failed(reason: str | None) -> PolicyError:
         f"no request succeeded, the last with: {reason}; fix that and start the same command again, "
         "finished pieces are kept"
     )
-
-
-def _shown(records: Iterable[R], each: Callable[[Any], None] | None) -> Iterator[R]:
-    for record in records:
-        if each:
-            each(record)
-        yield record
 
 
 def _digest(items: Sequence[object]) -> str:
@@ -356,16 +410,16 @@ class _Account:
 
     def __init__(self, budget: BudgetSettings) -> None:
         self._budget = budget
-        self._tokens, self._pieces, self._most = 0, 0, 0
+        self.tokens, self._pieces, self._most = 0, 0, 0
         self._started, self._pieces_now = time.monotonic(), 0
 
     def earlier(self, tokens: Sequence[int]) -> None:
         """Tokens of each piece that is there already."""
-        self._tokens, self._pieces, self._most = sum(tokens), len(tokens), max(tokens, default=0)
+        self.tokens, self._pieces, self._most = sum(tokens), len(tokens), max(tokens, default=0)
 
     def add(self, tokens: int) -> None:
         """Tokens of one more piece."""
-        self._tokens += tokens
+        self.tokens += tokens
         self._most = max(self._most, tokens)
         self._pieces += 1
         self._pieces_now += 1
@@ -376,7 +430,7 @@ class _Account:
         if tokens is not None:
             if not self._pieces:
                 return in_flight > 0
-            if self._tokens + (in_flight + 1) * self._most > tokens:
+            if self.tokens + (in_flight + 1) * self._most > tokens:
                 return True
         if minutes is None:
             return False
@@ -384,10 +438,3 @@ class _Account:
             return in_flight > 0
         spent = (time.monotonic() - self._started) / 60
         return spent * (1 + (in_flight + 1) / self._pieces_now) > minutes
-
-    def report(self, done: int, pieces: int, items: int, advice: str) -> None:
-        typer.echo(
-            f"stopped by the budget after {done} of {pieces} pieces ({items} items in all), "
-            f"{self._tokens} tokens; {advice}",
-            err=True,
-        )

@@ -44,6 +44,7 @@ class Sample(Command):
 
     workers: o.Workers = 1
     engine: o.EngineName = "local"
+    retry_failed: o.RetryFailed = False
 
     def run(self) -> None:
         """Sample in pieces."""
@@ -58,7 +59,7 @@ class Sample(Command):
 
         size = self.policy.piece(4 * max(1, self.policy.batch_size // self.n))
         server = bool(self.policy.base_url)
-        written = in_pieces(
+        outcome = in_pieces(
             self.out,
             Trace,
             read_table(self.problems, Problem),
@@ -71,8 +72,10 @@ class Sample(Command):
             config=self.resolved() | {"piece": size},
             inputs=file_inputs(problems=self.problems),
             each=count,
+            retry_failed=self.retry_failed,
         )
-        echo(f"{written} traces written; {errors} with an error", err=True)
+        echo(f"{outcome.written} traces written; {errors} with an error", err=True)
+        outcome.require_complete()
 
 
 @dataclass(frozen=True)

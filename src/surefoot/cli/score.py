@@ -68,6 +68,7 @@ class Score(Command):
     calibrated: o.Calibrated = False
     workers: o.Workers = 1
     engine: o.EngineName = "local"
+    retry_failed: o.RetryFailed = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -147,7 +148,7 @@ class Score(Command):
             job = FunctionJob(work=ask, failure=_failure)
             if isinstance(scorer, RemoteScorer):
                 size, in_flight = scorer.batch_size, scorer.concurrency
-        written = in_pieces(
+        outcome = in_pieces(
             self.out,
             StepScores,
             items,
@@ -162,8 +163,10 @@ class Score(Command):
             | identifying_files(o.one_or_all(self.models)),
             counts=summary.critiques,
             each=summary.add,
+            retry_failed=self.retry_failed,
         )
-        summary.show(written)
+        summary.show(outcome.written)
+        outcome.require_complete()
 
 
 @dataclass(frozen=True)

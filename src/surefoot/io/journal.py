@@ -49,7 +49,7 @@ class Journal(Generic[R]):
         return [number for number in range(count) if number not in self._places]
 
     def write(self, number: int, records: Sequence[R]) -> None:
-        """Add piece ``number``; an empty one is fine."""
+        """Add piece ``number``, in place of one that is there; an empty one is fine."""
         try:
             packed = self._records.dump_json(list(records))
         except (PydanticSerializationError, UnicodeEncodeError) as error:
@@ -65,17 +65,17 @@ class Journal(Generic[R]):
 
     def read(self) -> Iterator[R]:
         """All records so far, in the order of the pieces' numbers."""
-        return chain.from_iterable(self.pieces())
+        return chain.from_iterable(records for _, records in self.pieces())
 
-    def pieces(self) -> Iterator[list[R]]:
-        """The records of each piece so far, in the order of their numbers."""
+    def pieces(self) -> Iterator[tuple[int, list[R]]]:
+        """Number and records of each piece so far, in order."""
         with self._path.open("rb") as stream:
             for number in sorted(self._places):
                 stream.seek(self._places[number])
                 line = stream.readline()
                 head = _HEAD.match(line)
                 start = head.end() - 1 if head else 0
-                yield self._records.validate_json(line[start : -len(_TAIL) + 1])
+                yield number, self._records.validate_json(line[start : -len(_TAIL) + 1])
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

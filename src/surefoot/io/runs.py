@@ -174,10 +174,10 @@ class Shards(Generic[R]):
             read_records(self._path(number), self._record) for number in sorted(self._numbers())
         )
 
-    def pieces(self) -> Iterator[list[R]]:
-        """The records of each piece so far, in the order of their numbers."""
+    def pieces(self) -> Iterator[tuple[int, list[R]]]:
+        """Number and records of each piece so far, in order."""
         for number in sorted(self._numbers()):
-            yield list(read_records(self._path(number), self._record))
+            yield number, list(read_records(self._path(number), self._record))
 
     def merge(self, path: Path, count: int) -> Path:
         """Join shards ``0 … count - 1`` byte by byte into ``path`` (``.jsonl``), atomically.

@@ -49,6 +49,7 @@ class LabelCommand(Command):
         config: dict[str, Any] | None = None,
         engine: Engine | None = None,
         counts: Counter[str] | None = None,
+        retry_failed: bool = False,
         **inputs: str,
     ) -> None:
         """Label ``items``, and report at the end what it cost, earlier starts included.
@@ -63,7 +64,7 @@ class LabelCommand(Command):
 
         tally = Tally()
         server = policy is not None and bool(policy.base_url)
-        in_pieces(
+        outcome = in_pieces(
             self.out,
             StepLabel,
             items,
@@ -79,8 +80,10 @@ class LabelCommand(Command):
             budget=budget,
             counts=counts,
             each=tally.add,
+            retry_failed=retry_failed,
         )
         tally.report()
+        outcome.require_complete()
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ class Judge(LabelCommand):
     device: o.Device = "cpu"
     workers: o.Workers = 1
     engine: o.EngineName = "local"
+    retry_failed: o.RetryFailed = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -87,6 +88,7 @@ class Judge(LabelCommand):
                 budget=self.budget,
                 engine=o.open_engine(self.engine, self.workers, self.device),
                 counts=failures,
+                retry_failed=self.retry_failed,
             )
         finally:
             for reason, count in failures.most_common():
@@ -139,6 +141,7 @@ class Critiques(LabelCommand):
     seed: o.Seed = 0
     budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
     device: o.Device = "cpu"
+    retry_failed: o.RetryFailed = False
 
     def run(self) -> None:
         """Ask, and write critiques."""
@@ -152,12 +155,13 @@ class Critiques(LabelCommand):
         missing = 0
 
         async def work(piece: Sequence[ProblemTrace]) -> list[TraceCritiques]:
-            nonlocal missing
-            critiques = await sample_critiques(
+            return await sample_critiques(
                 policy, piece, form, chains=self.chains, sampling=self.sampling, seed=self.seed
             )
-            missing += sum(self.chains - len(record.texts) for record in critiques)
-            return critiques
+
+        def count(record: TraceCritiques) -> None:
+            nonlocal missing
+            missing += self.chains - len(record.texts)
 
         def failed(critiques: Sequence[TraceCritiques]) -> str | None:
             return None if any(record.texts for record in critiques) else critiques[-1].error
@@ -166,7 +170,7 @@ class Critiques(LabelCommand):
         readable = items.where(lambda item: item.trace.text is not None)
         if chats := len(items) - len(readable):
             echo(f"{chats} traces skipped: a verifier reads text, not messages", err=True)
-        written = in_pieces(
+        outcome = in_pieces(
             self.out,
             TraceCritiques,
             readable,
@@ -183,5 +187,8 @@ class Critiques(LabelCommand):
             config=self.resolved() | {"format": form.model_dump()},
             inputs=file_inputs(problems=self.problems, traces=self.traces),
             budget=self.budget,
+            each=count,
+            retry_failed=self.retry_failed,
         )
-        echo(f"critiques of {written} traces written; {missing} failed (see 'error')", err=True)
+        echo(f"critiques of {outcome.written} traces written; {missing} failed (see 'error')", err=True)
+        outcome.require_complete()

@@ -129,6 +129,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
     )
     workers: o.Workers = 1
     engine: o.EngineName = "local"
+    retry_failed: o.RetryFailed = False
 
     def outputs(self) -> list[Path]:
         """The labels; a prediction writes none."""
@@ -144,7 +145,14 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             echo(predict(items, self._labeller, prompt=self.prompt, seed=self.seed).summary())
             return
         engine = o.open_engine(self.engine, self.workers, self.device)
-        self.write_labels("label mc", items, policy=self.policy, budget=self.budget, engine=engine)
+        self.write_labels(
+            "label mc",
+            items,
+            policy=self.policy,
+            budget=self.budget,
+            engine=engine,
+            retry_failed=self.retry_failed,
+        )
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
@@ -210,6 +218,7 @@ class Tree(RolloutSettings):
     )
     tree: Annotated[TreeSettings, OptionGroup(names={"rollouts": "--rollouts -k"})] = TreeSettings()
     segment: o.Segment = "line"
+    retry_failed: o.RetryFailed = False
 
     def outputs(self) -> list[Path]:
         """The four files, unless some trees are grown already and the command resumes."""
@@ -248,7 +257,7 @@ class Tree(RolloutSettings):
             async def work(piece: Sequence[Problem]) -> list[GrownTree]:
                 return [_grown(labeller, grown) for grown in await labeller.grow(piece, seeds)]
 
-            in_pieces(
+            outcome = in_pieces(
                 str(self.out / "trees.jsonl"),
                 GrownTree,
                 answered,
@@ -265,8 +274,10 @@ class Tree(RolloutSettings):
                 config=self.resolved(),
                 inputs=file_inputs(problems=self.problems, traces=self.traces),
                 budget=self.budget,
+                retry_failed=self.retry_failed,
             )
         _split(self.out)
+        outcome.require_complete()
 
     def _labeller(self, policy: Policy, grader: Grader) -> OmegaPRMLabeller:
         from surefoot.labelling.omegaprm import OmegaPRMLabeller

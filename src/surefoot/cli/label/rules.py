@@ -230,7 +230,7 @@ class ValueCommand(LabelCommand):
         def work(piece: Sequence[LabelledTrace]) -> list[StepLabel]:
             return [label for of_trace in make(piece, rates) for label in of_trace]
 
-        in_pieces(
+        outcome = in_pieces(
             self.out,
             StepLabel,
             items,
@@ -242,6 +242,7 @@ class ValueCommand(LabelCommand):
             each=tally.add,
         )
         tally.report()
+        outcome.require_complete()
 
     def _with_values(self, items: LabelledTraces) -> LabelledTraces:
         """Items that have a value; the others are counted. Raises ``LabelError`` if none has."""

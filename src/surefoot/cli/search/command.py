@@ -113,6 +113,7 @@ class SearchCommand(SearchSettings):
         default=None, description="File for the trees, to draw (`.jsonl`, `.jsonl.gz`, `.parquet`)."
     )
     budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
+    retry_failed: o.RetryFailed = False
 
     def search(self) -> Search:
         """The method."""
@@ -191,7 +192,7 @@ class SearchCommand(SearchSettings):
                     summary.add(results)
                 return results
 
-            in_pieces(
+            outcome = in_pieces(
                 self.out,
                 SearchResult,
                 problems,
@@ -202,10 +203,12 @@ class SearchCommand(SearchSettings):
                 inputs=inputs,
                 budget=self.budget,
                 progress=bar.pieces,
+                retry_failed=self.retry_failed,
             )
         if self.out != "-":
             summary.add_file(Path(self.out))
         summary.show(command)
+        outcome.require_complete()
 
     @contextmanager
     def _tree_file(
