@@ -100,7 +100,16 @@ class Served:
 
 @contextmanager
 def served(
-    policy=None, scorer=None, *, settings=None, limits=None, db=None, log=None, require_key=False, **more
+    policy=None,
+    scorer=None,
+    *,
+    settings=None,
+    limits=None,
+    db=None,
+    log=None,
+    pages=None,
+    require_key=False,
+    **more,
 ):
     """Run a gateway in a thread for the time of the block; with ``db``, its record is there, and keys are."""
     limits = limits or Limits()
@@ -120,7 +129,8 @@ def served(
             )
             made["gateway"] = gateway
             made["server"] = make_server(
-                create_app(server_settings, gateway=gateway, keys=db.keys if db else None), server_settings
+                create_app(server_settings, gateway=gateway, pages=pages, keys=db.keys if db else None),
+                server_settings,
             )
             made["loop"] = asyncio.get_running_loop()
             await made["server"].serve()
