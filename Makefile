@@ -3,24 +3,29 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-EXTRAS ?= dev,gguf,train,server,oidc,postgres,ray
+# nothing is built and nothing is resolved here: each package is a wheel whose hash is in the lock
+INSTALL := $(BIN)/python -m pip install --require-hashes --no-deps --only-binary :all:
 WORKERS ?= auto
 # the tests of a file share its fixtures, so one process runs them all; tests/conftest.py puts long files first
 XDIST   := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-SOURCES := $(wildcard src tests benchmarks examples)
+SOURCES := $(wildcard src tests benchmarks examples tools)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-fast check format clean
+.PHONY: help setup lock quickstart test test-fast check sbom vulnerabilities format clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
-	@echo "Variables: PYTHON (now $(PYTHON)), EXTRAS (now $(EXTRAS)), WORKERS (now $(WORKERS)), PIP_ARGS, OUT and ARGS for quickstart, ARGS for test."
+	@echo "Variables: PYTHON (now $(PYTHON)), WORKERS (now $(WORKERS)), PIP_ARGS, OUT and ARGS for quickstart, ARGS for test."
 
-setup: $(STAMP) ## make .venv with the pinned dependencies (nothing to do when they are unchanged)
+setup: $(STAMP) ## make .venv with the locked dependencies, whose hashes are verified (nothing to do when they are unchanged)
 
-$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --upgrade pip
-	$(BIN)/python -m pip install -c constraints.txt $(PIP_ARGS) -e '.[$(EXTRAS)]'
+$(STAMP): pyproject.toml requirements.lock requirements-cuda.lock | $(BIN)/python
+	$(INSTALL) $(PIP_ARGS) -r requirements.lock
+	@# one version of PyTorch has builds that need CUDA packages and builds that do not
+	if $(BIN)/python -c 'import sys; from importlib.metadata import requires; sys.exit("nvidia" not in str(requires("torch")))'; \
+	  then $(INSTALL) $(PIP_ARGS) -r requirements-cuda.lock; fi
+	$(BIN)/python -m pip install --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip check
 	@touch $@
 
 # PYTHON counts only here: an environment that exists keeps the interpreter that it was made with.
@@ -32,6 +37,9 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "error: '$(PYTHON)' cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+lock: setup ## write the lock files anew, keeping versions (ARGS='--upgrade-package NAME' or '--upgrade'; PIP_ARGS: index of CPU builds)
+	$(BIN)/python tools/lock.py --pip='$(PIP_ARGS)' $(ARGS)
 
 quickstart: setup ## run the whole way from problems to a measured reward model (OUT=directory, ARGS='more options')
 	$(BIN)/surefoot quickstart $(if $(OUT),--out '$(OUT)') $(ARGS)
@@ -47,6 +55,14 @@ check: setup ## lint, formatting, types, import ranks
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+sbom: setup ## write build/sbom.cdx.json, what .venv holds as CycloneDX
+	@mkdir -p build
+	@# the schema check takes ten times as long as the rest
+	$(BIN)/cyclonedx-py environment $(VENV) --pyproject pyproject.toml --output-reproducible --no-validate --output-file build/sbom.cdx.json
+
+vulnerabilities: setup ## ask which locked packages have known vulnerabilities
+	$(BIN)/python tools/vulnerabilities.py
 
 format: setup ## rewrite the code in the project's format and mend what the linter can mend
 	$(BIN)/ruff format $(SOURCES)
