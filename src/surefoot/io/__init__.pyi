@@ -1,3 +1,4 @@
+from .atomic import atomic_directory as atomic_directory
 from .atomic import atomic_file as atomic_file
 from .atomic import atomic_path as atomic_path
 from .atomic import write_json as write_json

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from surefoot.errors import RecordError
+from surefoot.io.atomic import atomic_file
 from surefoot.records import Record
 
 R = TypeVar("R", bound=Record)
@@ -32,8 +33,9 @@ class Journal(Generic[R]):
     """Pieces by number, a line each, in the order in which they were finished.
 
     A piece counts as finished from the moment :meth:`write` returns: a process that is killed loses nothing
-    of it, a machine that loses power at most the last second. A line cut off by a kill is removed when the
-    file is opened again, and its piece is done anew. One process writes at a time: the run's lock sees to it.
+    of it. A machine that loses power may lose the pieces since the last sync, which comes with the first
+    piece that is a second or more after the sync before, and with :meth:`close`. Those pieces are done anew,
+    as is one whose line was cut off. One process writes at a time: the run's lock sees to it.
     """
 
     def __init__(self, path: Path, record: type[R]) -> None:
@@ -41,6 +43,9 @@ class Journal(Generic[R]):
         self._path = path
         self._records = TypeAdapter(list[record])  # type: ignore[valid-type]
         self._places = _places(path)
+        if not path.exists():
+            with atomic_file(path):
+                pass  # the name of a new file is on the disk before its lines are
         self._stream = path.open("ab")
         self._synced = time.monotonic()
 
@@ -59,8 +64,7 @@ class Journal(Generic[R]):
         self._stream.write(line)
         self._stream.flush()
         if time.monotonic() - self._synced > _SYNC_S:
-            os.fsync(self._stream.fileno())
-            self._synced = time.monotonic()
+            self._sync()
         self._places[number] = place
 
     def read(self) -> Iterator[R]:
@@ -78,8 +82,16 @@ class Journal(Generic[R]):
                 yield number, self._records.validate_json(line[start : -len(_TAIL) + 1])
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self._stream.close()
+        """Sync and close the file; a second call does nothing."""
+        if not self._stream.closed:
+            try:
+                self._sync()
+            finally:
+                self._stream.close()
+
+    def _sync(self) -> None:
+        os.fsync(self._stream.fileno())
+        self._synced = time.monotonic()
 
     def __enter__(self) -> Self:
         return self

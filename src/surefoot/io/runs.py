@@ -26,7 +26,7 @@ from typing import IO, Any, Generic, Self, TypeAlias, TypeVar
 from pydantic_core import from_json
 
 from surefoot.errors import RunError
-from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_file, write_json
+from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_file, make_directory, write_json
 from surefoot.io.files import read_records, write_records
 from surefoot.io.journal import Journal
 from surefoot.records import Record, now
@@ -73,7 +73,7 @@ class Run:
         directory = Path(directory)
         manifest = make_manifest(command, config, inputs or {})
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
         except OSError as error:
             raise RunError(f"{directory}: cannot be a run directory: {error}; use another --out") from error
         lock = RunLock(directory / ".lock")
@@ -100,14 +100,12 @@ class Run:
 
     def shards(self, stage: str, record: type[R]) -> Shards[R]:
         """The numbered pieces of ``stage``, whose records are of class ``record``."""
-        folder = self.directory / "shards" / _checked(stage)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = make_directory(self.directory / "shards" / _checked(stage))
         return Shards(folder, record)
 
     def journal(self, stage: str, record: type[R]) -> Journal[R]:
         """The same for pieces that are small and many; close it."""
-        folder = self.directory / "shards"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = make_directory(self.directory / "shards")
         return Journal(folder / f"{_checked(stage)}.journal", record)
 
     def done(self, name: str) -> bool:
@@ -116,7 +114,7 @@ class Run:
 
     def finish(self, name: str, data: JSON = None) -> None:
         """Mark stage ``name`` as finished, with a small result. A second call replaces the first."""
-        self._marker(name).parent.mkdir(exist_ok=True)
+        make_directory(self._marker(name).parent)
         write_json(self._marker(name), {"finished": now().isoformat(), "data": data})
 
     def result(self, name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.errors import CheckpointError
-from surefoot.io.atomic import write_json
+from surefoot.io.atomic import sync_tree, write_json
 from surefoot.models.encoding import Encoding
 from surefoot.protocols import Segmenter
 from surefoot.records import LabelKind
@@ -74,7 +74,11 @@ class CheckpointCard(BaseModel):
 
 
 def write_card(directory: Path, card: CheckpointCard) -> None:
-    """Write ``surefoot.json`` last and atomically, with checksums of the weights beside it."""
+    """Write ``surefoot.json`` last and atomically, with checksums of the weights beside it.
+
+    All other files are synced first: a directory that has the card is complete, also after a power cut.
+    """
+    sync_tree(directory)
     weights = sorted(path for pattern in _WEIGHTS for path in directory.glob(pattern))
     sums = {path.relative_to(directory).as_posix(): _sha256(path) for path in weights}
     write_json(directory / CARD, card.model_copy(update={"weights": sums}).model_dump())

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.errors import RunError, TrainingError
-from surefoot.io import JSON, Run, atomic_file
+from surefoot.io import JSON, Run, atomic_directory, atomic_file
 from surefoot.models.engine.causal import load_causal
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy
@@ -212,11 +212,8 @@ class _Rounds:
         best = best_round(rows)
         if not best.round or self.run.done("policy"):
             return
-        target, new = self.run.directory / "policy", self.run.directory / "policy.new"
-        shutil.rmtree(new, ignore_errors=True)
-        shutil.copytree(self._checkpoint(best.round), new)
-        shutil.rmtree(target, ignore_errors=True)
-        new.rename(target)
+        with atomic_directory(self.run.directory / "policy") as new:
+            shutil.copytree(self._checkpoint(best.round), new, dirs_exist_ok=True)
         self.run.finish("policy", {"round": best.round})
         if self.config.keep == "best":
             self.remove_all_but(set())

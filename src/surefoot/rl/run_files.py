@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from pydantic_core import from_json
 
 from surefoot.errors import TrainingError
-from surefoot.io import atomic_file, write_json
+from surefoot.io import atomic_directory, atomic_file, write_json
 from surefoot.models.engine.causal import save_causal
 from surefoot.rl.config import RLConfig
 from surefoot.rl.log import RLLog, SampleRow
@@ -71,12 +70,8 @@ class RunFiles:
 
     def save_policy(self, models: RunModels, name: str) -> None:
         """Save the current policy as ``name``; called by one process."""
-        target = self.directory / name
-        new = target.with_name(f"{name}.new")
-        shutil.rmtree(new, ignore_errors=True)
-        save_causal(models.model, models.tokenizer, new)
-        shutil.rmtree(target, ignore_errors=True)
-        new.rename(target)
+        with atomic_directory(self.directory / name) as new:
+            save_causal(models.model, models.tokenizer, new)
 
     @property
     def _checkpoint(self) -> Path:

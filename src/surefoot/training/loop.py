@@ -16,6 +16,7 @@ from typing import TypeVar
 import torch
 
 from surefoot.io import write_json
+from surefoot.io.atomic import sync_tree
 from surefoot.training.batches import batch_order, cut_microbatches
 from surefoot.training.checkpoint import load_state, load_weights, save_state, save_weights, write_curves
 from surefoot.training.config import Evaluation, LoopConfig, TrainingLog, rate_share
@@ -109,9 +110,13 @@ def run_updates(
 def finish(
     directory: Path, config: LoopConfig, log: TrainingLog, processes: Distributed, save: Callable[[], None]
 ) -> None:
-    """Save the model, then ``training.json``, then delete the checkpoint; one process writes."""
+    """Save the model, then ``training.json``, then delete the checkpoint; one process writes.
+
+    Each is on the disk before the next begins: a directory that has ``training.json`` has the model.
+    """
     if processes.rank == 0:
         save()
+        sync_tree(directory)
         facts = {"config": config.model_dump(), "processes": processes.world_size}
         write_json(directory / "training.json", facts | log.model_dump())
         (directory / CHECKPOINT).unlink(missing_ok=True)

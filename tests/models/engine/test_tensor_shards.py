@@ -18,14 +18,14 @@ def test_what_was_written_is_read_back(tmp_path) -> None:
     assert found.keys() == {"a", "b", "c"}
     assert all(torch.equal(found[key], tensor) for key, tensor in (first | second).items())
     assert shards.load(["c", "d"]).keys() == {"c"}
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert {path.suffix for path in (tmp_path / "kept").iterdir()} == {".safetensors"}
 
 
 def test_nothing_is_left_after_removal(tmp_path) -> None:
     shards = TensorShards(tmp_path / "kept")
     shards.remove()
     shards.write({"a": torch.zeros(1)})
-    (tmp_path / "kept" / "killed.tmp").write_bytes(b"half")
+    (tmp_path / "kept" / ".killed.part").write_bytes(b"half")
     shards.remove()
     assert not (tmp_path / "kept").exists()
     assert shards.load() == {}

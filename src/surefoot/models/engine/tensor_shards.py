@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_path
+
 
 class TensorShards:
     """Tensors by key in the ``.safetensors`` files of ``directory``; a file is whole or absent."""
@@ -33,13 +35,12 @@ class TensorShards:
         """One file, renamed into place, named for its keys."""
         self.directory.mkdir(parents=True, exist_ok=True)
         name = hashlib.blake2b("".join(sorted(tensors)).encode(), digest_size=8).hexdigest()
-        temporary = self.directory / f"{name}.tmp"
-        save_file(dict(tensors), temporary)
-        temporary.replace(self.directory / f"{name}.safetensors")
+        with atomic_path(self.directory / f"{name}.safetensors") as temporary:
+            save_file(dict(tensors), temporary)
 
     def remove(self) -> None:
         """Delete the files, those of a killed write too, and the directory."""
-        for pattern in ("*.safetensors", "*.tmp"):
+        for pattern in ("*.safetensors", f".*{TEMPORARY_SUFFIX}"):
             for shard in self.directory.glob(pattern):
                 shard.unlink()
         if self.directory.exists():
