@@ -1,0 +1,290 @@
+"""How labelling, training and reading scale: one function a figure.
+
+    python benchmarks/scale.py [--quick] [--only NAME ...] [--json FILE]
+
+- ``server_occupancy``: ``surefoot label mc`` against a simulated server with 64 slots whose completions take
+  long-tailed times (log-normal, sigma 1, so 1 % take ten times the median); the share of slot seconds that
+  were busy from the first request to the last answer, as the server counts them, for each order of prefixes.
+- ``client_calls_per_cpu_second``: calls of ``OpenAIPolicy`` for a second of this process's CPU time; the
+  rival is the official OpenAI client with the same requests, in the same run.
+- ``two_servers_speed``: how much sooner two such servers are done than one.
+- ``lost_or_doubled``: labels that differ from those of one server when one of two servers is killed in the
+  run, and requests that the other answered more than once.
+
+All servers are simulated (``_simulated_server.py``), on 127.0.0.1, and end with this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openai import AsyncOpenAI
+
+from surefoot import Problem, Trace, __version__
+from surefoot.io import write_records
+from surefoot.policies import OpenAIPolicy
+from surefoot.protocols import SampleRequest
+from surefoot.segment import Line, segment_trace
+
+SLOTS = 64
+STEPS = 10
+TRACES = 4
+"""Per problem."""
+ORDERS = ("every", "until-error", "bisect")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedServer:
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    @property
+    def url(self) -> str:
+        """As ``--base-url`` takes it."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def get(self, path: str) -> Any:
+        """What it says of itself."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as reply:
+            return json.loads(reply.read())
+
+
+@contextmanager
+def simulated(count: int, mean_s: float) -> Iterator[list[SimulatedServer]]:
+    """Servers that run as long as the block."""
+    script = Path(__file__).with_name("_simulated_server.py")
+    command = [sys.executable, str(script), f"--slots={SLOTS}", f"--mean-s={mean_s}"]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(count)
+    ]
+    try:
+        yield [
+            SimulatedServer(process=process, port=int(process.stdout.readline()))
+            for process in processes
+            if process.stdout is not None
+        ]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def write_traces(folder: Path, problems: int) -> None:
+    """Wrong solutions of ``STEPS`` steps, each with its first error anywhere."""
+    rng = random.Random(0)
+    made = [Problem(text=f"problem {number}", answer="42") for number in range(problems)]
+    traces = []
+    for problem in made:
+        for _ in range(TRACES):
+            error = rng.randrange(STEPS)
+            lines = [
+                f"step {step} {'wrong ' * (step >= error)}{rng.randrange(10**6)}\n" for step in range(STEPS)
+            ]
+            text = "".join(lines) + "The answer is 41."
+            trace = Trace(problem_id=problem.id, text=text, outcome=False, finish_reason="stop")
+            traces.append(segment_trace(trace, Line()))
+    write_records(folder / "problems.jsonl", made, record=Problem)
+    write_records(folder / "traces.jsonl", traces, record=Trace)
+
+
+def label(
+    folder: Path, servers: Sequence[SimulatedServer], order: str, *, then: Callable[[], object] | None = None
+) -> list[dict[str, Any]]:
+    """Labels of all traces by the command, without what may differ: their times, and the number of tries.
+
+    ``then`` is called while it runs.
+    """
+    out = folder / f"labels-{len(list(folder.iterdir()))}.jsonl"
+    command = [
+        *(sys.executable, "-m", "surefoot", "label", "mc", str(folder / "traces.jsonl")),
+        *("--problems", str(folder / "problems.jsonl"), "--out", str(out), "--policy", "simulated"),
+        *(f"--base-url={server.url}" for server in servers),
+        *("--dialect", "vllm", "--concurrency", str(SLOTS), "--order", order, "--estimate", "hard"),
+        *("--extract", "phrase", "--equality", "exact"),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        if then is not None:
+            threading.Thread(target=then, daemon=True).start()
+        _, said = process.communicate(timeout=1800)
+    if process.returncode:
+        raise RuntimeError(said)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    for row in rows:
+        del row["created"], row["evidence"]["usage"]["calls"]
+    return rows
+
+
+def server_occupancy(quick: bool) -> list[dict[str, Any]]:
+    """Busy share of the slots of one server, of the worst order and of each."""
+    shares: dict[str, float] = {}
+    calls, cpu_s = 0, 0.0
+    for order in ORDERS:
+        with tempfile.TemporaryDirectory() as name, simulated(1, 0.15 if quick else 0.4) as [server]:
+            write_traces(Path(name), problems=100 if order == "every" else 250)
+            before = _children_cpu_s()
+            label(Path(name), [server], order)
+            cpu_s += _children_cpu_s() - before
+            load = server.get("/load")
+            shares[order] = load["busy_s"] / SLOTS / load["elapsed_s"]
+            calls += sum(load["answered"].values())
+            print(f"{order}: {shares[order]:.1%} busy in {load['elapsed_s']:.0f} s")
+    return [
+        figure("server_occupancy", min(shares.values()), "share"),
+        *(figure(f"server_occupancy_{order}", share, "share") for order, share in shares.items()),
+        figure("label_mc_cpu_per_call", 1000 * cpu_s / calls, "ms with start and grading"),
+    ]
+
+
+def client_calls_per_cpu_second(quick: bool) -> list[dict[str, Any]]:
+    """Ours against the official client, in turns."""
+    count, rounds = (1500, 2) if quick else (4000, 5)
+    with simulated(1, 0.01) as [server]:
+        ours = OpenAIPolicy(model="simulated", base_url=server.url, mode="completions", concurrency=SLOTS)
+        official = AsyncOpenAI(base_url=server.url, api_key="none")
+
+        async def by_ours(number: int) -> None:
+            [result] = await ours.sample([SampleRequest(prompt=_prompt(number), seed=number)])
+            if result.error is not None:
+                raise RuntimeError(result.error)
+
+        async def by_official(number: int) -> None:
+            await official.completions.create(
+                model="simulated", prompt=_prompt(number), seed=number, max_tokens=512, temperature=1.0
+            )
+
+        async def measure(call: Callable[[int], Any]) -> float:
+            """Seconds of CPU for a call."""
+            async with ours.connected():
+                numbers = iter(range(count))
+
+                async def work() -> None:
+                    for number in numbers:
+                        await call(number)
+
+                start = time.process_time()
+                await asyncio.gather(*(work() for _ in range(SLOTS)))
+                return (time.process_time() - start) / count
+
+        async def both() -> tuple[list[float], list[float]]:
+            await measure(by_ours)  # imports, the first connections
+            pairs = [(await measure(by_ours), await measure(by_official)) for _ in range(rounds)]
+            await official.close()
+            return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+        own, rival = asyncio.run(both())
+    ratios = sorted(theirs / mine for mine, theirs in zip(own, rival, strict=True))
+    return [
+        figure(
+            "client_calls_per_cpu_second",
+            len(own) / sum(own),
+            "calls",
+            ratio=sum(rival) / sum(own),
+            low=ratios[0],
+            high=ratios[-1],
+        )
+    ]
+
+
+def two_servers(quick: bool) -> list[dict[str, Any]]:
+    """Two servers against one, and one of them killed in the run."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_traces(folder, problems=100 if quick else 500)
+        mean_s = 0.3
+        with simulated(1, mean_s) as servers:
+            expected = label(folder, servers, "until-error")
+            alone_s = servers[0].get("/load")["elapsed_s"]
+        with simulated(2, mean_s) as servers:
+            both = label(folder, servers, "until-error")
+            both_s = max(server.get("/load")["elapsed_s"] for server in servers)
+        with simulated(2, mean_s) as servers:
+            survivor, victim = servers
+
+            def kill() -> None:
+                while not survivor.get("/load")["answered"]:
+                    time.sleep(0.1)
+                time.sleep(both_s / 2)
+                victim.process.kill()
+
+            killed = label(folder, servers, "until-error", then=kill)
+            if victim.process.poll() is None:
+                raise RuntimeError("the run ended before a server was killed")
+            answered = survivor.get("/load")["answered"]
+    print(f"one server {alone_s:.1f} s, two {both_s:.1f} s; {len(expected)} labels")
+    differ = sum(one != other for rows in (both, killed) for one, other in zip(expected, rows, strict=True))
+    doubled = sum(times - 1 for times in answered.values())
+    print(f"{differ} labels differ, {doubled} requests were answered twice by the server that stayed")
+    return [
+        figure("two_servers_speed", alone_s / both_s, "times", ratio=alone_s / both_s),
+        figure("lost_or_doubled", differ + doubled, "labels and requests"),
+    ]
+
+
+def figure(
+    name: str,
+    value: float,
+    unit: str,
+    *,
+    ratio: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+) -> dict[str, Any]:
+    """One line of the output file."""
+    print(f"{name}: {value:.3f} {unit}" + (f", ratio {ratio:.2f}" if ratio else ""))
+    return {"name": name, "value": value, "unit": unit, "ratio": ratio, "low": low, "high": high}
+
+
+def _prompt(number: int) -> str:
+    return f"problem {number} " * 20
+
+
+def _children_cpu_s() -> float:
+    """CPU seconds of children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+FIGURES = (server_occupancy, client_calls_per_cpu_second, two_servers)
+
+
+def main() -> None:
+    """Command line."""
+    names = [function.__name__ for function in FIGURES]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="less of the same, in some minutes")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="these alone")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    figures = [
+        line for function in FIGURES if function.__name__ in options.only for line in function(options.quick)
+    ]
+    if options.json:
+        setting = {"version": __version__, "quick": options.quick, "slots": SLOTS, "traces": TRACES}
+        setting |= {"steps": STEPS, "machine": platform.machine(), "cores": os.cpu_count()}
+        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
