@@ -24,6 +24,7 @@ from surefoot.cli import (
     serve_config,
     train,
 )
+from surefoot.cli.endings import TERMINATED
 from surefoot.cli.settings import add
 from surefoot.cli.terminal import echo
 from surefoot.errors import IncompleteError, SurefootError
@@ -94,6 +95,6 @@ def main() -> None:
         echo(f"surefoot: this command needs {missing}", err=True)
         raise SystemExit(1) from error
     except SystemExit as end:
-        if end.code == INTERRUPTED:
+        if end.code in (INTERRUPTED, TERMINATED):
             echo("surefoot: interrupted; start the same command again to resume", err=True)
         raise

@@ -50,6 +50,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from surefoot.cli.endings import plain_endings
 from surefoot.cli.outputs import refuse_existing
 from surefoot.errors import RunError
 
@@ -171,6 +172,25 @@ class Command(BaseModel):
         return found
 
 
+_LESS_MEMORY = {
+    "microbatch_tokens": "a smaller {}",
+    "gradient_checkpointing": "{}",
+    "workers": "fewer {}",
+    "remember": "a smaller {}",
+    "batch_size": "a smaller {}",
+}
+"""How settings need less memory, if they change no result."""
+
+
+def saving_memory(command: type[Command]) -> list[str]:
+    """Options of ``command`` that may need less memory and change no result: a run can resume with them."""
+    return [
+        _LESS_MEMORY[option.path[-1]].format(option.name)
+        for option in options_of(command)
+        if option.names and option.flag.transient and option.path[-1] in _LESS_MEMORY
+    ]
+
+
 def add(app: typer.Typer, name: str, command: type[Command]) -> None:
     """Make ``command`` a command of ``app``."""
     app.command(name)(callback(command))
@@ -194,7 +214,8 @@ def callback(command: type[Command]) -> Callable[..., None]:
         settings = build(command, flags, file=values["config"], assignments=values["assignments"] or ())
         if not values.get("force"):
             refuse_existing(settings.outputs())
-        settings.run()
+        with plain_endings(settings.outputs(), saving_memory(command)):
+            settings.run()
 
     config = typer.Option(
         "--config",

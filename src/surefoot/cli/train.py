@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Train reward models.", no_args_is_help=True)
 
-TRAINING = OptionGroup(title="Training", names={"lora.rank": "--lora", "lora.targets": "--lora-target"})
+TRAINING = OptionGroup(
+    title="Training",
+    names={"lora.rank": "--lora", "lora.targets": "--lora-target"},
+    transient=("microbatch_tokens", "gradient_checkpointing", "checkpoint_every"),  # beyond rounding
+)
 
 Progress = Callable[[int, int, float], None]
 """Called with updates done, updates in all, and the loss."""
