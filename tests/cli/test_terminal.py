@@ -43,7 +43,6 @@ def test_commands_print_in_one_way():
         if (names := printers(ast.parse(path.read_text("utf-8"))))
     }
     assert found.pop("terminal.py")
-    found.pop("pieces.py", None)  # prints its own numbers
     assert found == {"runs.py": ["Console"]}, "print with echo and echo_table of surefoot.cli.terminal"
     # runs.py draws the progress bars
 
