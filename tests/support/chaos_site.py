@@ -37,7 +37,7 @@ class Resources:
 
 
 class Server:
-    """``surefoot serve`` on one port, in a session of its own, so that all its processes are known."""
+    """``surefoot serve`` on one port."""
 
     def __init__(self, folder: Path, port: int, words: list[str]) -> None:
         self._folder, self._port, self._words = folder, port, words
@@ -57,9 +57,7 @@ class Server:
         environment = {**os.environ, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "surefoot", "serve", "--port", str(self._port), *self._words]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stderr=log, stdout=log, env=environment, start_new_session=True
-            )
+            self._process = subprocess.Popen(command, stderr=log, stdout=log, env=environment)
         end = time.monotonic() + START_S
         while True:
             with suppress(OSError), closing(socket.create_connection(("127.0.0.1", self._port), 1)):
@@ -72,21 +70,21 @@ class Server:
     def kill(self) -> None:
         """``kill -9``; and see that the processes that it started end, too."""
         assert self._process is not None
-        session = self.pid
+        family = _family(self.pid) if self._process.poll() is None else []
         self._process.kill()
         self._process.wait(10)
-        wait_for(lambda: not _session(session), 10, "processes of the killed server are left")
+        wait_for(lambda: not _alive(family), 10, "processes of the killed server are left")
 
     def end(self) -> None:
         """End it by a signal. Raises ``AssertionError`` for processes and temporary files that are left."""
         assert self._process is not None
-        session = self.pid
+        family = _family(self.pid)
         self._process.send_signal(signal.SIGTERM)
         try:
             assert self._process.wait(30) in (0, -signal.SIGTERM)
         finally:
             self._process.kill()
-        wait_for(lambda: not _session(session), 10, "processes of the ended server are left")
+        wait_for(lambda: not _alive(family), 10, "processes of the ended server are left")
         left = [path.name for path in self.temporary.iterdir()]
         assert not left, f"temporary files are left: {left}"
 
@@ -94,20 +92,25 @@ class Server:
         """What it holds now."""
         server = psutil.Process(self.pid)
         return Resources(
-            processes=len(_session(self.pid)),
+            processes=len(_family(self.pid)),
             descriptors=server.num_fds(),
             memory=server.memory_info().rss,
         )
 
 
-def _session(leader: int) -> list[int]:
-    """Living processes of a session."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-    return found
+def _family(pid: int) -> list[psutil.Process]:
+    """A process and all that it started."""
+    server = psutil.Process(pid)
+    return [server, *server.children(recursive=True)]
+
+
+def _alive(family: list[psutil.Process]) -> list[psutil.Process]:
+    living = []
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                living.append(process)
+    return living
 
 
 def wait_for(true: Callable[[], bool], seconds: float, message: str) -> None:
