@@ -163,6 +163,7 @@ class Link:
             if not connection.users:
                 self._connection = None
                 await connection.session.close()
+                await asyncio.sleep(0)  # in which its transports close
 
 
 async def call(
