@@ -49,7 +49,7 @@ def test_a_label_is_kept_with_all_that_belongs_to_it(lab: Lab, clock) -> None:
     assert (record.value, record.step, record.kind, record.source) == (-1, 1, "correctness", "human")
     assert (record.evidence.rater, record.evidence.message) == (lab.people[0].pseudonym, HOSTILE)
     assert record.created == clock.at
-    assert lab.db.export.labels(lab.id) == [record]
+    assert list(lab.db.export.labels(lab.id)) == [record]
 
 
 def test_a_repeated_submission_adds_nothing(lab: Lab) -> None:
@@ -77,7 +77,7 @@ def test_undo_appends_and_opens_the_item_again(lab: Lab) -> None:
     assert undone.label_ids == (kept[1].id,)
     assert lab.next() == item
     lab.db.labels.undo(lab.id, item, user, "u2")
-    assert lab.db.export.labels(lab.id) == []
+    assert list(lab.db.export.labels(lab.id)) == []
     with pytest.raises(ConflictError, match="nothing to undo"):
         lab.db.labels.undo(lab.id, item, user, "u3")
 
@@ -217,7 +217,7 @@ def test_matrix_disagreement_and_decision(lab: Lab) -> None:
         lab.db.reviews.adjudicate(lab.id, item, judge, trace, 1, 1, after=0)
     with pytest.raises(StoreError, match="label_id"):
         lab.db.reviews.adjudicate(lab.id, item, judge, trace, 0, 1, label_id=chosen)
-    settled = lab.db.export.labels(lab.id, settled=True)
+    settled = list(lab.db.export.labels(lab.id, settled=True))
     (one,) = [label for label in settled if label.trace_id == trace and label.step == 1]
     assert (one.value, one.source, one.evidence.message) == (-1, "human:adjudicated", HOSTILE)
     later = lab.db.reviews.adjudicate(lab.id, item, judge, trace, 1, 1, after=decided.id)
@@ -236,8 +236,8 @@ def test_controls_stay_out_of_the_export(lab: Lab) -> None:
     (cell,) = lab.db.reviews.matrix(lab.id)
     assert (cell.control, cell.known, cell.value, cell.chosen_by) == (True, -1, 1, "control")
     assert lab.db.reviews.matrix(lab.id, controls=False) == []
-    assert lab.db.export.labels(lab.id) == []
-    assert len(lab.db.export.labels(lab.id, controls=True)) == 1
+    assert list(lab.db.export.labels(lab.id)) == []
+    assert len(list(lab.db.export.labels(lab.id, controls=True))) == 1
 
 
 def test_nothing_crosses_from_project_to_project(db: Database) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
 import pytest
 from conftest import Lab, make_lab
 from sqlalchemy import event, text
+from starlette.testclient import TestClient
 from test_database import engine_of
 from test_database_labels import rate
 
-from surefoot.annotation import Database, StoredLabel, open_database
+from surefoot.annotation import Database, NewItem, StoredLabel, create_pages_app, open_database
 from surefoot.errors import ConflictError
-from surefoot.records import StepLabel, StepScores
+from surefoot.records import Evidence, StepLabel, StepScores, Trace
 
 
 @contextmanager
@@ -152,3 +155,121 @@ def test_counts_of_labels_come_from_the_index(lab: Lab) -> None:
     assert row.labels == 3
     (query,) = [one for one in seen if "labels" in one[0]]
     assert "ix_labels_project_id_is_current_user_id" in plan(lab.db, *query)
+
+
+def more_traces(lab: Lab, count: int) -> list[Trace]:
+    """More solutions of the first problem."""
+    new = [
+        lab.traces[0].model_copy(update={"id": f"more{len(lab.traces):03}-{number:03}", "sample": number})
+        for number in range(count)
+    ]
+    assert lab.db.traces.add_traces(lab.id, new).new == count
+    lab.traces += new
+    return new
+
+
+def enlarge(lab: Lab, count: int) -> None:
+    """More solutions of the first problem, each an item that both people labelled, in disagreement."""
+    new = more_traces(lab, count)
+    scores = [StepScores(trace_id=one.id, scorer="prm", scores=(0.1, 0.9, 0.5)) for one in new]
+    assert lab.db.traces.add_scores(lab.id, scores).new == count
+    lab.items += lab.db.items.add(lab.id, [NewItem(trace_ids=(trace.id,)) for trace in new])
+    for person, values in enumerate(([1, 1, -1], [1, 1, 1])):
+        while (item := lab.next(person)) is not None:
+            rate(lab, person, item, values, f"k{item}")
+
+
+class Client:
+    """A program with a key."""
+
+    def __init__(self, app: Any, key: str) -> None:
+        self._client = TestClient(app, headers={"Authorization": f"Bearer {key}"}, follow_redirects=False)
+
+    def get(self, path: str) -> None:
+        answer = self._client.get(path, headers={"Accept": "application/json"})
+        assert answer.status_code == 200, answer.text
+
+    def post(self, path: str, form: dict[str, str]) -> None:
+        answer = self._client.post(path, data=form)
+        assert answer.status_code in (200, 303), answer.text
+
+
+PAGES = ("agreement", "adjudicate", "traces", "traces?scorer=prm&high=0.5", "queue", "")
+
+
+def test_pages_send_as_many_statements_for_more_labels(db: Database) -> None:
+    lab = make_lab(db)
+    key, _ = db.keys.create("k", role="admin")
+    browser = Client(create_pages_app(db), key)
+    counts: list[dict[str, int]] = []
+    browser.get("/projects")  # the first request of a key notes that it is used
+    for more in (2, 12):
+        enlarge(lab, more)
+        problem = f"problem?id={lab.problems[0].id}"
+        form = {"policy": "uncertainty", "random_share": "0", "control_share": "0"}
+        counts.append({})
+        with statements(db) as seen:
+            version = db.projects.get(lab.id).version
+            browser.post(f"/projects/{lab.id}/queue", {**form, "version": str(version)})
+        counts[-1]["POST queue"] = len(seen)
+        for page in (*PAGES, problem):
+            path = f"/projects/{lab.id}/{page}".rstrip("/")
+            with statements(db) as seen:
+                browser.get(path)
+            counts[-1][page] = len(seen)
+    assert counts[0] == counts[1]
+    assert max(counts[0].values()) < 25
+
+
+def machine_labels(lab: Lab, message: str) -> Iterator[StepLabel]:
+    """One for each step."""
+    for trace in lab.traces:
+        for step in range(3):
+            yield StepLabel(
+                trace_id=trace.id,
+                step=step,
+                kind="correctness",
+                value=1,
+                source="machine",
+                evidence=Evidence(message=message),
+                created=datetime(2031, 5, 4, tzinfo=UTC),  # so that the same again adds nothing
+            )
+
+
+def test_an_export_reads_a_page_at_a_time(db: Database) -> None:
+    lab = make_lab(db)
+    enlarge(lab, 5)
+    db.reviews.adjudicate(lab.id, lab.items[5], lab.people[0].user_id, lab.traces[5].id, 2, -1)
+    more_traces(lab, 120)
+    count = 3 * 128
+    assert db.labels.import_labels(lab.id, machine_labels(lab, "")).new == count
+    for settled, expected in ((False, count + 8 * 6), (True, count + 8 * 6 - 2 + 1)):
+        with statements(db) as seen:
+            labels = db.export.labels(lab.id, settled=settled)
+            before = len(seen)
+            first = next(labels)
+            assert len(seen) == before + 2  # the first traces and their labels, not the others
+            whole = [first, *labels]
+            assert len(seen) == before + 2 * 3
+        assert len(whole) == expected
+        assert [(one.trace_id, one.step) for one in whole] == sorted((o.trace_id, o.step) for o in whole)
+        assert [one.source for one in whole].count("human:adjudicated") == settled
+    by_trace = list(db.export.labelled(lab.id))
+    assert [one.trace.id for one in by_trace] == sorted(trace.id for trace in lab.traces)
+    assert [label for one in by_trace for label in one.labels] == list(db.export.labels(lab.id))
+    assert {one.problem.id for one in by_trace} == {one.id for one in lab.problems}
+
+
+def test_the_memory_of_an_export_does_not_grow_with_it(db: Database) -> None:
+    lab = make_lab(db)
+    sizes, peaks = [], []
+    for more in (120, 400):  # a page is being read while the one before is at hand
+        more_traces(lab, more)
+        db.labels.import_labels(lab.id, machine_labels(lab, "n" * 1000))
+        list(db.export.labels(lab.id))
+        tracemalloc.start()
+        sizes.append(sum(len(one.model_dump_json()) for one in db.export.labels(lab.id)))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert sizes[1] > 4 * sizes[0]
+    assert peaks[1] < 1.2 * peaks[0]

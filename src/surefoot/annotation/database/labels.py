@@ -140,6 +140,14 @@ class Labels(Repository):
             record_in(connection, t.traces, Trace, project_id, trace_id)
             return labels_in(connection, project_id, where, retracted=retracted)
 
+    def of_traces(self, project_id: int, ids: Iterable[str]) -> dict[str, list[StoredLabel]]:
+        """Labels that count, by trace. Not for annotators."""
+        labels: dict[str, list[StoredLabel]] = {trace_id: [] for trace_id in ids}
+        with self._connections.read() as connection:
+            for label in labels_in(connection, project_id, t.labels.c.trace_id.in_(labels)):
+                labels[label.record.trace_id].append(label)
+        return labels
+
     def choices(self, project_id: int, item_id: int | None = None) -> list[StepChoice]:
         """What annotators continued with, without undone choices. Not for annotators."""
         with self._connections.read() as connection:

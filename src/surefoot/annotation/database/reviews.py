@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, and_, func, insert, select
+from sqlalchemy import Connection, Select, and_, func, insert, select, tuple_
 
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.accounts import members
@@ -20,6 +20,9 @@ from surefoot.errors import ConflictError, StoreError
 
 Place = tuple[int, str, int]
 """(item, trace, step)."""
+
+_CANNOT_TELL: Final = 9
+"""Stands for a label without a value where values are compared: it differs from all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +49,26 @@ class Reviews(Repository):
         """
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            return _cells(connection, project_id, controls=controls, unfinished=unfinished)
+            query = _ratings(project_id, controls=controls, unfinished=unfinished)
+            return _cells(connection, project_id, query)
 
-    def disagreements(self, project_id: int, *, adjudicated: bool = False) -> list[Disagreement]:
+    def disagreements(
+        self, project_id: int, *, item_id: int | None = None, adjudicated: bool = False
+    ) -> list[Disagreement]:
         """Steps of normal items that annotators who finished labelled differently; open ones by default.
 
         A step that only one of them labelled (the others stopped at an earlier error) does not count.
         """
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            cells = _cells(connection, project_id, controls=False, unfinished=False)
+            of_item = () if item_id is None else (t.labels.c.item_id == item_id,)
+            rating = _ratings(project_id, controls=False, unfinished=False).where(*of_item)
+            label = t.labels.c
+            value = func.coalesce(label.value, _CANNOT_TELL)
+            place = (label.item_id, label.trace_id, label.step)
+            disputed = rating.with_only_columns(*place).group_by(*place)
+            disputed = disputed.having(func.min(value) != func.max(value))
+            cells = _cells(connection, project_id, rating.where(tuple_(*place).in_(disputed)))
             decided = decisions(connection, project_id)
         places: dict[Place, list[MatrixCell]] = {}
         for cell in cells:
@@ -70,7 +83,7 @@ class Reviews(Repository):
                 adjudication=decided.get(place),
             )
             for place, group in sorted(places.items())
-            if len({cell.value for cell in group}) > 1 and (adjudicated or place not in decided)
+            if adjudicated or place not in decided
         ]
 
     def adjudicate(
@@ -144,7 +157,8 @@ def ratings(cells: Iterable[MatrixCell]) -> Ratings:
     )
 
 
-def _cells(connection: Connection, project_id: int, *, controls: bool, unfinished: bool) -> list[MatrixCell]:
+def _ratings(project_id: int, *, controls: bool, unfinished: bool) -> Select[Any]:
+    """Query for the annotators' labels that count."""
     label, member, assignment = t.labels.c, members.c, t.assignments.c
     same_trace = and_(t.traces.c.project_id == label.project_id, t.traces.c.id == label.trace_id)
     same_user = and_(member.user_id == label.user_id, member.project_id == label.project_id)
@@ -167,12 +181,16 @@ def _cells(connection: Connection, project_id: int, *, controls: bool, unfinishe
         .join(t.assignments, same_item)
         .join(t.traces, same_trace)
         .where(label.project_id == project_id, label.is_current, label.user_id.is_not(None))
-        .order_by(label.id)
     )
     if not controls:
         query = query.where(t.items.c.role == "normal")
     if not unfinished:
         query = query.where(assignment.state == "done")
+    return query
+
+
+def _cells(connection: Connection, project_id: int, query: Select[Any]) -> list[MatrixCell]:
+    """The labels of ``_ratings`` in the order they were submitted, with the known answers."""
     with_answers = select(t.items.c.id, t.items.c.known).where(
         t.items.c.project_id == project_id, t.items.c.role.in_(["control", "screening"])
     )
@@ -182,7 +200,7 @@ def _cells(connection: Connection, project_id: int, *, controls: bool, unfinishe
         for answer in answers
     }
     cells = []
-    for row in connection.execute(query):
+    for row in connection.execute(query.order_by(t.labels.c.id)):
         value = None if row.value is None else int(row.value)
         answer = known.get((row.item_id, row.trace_id, row.step))
         cells.append(as_data(MatrixCell, row._mapping, value=value, known=answer))

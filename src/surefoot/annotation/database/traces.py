@@ -32,6 +32,9 @@ CHUNK: Final = 200
 
 _REASONS_KEPT: Final = 20
 
+_IDS: Final = 500
+"""Ids in one statement; SQLite allows 32,766 parameters, older ones 999."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Added:
@@ -169,6 +172,42 @@ class Traces(Repository):
                 for row in connection.execute(query)
             ]
 
+    def problems_of(self, project_id: int, ids: Iterable[str]) -> dict[str, Problem]:
+        """Problems by id. Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return records_in(connection, t.problems, Problem, project_id, ids)
+
+    def traces_of(self, project_id: int, ids: Iterable[str]) -> dict[str, Trace]:
+        """Traces by id. Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return records_in(connection, t.traces, Trace, project_id, ids)
+
+    def outcomes_of(self, project_id: int, ids: Iterable[str]) -> dict[str, bool | None]:
+        """Whether the final answers of traces are right, by id; ``None`` = not judged."""
+        trace, waiting = t.traces.c, iter(dict.fromkeys(ids))
+        outcomes: dict[str, bool | None] = {}
+        with self._connections.read() as connection:
+            while part := list(islice(waiting, _IDS)):
+                where = (trace.project_id == project_id) & trace.id.in_(part)
+                rows = connection.execute(select(trace.id, trace.outcome).where(where))
+                outcomes |= {row.id: row.outcome for row in rows}
+        return outcomes
+
+    def scores_of(
+        self, project_id: int, ids: Iterable[str], *, scorer: str | None = None
+    ) -> dict[str, list[StepScores]]:
+        """Scores by trace, each by name of the scorer; of one ``scorer`` on request."""
+        s, waiting = t.step_scores.c, iter(dict.fromkeys(ids))
+        scores: dict[str, list[StepScores]] = {}
+        with self._connections.read() as connection:
+            while part := list(islice(waiting, _IDS)):
+                scores |= {trace_id: [] for trace_id in part}
+                query = select(s.trace_id, s.payload).where(s.project_id == project_id, s.trace_id.in_(part))
+                query = query.where(*matching(t.step_scores, scorer=scorer)).order_by(s.scorer)
+                for row in connection.execute(query):
+                    scores[row.trace_id].append(StepScores.model_validate_json(row.payload))
+        return scores
+
     def scores(self, project_id: int, trace_id: str) -> list[StepScores]:
         """The scores of the trace, by name of the scorer. Raises ``NotFoundError``."""
         where = (t.step_scores.c.project_id == project_id) & (t.step_scores.c.trace_id == trace_id)
@@ -263,6 +302,21 @@ def record_in(connection: Connection, table: Table, kind: type[R], project_id: i
     if payload is None:
         raise NotFoundError(f"project {project_id} has no {kind.__name__.lower()} '{record_id}'")
     return kind.model_validate_json(payload)
+
+
+def records_in(
+    connection: Connection, table: Table, kind: type[R], project_id: int, ids: Iterable[str]
+) -> dict[str, R]:
+    """Records of a ``payload`` column by id, in the caller's transaction. Raises ``NotFoundError``."""
+    waiting, records = iter(dict.fromkeys(ids)), {}
+    while part := list(islice(waiting, _IDS)):
+        where = (table.c.project_id == project_id) & table.c.id.in_(part)
+        for row in connection.execute(select(table.c.id, table.c.payload).where(where)):
+            records[row.id] = kind.model_validate_json(row.payload)
+        missing = next((name for name in part if name not in records), None)
+        if missing is not None:
+            raise NotFoundError(f"project {project_id} has no {kind.__name__.lower()} '{missing}'")
+    return records
 
 
 def put_trace(connection: Connection, project_id: int, trace: Trace, at: datetime) -> Added:

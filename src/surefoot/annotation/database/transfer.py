@@ -7,12 +7,12 @@ limits of files, and keeps nothing; so a file that is too large, or cannot be re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Table, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Table, select, tuple_
 
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.accounts import members
@@ -21,8 +21,8 @@ from surefoot.annotation.database.label_queries import labels_in
 from surefoot.annotation.database.labelling import Adjudication, StoredLabel
 from surefoot.annotation.database.labels import HUMAN
 from surefoot.annotation.database.projects import project_in
-from surefoot.annotation.database.reviews import decisions
-from surefoot.annotation.database.traces import Added
+from surefoot.annotation.database.reviews import Place, decisions
+from surefoot.annotation.database.traces import Added, records_in
 from surefoot.errors import RecordError
 from surefoot.formats import IMPORTS, ImportContext, ImportSettings, import_traces, read_source
 from surefoot.io.files import ReadReport, check_size, needs, read_records
@@ -39,6 +39,9 @@ ADJUDICATED = f"{HUMAN}:adjudicated"
 """``StepLabel.source`` of a decision."""
 
 _ROWS = 500
+
+_TRACES = 50
+"""Traces whose labels are read at once: an agent's run may have hundreds of steps, each with many labels."""
 
 
 class Export(Repository):
@@ -58,32 +61,25 @@ class Export(Repository):
 
     def labels(
         self, project_id: int, *, controls: bool = False, imported: bool = True, settled: bool = False
-    ) -> list[StepLabel]:
+    ) -> Iterator[StepLabel]:
         """Labels that count, by trace and step: the latest of each annotator's labels of a step.
 
         ``evidence.rater`` is the pseudonym and ``evidence.message`` the comment. ``controls``: include
         items with known answers; ``imported``: include labels of other sources. ``settled``: a decided step
         has the decision (source ``human:adjudicated``) instead of the annotators' labels.
         """
+        wanted = _Wanted(controls=controls, imported=imported)
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            stored = labels_in(connection, project_id)
-            decided = decisions(connection, project_id) if settled else {}
-            names = select(members.c.user_id, members.c.pseudonym)
-            rows = connection.execute(names.where(members.c.project_id == project_id))
-            pseudonyms = {row.user_id: row.pseudonym for row in rows}
-        exported = [
-            _decision_label(decision, pseudonyms.get(decision.user_id)) for decision in decided.values()
-        ]
-        for label in stored:
-            if label.item_id is None:
-                keep = imported
-            else:
-                place = (label.item_id, label.record.trace_id, label.record.step)
-                keep = (controls or label.role == "normal") and place not in decided
-            if keep:
-                exported.append(label.record)
-        return sorted(exported, key=lambda record: (record.trace_id, record.step))
+            if settled:
+                wanted.decide(connection, project_id)
+        return self._labels(project_id, wanted)
+
+    def labelled(self, project_id: int) -> Iterator[LabelledTrace]:
+        """Every trace by id, with its problem and the labels of ``labels``."""
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+        return self._labelled(project_id)
 
     def records(self, project_id: int, kind: str) -> Iterable[Record]:
         """``problems``, ``traces``, ``labels`` or ``scores``."""
@@ -104,23 +100,90 @@ class Export(Repository):
     def _all(self, project_id: int, table: Table, kind: type[R]) -> Iterator[R]:
         with self._connections.read() as connection:
             project_in(connection, project_id)
-        return self._pages(project_id, table, kind)
+        pages = self._pages(project_id, table, table.c.payload)
+        return (kind.model_validate_json(row.payload) for rows in pages for row in rows)
 
-    def _pages(self, project_id: int, table: Table, kind: type[R]) -> Iterator[R]:
-        # Page by page: a slow reader holds no transaction open.
+    def _labels(self, project_id: int, wanted: _Wanted) -> Iterator[StepLabel]:
+        for rows in self._pages(project_id, t.traces, size=_TRACES):
+            ids = [row.id for row in rows]
+            with self._connections.read() as connection:
+                labels = wanted.of_traces(connection, project_id, ids)
+            for trace_id in ids:
+                yield from labels[trace_id]
+
+    def _labelled(self, project_id: int) -> Iterator[LabelledTrace]:
+        for rows in self._pages(project_id, t.traces, t.traces.c.payload, size=_TRACES):
+            traces = [Trace.model_validate_json(row.payload) for row in rows]
+            with self._connections.read() as connection:
+                labels = _Wanted().of_traces(connection, project_id, [trace.id for trace in traces])
+                asked = {trace.problem_id for trace in traces}
+                problems = records_in(connection, t.problems, Problem, project_id, asked)
+            for trace in traces:
+                yield LabelledTrace(
+                    problem=problems[trace.problem_id], trace=trace, labels=tuple(labels[trace.id])
+                )
+
+    def _pages(
+        self, project_id: int, table: Table, *columns: ColumnElement[Any], size: int = _ROWS
+    ) -> Iterator[Sequence[Row[Any]]]:
+        # Page by page: a slow reader holds neither the rows nor a transaction open.
         own = [column for column in table.primary_key.columns if column.name != "project_id"]
-        query = select(table.c.payload, *own).where(table.c.project_id == project_id)
-        query = query.order_by(*own).limit(_ROWS)
-        last: tuple[object, ...] | None = None
+        query = select(*own, *columns).where(table.c.project_id == project_id)
+        query = query.order_by(*own).limit(size)
+        page = query
         while True:
-            page = query if last is None else query.where(tuple_(*own) > last)
             with self._connections.read() as connection:
                 rows = connection.execute(page).all()
-            for row in rows:
-                yield kind.model_validate_json(row.payload)
-            if len(rows) < _ROWS:
+            if rows:
+                yield rows
+            if len(rows) < size:
                 return
-            last = tuple(rows[-1][1:])
+            page = query.where(tuple_(*own) > tuple(rows[-1][: len(own)]))
+
+
+@dataclass(kw_only=True)
+class _Wanted:
+    """Which labels an export holds."""
+
+    controls: bool = False
+    imported: bool = True
+    decided: dict[str, dict[Place, StepLabel]] = field(default_factory=dict)
+    """Decisions as labels, by trace and place; they stand for the annotators' labels there."""
+
+    def decide(self, connection: Connection, project_id: int) -> None:
+        """Let decisions stand for the labels that they settle."""
+        names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
+        pseudonyms = {row.user_id: row.pseudonym for row in connection.execute(names)}
+        for place, decision in decisions(connection, project_id).items():
+            label = _decision_label(decision, pseudonyms.get(decision.user_id))
+            self.decided.setdefault(decision.trace_id, {})[place] = label
+
+    def of_traces(
+        self, connection: Connection, project_id: int, traces: Sequence[str]
+    ) -> dict[str, list[StepLabel]]:
+        """Labels by trace, each by step, decisions first; ``traces`` are sorted as the database sorts."""
+        label, item = t.labels.c, t.items.c
+        by_people = label.item_id.is_not(None)
+        query = (
+            select(label.item_id, label.trace_id, label.step, label.payload)
+            .join(t.items, item.id == label.item_id, isouter=True)
+            .where(label.project_id == project_id, label.trace_id.between(traces[0], traces[-1]))
+            .where(label.is_current)
+            .order_by(label.trace_id, label.step, label.id)
+        )
+        if not self.controls:
+            query = query.where(~by_people | (item.role == "normal"))
+        if not self.imported:
+            query = query.where(by_people)
+        labels: dict[str, list[StepLabel]] = {
+            trace_id: list(self.decided.get(trace_id, {}).values()) for trace_id in traces
+        }
+        for row in connection.execute(query):
+            decided = self.decided.get(row.trace_id, {})
+            # a trace may have come since the page was read; the next page does not have it either
+            if row.trace_id in labels and (row.item_id, row.trace_id, row.step) not in decided:
+                labels[row.trace_id].append(StepLabel.model_validate_json(row.payload))
+        return {trace_id: sorted(own, key=lambda one: one.step) for trace_id, own in labels.items()}
 
 
 def _decision_label(decision: Adjudication, pseudonym: str | None) -> StepLabel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -17,15 +17,22 @@ from surefoot.errors import NotFoundError, StoreError
 
 router = APIRouter()
 
+_SHOWN = 100
+"""Items of a list: those that follow move up when these are decided."""
+
 
 @twin(router, "/projects/{project_id:number}/adjudicate")
 def disagreements(request: Request, place: AdminPlace) -> Response:
-    """Items that annotators who finished labelled differently: open ones, then decided ones."""
+    """Items that annotators who finished labelled differently: the first open ones and the first decided."""
     db = place.db
     all_disagreements = db.reviews.disagreements(place.id, adjudicated=True)
+    undecided = [one for one in all_disagreements if one.adjudication is None]
+    decided = [one for one in all_disagreements if one.adjudication is not None]
     data = {
-        "open": _by_item(db, place.id, [one for one in all_disagreements if one.adjudication is None]),
-        "decided": _by_item(db, place.id, [one for one in all_disagreements if one.adjudication is not None]),
+        "open": _by_item(db, place.id, undecided),
+        "open_items": len({one.item_id for one in undecided}),
+        "decided": _by_item(db, place.id, decided),
+        "decided_items": len({one.item_id for one in decided}),
     }
     return show(request, place, "disagreements.html", data)
 
@@ -114,8 +121,7 @@ def _dispute(one: Disagreement | None) -> dict[str, Any] | None:
 
 
 def _of_item(db: Database, project_id: int, item_id: int) -> list[Disagreement]:
-    all_disagreements = db.reviews.disagreements(project_id, adjudicated=True)
-    of_item = [one for one in all_disagreements if one.item_id == item_id]
+    of_item = db.reviews.disagreements(project_id, item_id=item_id, adjudicated=True)
     if not of_item:
         raise NotFoundError(f"annotators do not disagree about item {item_id}")
     return of_item
@@ -127,19 +133,15 @@ def _next_open(db: Database, project_id: int, item_id: int) -> int | None:
 
 
 def _by_item(db: Database, project_id: int, disagreements: list[Disagreement]) -> list[dict[str, Any]]:
-    rows = []
-    for item_id, group in groupby(
-        sorted(disagreements, key=lambda one: one.item_id), key=lambda one: one.item_id
-    ):
-        disputes = list(group)
-        problem = db.traces.problem(project_id, db.items.get(project_id, item_id).problem_id)
-        rows.append(
-            {
-                "item": item_id,
-                "problem": problem.text,
-                "steps": [
-                    {"trace": one.trace_id, "step": one.step, **(_dispute(one) or {})} for one in disputes
-                ],
-            }
-        )
-    return rows
+    by_item = groupby(sorted(disagreements, key=lambda one: one.item_id), key=lambda one: one.item_id)
+    groups = [(item_id, list(group)) for item_id, group in islice(by_item, _SHOWN)]
+    items = db.items.of_ids(project_id, (item_id for item_id, _ in groups))
+    problems = db.traces.problems_of(project_id, (item.problem_id for item in items.values()))
+    return [
+        {
+            "item": item_id,
+            "problem": problems[items[item_id].problem_id].text,
+            "steps": [{"trace": one.trace_id, "step": one.step, **(_dispute(one) or {})} for one in disputes],
+        }
+        for item_id, disputes in groups
+    ]

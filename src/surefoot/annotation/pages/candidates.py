@@ -161,7 +161,8 @@ def _scores(
 ) -> dict[str, list[tuple[float | None, ...]]]:
     """By scorer, the step scores of each trace; empty where it has none."""
     by_scorer: dict[str, list[tuple[float | None, ...]]] = {}
+    scores = db.traces.scores_of(project_id, (trace.id for trace in traces))
     for index, trace in enumerate(traces):
-        for one in db.traces.scores(project_id, trace.id):
+        for one in scores[trace.id]:
             by_scorer.setdefault(one.scorer, [()] * len(traces))[index] = one.scores
     return dict(sorted(by_scorer.items()))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import zipfile
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote
@@ -25,7 +24,6 @@ from surefoot.errors import NotFoundError, StoreError
 from surefoot.formats import IMPORTS, SOURCES, WRITERS
 from surefoot.formats.label_studio import LABELLING_CONFIG
 from surefoot.io import write_records
-from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 
 router = APIRouter()
@@ -124,7 +122,7 @@ def write_export(db: Database, project_id: int, name: str, path: Path) -> str:
     """Write the export ``name`` to ``path``; a sentence on what was written and dropped."""
     stem = name.partition(".")[0]
     if stem in WRITERS:
-        return WRITERS[stem](_labelled(db, project_id), path).summary()
+        return WRITERS[stem](db.export.labelled(project_id), path).summary()
     if stem in _KINDS:
         written = write_records(path, db.export.records(project_id, stem), record=_KINDS[stem])
         return f"{written} {stem} written"
@@ -141,15 +139,3 @@ def _archive(db: Database, project_id: int, ending: str, path: Path) -> str:
             archive.write(part, part.name)
             part.unlink()
     return ", ".join(f"{count} {kind}" for kind, count in counts.items()) + " written"
-
-
-def _labelled(db: Database, project_id: int) -> Iterator[LabelledTrace]:
-    """Every trace with its labels. Problems and labels are held in memory; traces are not."""
-    problems = {problem.id: problem for problem in db.export.problems(project_id)}
-    labels: dict[str, list[StepLabel]] = defaultdict(list)
-    for label in db.export.labels(project_id):
-        labels[label.trace_id].append(label)
-    for trace in db.export.traces(project_id):
-        yield LabelledTrace(
-            problem=problems[trace.problem_id], trace=trace, labels=tuple(labels.get(trace.id, ()))
-        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,12 +11,11 @@ from fastapi.responses import Response
 
 from surefoot.annotation.database.accounts import QueuePolicy
 from surefoot.annotation.database.database import Database
-from surefoot.annotation.database.labelling import Item
 from surefoot.annotation.pages.access import AdminPlace
 from surefoot.annotation.pages.forms import CheckedForm, protocol_with
 from surefoot.annotation.pages.render import done, show, twin
 from surefoot.errors import StoreError
-from surefoot.labelling.queueing import Priorities, QueueCandidate, QueueRule, Scores, priorities
+from surefoot.labelling.queueing import Priorities, QueueCandidate, QueueRule, priorities
 
 router = APIRouter()
 
@@ -26,6 +27,7 @@ POLICIES: dict[QueuePolicy, str] = {
     "disagreement": "Largest disagreement between scorers first",
 }
 _SHOWN = 50
+_BATCH = 500
 
 
 @twin(router, "/projects/{project_id:number}/queue")
@@ -43,7 +45,7 @@ def queue_page(request: Request, place: AdminPlace) -> Response:
         "control_share": protocol.control_share,
         "scorers": db.traces.scorers(place.id),
         "ranked": len(values),
-        "head": [_head_row(db, place.id, item, values[item]) for item in head],
+        "head": _head(db, place.id, {item: values[item] for item in head}),
     }
     return show(request, place, "queue.html", data, extra={"policies": POLICIES})
 
@@ -74,34 +76,43 @@ def recompute(db: Database, project_id: int, rule: QueueRule, *, scorer: str | N
         raise StoreError(f"'scorer': there are no scores by {scorer!r} in this project")
     ranked = priorities(
         rule,
-        [_candidate(db, item) for item in db.items.all(project_id, role="normal") if item.active],
+        list(_candidates(db, project_id)),
         scorer=scorer,
     )
     db.items.set_priorities(project_id, rule, ranked.values)
     return ranked
 
 
-def _candidate(db: Database, item: Item) -> QueueCandidate:
-    traces = [db.traces.trace(item.project_id, name) for name in item.trace_ids]
-    scores: list[dict[str, Scores]] = []
-    for trace in traces:
-        rows = db.traces.scores(item.project_id, trace.id)
-        # alternatives are compared by their own step only
-        part = slice(None) if item.step is None else slice(item.step, item.step + 1)
-        scores.append({row.scorer: row.scores[part] for row in rows})
-    return QueueCandidate(
-        item_id=item.id, outcomes=tuple(trace.outcome for trace in traces), scores=tuple(scores)
-    )
+def _candidates(db: Database, project_id: int) -> Iterator[QueueCandidate]:
+    """All active normal items, read by the hundred."""
+    items = (item for item in db.items.all(project_id, role="normal") if item.active)
+    while part := list(islice(items, _BATCH)):
+        names = [name for item in part for name in item.trace_ids]
+        outcomes, scores = db.traces.outcomes_of(project_id, names), db.traces.scores_of(project_id, names)
+        for item in part:
+            # alternatives are compared by their own step only
+            cut = slice(None) if item.step is None else slice(item.step, item.step + 1)
+            yield QueueCandidate(
+                item_id=item.id,
+                outcomes=tuple(outcomes[name] for name in item.trace_ids),
+                scores=tuple(
+                    {row.scorer: row.scores[cut] for row in scores[name]} for name in item.trace_ids
+                ),
+            )
 
 
-def _head_row(db: Database, project_id: int, item_id: int, priority: float) -> dict[str, Any]:
-    item = db.items.get(project_id, item_id)
-    traces = [db.traces.trace(project_id, name) for name in item.trace_ids]
-    problem = db.traces.problem(project_id, item.problem_id)
-    return {
-        "item": item_id,
-        "priority": priority,
-        "problem": problem.text,
-        "outcomes": [trace.outcome for trace in traces],
-        "answers": [trace.answer for trace in traces],
-    }
+def _head(db: Database, project_id: int, ranked: Mapping[int, float]) -> list[dict[str, Any]]:
+    """A row for each item, in the order of ``ranked``."""
+    items = db.items.of_ids(project_id, ranked)
+    traces = db.traces.traces_of(project_id, (name for one in items.values() for name in one.trace_ids))
+    problems = db.traces.problems_of(project_id, (one.problem_id for one in items.values()))
+    return [
+        {
+            "item": item_id,
+            "priority": priority,
+            "problem": problems[items[item_id].problem_id].text,
+            "outcomes": [traces[name].outcome for name in items[item_id].trace_ids],
+            "answers": [traces[name].answer for name in items[item_id].trace_ids],
+        }
+        for item_id, priority in ranked.items()
+    ]

@@ -19,7 +19,7 @@ from surefoot.annotation.pages.render import next_page, show, twin
 from surefoot.annotation.pages.score_strip import scorer_strips, strip
 from surefoot.errors import StoreError
 from surefoot.labels import LabelRule
-from surefoot.records import StepLabel, Trace
+from surefoot.records import StepLabel, StepScores, Trace
 from surefoot.segment import trace_blocks
 
 router = APIRouter()
@@ -62,7 +62,7 @@ def trace_list(request: Request, place: ReaderPlace) -> Response:
         "filters": vars(filters),
         "scorers": scorers,
         "scorer": scorer,
-        "traces": [_row(db, place.id, row, error, scorer) for row, error in rows],
+        "traces": _rows(db, place.id, rows, scorer),
         "examined": examined,
         "next": None if last is None else next_page(query, after=last),
     }
@@ -127,9 +127,11 @@ def _search(
             after=after,
             limit=limit + 1,
         )
+        labels = db.labels.of_traces(project_id, (row.trace.id for row in batch[:limit] if row.labels))
         for row in batch[:limit]:
             after, examined = row.trace.id, examined + 1
-            error = _error_of(db, project_id, row, decisions)
+            own = labels.get(row.trace.id, [])
+            error = marked_error(own, decisions_by_step(own, decisions, row.trace.id)) if own else None
             if _fits(row, error, filters):
                 rows.append((row, error))
         if len(batch) <= limit:
@@ -137,13 +139,6 @@ def _search(
         if len(rows) >= limit or (filters.solution is None and filters.error is None):
             return rows, after, examined
     return rows, after, examined
-
-
-def _error_of(db: Database, project_id: int, row: TraceRow, decisions: list[Adjudication]) -> int | None:
-    if not row.labels:
-        return None
-    labels = db.labels.of_trace(project_id, row.trace.id)
-    return marked_error(labels, decisions_by_step(labels, decisions, row.trace.id))
 
 
 def _fits(row: TraceRow, error: int | None, filters: _TraceFilters) -> bool:
@@ -161,11 +156,17 @@ def whole_text(trace: Trace) -> str:
     return trace.text if trace.text is not None else "\n".join(map(str, trace_blocks(trace)))
 
 
-def _row(
-    db: Database, project_id: int, row: TraceRow, error: int | None, scorer: str | None
-) -> dict[str, Any]:
+def _rows(
+    db: Database, project_id: int, rows: Sequence[tuple[TraceRow, int | None]], scorer: str | None
+) -> list[dict[str, Any]]:
+    scores = (
+        db.traces.scores_of(project_id, (row.trace.id for row, _ in rows), scorer=scorer) if scorer else {}
+    )
+    return [_row(project_id, row, error, scores.get(row.trace.id, [])) for row, error in rows]
+
+
+def _row(project_id: int, row: TraceRow, error: int | None, scores: Sequence[StepScores]) -> dict[str, Any]:
     trace = row.trace
-    scores = [one for one in db.traces.scores(project_id, trace.id) if one.scorer == scorer] if scorer else []
     return {
         "id": trace.id,
         "link": f"/projects/{project_id}/trace?{urlencode({'id': trace.id})}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -24,6 +25,8 @@ from surefoot.records import Record, StepLabel, Trace
 
 router = APIRouter()
 
+_LINES = 100
+"""Records sent at once."""
 KINDS = ("problems", "traces", "scores", "labels")
 _Make = Literal["nothing", "solutions", "alternatives", "control", "screening"]
 _MAKES: tuple[_Make, ...] = get_args(_Make)
@@ -93,8 +96,10 @@ def export(request: Request, place: ReaderPlace, kind: str) -> Response:
 
 
 def _lines(records: Iterable[Record]) -> Iterator[str]:
-    for record in records:
-        yield record.model_dump_json() + "\n"
+    # many in a piece: each piece is a turn of the server's loop
+    remaining = iter(records)
+    while part := list(islice(remaining, _LINES)):
+        yield "".join(record.model_dump_json() + "\n" for record in part)
 
 
 def _read_labels(paths: list[Path]) -> list[StepLabel]:
