@@ -17,6 +17,7 @@ from typer.main import get_command
 import surefoot
 from surefoot.cli import app
 from surefoot.io import read_records, write_records
+from surefoot.io.tables import open_table
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 
 SAMPLING = [
@@ -373,6 +374,36 @@ def test_a_trace_that_comes_twice_counts_once(files):
     assert "3 traces come again and are left out" in twice.err
     other = json.loads(first) | {"policy": "another", "id": Trace.model_validate_json(first).id}
     assert "two different traces have the id" in refused(*words, stdin=text + json.dumps(other) + "\n")
+
+
+def test_labels_and_scores_that_come_twice_count_once(files, tmp_path):
+    labels, scores = ((files / name).read_text() for name in ("l.jsonl", "s.jsonl"))
+    traces = ("--problems", files / "p.jsonl", "--traces", files / "t.jsonl")
+    first, *others = labels.splitlines(keepends=True)
+    more = tmp_path / "l.jsonl"
+    more.write_text(first + first + "".join(others) + others[-1] + first)
+    table = open_table(more, StepLabel)
+    assert (list(table), table.repeated) == (read(files / "l.jsonl", StepLabel), 3)
+    words = ("evaluate", "labels", *traces[2:], "--out", tmp_path / "o", "--draws=10")
+    once = good(*words, f"one={files / 'l.jsonl'}")
+    twice = good(*words, f"one={more}", "--force")
+    assert twice.out == once.out
+    assert f"{more}: 3 labels come again and are left out" in twice.err
+    words = ("select", "--traces", files / "t.jsonl", "--equality=exact", "--scores", "-")
+    once, twice = good(*words, stdin=scores), good(*words, stdin=scores + scores)
+    assert twice.out == once.out
+    assert f"{len(lines(scores))} scores come again and are left out" in twice.err
+
+
+def test_different_scores_of_one_trace_are_refused(files):
+    record = read(files / "s.jsonl", StepScores)[0]
+    other = record.model_copy(update={"scores": (0.5,) * len(record.scores)})
+    words = ("select", "--traces", files / "t.jsonl", "--equality=exact", "--scores", "-")
+    text = record.model_dump_json() + "\n"
+    says = refused(*words, stdin=text + other.model_dump_json())
+    assert f"different scores of trace '{record.trace_id}' by '{record.scorer}'" in says
+    second = other.model_copy(update={"scorer": "second"}).model_dump_json()
+    assert "scores of 2 scorers" in refused(*words, stdin=text + second)
 
 
 def test_an_id_cannot_drive_the_terminal(files, tmp_path):

@@ -81,8 +81,8 @@ def read_table(path: str, record: type[R]) -> RecordTable[R]:
     """The valid records of a file (``-`` = standard input), on disk; bad lines are counted on standard error.
 
     Problems and traces may be in any form that ``surefoot import`` reads, which is then shown. One that comes
-    twice is kept once and counted. Raises ``RecordError`` if there is no valid record, and for two different
-    ones of one id.
+    twice, also a label or score, is kept once and counted. Raises ``RecordError`` if there is no valid
+    record, for two different ones of one id, and for different scores of one trace by one scorer.
     """
     from surefoot.io import ReadReport, read_records
     from surefoot.io.files import ENDINGS, needs
@@ -105,7 +105,8 @@ def read_table(path: str, record: type[R]) -> RecordTable[R]:
         fix = "samples of equal text need a 'sample' number each"
         echo(f"{path}: {table.repeated} traces come again and are left out; {fix}", err=True)
     elif table.repeated:
-        echo(f"{path}: {table.repeated} problems come again and are left out", err=True)
+        what = {Problem: "problems", StepLabel: "labels"}.get(record, "scores")
+        echo(f"{path}: {table.repeated} {what} come again and are left out", err=True)
     return table
 
 

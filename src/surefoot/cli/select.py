@@ -62,9 +62,12 @@ class Select(Command):
         from surefoot.scores import trace_score
         from surefoot.search import SELECTORS
 
-        records = (
-            {record.trace_id: record for record in read_table(self.scores, StepScores)} if self.scores else {}
-        )
+        scored = read_table(self.scores, StepScores) if self.scores else ()
+        records = {record.trace_id: record for record in scored}
+        if len(scorers := sorted({record.scorer for record in scored})) > 1:
+            raise ScoreError(
+                f"{self.scores}: scores of {len(scorers)} scorers ({', '.join(scorers[:3])}); give one's"
+            )
         groups: dict[str, list[Trace]] = {}
         for trace in read_table(self.traces, Trace):
             groups.setdefault(trace.problem_id, []).append(trace)

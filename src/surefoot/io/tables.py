@@ -8,6 +8,7 @@ read from the file they came in, by their byte ranges.
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +26,8 @@ from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_path
 from surefoot.io.files import ReadReport, error_reason, placed_lines, readable, shortened
 from surefoot.io.limits import FileLimits
-from surefoot.records import Problem, Record, Trace
+from surefoot.io.seen import Seen
+from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -38,6 +40,8 @@ _COLUMNS = (
 )
 _PLACE = "first, count, start, bytes"
 _ROWS_AT_ONCE = 4096
+_COPIED = (StepLabel, StepScores)
+"""Records that have no id of their own and would count twice if they came twice."""
 _READ_AHEAD = 1 << 20
 """Bytes read together where records follow one another in the file."""
 
@@ -129,7 +133,8 @@ class OnDisk(Sequence[T]):
             if step == 1:
                 return list(self.between(start, stop))
             return [self[place] for place in range(start, stop, step)]
-        place = at + len(self) if at < 0 else at
+        place = operator.index(at)  # SQLite does not know the integers of numpy
+        place += len(self) if place < 0 else 0
         if not 0 <= place < len(self):
             raise IndexError(f"{at} is not among {len(self)} items")
         return next(self.between(place, place + 1))
@@ -231,10 +236,11 @@ def open_table(
     A JSON Lines file is read where it lies, and must not change while the table is in use. Anything else
     comes as ``records`` and is first written to ``folder`` as JSON Lines. Without a ``folder``, index and
     data go to a temporary one that lives as long as the table. A problem or trace that comes twice is in the
-    table once (``repeated`` counts them): twice, it would change every estimate over samples.
+    table once (``repeated`` counts them): twice, it would change every estimate over samples. So is a label
+    or score that comes twice in equal words; different labels of one step are all there.
 
-    Raises ``RecordError`` as :func:`surefoot.io.files.read_records` does, and for two different problems or
-    traces of one id.
+    Raises ``RecordError`` as :func:`surefoot.io.files.read_records` does, for two different problems or
+    traces of one id, and for different scores of one trace by one scorer.
     """
     temporary = Path(mkdtemp(prefix="surefoot-")) if folder is None else None
     folder = temporary or folder or Path()
@@ -248,7 +254,7 @@ def open_table(
     table = RecordTable(data, Index(folder / f"{name}.index"), record)
     if temporary is not None:
         finalize(table, rmtree, temporary, ignore_errors=True)
-    _write_index(table.lookup.path, rows)
+    _write_index(table.lookup.path, _once(rows, table, str(path)) if record in _COPIED else rows)
     if issubclass(record, Problem | Trace):
         _leave_out_repeated(table, str(path))
     return table
@@ -267,6 +273,7 @@ class _Row(NamedTuple):
     start: int
     bytes: int
     facts: Facts
+    record: Record
 
 
 def _lines_of(
@@ -289,7 +296,7 @@ def _lines_of(
                 continue
             if report is not None:
                 report.read()
-            yield _Row(start, len(text), facts_of(made))
+            yield _Row(start, len(text), facts_of(made), made)
 
 
 def _written(path: Path, records: Iterable[R]) -> Iterator[_Row]:
@@ -299,8 +306,29 @@ def _written(path: Path, records: Iterable[R]) -> Iterator[_Row]:
         for record in records:
             line = record.model_dump_json().encode("utf-8")
             stream.write(line + b"\n")
-            yield _Row(start, len(line), facts_of(record))
+            yield _Row(start, len(line), facts_of(record), record)
             start += len(line) + 1
+
+
+def _once(rows: Iterator[_Row | None], table: RecordTable[Any], name: str) -> Iterator[_Row | None]:
+    """Rows of labels or scores; ``None`` for one that comes again, which is counted."""
+    with Seen() as seen:
+        for row in rows:
+            record = row and row.record
+            if record is None:
+                yield None
+                continue
+            text = record.model_dump_json(exclude={"usage"} if isinstance(record, StepScores) else None)
+            if seen.times(hashlib.blake2b(text.encode(), digest_size=16).hexdigest()):
+                table.repeated += 1
+                yield None
+                continue
+            if isinstance(record, StepScores) and seen.times(f"{record.scorer}\n{record.trace_id}"):
+                raise RecordError(
+                    f"{name}: different scores of trace {record.trace_id!r} by {record.scorer!r}; give one "
+                    "of them, or each scorer a name of its own"
+                )
+            yield row
 
 
 def _write_index(path: Path, rows: Iterator[_Row | None]) -> None:

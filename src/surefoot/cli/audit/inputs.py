@@ -309,15 +309,19 @@ def _read_scores(path: str) -> list[StepScores]:
     from surefoot.errors import RecordError
     from surefoot.formats import read_fover_scores
     from surefoot.io import ReadReport, read_records
+    from surefoot.io.tables import open_table
     from surefoot.records import StepScores
 
     report = ReadReport()
     records = list(read_records(Path(path), StepScores, report=report)) or list(read_fover_scores(path))
-    if not records:
+    table = open_table(path, StepScores, records=records)
+    if not table:
         raise RecordError(f"{path}: no step scores in it; see docs/reference/formats.md")
     if report.bad_count:
         echo(f"{path}: {report.summary()}", err=True)
-    return records
+    if table.repeated:
+        echo(f"{path}: {table.repeated} scores come again and are left out", err=True)
+    return list(table)
 
 
 def _print(sections: Sequence[Section]) -> None:
