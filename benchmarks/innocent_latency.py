@@ -16,6 +16,7 @@ import gzip
 import io
 import json
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from urllib.parse import urlencode
 
 from surefoot import Problem, StepScores, Trace
 from surefoot.annotation import create_pages_app, open_database
@@ -73,21 +75,21 @@ class Attacker:
         """A connection."""
         return socket.create_connection(("127.0.0.1", self.site.port), 30, source_address=(self.address, 0))
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> str:
-        """The status of one request, which is counted; and what the server set as cookies."""
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[str, str]:
+        """Ask, and count the status; returns the text of the answer and the cookies that it set."""
         link = HTTPConnection("127.0.0.1", self.site.port, timeout=60, source_address=(self.address, 0))
         try:
             link.request(
                 method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
             )
             answer = link.getresponse()
-            answer.read()
+            text = answer.read().decode("utf-8", "replace")
             asked = answer.status == 503 and "Retry-After" in answer.headers
             self.statuses[f"{answer.status}{' later' if asked else ''}"] += 1
-            return answer.headers.get("Set-Cookie", "")
+            return text, answer.headers.get("Set-Cookie", "")
         except (OSError, HTTPException):
             self.statuses["closed"] += 1
-            return ""
+            return "", ""
         finally:
             link.close()
 
@@ -208,11 +210,12 @@ def gzip_bomb() -> tuple[str, bytes]:
 
 def wrong_passwords(attacker: Attacker, number: int) -> None:
     """Guesses for the administrator's account, with the form's own secret."""
-    cookie = attacker.ask("GET", "/sign-in").partition(";")[0]
-    secret = cookie.partition("=")[2]
-    form = f"csrf={secret}&name=admin&password=guess{number}".encode()
+    page, cookie = attacker.ask("GET", "/sign-in")
+    secret = re.search(r'name="csrf" value="([^"]*)"', page)
+    fields = {"csrf": secret[1] if secret else "", "name": "admin", "password": f"guess{number}"}
     kind = "application/x-www-form-urlencoded"
-    attacker.ask("POST", "/sign-in", form, Content_Type=kind, Cookie=cookie)
+    form = urlencode(fields).encode()
+    attacker.ask("POST", "/sign-in", form, Content_Type=kind, Cookie=cookie.partition(";")[0])
 
 
 HOSTILE_TEXTS = ("\\[", "$", "```\n", "a. ", "\\begin{a}", "\n \n", "wait, ", "  \n", "step 1", "{", "．．")

@@ -96,6 +96,8 @@ def in_pieces(
     with ExitStack() as context:
         # before any file is made: the settings may be wrong, or nobody at the address
         opened = context.enter_context(job.open()) if engine is None or out == "-" else None
+        if opened:
+            context.callback(counts.update, opened.counts)  # read when the work has ended, well or not
         progress = progress or context.enter_context(stages())
         if opened and out == "-":
             pipe: _InOrder[R] = _InOrder(lambda records: write_records("-", watched(records), record=record))
@@ -103,7 +105,6 @@ def in_pieces(
             finished = _Finished(pipe.write, job.failed, most=in_flight, earlier=False)
             missing = list(range(len(pieces)))
             missing = _do(pieces, missing, job, opened, account, in_flight, bar.done, finished)
-            counts.update(opened.counts)
             pipe.flush()
             return Outcome.of(pipe.written, failures, len(missing), len(pieces), account, piped=True)
         folder = Path(f"{out}.work")
@@ -124,7 +125,6 @@ def in_pieces(
             finished = _Finished(saved.write, job.failed, most=in_flight, earlier=earlier > 0)
             if opened:
                 missing = _do(pieces, missing, job, opened, account, in_flight, bar.done, finished)
-                counts.update(opened.counts)
             elif engine:
                 assignment = Assignment(
                     job=job,

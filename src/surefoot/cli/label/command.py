@@ -103,8 +103,12 @@ class LabelJob:
             async def work(piece: Sequence[ProblemTrace]) -> list[StepLabel]:
                 return [label for of_trace in await labeller.label(piece) for label in of_trace]
 
-            failures: Counter[str] = getattr(labeller, "failures", None) or Counter()
-            yield Opened(work=work, during=connections(getattr(labeller, "policy", None)), counts=failures)
+            failures: Counter[str] | None = getattr(labeller, "failures", None)
+            yield Opened(
+                work=work,
+                during=connections(getattr(labeller, "policy", None)),
+                counts=Counter() if failures is None else failures,
+            )
 
     def set_aside(self, item: ProblemTrace, reason: str) -> None:
         """Nothing: what a labeller raises concerns all items, such as a problem without an answer."""
