@@ -273,3 +273,19 @@ def test_the_memory_of_an_export_does_not_grow_with_it(db: Database) -> None:
         tracemalloc.stop()
     assert sizes[1] > 4 * sizes[0]
     assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_labels_are_imported_by_the_chunk(lab: Lab) -> None:
+    labels = [*machine_labels(lab, ""), *machine_labels(lab, "")]
+    foreign = [
+        labels[0].model_copy(update=change)
+        for change in ({"trace_id": "gone"}, {"trace_id": "\x00"}, {"step": 3}, {"source": " "})
+    ]
+    with statements(lab.db) as seen:
+        added = lab.db.labels.import_labels(lab.id, [*foreign, *labels])
+    assert (added.new, added.same, added.refused) == (9, 9, 4)
+    assert len({reason for _, reason in added.reasons}) == 4
+    assert added.bytes == sum(len(one.record.model_dump_json()) for one in lab.db.export.stored(lab.id))
+    assert len(seen) == 2 + 3  # the project, looked for and locked; traces, what exists, what is new
+    again = lab.db.labels.import_labels(lab.id, labels)
+    assert (again.new, again.same, again.bytes) == (0, 18, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -36,10 +36,11 @@ from surefoot.annotation.database.schema import (
     checked_text,
     digest_of,
     payload_of,
+    storable,
     stored_bytes,
 )
-from surefoot.annotation.database.traces import Added, add_in_chunks, put_trace, record_in
-from surefoot.errors import ConflictError, StoreError
+from surefoot.annotation.database.traces import Added, add_chunks, put_trace, record_in, refused
+from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.records import Evidence, Step, StepLabel, Trace
 
 HUMAN: Final = "human"
@@ -128,7 +129,7 @@ class Labels(Repository):
 
         Labels of an unknown trace, or of a step that it lacks, are refused. Raises ``NotFoundError``.
         """
-        return add_in_chunks(self._connections, project_id, labels, self._import)
+        return add_chunks(self._connections, project_id, labels, self._import)
 
     def of_trace(self, project_id: int, trace_id: str, *, retracted: bool = False) -> list[StoredLabel]:
         """Labels of a trace from every source: those that count, or all ever submitted.
@@ -154,30 +155,51 @@ class Labels(Repository):
             project_in(connection, project_id)
             return choices_in(connection, project_id, item_id=item_id)
 
-    def _import(self, connection: Connection, project_id: int, label: StepLabel) -> Added:
-        checked_name("trace_id", label.trace_id)
-        trace = record_in(connection, t.traces, Trace, project_id, label.trace_id)
-        if label.step >= len(trace.steps):
-            raise StoreError(f"a label of step {label.step}; the trace has {len(trace.steps)} steps")
-        digest = digest_of(label.model_dump(mode="json"))
-        where = (t.labels.c.project_id == project_id) & (t.labels.c.digest == digest)
-        if connection.scalar(select(t.labels.c.id).where(where)) is not None:
-            return Added(same=1)
-        payload = payload_of(label)
-        row = {
-            "project_id": project_id,
-            "trace_id": label.trace_id,
-            "step": label.step,
-            "source": checked_name("source", label.source),
-            "kind": label.kind,
-            "value": label.value,
-            "payload": payload,
-            "meta": {},
-            "digest": digest,
-            "created": self._connections.clock(),
-        }
-        connection.execute(insert(t.labels).values(row))
-        return Added(new=1, bytes=stored_bytes(payload))
+    def _import(self, connection: Connection, project_id: int, labels: Sequence[StepLabel]) -> Added:
+        """Three statements, however many ``labels`` there are."""
+        trace = t.traces.c
+        names = {label.trace_id for label in labels if storable(label.trace_id)}
+        query = select(trace.id, trace.steps).where(trace.project_id == project_id, trace.id.in_(names))
+        steps = {row.id: row.steps for row in connection.execute(query)}
+        added, rows = Added(), dict[str, dict[str, Any]]()
+        for label in labels:
+            try:
+                row = _imported_row(project_id, label, steps, self._connections.clock())
+            except StoreError as error:
+                added += refused(label, error)
+                continue
+            added += Added(same=int(row["digest"] in rows))
+            rows.setdefault(row["digest"], row)
+        where = (t.labels.c.project_id == project_id) & t.labels.c.digest.in_(rows)
+        before = set(connection.scalars(select(t.labels.c.digest).where(where)))
+        new = [row for digest, row in rows.items() if digest not in before]
+        if new:
+            connection.execute(insert(t.labels), new)
+        size = stored_bytes(*(row["payload"] for row in new))
+        return added + Added(new=len(new), same=len(before), bytes=size)
+
+
+def _imported_row(
+    project_id: int, label: StepLabel, steps: Mapping[str, int], at: datetime
+) -> dict[str, Any]:
+    """``steps`` is the number of steps by trace. Raises ``StoreError`` for a label that does not fit."""
+    checked_name("trace_id", label.trace_id)
+    if label.trace_id not in steps:
+        raise NotFoundError(f"project {project_id} has no trace '{label.trace_id}'")
+    if label.step >= steps[label.trace_id]:
+        raise StoreError(f"a label of step {label.step}; the trace has {steps[label.trace_id]} steps")
+    return {
+        "project_id": project_id,
+        "trace_id": label.trace_id,
+        "step": label.step,
+        "source": checked_name("source", label.source),
+        "kind": label.kind,
+        "value": label.value,
+        "payload": payload_of(label),
+        "meta": {},
+        "digest": digest_of(label.model_dump(mode="json")),
+        "created": at,
+    }
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -284,14 +284,30 @@ def add_in_chunks(
 
     ``add`` may refuse one with a ``StoreError`` before it writes anything. Raises ``NotFoundError``.
     """
+
+    def add_each(connection: Connection, project_id: int, chunk: Sequence[R]) -> Added:
+        return sum((_refusing(add, connection, project_id, record) for record in chunk), Added())
+
+    return add_chunks(connections, project_id, records, add_each)
+
+
+def add_chunks(
+    connections: Connections,
+    project_id: int,
+    records: Iterable[R],
+    add: Callable[[Connection, int, Sequence[R]], Added],
+) -> Added:
+    """Pass ``CHUNK`` records at a time to ``add``, each time in a transaction under the project's lock.
+
+    Raises ``NotFoundError``.
+    """
     total, remaining = Added(), iter(records)
     with connections.read() as connection:
         project_in(connection, project_id)
     while chunk := list(islice(remaining, CHUNK)):
         with connections.write() as connection:
             locked_project(connection, project_id)
-            for record in chunk:
-                total += _refusing(add, connection, project_id, record)
+            total += add(connection, project_id, chunk)
     return total
 
 
@@ -363,5 +379,10 @@ def _refusing(
     try:
         return add(connection, project_id, record)
     except StoreError as error:
-        name = getattr(record, "id", None) or getattr(record, "trace_id", "")
-        return Added(refused=1, reasons=((str(name), str(error)),))
+        return refused(record, error)
+
+
+def refused(record: Record, error: StoreError) -> Added:
+    """One record that was refused, and why."""
+    name = getattr(record, "id", None) or getattr(record, "trace_id", "")
+    return Added(refused=1, reasons=((str(name), str(error)),))
