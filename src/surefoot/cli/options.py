@@ -160,8 +160,8 @@ class PolicySettings(SettingsGroup):
 
     name: Annotated[str, Flag(name="--policy")] = Field(
         default="lab",
-        description="`lab`, a checkpoint directory, a hub name, or with `--base-url` the server's name of "
-        "the model.",
+        description="`lab`, a checkpoint directory, a hub name (`owner/name@revision`), or with "
+        "`--base-url` the server's name of the model.",
     )
     base_url: tuple[str, ...] = Field(
         default=(),
@@ -258,7 +258,8 @@ class PRMSettings(SettingsGroup):
 
     names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(
         min_length=1,
-        description="Checkpoint directory, hub name or URL of a reward model; several are an ensemble.",
+        description="Checkpoint directory, hub name (`owner/name@revision`) or URL of a reward model; "
+        "several are an ensemble.",
     )
     family: Family = None
     tokenizer: Tokenizer = None
@@ -289,7 +290,8 @@ class JudgeSettings(SettingsGroup):
 
     names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(
         default=(),
-        description="Checkpoint directory, hub name or URL of a reward model; several are an ensemble.",
+        description="Checkpoint directory, hub name (`owner/name@revision`) or URL of a reward model; "
+        "several are an ensemble.",
     )
     family: Family = None
     tokenizer: Tokenizer = None

@@ -41,7 +41,8 @@ class Score(Command):
 
     models: Annotated[tuple[str, ...], Flag(name="--model", short="-m")] = Field(
         min_length=1,
-        description="Checkpoint directory, hub name or URL of a reward model; several are an ensemble.",
+        description="Checkpoint directory, hub name (`owner/name@revision`) or URL of a reward model; "
+        "several are an ensemble.",
     )
     problem: str | None = Field(default=None, description="One problem's text.")
     solution: str = Field(default="-", description="One solution's text; `-` reads standard input.")

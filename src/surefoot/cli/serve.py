@@ -69,7 +69,8 @@ class VerifierSettings(o.SettingsGroup):
 
     names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(
         default=(),
-        description="Checkpoint directory, hub name or URL of a reward model; several are an ensemble.",
+        description="Checkpoint directory, hub name (`owner/name@revision`) or URL of a reward model; "
+        "several are an ensemble.",
     )
     family: o.Family = None
     tokenizer: o.Tokenizer = None

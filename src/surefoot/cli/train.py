@@ -70,7 +70,8 @@ class TrainCommand(Command):
     out: o.OutDirectory = Field(description="Directory for the checkpoint.")
     base: str = Field(
         default="lab",
-        description="Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub name.",
+        description="Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub "
+        "name (`owner/name@revision`).",
     )
     device: o.Device = "cpu"
 
@@ -370,6 +371,7 @@ class TrainImplicit(TrainCommand):
         def work(progress: Progress) -> TrainingResult:
             import shutil
 
+            from surefoot.io.hub import pinned
             from surefoot.models.engine.causal import CACHE
             from surefoot.models.kinds.implicit import ImplicitPRM
             from surefoot.training.implicit import build_outcome_examples, train_implicit
@@ -382,7 +384,7 @@ class TrainImplicit(TrainCommand):
                 encoding=encoding,
                 cache=self.out,
             ).to(self.device)
-            prm.card = prm.card.model_copy(update={"base": self.base})
+            prm.card = prm.card.model_copy(update={"base": pinned(self.base)})
             data = build_outcome_examples(prm, items)
             report_dropped(data.dropped, data.first)
             log = train_implicit(
@@ -446,6 +448,7 @@ class TrainVerifier(TrainCommand):
         texts = _critiques_of(items, read_table(self.critiques, TraceCritiques))
 
         def work(progress: Progress) -> TrainingResult:
+            from surefoot.io.hub import pinned
             from surefoot.models.engine.causal import load_causal
             from surefoot.training.critiques import build_critique_examples
             from surefoot.training.sft import train_verifier
@@ -469,7 +472,7 @@ class TrainVerifier(TrainCommand):
                 form,
                 self.training,
                 self.out,
-                base=self.base,
+                base=pinned(self.base),
                 label_source=_sources(gold),
                 progress=progress,
             )

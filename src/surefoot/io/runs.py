@@ -28,6 +28,7 @@ from pydantic_core import from_json
 from surefoot.errors import RunError
 from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_file, make_directory, write_json
 from surefoot.io.files import read_records, write_records
+from surefoot.io.hub import hub_commits
 from surefoot.io.journal import Journal
 from surefoot.records import Record, now
 
@@ -88,6 +89,12 @@ class Run:
 
     def close(self) -> None:
         """Give the directory up for another process; a second call does nothing."""
+        if self._lock.held:
+            # models that were fetched meanwhile
+            models = {**hub_commits(self.manifest["config"]), **self.manifest.get("models", {})}
+            if models != self.manifest.get("models", {}):
+                self.manifest = self.manifest | {"models": models}
+                write_json(self.directory / "manifest.json", self.manifest)
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -229,6 +236,11 @@ class RunLock:
         self._stream.write(f"{os.getpid()}\n")
         self._stream.flush()
 
+    @property
+    def held(self) -> bool:
+        """Whether :meth:`release` was not called yet."""
+        return self._stream is not None
+
     def release(self) -> None:
         """Give the lock up; a second call does nothing."""
         if self._stream is not None:
@@ -299,6 +311,7 @@ def make_manifest(command: str, config: Mapping[str, Any], inputs: Mapping[str, 
         "config": plain,
         "seed": plain.get("seed"),
         "inputs": {name: {"path": str(path), "sha256": _digest(name, path)} for name, path in inputs.items()},
+        "models": hub_commits(plain),
         "surefoot": version("surefoot"),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -309,9 +322,13 @@ def make_manifest(command: str, config: Mapping[str, Any], inputs: Mapping[str, 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Fields in which two manifests describe different work: ``config.seed: 1 there, 2 asked``.
 
-    Where an input lies, which version wrote the manifest and when it did may differ.
+    A model of the hub differs if its branch has moved on. Where an input lies, which version wrote the
+    manifest and when it did may differ.
     """
     before, after = _identity(old), _identity(new)
+    old_models, new_models = old.get("models", {}), new.get("models", {})
+    for name in old_models.keys() & new_models.keys():  # a model that is not fetched yet has no commit
+        before[f"models.{name}"], after[f"models.{name}"] = old_models[name], new_models[name]
     return [
         f"{field}: {before.get(field, 'absent')} there, {after.get(field, 'absent')} asked"
         for field in sorted(before.keys() | after.keys())

@@ -54,7 +54,7 @@ class CheckpointCard(BaseModel):
     """confidence: how sure a language model is, in nats (:mod:`surefoot.models.kinds.confidence`)."""
     label_source: str
     base: str
-    """Name of the trunk that training started from."""
+    """Name of the trunk that training started from; ``owner/name@commit`` where it came from the hub."""
     frozen_trunk: bool = False
     separator: Literal["\n", "\n\n"] | None = Field(default=None, exclude_if=lambda value: value is None)
     """What stands between steps in the data of its training, where that is known: pasted solutions and

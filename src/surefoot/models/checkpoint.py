@@ -7,13 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import create_repo, snapshot_download, upload_folder
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub import create_repo, upload_folder
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
+from surefoot.io.hub import checkpoint_directory, pinned
 
 _KINDS = {"AutoModel": "transformers checkpoint", "AutoModelForCausalLM": "causal language model"}
 
@@ -27,17 +28,22 @@ def load_pretrained(
     tokenizer: str | Path | None = None,
     complete: bool = True,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer of a directory or hub name; ``auto`` is the Auto class that makes the model.
+    """Model and tokenizer of a directory or hub name (``owner/name`` or ``owner/name@revision``).
+
+    ``auto`` is the Auto class that makes the model. A model of the hub knows its commit:
+    ``model.name_or_path`` is ``owner/name@commit``.
 
     The tokenizer comes from ``tokenizer`` where that is given. Weights are read from safetensors alone. With
     ``complete=False`` the checkpoint may lack weights, which start at random: a base need not have all.
 
     Raises ``CheckpointError`` naming what is missing or cannot be read.
     """
+    directory = checkpoint_directory(path)
+    words_from = directory if tokenizer is None else checkpoint_directory(tokenizer)
     try:
-        words = AutoTokenizer.from_pretrained(tokenizer or path, trust_remote_code=trust_remote_code)
+        words = AutoTokenizer.from_pretrained(words_from, trust_remote_code=trust_remote_code)
         model, info = auto.from_pretrained(
-            path,
+            directory,
             dtype=dtype,
             trust_remote_code=trust_remote_code,
             use_safetensors=True,
@@ -52,6 +58,8 @@ def load_pretrained(
         # transformers would use random numbers in their place
         raise CheckpointError(f"{path}: weights are missing: {', '.join(missing[:5])}")
     require_finite(model, path)
+    if directory != Path(path):
+        model.name_or_path = pinned(path)
     return model, words
 
 
@@ -66,21 +74,6 @@ def require_finite(module: nn.Module, where: str | Path) -> None:
                 f"{where}: weight {name!r} has values that are not finite (NaN or infinity); fetch the "
                 "checkpoint again, or go back to an earlier one"
             )
-
-
-def fetch_checkpoint(name: str | Path, revision: str | None = None) -> Path:
-    """The directory ``name``, or the hub's repository of that name, downloaded unless it is in the cache.
-
-    Raises ``CheckpointError`` if there is neither.
-    """
-    if Path(name).is_dir():
-        return Path(name)
-    try:
-        return Path(snapshot_download(str(name), revision=revision))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise CheckpointError(
-            f"{str(name)!r} is no directory and could not be loaded from the hub: {error}"
-        ) from error
 
 
 def push_checkpoint(

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from surefoot.errors import CheckpointError
+from surefoot.io.hub import checkpoint_directory, is_hub_name, split_revision
 from surefoot.models.card import CALIBRATION, CARD, read_card
-from surefoot.models.checkpoint import fetch_checkpoint
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.registry import FAMILIES, find_family, quoted
 from surefoot.models.families.writing import WritingModel
@@ -58,10 +58,11 @@ def load_prm(
 ) -> CheckpointScorer:
     """Load a reward model; ``load_prm(name).score(problem, solutions)`` scores.
 
-    ``name`` is a directory, a name on the hub, or the address of a server (``http://host:8000``): the gateway
-    of this package, vLLM or SGLang with a published model (``http://host:8000#qwen-prm`` names its family, as
-    ``family`` does; ``tokenizer`` is its tokenizer's directory or name, where the server names none that is
-    here), or, with ``family="generative"``, an OpenAI-compatible server of a model that writes critiques
+    ``name`` is a directory, a name on the hub (``owner/name`` or ``owner/name@revision``), or the address
+    of a server (``http://host:8000``): the gateway of this package, vLLM or SGLang with a published model
+    (``http://host:8000#qwen-prm`` names its family, as ``family`` does; ``tokenizer`` is its tokenizer's
+    directory or name, where the server names none that is here), or, with ``family="generative"``, an
+    OpenAI-compatible server of a model that writes critiques
     (:func:`surefoot.models.remote.opening.open_server`). Several names give the mean of their scores
     (:class:`surefoot.models.Ensemble`).
     ``deepconf:MODEL``, ``self-certainty:MODEL`` and ``entropy:MODEL`` are training-free scores of a language
@@ -139,12 +140,11 @@ def is_server(name: str | Path) -> bool:
 
 
 def locate(path: str | Path) -> Path:
-    """Directory of a checkpoint; a name ``owner/name`` that is no directory is fetched from the hub.
+    """Directory of a checkpoint; a name ``owner/name`` or ``owner/name@revision`` is fetched from the hub.
 
     Raises ``CheckpointError`` if the hub has none of that name or cannot be reached.
     """
-    hub_name = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", str(path))
-    return fetch_checkpoint(path) if hub_name and not Path(path).is_dir() else Path(path)
+    return checkpoint_directory(path, safetensors=False) if is_hub_name(path) else Path(path)
 
 
 def is_own(directory: Path) -> bool:
@@ -233,7 +233,7 @@ def _published(directory: Path, *, name: str, family: str | None, options: Openi
     )
     if family not in (None, *FAMILIES):
         raise CheckpointError(f"family={family!r} is not known; choose {quoted([*FAMILIES, *OWN])}")
-    known = FAMILIES[family] if family else find_family(checkpoint, name=name)
+    known = FAMILIES[family] if family else find_family(checkpoint, name=split_revision(name)[0])
     if not known.has_reference:
         options.refuse("reference", of=f"of family {known.CARD.family!r}")
     last = Path(name).name

@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from surefoot.errors import CheckpointError
 from surefoot.extras import need
+from surefoot.io.hub import is_hub_name, split_revision
 
 if TYPE_CHECKING:
     import torch
@@ -81,16 +82,22 @@ def save_adapter(trunk: PreTrainedModel, directory: Path, state: Mapping[str, to
     weights = get_peft_model_state_dict(trunk, state_dict=dict(state), save_embedding_layers=False)
     tensors = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in weights.items()}
     save_file(tensors, directory / "adapter_model.safetensors", {"format": "pt"})
-    trunk.peft_config[trunk.active_adapters()[0]].save_pretrained(str(directory))
+    config = trunk.peft_config[trunk.active_adapters()[0]]
+    config.base_model_name_or_path = trunk.name_or_path
+    if is_hub_name(trunk.name_or_path):
+        config.base_model_name_or_path, config.revision = split_revision(trunk.name_or_path)
+    config.save_pretrained(str(directory))
 
 
 def base_of(directory: Path) -> str | None:
-    """Name of the base of an adapter's directory; ``None`` if it holds whole weights."""
+    """Name of the base of an adapter's directory, with its revision; ``None`` if it holds whole weights."""
     config = directory / ADAPTER
     if not config.is_file():
         return None
     try:
-        return str(from_json(config.read_bytes())["base_model_name_or_path"])
+        stated = from_json(config.read_bytes())
+        name, revision = str(stated["base_model_name_or_path"]), stated.get("revision")
+        return f"{name}@{revision}" if revision and is_hub_name(name) else name
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise CheckpointError(f"{config} is not an adapter's configuration: {error!r}") from error
 

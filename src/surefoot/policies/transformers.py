@@ -25,7 +25,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from surefoot.errors import PolicyError
+from surefoot.errors import CheckpointError, PolicyError
+from surefoot.io.hub import checkpoint_directory
 from surefoot.policies.devices import check_device
 from surefoot.policies.prefix_cache import PrefixCache
 from surefoot.policies.prompts import encode_prompt
@@ -73,17 +74,18 @@ class TransformersPolicy:
         trust_remote_code: bool = False,
         remember: int = 0,
     ) -> TransformersPolicy:
-        """Load model and tokenizer from a directory or a hub name.
+        """Load model and tokenizer from a directory or a hub name, ``owner/name`` or ``owner/name@revision``.
 
         Raises ``DeviceError`` if there is no such device, ``PolicyError`` if they cannot be loaded.
         """
         check_device(device)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+            directory = checkpoint_directory(path)
+            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
             model = AutoModelForCausalLM.from_pretrained(
-                path, dtype=dtype, trust_remote_code=trust_remote_code, use_safetensors=True
+                directory, dtype=dtype, trust_remote_code=trust_remote_code, use_safetensors=True
             ).to(device)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, CheckpointError) as error:
             raise PolicyError(f"policy {str(path)!r} could not be loaded: {error}") from error
         return cls(model, tokenizer, name=Path(path).name, batch_size=batch_size, remember=remember)
 

@@ -14,6 +14,7 @@ import torch
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, TrainingError
+from surefoot.io.hub import checkpoint_directory
 from surefoot.models.card import CheckpointCard
 from surefoot.models.engine.causal import require_plain_head, token_statistics
 from surefoot.models.kinds.generative import FAMILY, VerifierCheckpoint
@@ -175,7 +176,7 @@ def _check_base(model: PreTrainedModel) -> None:
         raise TrainingError(
             "'lora' needs a base that can be loaded again: save the model and load it from there"
         )
-    has = int(AutoConfig.from_pretrained(name).get_text_config().vocab_size)
+    has = int(AutoConfig.from_pretrained(checkpoint_directory(name)).get_text_config().vocab_size)
     needs = model.get_input_embeddings().weight.shape[0]
     if has != needs:
         raise TrainingError(

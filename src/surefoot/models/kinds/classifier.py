@@ -18,8 +18,9 @@ from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
+from surefoot.io.hub import checkpoint_directory, is_hub_name, pinned
 from surefoot.models.card import CARD, CheckpointCard, read_card, verified_card, write_card
-from surefoot.models.checkpoint import fetch_checkpoint, load_pretrained, push_checkpoint, require_finite
+from surefoot.models.checkpoint import load_pretrained, push_checkpoint, require_finite
 from surefoot.models.encoding import EncodedTrace, encode_traces
 from surefoot.models.lora import base_of, has_adapter, load_adapter, save_adapter
 from surefoot.protocols import ProblemTrace
@@ -59,6 +60,8 @@ class RewardModel(nn.Module):
         trunk, tokenizer = load_pretrained(
             AutoModel, base, dtype=dtype, trust_remote_code=trust_remote_code, complete=False
         )
+        if is_hub_name(base):
+            card = card.model_copy(update={"base": pinned(base)})
         if card.encoding.marker:
             _add_marker(trunk, tokenizer, card.encoding.marker)
         limit = getattr(trunk.config.get_text_config(), "max_position_embeddings", None)
@@ -107,11 +110,9 @@ class RewardModel(nn.Module):
         return model.eval()
 
     @classmethod
-    def from_pretrained(
-        cls, name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
-    ) -> RewardModel:
-        """:meth:`load` by directory or, if there is none of that name, from the Hugging Face hub."""
-        return cls.load(fetch_checkpoint(name, revision), trust_remote_code=trust_remote_code)
+    def from_pretrained(cls, name: str | Path, *, trust_remote_code: bool = False) -> RewardModel:
+        """:meth:`load` by directory or hub name (``owner/name`` or ``owner/name@revision``)."""
+        return cls.load(checkpoint_directory(name), trust_remote_code=trust_remote_code)
 
     def save(self, directory: Path, *, state: Mapping[str, torch.Tensor] | None = None) -> None:
         """Write ``config.json``, trunk and head as safetensors, tokenizer and ``surefoot.json``.

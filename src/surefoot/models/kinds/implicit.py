@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.io import write_json
+from surefoot.io.hub import pinned
 from surefoot.models.card import CheckpointCard, read_json, verified_card, write_card
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.engine.causal import (
@@ -135,9 +136,9 @@ class ImplicitPRM(CheckpointScorer):
         other = None
         if named is not None:
             other, _ = load_causal(named, dtype=dtype, trust_remote_code=trust_remote_code)
-        settings = ImplicitSettings(beta=beta, read=read, reference=None if named is None else str(named))
+        settings = ImplicitSettings(beta=beta, read=read, reference=None if named is None else pinned(named))
         return cls.assemble(
-            policy, tokenizer, settings, reference=other, base=str(base), encoding=encoding, cache=cache
+            policy, tokenizer, settings, reference=other, base=pinned(base), encoding=encoding, cache=cache
         )
 
     @classmethod

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, PolicyError, ScoreError
+from surefoot.io.hub import checkpoint_directory
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import PublishedModel
 from surefoot.models.families.registry import FAMILIES, Family, family_named, find_family, quoted
@@ -127,8 +128,8 @@ class Tokens:
                 f"with 'surefoot serve --prm {served.root or served.id}'"
             )
         try:
-            loaded = AutoTokenizer.from_pretrained(source)
-        except (OSError, ValueError, ImportError) as error:
+            loaded = AutoTokenizer.from_pretrained(checkpoint_directory(source))
+        except (OSError, ValueError, ImportError, CheckpointError) as error:
             raise CheckpointError(
                 f"{where} serves {served.id}, and its tokenizer is not here ({source}: "
                 f"{str(error).splitlines()[0]}); name a directory or hub name with it: --prm-tokenizer"
