@@ -132,6 +132,7 @@ def test_traces_are_found_by_score_from_the_index(lab: Lab) -> None:
     if lab.db.backend == "sqlite":
         assert "COVERING INDEX ix_step_scores_project_id_scorer_lowest_trace_id" in how
         assert "CORRELATED LIST" not in how
+        assert "labels USING INDEX ix_labels_project_id_trace_id_step" in how
     else:  # which index depends on the sizes
         assert "Seq Scan" not in how
         assert how.count("SubPlan") == 1  # the count of labels; scores are joined
@@ -154,7 +155,7 @@ def test_counts_of_labels_come_from_the_index(lab: Lab) -> None:
         (row,) = lab.db.assignments.progress(lab.id).annotators
     assert row.labels == 3
     (query,) = [one for one in seen if "labels" in one[0]]
-    assert "ix_labels_project_id_is_current_user_id" in plan(lab.db, *query)
+    assert "ix_labels_project_id_user_id_is_current" in plan(lab.db, *query)
 
 
 def more_traces(lab: Lab, count: int) -> list[Trace]:

@@ -299,7 +299,8 @@ labels = table(
     of_project("trace_id", "traces"),
     UniqueConstraint("project_id", "digest"),
     Index(None, "project_id", "trace_id", "step"),
-    Index(None, "project_id", "is_current", "user_id"),
+    # is_current last: SQLite, which knows no sizes, would take it for as good a key as a trace
+    Index(None, "project_id", "user_id", "is_current"),
     Index(None, "item_id", "user_id"),
     sqlite_autoincrement=True,
 )
@@ -364,7 +365,7 @@ comments = table(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)  # a project has a million of them
 class MatrixCell:
     """One rating: a unit is (trace_id, step), a rater is ``annotator``."""
 

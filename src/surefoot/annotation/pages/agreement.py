@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from numpy.typing import NDArray
 
 from surefoot.annotation.database.labelling import MatrixCell
 from surefoot.annotation.database.reviews import ratings
@@ -21,6 +22,8 @@ from surefoot.stats.intervals import Interval, wilson_interval
 from surefoot.stats.rater_agreement import Agreement, agreement, cohens_kappa, contingency
 
 router = APIRouter()
+
+FloatArray = NDArray[np.float64]
 
 _VALUES = (-1.0, 0.0, 1.0)
 _DRAWS = 400
@@ -46,28 +49,29 @@ def agreement_view(cells: Sequence[MatrixCell]) -> dict[str, Any]:
 
     Intervals are 95 %: the bootstrap's over traces, and Wilson's for shares of known answers.
     """
-    normal = [cell for cell in cells if not cell.control]
+    table = ratings(cell for cell in cells if not cell.control)
+    matrix = np.asarray(table.matrix, dtype=float).reshape(len(table.raters), len(table.units))
+    rows = dict(zip(table.raters, matrix, strict=True))
     return {
-        "overall": _overall(normal),
-        "annotators": _by_annotator(normal),
-        "pairs": _pairs(normal),
-        "positions": _by_position(normal),
+        "overall": _overall(matrix, [trace for _, trace, _ in table.units]),
+        "annotators": _by_annotator(rows),
+        "pairs": _pairs(rows),
+        "positions": _by_position(matrix, np.asarray([step for *_, step in table.units], dtype=int)),
         "quality": _quality(cells),
     }
 
 
-def _overall(cells: Sequence[MatrixCell]) -> dict[str, Any] | None:
-    if not cells:
+def _overall(matrix: FloatArray, traces: Sequence[str]) -> dict[str, Any] | None:
+    """Of ratings [raters, units]; ``traces`` [units]."""
+    if not traces:
         return None
-    table = ratings(cells)
-    matrix = np.asarray(table.matrix, dtype=float)
     figures = agreement(matrix, categories=_VALUES)
     few = 0 < figures.units <= _MANY_UNITS
-    intervals = _intervals(matrix, [unit[1] for unit in table.units]) if few else {}
+    intervals = _intervals(matrix, traces) if few else {}
     return {**asdict(figures), "intervals": intervals}
 
 
-def _intervals(matrix: np.ndarray[Any, Any], traces: Sequence[str]) -> dict[str, Interval]:
+def _intervals(matrix: FloatArray, traces: Sequence[str]) -> dict[str, Interval]:
     """Bootstrap over traces, since their steps are correlated; steps with one rating are left out."""
     paired = (~np.isnan(matrix)).sum(axis=0) >= 2
     rated, clusters = matrix[:, paired], [trace for trace, both in zip(traces, paired, strict=True) if both]
@@ -87,9 +91,8 @@ def _intervals(matrix: np.ndarray[Any, Any], traces: Sequence[str]) -> dict[str,
     return {name: coefficient(name) for name in ("raw", "kappa", "alpha", "ac1")}
 
 
-def _by_annotator(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
+def _by_annotator(rows: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
     """Each annotator against all others, pooled."""
-    rows = _rows(cells)
     figures = []
     for name, own in rows.items():
         table = np.zeros((3, 3))
@@ -110,8 +113,7 @@ def _by_annotator(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
     return figures
 
 
-def _pairs(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
-    rows = _rows(cells)
+def _pairs(rows: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
     names = list(rows)
     figures = []
     for number, first in enumerate(names):
@@ -125,14 +127,13 @@ def _pairs(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
     return figures
 
 
-def _by_position(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
-    groups: Mapping[int, list[MatrixCell]] = defaultdict(list)
-    for cell in cells:
-        groups[cell.step].append(cell)
+def _by_position(matrix: FloatArray, steps: NDArray[np.int_]) -> list[dict[str, Any]]:
+    """Of ratings [raters, units]; ``steps`` [units]."""
     table = []
-    for step in sorted(groups):
-        matrix = np.asarray(ratings(groups[step]).matrix, dtype=float)
-        one = agreement(matrix, categories=_VALUES)
+    for step in np.unique(steps).tolist():
+        own = matrix[:, steps == step]
+        # whoever rated no step of this number is no rater of it
+        one = agreement(own[~np.isnan(own).all(axis=1)], categories=_VALUES)
         if one.units:
             table.append({"step": step, **asdict(one)})
     return table
@@ -152,14 +153,6 @@ def _quality(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
     return table
 
 
-def _rows(cells: Sequence[MatrixCell]) -> dict[str, np.ndarray[Any, Any]]:
-    if not cells:
-        return {}
-    table = ratings(cells)
-    matrix = np.asarray(table.matrix, dtype=float)
-    return {name: matrix[number] for number, name in enumerate(table.raters)}
-
-
-def _share(row: np.ndarray[Any, Any], value: float) -> float | None:
+def _share(row: FloatArray, value: float) -> float | None:
     rated = row[~np.isnan(row)]
     return float((rated == value).mean()) if len(rated) else None

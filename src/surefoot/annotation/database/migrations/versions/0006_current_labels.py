@@ -27,7 +27,7 @@ def upgrade() -> None:
         "SELECT 1 FROM submissions AS undo WHERE undo.undoes = later.submission_id))"
     )
     op.create_index(
-        op.f("ix_labels_project_id_is_current_user_id"), "labels", ["project_id", "is_current", "user_id"]
+        op.f("ix_labels_project_id_user_id_is_current"), "labels", ["project_id", "user_id", "is_current"]
     )
     op.create_index(op.f("ix_items_project_id_role_id"), "items", ["project_id", "role", "id"])
     op.drop_index(op.f("ix_step_scores_project_id_scorer_lowest"), "step_scores")
@@ -45,5 +45,5 @@ def downgrade() -> None:
         op.f("ix_step_scores_project_id_scorer_lowest"), "step_scores", ["project_id", "scorer", "lowest"]
     )
     op.drop_index(op.f("ix_items_project_id_role_id"), "items")
-    op.drop_index(op.f("ix_labels_project_id_is_current_user_id"), "labels")
+    op.drop_index(op.f("ix_labels_project_id_user_id_is_current"), "labels")
     op.drop_column("labels", "is_current")
