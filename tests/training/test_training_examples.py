@@ -101,7 +101,10 @@ def test_traces_without_outcome_train_no_orm():
     unknown = labelled((0, "value", 1.0), outcome=None)
     found = build([unknown, CORRECTNESS], OutcomeTargets())
     assert [example.trace_id for example in found.examples] == [CORRECTNESS.trace.id]
-    assert found.dropped == {"traces without a usable label": 1}
+    reason = "traces without an 'outcome', which sample and import find where problems have an answer"
+    assert found.dropped == {reason: 1}
+    with pytest.raises(TrainingError, match=f"nothing to train on: 1 {reason}"):
+        build([unknown], OutcomeTargets())
 
 
 def test_nothing_to_train_on_says_why():

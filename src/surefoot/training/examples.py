@@ -109,8 +109,12 @@ def build_examples(
     for item, encoded in zip(usable, encode_traces(tokenizer, encoding, pairs), strict=True):
         if targets.kind == "step":
             values = _step_values(item, targets, drops)
+        elif item.trace.outcome is None:
+            reason = "traces without an 'outcome', which sample and import find where problems have an answer"
+            drops.add(reason, item.trace.id)
+            continue
         else:
-            values = _outcome_values(item, targets)
+            values = _outcome_values(len(item.trace.steps), float(item.trace.outcome), targets)
         example = _example(item.trace.id, encoded, values, drops)
         if example:
             examples.append(example)
@@ -248,11 +252,7 @@ def _step_values(item: LabelledTrace, targets: StepTargets, drops: DropCounter) 
     return values
 
 
-def _outcome_values(item: LabelledTrace, targets: OutcomeTargets) -> list[float | None]:
-    count = len(item.trace.steps)
-    if item.trace.outcome is None:
-        return [None] * count
-    outcome = float(item.trace.outcome)
+def _outcome_values(count: int, outcome: float, targets: OutcomeTargets) -> list[float | None]:
     return [outcome] * count if targets.at == "every" else [None] * (count - 1) + [outcome]
 
 
