@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -49,10 +50,16 @@ def test_an_unknown_family(checkpoint):
     assert "family='other' is not known; choose 'math-shepherd'" in said
 
 
-def test_every_repository_is_known_by_its_name(checkpoint):
-    """The files are those of a nameless language model, so that the name alone decides."""
-    nameless = Checkpoint(checkpoint)
-    nameless.config["architectures"] = ["Qwen2ForCausalLM"]
+def nameless_copy(checkpoint, directory):
+    """The files of a plain language model, so that the name alone decides."""
+    shutil.copytree(checkpoint, directory)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"architectures": ["Qwen2ForCausalLM"]}))
+    return Checkpoint(directory)
+
+
+def test_every_repository_is_known_by_its_name(checkpoint, tmp_path):
+    nameless = nameless_copy(checkpoint, tmp_path / "nameless")
     for family in FAMILIES.values():
         for repository in family.repositories:
             assert find_family(nameless, name=repository) is family
@@ -61,14 +68,10 @@ def test_every_repository_is_known_by_its_name(checkpoint):
 
 def test_a_snapshot_in_the_cache_of_the_hub_is_known(checkpoint, tmp_path):
     snapshot = tmp_path / "models--Qwen--Qwen2.5-Math-7B-PRM800K" / "snapshots" / "0a1b"
-    shutil.copytree(checkpoint, snapshot)
-    nameless = Checkpoint(snapshot)
-    nameless.config["architectures"] = ["Qwen2ForCausalLM"]
+    nameless = nameless_copy(checkpoint, snapshot)
     assert find_family(nameless, name=str(snapshot)) is FAMILIES["qwen-prm"]
     # two owners use this name: the directory's alone does not tell
-    shutil.copytree(checkpoint, tmp_path / "Qwen2.5-Math-7B-PRM800K")
-    bare = Checkpoint(tmp_path / "Qwen2.5-Math-7B-PRM800K")
-    bare.config["architectures"] = ["Qwen2ForCausalLM"]
+    bare = nameless_copy(checkpoint, tmp_path / "Qwen2.5-Math-7B-PRM800K")
     with pytest.raises(CheckpointError, match="plain language model that could be 'eurus'"):
         find_family(bare, name=str(bare.directory))
 
