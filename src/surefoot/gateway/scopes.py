@@ -98,6 +98,9 @@ ROUTES: Final[Mapping[KeyScope | None, tuple[str, ...]]] = MappingProxyType(
             "GET /",
             "GET /sign-in",
             "POST /sign-in",
+            "GET /sign-in/provider",
+            "GET /sign-in/callback",
+            "GET /sign-out/provider",
             "POST /sign-out",
         ),
     }

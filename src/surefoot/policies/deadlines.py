@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator
 from importlib import import_module
 from typing import Any
+from weakref import finalize
 
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 
@@ -102,6 +103,8 @@ class _Client(DefaultHttpxClient):
         super().__init__(timeout=seconds, headers=_HEADERS)
         self._sender = _AsyncClient(seconds)
         self._loop = _background_loop()
+        # holds the sender, so that its connections are still whole when this client is collected
+        finalize(self, _close_later, self._sender, self._loop).atexit = False
 
     def send(self, request: Any, **more: Any) -> Any:  # noqa: ARG002 - whether to stream: never
         future = asyncio.run_coroutine_threadsafe(self._sender.send(request), self._loop)
@@ -127,10 +130,13 @@ class _Client(DefaultHttpxClient):
         super().close()
 
     def __del__(self) -> None:
-        sender = getattr(self, "_sender", None)
-        if sender is not None and not sender.is_closed and self._loop.is_running():
-            # without waiting: this may be the thread of the loop
-            asyncio.run_coroutine_threadsafe(sender.aclose(), self._loop)
+        """Nothing: the base would close what :func:`_close_later` closes."""
+
+
+def _close_later(sender: _AsyncClient, loop: asyncio.AbstractEventLoop) -> None:
+    """Close without waiting: this may be the thread of the loop."""
+    if not sender.is_closed and loop.is_running():
+        asyncio.run_coroutine_threadsafe(sender.aclose(), loop)
 
 
 _lock = threading.Lock()
