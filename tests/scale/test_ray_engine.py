@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-import time
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 
 import pytest
 import test_engines
@@ -26,8 +27,9 @@ class Slow(Lengths):
 
     @contextmanager
     def open(self):
-        def work(items):
-            time.sleep(0.03)
+        async def work(items):
+            await asyncio.sleep(0.03)
+            assert Path("here").exists(), "paths of settings are relative to where the command was started"
             return [self.score(item) for item in items]
 
         yield Opened(work=work)
@@ -48,7 +50,9 @@ def cluster(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Ray's own start
-def test_nothing_is_lost_or_done_twice_when_workers_and_a_node_die(cluster, tmp_path):
+def test_nothing_is_lost_or_done_twice_when_workers_and_a_node_die(cluster, tmp_path, monkeypatch):
+    (tmp_path / "here").touch()
+    monkeypatch.chdir(tmp_path)
     second = cluster.add_node(num_cpus=2)
     items = items_of(tmp_path, [f"step {number}" for number in range(180)])
     folder = tmp_path / "pieces"

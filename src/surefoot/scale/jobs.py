@@ -87,6 +87,8 @@ class Assignment:
     record: type[Record]
     threads: int = 1
     """Threads of one worker."""
+    directory: Path = field(default_factory=Path.cwd)
+    """Where the command was started: the paths of its settings may be relative to it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,8 +84,10 @@ class _Worker:
 
     def __init__(self, assignment: Assignment) -> None:
         os.environ["OMP_NUM_THREADS"] = str(assignment.threads)
+        os.chdir(assignment.directory)
         self._assignment = assignment
-        self._opened = ExitStack().enter_context(open_here(assignment.job))
+        self._stack = ExitStack()  # open as long as this worker lives
+        self._opened = self._stack.enter_context(open_here(assignment.job))
 
     def do(self, number: int) -> PieceDone:
         return do_piece(self._assignment, self._opened, number)
