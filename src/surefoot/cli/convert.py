@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -137,7 +137,7 @@ def _write_records(
 
     folder.mkdir(parents=True, exist_ok=True)
     writers: dict[str, RecordWriter] = {}
-    with ExitStack() as files, Seen() as seen:
+    with ExitStack() as files, closing(Seen()) as seen:
 
         def writer(name: str, record: type[Record]) -> RecordWriter:
             if name not in writers:

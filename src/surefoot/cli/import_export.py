@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,7 +84,7 @@ class Import(Command):
             say=lambda text: echo(text, err=True),
         )
         counts = dict.fromkeys(("problems", "traces", "steps", "graded"), 0)
-        with self.grading.open() as grader, ExitStack() as files, Seen() as seen:
+        with self.grading.open() as grader, ExitStack() as files, closing(Seen()) as seen:
 
             def file(name: str, record: type[Record]) -> RecordWriter:
                 self.out.mkdir(parents=True, exist_ok=True)

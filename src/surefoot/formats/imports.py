@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -105,7 +106,7 @@ def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterat
     if name not in IMPORTS:
         raise RecordError(f"no format is called '{name}'; choose one of {', '.join(IMPORTS)}")
     context.report.opened(str(path))
-    with Seen() as seen:
+    with closing(Seen()) as seen:
         for one in IMPORTS[name](path, context):
             if one.trace is not None and (again := seen.times(one.trace.id)):
                 update = {"id": f"{one.trace.id}-{again}", "sample": max(one.trace.sample, again)}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 _CACHE_KIB: Final = 16_384
 
 
 class Seen:
-    """Counts ids in a temporary SQLite database, which is in memory while it is small."""
+    """Counts ids in a temporary SQLite database, which is in memory while it is small; close it."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None)
@@ -30,11 +29,3 @@ class Seen:
     def close(self) -> None:
         """Forget all; a second call does nothing."""
         self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -312,7 +312,7 @@ def _written(path: Path, records: Iterable[R]) -> Iterator[_Row]:
 
 def _once(rows: Iterator[_Row | None], table: RecordTable[Any], name: str) -> Iterator[_Row | None]:
     """Rows of labels or scores; ``None`` for one that comes again, which is counted."""
-    with Seen() as seen:
+    with closing(Seen()) as seen:
         for row in rows:
             record = row and row.record
             if record is None:
