@@ -80,7 +80,11 @@ def test_a_training_that_is_ended_resumes_from_its_checkpoint(train, tmp_path, m
 
     good(*train, tmp_path / "whole")
     monkeypatch.setattr(torch.Tensor, "backward", third_ends)
-    ended = run(*train, tmp_path / "orm")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        ended = run(*train, tmp_path / "orm")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert "Traceback" not in ended.err
     last = ended.err.splitlines()[-1]
     if ending == "memory":

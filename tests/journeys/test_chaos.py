@@ -301,7 +301,7 @@ def check_verdicts(chaos: Chaos) -> None:
                     assert max(weights.values()) == 1, search
     print(f"scored {scored}, accepted {accepted}, hostile answers {hostile_answers}")
     assert scored > 20
-    assert accepted > 3
+    assert accepted  # how many depends on the load of the machine
     assert hostile_answers > 0
 
 
