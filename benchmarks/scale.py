@@ -9,9 +9,18 @@
   rival is the official OpenAI client with the same requests, in the same run.
 - ``two_servers_speed``: how much sooner two such servers are done than one.
 - ``lost_or_doubled``: labels that differ from those of one server when one of two servers is killed in the
-  run, and requests that the other answered more than once.
+  run, and requests that the other answered more than once (``two_servers``); labels that differ from those of
+  one process when a Ray cluster of two nodes on this machine loses a worker and then a node, at random
+  moments of ten runs (``killed_cluster``).
+- ``memory_growth`` and ``time_exponent`` (``growth``): commands on 50 thousand, 500 thousand and 5 million
+  steps; the largest ratio of peak memory at the largest size to that at the smallest, and the largest
+  exponent of the time between neighbouring sizes.
+- ``two_workers_labelling`` and ``two_workers_scoring`` (``two_workers``): how much sooner two workers have
+  done the work of one, in the local pool and on Ray, the start of either left out; each worker has one
+  thread. The outputs have to be the same bytes.
 
-All servers are simulated (``_simulated_server.py``), on 127.0.0.1, and end with this process.
+All servers are simulated (``_simulated_server.py``), on 127.0.0.1, and end with this process. Ray is the
+extra ``surefoot[ray]``.
 """
 
 from __future__ import annotations
@@ -32,9 +41,12 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import _scale_growth as growth_of
+import _scale_workers as workers
 from openai import AsyncOpenAI
 
 from surefoot import Problem, Trace, __version__
@@ -240,6 +252,61 @@ def two_servers(quick: bool) -> list[dict[str, Any]]:
     ]
 
 
+def growth(quick: bool) -> list[dict[str, Any]]:
+    """Memory and time of commands against the size of the data."""
+    sizes = growth_of.QUICK_SIZES if quick else growth_of.SIZES
+    costs = growth_of.growth(sizes)
+    memory = {name: growth_of.memory_ratio(some) for name, some in costs.items()}
+    exponents = {name: growth_of.exponent(some, sizes) for name, some in costs.items()}
+    return [
+        figure("memory_growth", max(memory.values()), "times"),
+        figure("time_exponent", max(exponents.values()), "power"),
+        *(figure(f"memory_growth_{name}", ratio, "times") for name, ratio in memory.items()),
+        *(figure(f"time_exponent_{name}", power, "power") for name, power in exponents.items()),
+        *(figure(f"peak_{name}", some[-1].peak_mb, "MB") for name, some in costs.items()),
+    ]
+
+
+def two_workers(quick: bool) -> list[dict[str, Any]]:
+    """One worker against two."""
+    ways = ("one", "pool", "ray") if find_spec("ray") else ("one", "pool")
+    if "ray" not in ways:
+        print(f"without Ray: {RAY}")
+    problems = {"labelling": 60 if quick else 400, "scoring": 600 if quick else 4000}
+    figures = []
+    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
+        folder = Path(name)
+        nothing = workers.make_inputs(folder / "nothing", 1, 1)
+        for what, count in problems.items():
+            job = workers.make_inputs(folder / what, count, 4 if what == "labelling" else 16)
+            speed = workers.two_workers(what, job, nothing, folder, ways)
+            if not speed.same_bytes:
+                raise RuntimeError(f"{what}: the outputs differ")
+            slowest = min(map(speed.speedup, ways[1:]))
+            figures.append(figure(f"two_workers_{what}", slowest, "times one worker"))
+            for way in ways[1:]:
+                figures.append(figure(f"two_workers_{what}_{way}", speed.speedup(way), "times one worker"))
+                whole = speed.command_speedup(way)
+                figures.append(figure(f"two_workers_{what}_{way}_command", whole, "times, start included"))
+    return figures
+
+
+def killed_cluster(quick: bool) -> list[dict[str, Any]]:
+    """A Ray cluster of two nodes that loses a worker and then a node."""
+    if not find_spec("ray"):
+        print(f"killed_cluster was not run: {RAY}")
+        return []
+    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
+        job = workers.make_inputs(Path(name) / "job", 200 if quick else 300, 4)
+        kills = workers.killed_cluster(job, Path(name), 3 if quick else 10)
+    print(f"{kills.workers} workers and {kills.nodes} nodes killed")
+    alone, cluster = kills.tokens
+    return [
+        figure("lost_or_doubled_on_a_cluster", kills.differing, "labels"),
+        figure("tokens_on_a_cluster", cluster / alone, "of those of one process", ratio=alone / cluster),
+    ]
+
+
 def figure(
     name: str,
     value: float,
@@ -264,7 +331,8 @@ def _children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-FIGURES = (server_occupancy, client_calls_per_cpu_second, two_servers)
+RAY = "Ray is not installed: pip install 'surefoot[ray]'"
+FIGURES = (server_occupancy, client_calls_per_cpu_second, two_servers, growth, two_workers, killed_cluster)
 
 
 def main() -> None:

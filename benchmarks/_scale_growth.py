@@ -1,0 +1,125 @@
+"""Memory and processor time of commands against the size of their data."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+STEPS = 16
+"""Of a row."""
+SIZES = (50_000, 500_000, 5_000_000)
+QUICK_SIZES = (25_000, 250_000)
+
+LAUNCHER = """
+import json, os, sys
+said, *command = sys.argv[1:]
+process = os.posix_spawn(command[0], command, os.environ)
+_, status, usage = os.wait4(process, 0)
+with open(said, "w") as stream:
+    json.dump([os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, usage.ru_maxrss], stream)
+"""
+"""A small process starts the command: a process's peak counts what its parent held when it was started."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Of one command on data of one size."""
+
+    cpu_s: float
+    peak_mb: float
+    """Of the largest of its processes."""
+
+
+def write_rows(path: Path, steps: int) -> None:
+    """Rows of ``STEPS`` sums each, one in ten of them wrong, in a form that ``surefoot import`` reads."""
+    rng = random.Random(0)
+    with path.open("w") as stream:
+        for number in range(steps // STEPS):
+            value, lines = rng.randrange(100), []
+            start = value
+            for _ in range(STEPS - 1):
+                other = rng.randrange(2, 100)
+                total = value + other + (rng.random() < 0.1)
+                lines.append(f"We add {other}: {value} + {other} = {total}.")
+                value = total
+            row = {
+                "problem": f"Problem {number}: start with {start} and add the numbers that follow.",
+                "solution": "\n".join([*lines, f"The answer is {value}."]),
+                "answer": str(value),
+            }
+            stream.write(json.dumps(row) + "\n")
+
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    """What is measured, in the order in which each makes the input of the next."""
+    problems, traces = f"{folder}/mine/problems.jsonl", f"{folder}/mine/traces.jsonl"
+    labels = f"{folder}/labels.jsonl"
+    return {
+        "import": ["import", f"{folder}/rows.jsonl", "--out", f"{folder}/mine"],
+        "segment": ["segment", traces, "--segment", "line", "--out", f"{folder}/cut.jsonl"],
+        "label_verify": [
+            *("label", "verify", traces, "--problems", problems, "--verifier", "arithmetic"),
+            *("--out", labels),
+        ],
+        "evaluate_labels": [
+            *("evaluate", "labels", f"rules={labels}", "--traces", traces, "--truth", labels),
+            *("--out", f"{folder}/evaluated"),
+        ],
+    }
+
+
+def measured(command: list[str], folder: Path) -> Cost:
+    """Run ``surefoot`` with these arguments on one thread. Raises ``RuntimeError`` if it fails."""
+    said, output = folder / "usage.json", folder / "output.txt"
+    program = [sys.executable, "-m", "surefoot", *command]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with output.open("w") as stream:
+        subprocess.run(
+            [sys.executable, "-I", "-S", "-c", LAUNCHER, str(said), *program],
+            check=True,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+    code, cpu_s, peak_kib = json.loads(said.read_text())
+    if code:
+        raise RuntimeError(f"{' '.join(command)} ended with {code}: {output.read_text()[-2000:]}")
+    return Cost(cpu_s=cpu_s, peak_mb=peak_kib / 1024)
+
+
+def growth(sizes: tuple[int, ...]) -> dict[str, list[Cost]]:
+    """Costs of each command, for each size."""
+    costs: dict[str, list[Cost]] = {}
+    for steps in sizes:
+        with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
+            folder = Path(name)
+            write_rows(folder / "rows.jsonl", steps)
+            for title, command in commands(folder).items():
+                cost = measured(command, folder)
+                print(f"{title}, {steps} steps: {cost.cpu_s:.1f} s, {cost.peak_mb:.0f} MB", flush=True)
+                costs.setdefault(title, []).append(cost)
+    return costs
+
+
+def memory_ratio(costs: list[Cost]) -> float:
+    """Peak at the largest size over that at the smallest."""
+    return costs[-1].peak_mb / costs[0].peak_mb
+
+
+def exponent(costs: list[Cost], sizes: tuple[int, ...]) -> float:
+    """Of the time as a power of the size, between two neighbouring sizes, where it is largest."""
+    return max(_exponents(costs, sizes))
+
+
+def _exponents(costs: list[Cost], sizes: tuple[int, ...]) -> Iterator[float]:
+    for (less, more), (small, large) in zip(pairwise(costs), pairwise(sizes), strict=True):
+        yield math.log(more.cpu_s / less.cpu_s) / math.log(large / small)
