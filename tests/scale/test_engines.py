@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from surefoot.io import read_records, write_records
 from surefoot.io.joins import join_traces
 from surefoot.io.tables import open_table
 from surefoot.records import Problem, StepScores, Trace
-from surefoot.scale import Assignment, FunctionJob, LocalPool, Opened, Pieces
+from surefoot.scale import Assignment, FunctionJob, InProcess, LocalPool, Opened, Pieces
 from surefoot.scale.jobs import isolated
 from surefoot.segment import cut_trace
 
@@ -116,6 +119,76 @@ def test_workers_that_die_again_and_again_end_the_work(tmp_path):
     items = items_of(tmp_path, ["die here", "a"])
     with pytest.raises(RunError, match=r"died 3 times in a row, last in pieces \[0\].*--workers"):
         run(tmp_path, Lengths(tmp_path, deaths=99), items)
+
+
+def in_order(engine, folder, job, items, size=3):
+    folder.mkdir()
+    assignment = Assignment(job=job, pieces=Pieces(items, size), folder=folder, record=StepScores)
+    numbers = iter(range(len(assignment.pieces)))
+    done = list(engine.run(assignment, lambda _: next(numbers, None)))
+    return {piece.worker for piece in done}, [path.read_bytes() for path in sorted(folder.iterdir())]
+
+
+@pytest.mark.slow
+def test_a_pool_in_a_with_block_keeps_its_processes_for_the_next_job(tmp_path):
+    items = items_of(tmp_path, [str(number) for number in range(7)])
+    here, files = in_order(InProcess(), tmp_path / "here", Lengths(tmp_path), items)
+    with LocalPool(1) as pool:
+        first, by_first = in_order(pool, tmp_path / "one", Lengths(tmp_path), items)
+        second, by_second = in_order(pool, tmp_path / "two", Lengths(tmp_path, deaths=1), items)
+    assert here == {os.getpid()}
+    assert first == second != here
+    assert by_first == by_second == files
+    with pytest.raises(ProcessLookupError):
+        os.kill(*first, 0)
+
+
+HELD = """
+import time
+from pathlib import Path
+from surefoot.records import StepScores
+from surefoot.scale import Assignment, FunctionJob, LocalPool, Pieces
+
+def work(items):
+    Path(f"{items[0]}.begun").touch()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    pieces = Pieces(["a"], 1)
+    assignment = Assignment(job=FunctionJob(work=work), pieces=pieces, folder=Path("."), record=StepScores)
+    numbers = iter([0])
+    list(LocalPool(2).run(assignment, lambda _: next(numbers, None)))
+"""
+
+
+@pytest.mark.slow
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    (tmp_path / "held.py").write_text(HELD)
+    parent = subprocess.Popen([sys.executable, "held.py"], cwd=tmp_path)
+    try:
+        wait_until((tmp_path / "a.begun").exists)
+        children = children_of(parent.pid)
+        assert len(children) >= 2
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: not any(Path(f"/proc/{child}/cmdline").exists() for child in children))
+
+
+def children_of(pid):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        fields = path.read_text().rpartition(")")[2].split()
+        if int(fields[1]) == pid:
+            found.append(int(path.parent.name))
+    return found
+
+
+def wait_until(happened, seconds=30):
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
 
 
 def test_one_item_is_set_aside_and_what_concerns_all_is_raised(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,7 @@ class Quickstart(Command):
     """
 
     out: o.OutDirectory = Field(default=Path("runs/quickstart"), description="Run directory.")
+    workers: o.Workers = 2
     sizes: Annotated[QuickstartConfig, OptionGroup(omit=("training",))] = QuickstartConfig()
 
     def run(self) -> None:
@@ -33,10 +35,15 @@ class Quickstart(Command):
         from surefoot.cli.runs import stages
         from surefoot.io import Run
         from surefoot.quickstart import Summary, run_quickstart
+        from surefoot.scale import LocalPool
 
         config = self.sizes.model_dump()
-        with Run.open(self.out, command="quickstart", config=config) as run, stages() as progress:
-            path = run_quickstart(run, self.sizes, progress)
+        with (
+            Run.open(self.out, command="quickstart", config=config) as run,
+            LocalPool(self.workers) if self.workers > 1 else nullcontext() as engine,
+            stages() as progress,
+        ):
+            path = run_quickstart(run, self.sizes, progress, engine=engine)
         _print(Summary.model_validate_json(path.read_text()), self.out)
 
 

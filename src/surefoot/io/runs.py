@@ -159,7 +159,7 @@ class Shards(Generic[R]):
 
     def __init__(self, folder: Path, record: type[R]) -> None:
         """Use ``Run.shards``."""
-        self._folder = folder
+        self.folder = folder
         self._record = record
 
     def missing(self, count: int) -> list[int]:
@@ -193,11 +193,11 @@ class Shards(Generic[R]):
             raise RunError(f"{path}: shards are joined as JSON Lines; let the name end in .jsonl")
         if missing := self.missing(count):
             raise RunError(
-                f"{self._folder}: {len(missing)} of {count} shards are missing, first {missing[0]}; "
+                f"{self.folder}: {len(missing)} of {count} shards are missing, first {missing[0]}; "
                 "finish the stage before merging"
             )
         if extra := [number for number in self._numbers() if number >= count]:
-            raise RunError(f"{self._folder}: shard {max(extra)} lies beyond the {count} to merge; {_FIX}")
+            raise RunError(f"{self.folder}: shard {max(extra)} lies beyond the {count} to merge; {_FIX}")
         with atomic_file(path) as target:
             for number in range(count):
                 with self._path(number).open("rb") as source:
@@ -205,10 +205,10 @@ class Shards(Generic[R]):
         return path
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"{number:06d}.jsonl"
+        return self.folder / f"{number:06d}.jsonl"
 
     def _numbers(self) -> list[int]:
-        return [int(path.stem) for path in self._folder.glob("*.jsonl") if path.stem.isdecimal()]
+        return [int(path.stem) for path in self.folder.glob("*.jsonl") if path.stem.isdecimal()]
 
 
 class RunLock:

@@ -9,29 +9,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import Run, read_records, write_records
-from surefoot.lab.checkpoints import POLICY, TRUNK
+from surefoot.io.joins import JoinedTraces, join_traces
+from surefoot.io.tables import open_table
+from surefoot.lab.checkpoints import TRUNK
 from surefoot.lab.world import ExactLabeller, generate_problems
-from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.stopping import SoftEstimate
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
-from surefoot.policies.traces import sample_traces
-from surefoot.policies.transformers import TransformersPolicy
-from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
+from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.quickstart.comparison import READINGS, ScoredTraces, compare
 from surefoot.quickstart.config import QuickstartConfig
 from surefoot.quickstart.report import write_report
+from surefoot.quickstart.stages import LabelJob, SampleJob, ScoreJob, StageJob
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
-from surefoot.segment import Line
+from surefoot.scale import Assignment, Engine, InProcess, Pieces
+from surefoot.segment import cut_trace
 from surefoot.training.classifier import train
 from surefoot.training.config import OutcomeTargets, StepTargets
 from surefoot.training.examples import build_examples
@@ -50,31 +50,28 @@ class _Context:
 
     run: Run
     config: QuickstartConfig
-    policy: TransformersPolicy
-    grader: Grader
+    engine: Engine
     progress: Progress
 
     def path(self, name: str) -> Path:
         return self.run.directory / name
 
 
-def run_quickstart(run: Run, config: QuickstartConfig, progress: Progress) -> Path:
-    """Do or finish the run; returns the path of ``summary.json``."""
-    with AnswerChecker("exact") as checker:
-        context = _Context(
-            run=run,
-            config=config,
-            policy=TransformersPolicy.from_pretrained(POLICY),
-            grader=Grader(checker=checker, styles=("phrase",)),
-            progress=progress,
-        )
-        train_problems, test_problems = _problems(context)
-        train_traces = _sample(context, "train", train_problems, config.train_samples, config.seed)
-        labels = _label(context, train_problems, train_traces)
-        _train(context, train_problems, train_traces, labels)
-        test_traces = _sample(context, "test", test_problems, config.test_samples, config.seed + _TEST_SEED)
-        scores = {name: _score(context, name, test_problems, test_traces) for name in MODELS}
-        return _report(context, test_problems, test_traces, scores, train_traces, labels)
+def run_quickstart(
+    run: Run, config: QuickstartConfig, progress: Progress, *, engine: Engine | None = None
+) -> Path:
+    """Do or finish the run; returns the path of ``summary.json``.
+
+    The ``engine`` samples, labels and scores; the files are the same whoever does. Without one, this process.
+    """
+    context = _Context(run=run, config=config, engine=engine or InProcess(), progress=progress)
+    train_problems, test_problems = _problems(context)
+    train_traces = _sample(context, "train", config.train_samples, config.seed)
+    labels = _label(context, train_problems, train_traces)
+    _train(context, train_problems, train_traces, labels)
+    test_traces = _sample(context, "test", config.test_samples, config.seed + _TEST_SEED)
+    scores = {name: _score(context, name) for name in MODELS}
+    return _report(context, test_problems, test_traces, scores, train_traces, labels)
 
 
 def _problems(context: _Context) -> tuple[list[Problem], list[Problem]]:
@@ -87,27 +84,10 @@ def _problems(context: _Context) -> tuple[list[Problem], list[Problem]]:
     return train, test
 
 
-def _sample(
-    context: _Context, split: Literal["train", "test"], problems: list[Problem], n: int, seed: int
-) -> list[Trace]:
-    stage, config = f"{split}-traces", context.config
-    chunks = _chunks(problems, config.shard)
-
-    def work(number: int) -> list[Trace]:
-        traces = asyncio.run(
-            sample_traces(
-                context.policy,
-                chunks[number],
-                n=n,
-                seed=seed,
-                segmenter=Line(),
-                grader=context.grader,
-                sampling=Sampling(max_tokens=config.max_tokens),
-            )
-        )
-        return [trace for of_problem in traces for trace in of_problem]
-
-    return _sharded(context, stage, Trace, len(chunks), work)
+def _sample(context: _Context, split: Literal["train", "test"], n: int, seed: int) -> list[Trace]:
+    problems = open_table(context.path(f"{split}-problems.jsonl"), Problem)
+    job = SampleJob(n=n, seed=seed, max_tokens=context.config.max_tokens)
+    return _in_pieces(context, f"{split}-traces", Trace, problems, context.config.shard, job)
 
 
 def _label(
@@ -115,21 +95,10 @@ def _label(
 ) -> dict[str, list[list[StepLabel]]]:
     """Monte Carlo labels, and the exact ones beside them; both in the order of ``traces``."""
     config = context.config
-    items = _pair(problems, traces)
-    chunks = _chunks(items, config.shard * config.train_samples)
-    labeller = MonteCarloLabeller(
-        policy=context.policy,
-        grader=context.grader,
-        rule=SoftEstimate(rollouts=config.rollouts),
-        sampling=Sampling(max_tokens=config.max_tokens),
-        seed=config.seed,
-    )
-
-    def work(number: int) -> list[StepLabel]:
-        return [label for of_trace in asyncio.run(labeller.label(chunks[number])) for label in of_trace]
-
-    monte_carlo = _sharded(context, "train-labels", StepLabel, len(chunks), work)
-    exact = asyncio.run(ExactLabeller(after_error="wrong").label(items))
+    job = LabelJob(rollouts=config.rollouts, seed=config.seed, max_tokens=config.max_tokens)
+    size = config.shard * config.train_samples
+    monte_carlo = _in_pieces(context, "train-labels", StepLabel, _joined(context, "train"), size, job)
+    exact = asyncio.run(ExactLabeller(after_error="wrong").label(_pair(problems, traces)))
     write_records(context.path("train-labels-exact.jsonl"), [label for row in exact for label in row])
     return {"monte_carlo": _by_trace(traces, monte_carlo), "exact": exact}
 
@@ -185,13 +154,10 @@ def _card(
     )
 
 
-def _score(context: _Context, name: str, problems: list[Problem], traces: list[Trace]) -> list[StepScores]:
-    scorer = load_prm(context.path(name))
-    items = [item for item in _pair(problems, traces) if item.trace.steps]
-    chunks = _chunks(items, context.config.shard * context.config.test_samples)
-    return _sharded(
-        context, f"scores-{name}", StepScores, len(chunks), lambda number: scorer.score_traces(chunks[number])
-    )
+def _score(context: _Context, name: str) -> list[StepScores]:
+    size = context.config.shard * context.config.test_samples
+    items = _joined(context, "test")
+    return _in_pieces(context, f"scores-{name}", StepScores, items, size, ScoreJob(model=context.path(name)))
 
 
 def _report(
@@ -218,21 +184,33 @@ def _report(
     return summary.write(context.path("summary.json"), seconds=context.run.seconds)
 
 
-def _sharded(
-    context: _Context, stage: str, record: type[R], count: int, work: Callable[[int], Sequence[R]]
+def _in_pieces(
+    context: _Context, stage: str, record: type[R], items: Sequence[Any], size: int, job: StageJob
 ) -> list[R]:
     """Do the pieces of a stage that are missing, then join them into ``<stage>.jsonl``."""
-    path = context.path(f"{stage}.jsonl")
+    path, pieces = context.path(f"{stage}.jsonl"), Pieces(items, size)
     shards = context.run.shards(stage, record)
-    missing = shards.missing(count)
-    context.progress(stage, count - len(missing), count)
-    for number in missing:
-        with context.run.timed(stage):
-            shards.write(number, work(number))
-        context.progress(stage, number + 1, count)
+    missing = shards.missing(len(pieces))
+    done = len(pieces) - len(missing)
+    context.progress(stage, done, len(pieces))
+    assignment = Assignment(job=job, pieces=pieces, folder=shards.folder, record=record)
+    left = iter(missing)
+    with closing(context.engine.run(assignment, lambda _: next(left, None))) as finished:
+        while True:
+            with context.run.timed(stage):
+                if next(finished, None) is None:
+                    break
+            done += 1
+            context.progress(stage, done, len(pieces))
     if missing or not path.exists():
-        shards.merge(path, count)
+        shards.merge(path, len(pieces))
     return list(read_records(path, record))
+
+
+def _joined(context: _Context, split: Literal["train", "test"]) -> JoinedTraces:
+    """The traces of a split that have steps, with their problems."""
+    problems = open_table(context.path(f"{split}-problems.jsonl"), Problem)
+    return join_traces(problems, open_table(context.path(f"{split}-traces.jsonl"), Trace), cut_trace)[0]
 
 
 def _pair(problems: list[Problem], traces: list[Trace]) -> list[ProblemTrace]:
@@ -245,10 +223,3 @@ def _by_trace(traces: list[Trace], labels: list[StepLabel]) -> list[list[StepLab
     for label in labels:
         rows[label.trace_id].append(label)
     return [rows[trace.id] for trace in traces]
-
-
-T = TypeVar("T")
-
-
-def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    return [items[start : start + size] for start in range(0, len(items), size)]

@@ -1,4 +1,5 @@
 from .engines import Engine as Engine
+from .engines import InProcess as InProcess
 from .engines import LocalPool as LocalPool
 from .jobs import Assignment as Assignment
 from .jobs import FunctionJob as FunctionJob

@@ -59,8 +59,8 @@ class FunctionJob:
 
     work: Work
     during: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
-    failure: Callable[[Sequence[Any]], str | None] = lambda _: None
-    tokens: Callable[[Sequence[Any]], int] = lambda _: 0
+    failure: Callable[[Sequence[Any]], str | None] | None = None
+    tokens: Callable[[Sequence[Any]], int] | None = None
 
     @contextmanager
     def open(self) -> Iterator[Opened]:
@@ -70,10 +70,10 @@ class FunctionJob:
         return None
 
     def failed(self, records: Sequence[Any]) -> str | None:
-        return self.failure(records)
+        return self.failure(records) if self.failure else None
 
     def cost(self, records: Sequence[Any]) -> int:
-        return self.tokens(records)
+        return self.tokens(records) if self.tokens else 0
 
 
 @dataclass(frozen=True, kw_only=True)
