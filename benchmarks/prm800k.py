@@ -33,6 +33,7 @@ from surefoot.evaluation.benchmarks import best_threshold, processbench_f1
 from surefoot.formats import read_prm800k_steps, read_processbench
 from surefoot.io import Run
 from surefoot.models import CheckpointCard, Encoding, Lora, RewardModel, encode_traces, load_prm
+from surefoot.policies import Loading
 from surefoot.protocols import LabelledTrace, ProblemTrace, StepScorer
 from surefoot.records import Problem, StepScores, Trace, content_id
 from surefoot.stats import Interval, Resample, bootstrap_statistic, roc_auc, roc_auc_within
@@ -283,7 +284,7 @@ def train_frozen(run: Run, items: list[LabelledTrace], base: Path, dtype: str) -
     """A head on the frozen trunk, trained unless it is there."""
     directory = run.directory / "frozen"
     if not _is_trained(directory):
-        model = RewardModel.initialise(base, _card(frozen_trunk=True), dtype=dtype)
+        model = RewardModel.initialise(base, _card(frozen_trunk=True), loading=Loading(dtype=dtype))
         _train(run, model, items, FROZEN, directory)
     return _training_of(directory)
 
@@ -303,7 +304,7 @@ def score_sets(
     run: Run, name: str, material: Material, dtype: str
 ) -> tuple[dict[str, StepLists], dict[str, int]]:
     """Scores of all steps of all sets, and tokens that went through the trunk, both by set."""
-    scorer = load_prm(run.directory / name, dtype=dtype)
+    scorer = load_prm(run.directory / name, loading=Loading(dtype=dtype))
     scores, tokens = {}, {}
     for which, items in material.sets.items():
         scores[which], tokens[which] = score(run, f"{name}-{which}", scorer, items)

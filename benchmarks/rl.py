@@ -229,7 +229,7 @@ class Prover:
 def train(world: World, condition: Condition, seed: int, updates: int) -> RLLog:
     """One run, or what is there of it."""
     directory = world.directory(condition, seed)
-    model, tokenizer = load_causal(world.start, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(world.start)
     start = time.process_time()
     log = train_policy(
         model, tokenizer, world.task(condition, seed), condition.settings(seed, updates), directory
@@ -448,7 +448,7 @@ _WARM = 2
 
 def rate(task: Task, updates: int) -> dict[str, Any]:
     """Our samples a second of CPU, and the shares of the time."""
-    model, tokenizer = load_causal(POLICY, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(POLICY)
     changes = COMMON | {"updates": updates, "evaluate_every": 10**6, "keep_samples": 0}
     config = RLConfig.model_validate(changes | {"checkpoint_every": 10**6, "credit": {"rule": "outcome"}})
     times: list[float] = []

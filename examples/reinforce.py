@@ -17,7 +17,7 @@ from surefoot.segment import Line
 
 def train(task: Task, credit: Credit, directory: Path) -> None:
     """One short run."""
-    model, tokenizer = load_causal(POLICY, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(POLICY)
     config = RLConfig(credit=credit, updates=3, problems=4, samples=4, warmup=2)
     log = train_policy(model, tokenizer, task, config, directory)
     for row in log.updates:

@@ -26,6 +26,7 @@ from surefoot.models.engine.incremental import IncrementalScorer
 from surefoot.models.kinds.calibrated import CalibratedPRM, fit_calibration, save_calibration
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
+from surefoot.policies.devices import Loading
 from surefoot.protocols import SampleRequest, Sampling
 from surefoot.records import Problem
 from surefoot.search import SEARCHES, BeamSearch, ComputeOptimal, Rebase, SearchResult
@@ -243,14 +244,14 @@ def test_only_majority_needs_no_reward_model(files):
 
 
 def test_models_in_this_process_remember_what_they_read(files, lab_base, lab_items):
-    policy = PolicySettings(name=str(lab_base)).open(chat=False, device="cpu")
+    policy = PolicySettings(name=str(lab_base)).open(chat=False, loading=Loading())
     request = SampleRequest(prompt="Start with 5.\n", sampling=Sampling(max_tokens=4))
     for one, tokens in ((policy, 1), (remembering_policy(policy, MEMORY), 0)):
         asyncio.run(one.sample([request]))
         [again] = asyncio.run(one.sample([request]))
         assert (again.usage.prompt_tokens > 1) == bool(tokens)
         assert one.name == lab_base.name
-    scorer = remembering_scorer(PRMSettings(names=(str(files / "prm"),)).open("cpu"), MEMORY)
+    scorer = remembering_scorer(PRMSettings(names=(str(files / "prm"),)).open(Loading()), MEMORY)
     assert isinstance(scorer, IncrementalScorer)
     first = scorer.score_traces(lab_items)
     again = scorer.score_traces(lab_items)
@@ -263,7 +264,7 @@ def test_a_calibrated_model_remembers_too(files, lab_items, tmp_path):
     fitted = fit_calibration("isotonic", [0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1], split="test", trace_ids=["a"])
     save_calibration(tmp_path / "prm", fitted)
     scorer = remembering_scorer(
-        PRMSettings(names=(str(tmp_path / "prm"),), calibrated=True).open("cpu"), MEMORY
+        PRMSettings(names=(str(tmp_path / "prm"),), calibrated=True).open(Loading()), MEMORY
     )
     assert isinstance(scorer, CalibratedPRM)
     assert isinstance(scorer.scorer, IncrementalScorer)
@@ -294,10 +295,12 @@ def test_what_is_no_size_is_refused(text):
 
 
 def test_memory_is_bounded_in_bytes(files, lab_base, lab_items):
-    policy = remembering_policy(PolicySettings(name=str(lab_base)).open(chat=False, device="cpu"), 100_000)
+    policy = remembering_policy(
+        PolicySettings(name=str(lab_base)).open(chat=False, loading=Loading()), 100_000
+    )
     # 2 layers x 2 heads of keys and values x (8 + 8) wide x 4 bytes = 256 a token
     assert policy._known.max_tokens == 100_000 // 256
-    plain = PRMSettings(names=(str(files / "prm"),)).open("cpu")
+    plain = PRMSettings(names=(str(files / "prm"),)).open(Loading())
     scorer = remembering_scorer(plain, 12_000)
     scorer.score_traces(lab_items)
     pool = scorer._cache.pool

@@ -49,7 +49,7 @@ def put(cache: Path, name: str, commit: str, *refs: str) -> Path:
 def two_commits(cache):
     """``acme/tiny``: the first commit is the tag v1, the second the branch main, with other weights."""
     shutil.copytree(POLICY, put(cache, "acme/tiny", OLD, "v1"), dirs_exist_ok=True)
-    model, tokenizer = load_causal(POLICY, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(POLICY)
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(2)
     save_causal(model, tokenizer, put(cache, "acme/tiny", NEW, "main"))
@@ -143,5 +143,5 @@ def test_code_of_a_repository_does_not_run(cache, tmp_path):
     with pytest.raises(PolicyError, match="acme/code"):
         TransformersPolicy.from_pretrained("acme/code")
     with pytest.raises(CheckpointError, match="acme/code"):
-        load_causal("acme/code", dtype="auto", trust_remote_code=False)
+        load_causal("acme/code")
     assert not marker.exists()

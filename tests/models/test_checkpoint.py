@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 from surefoot.errors import CheckpointError
 from surefoot.models.checkpoint import load_pretrained
 from surefoot.models.engine.causal import load_causal
+from surefoot.policies.devices import LOADING
 
 KINDS = {AutoModel: "a transformers checkpoint", AutoModelForCausalLM: "a causal language model"}
 
@@ -24,7 +25,7 @@ def base(lab_base, tmp_path) -> Path:
 
 
 def load(auto, path, **options):
-    return load_pretrained(auto, path, dtype="auto", trust_remote_code=False, **options)
+    return load_pretrained(auto, path, LOADING, **options)
 
 
 def drop(base: Path, name: str) -> None:
@@ -35,7 +36,7 @@ def drop(base: Path, name: str) -> None:
 
 def test_the_auto_class_says_what_comes(base):
     trunk, tokenizer = load(AutoModel, base)
-    causal, words = load_causal(base, dtype="float32", trust_remote_code=False)
+    causal, words = load_causal(base)
     assert isinstance(trunk, PreTrainedModel)
     assert trunk.get_output_embeddings() is None
     assert causal.get_output_embeddings() is not None

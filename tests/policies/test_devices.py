@@ -8,7 +8,7 @@ from command_line import refused
 
 from surefoot import load_policy
 from surefoot.errors import DeviceError
-from surefoot.policies.devices import check_device
+from surefoot.policies.devices import Loading, check_device
 
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 
@@ -32,7 +32,7 @@ def test_cuda_without_cuda_is_one_sentence(words):
 @NO_CUDA
 def test_the_python_api_says_the_same():
     with pytest.raises(DeviceError, match="device 'cuda:1': "):
-        load_policy("anything", device="cuda:1")
+        load_policy("anything", loading=Loading(device="cuda:1"))
 
 
 def test_a_device_that_is_none():

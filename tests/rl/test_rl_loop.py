@@ -17,6 +17,7 @@ from surefoot.errors import TrainingError
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.models.engine.causal import load_causal
 from surefoot.models.lora import Lora, add_adapter
+from surefoot.policies.devices import Loading
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores
@@ -124,7 +125,7 @@ def settings(**changes: object) -> RLConfig:
 
 
 def run(base: Path, task: Task, config: RLConfig, directory: Path) -> tuple[RLLog, dict[str, torch.Tensor]]:
-    model, tokenizer = load_causal(base, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(base)
     log = train_policy(model, tokenizer, task, config, directory)
     return log, {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
@@ -139,7 +140,7 @@ def test_a_policy_learns_what_the_reward_asks_for(lab_base: Path, task: Task, tm
 def test_equal_rewards_change_nothing(lab_base: Path, task: Task, tmp_path: Path) -> None:
     # min-form in its strict form gives every rollout the same return, whatever its length
     flat = Task(**{**vars(task), "scorer": Constant()})
-    before = load_causal(lab_base, dtype="float32", trust_remote_code=False)[0].state_dict()
+    before = load_causal(lab_base)[0].state_dict()
     log, after = run(lab_base, flat, settings(credit=MinForm(form="strict")), tmp_path)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert [row.loss for row in log.updates] == [None] * 3
@@ -188,7 +189,7 @@ def test_a_run_that_is_killed_goes_on_along_the_same_curve(
         if done == 2:
             raise Killed
 
-    model, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(lab_base)
     with pytest.raises(Killed):
         train_policy(model, tokenizer, task, config, tmp_path / "killed", progress=kill)
     log, weights = run(lab_base, task, config, tmp_path / "killed")
@@ -202,7 +203,7 @@ def test_a_checkpoint_some_rounds_old_gives_the_same_curve(
 ) -> None:
     config = settings(checkpoint_every=2)
     whole, expected = run(lab_base, task, config, tmp_path / "whole")
-    model, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(lab_base)
 
     def kill(done: int, _total: int, _row: object) -> None:
         if done == 3:
@@ -241,7 +242,7 @@ def test_passes_do_not_change_the_update(lab_base: Path, task: Task, tmp_path: P
 @pytest.mark.slow
 def test_no_more_samples_are_decoded_together_than_wanted(lab_base: Path, task: Task, tmp_path: Path) -> None:
     _, expected = run(lab_base, task, settings(updates=1), tmp_path / "all")
-    model, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(lab_base)
     rows: list[int] = []
     model.register_forward_pre_hook(
         lambda _model, _args, given: rows.append(len(given["input_ids"])), with_kwargs=True
@@ -254,7 +255,7 @@ def test_no_more_samples_are_decoded_together_than_wanted(lab_base: Path, task: 
 
 def test_an_adapter_is_trained_alone(lab_base: Path, task: Task, tmp_path: Path) -> None:
     config = settings(lora=Lora(rank=2), objective=Objective(kl=KL(coefficient=0.1)))
-    base = load_causal(lab_base, dtype="float32", trust_remote_code=False)[0].state_dict()
+    base = load_causal(lab_base)[0].state_dict()
     log, weights = run(lab_base, task, config, tmp_path)
     plain = {
         name.replace(".base_layer", ""): tensor for name, tensor in weights.items() if "lora" not in name
@@ -322,7 +323,7 @@ def test_a_finished_run_of_other_settings_is_not_taken_for_this_one(
 def test_weights_in_which_small_steps_vanish_are_not_trained(
     lab_base: Path, task: Task, tmp_path: Path
 ) -> None:
-    short, tokenizer = load_causal(lab_base, dtype="bfloat16", trust_remote_code=False)
+    short, tokenizer = load_causal(lab_base, Loading(dtype="bfloat16"))
     with pytest.raises(TrainingError, match=r"the policy are bfloat16.*'bf16'"):
         train_policy(short, tokenizer, task, settings(), tmp_path / "whole")
     train_policy(short, tokenizer, task, settings(lora=Lora(rank=2), updates=1), tmp_path / "adapter")
@@ -331,7 +332,7 @@ def test_weights_in_which_small_steps_vanish_are_not_trained(
 
 
 def test_a_policy_with_an_adapter_is_refused(lab_base: Path, task: Task, tmp_path: Path) -> None:
-    model, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(lab_base)
     add_adapter(model, Lora(rank=2), seed=0)
     with pytest.raises(TrainingError, match="carries an adapter: merge it"):
         train_policy(model, tokenizer, task, settings(), tmp_path)

@@ -56,7 +56,7 @@ common = {
     "evaluate_every": 2, "guards": {"stop_on": []}, "advantage": {"kind": "leave-one-out"},
 }
 for name, changes in runs.items():
-    model, tokenizer = load_causal(base, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(base)
     train_policy(model, tokenizer, task, RLConfig.model_validate(common | changes), out / name)
     AcceleratorState._reset_state(reset_partial_state=True)  # the next run opens its own process group
 """

@@ -77,7 +77,7 @@ class Nowhere:
 
 def test_a_right_step_is_worth_one_and_a_wrong_one_nothing(lab_base: Path, tmp_path: Path) -> None:
     problems = generate_problems(6, seed=1, difficulty=Difficulty(min_operations=1, max_operations=2))
-    model, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(lab_base)
     config = RLConfig(
         credit=Summed(), updates=1, problems=2, samples=3, max_tokens=40, keep_samples=6, evaluate_every=9
     )
@@ -145,8 +145,8 @@ def test_rollouts_of_a_server_are_weighted_by_its_own_probabilities(
     lab_base: Path, tmp_path: Path, ratio: float, cap: float, factor: float
 ) -> None:
     def first_update(name: str, **more: object) -> UpdateRow:
-        model, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)
-        frozen, _ = load_causal(lab_base, dtype="float32", trust_remote_code=False)
+        model, tokenizer = load_causal(lab_base)
+        frozen, _ = load_causal(lab_base)
         policy = TransformersPolicy(frozen, tokenizer, name="frozen")
         config = RLConfig(
             credit=Summed(), updates=1, problems=2, samples=3, max_tokens=12, evaluate_every=9, **more
@@ -170,7 +170,7 @@ def test_rollouts_of_a_server_are_weighted_by_its_own_probabilities(
 
 
 def test_a_server_without_log_probabilities_is_refused(lab_base: Path, tmp_path: Path) -> None:
-    model, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(lab_base)
     problems = generate_problems(6, seed=1, difficulty=Difficulty(min_operations=1, max_operations=2))
     config = RLConfig(updates=1, problems=2, samples=2, max_tokens=8, objective=Objective(sampler_cap=2.0))
     with AnswerChecker("exact") as checker:
@@ -198,7 +198,7 @@ def test_a_round_is_filled_with_problems_that_teach_something(lab_base: Path, tm
         right = sample % 2 == 0 and any(text in str(request.prompt) for text in lucky)
         return worked_solution(chain) if right else "Answer: none\n"
 
-    model, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(lab_base)
     config = RLConfig.model_validate(
         {"credit": {"rule": "dapo"}, "updates": 1, "problems": 2, "samples": 2, "max_tokens": 40}
         | {"keep_samples": 99, "evaluate_every": 9, "seed": 3}

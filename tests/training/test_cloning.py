@@ -204,7 +204,7 @@ def test_the_gradient_is_that_of_the_chosen_tokens_alone(lab_base, lab_items, la
 
 
 def train(base: Path, examples: list[Example], config: SFTConfig, directory: Path, **settings):
-    model, tokenizer = load_causal(base, dtype="float32", trust_remote_code=False)
+    model, tokenizer = load_causal(base)
     return clone_steps(model, tokenizer, examples, config, directory, **settings)
 
 
@@ -257,5 +257,5 @@ def test_what_cannot_be_trained_is_refused(lab_base, examples, tmp_path) -> None
 
 
 def test_the_longest_example_is_no_longer_than_the_context(lab_base) -> None:
-    model, _ = load_causal(lab_base, dtype="float32", trust_remote_code=False)
+    model, _ = load_causal(lab_base)
     assert [longest_example(model), longest_example(model, 40), longest_example(model, 999)] == [128, 40, 128]

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
+from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.rounds_config import ExpertIterationConfig, ImitationConfig
 
@@ -54,7 +55,7 @@ class RoundsCommand(Command):
         description="File of problems to evaluate on after every round; they choose the best one.",
     )
     gold: o.Gold = ()
-    device: o.Device = "cpu"
+    loading: o.TrainedModels = LOADING
     prompt: PromptFormat = PromptFormat()
     segment: o.Segment = "line"
     grading: o.GradingSettings = o.GradingSettings()
@@ -97,13 +98,13 @@ class ExpertSettings(o.PolicySettings):
         default=(), description=r"Text at which the expert stops, such as `\n`: one step per request."
     )
 
-    def policy(self, device: str) -> Policy:
+    def policy(self, loading: Loading) -> Policy:
         """The expert."""
         from surefoot.lab.solver import NoisySolver
 
         if self.name == EXACT and not self.base_url:
             return NoisySolver(error_rate=0.0, name=EXACT)
-        return self.open(chat=self.chat, device=device)
+        return self.open(chat=self.chat, loading=loading)
 
 
 class Imitate(RoundsCommand):
@@ -164,7 +165,7 @@ class Imitate(RoundsCommand):
                 progress,
                 demonstrations=demonstrations,
                 expert=self._expert(),
-                device=self.device,
+                loading=self.loading,
             )
         report_rounds(self.out, rows)
 
@@ -175,7 +176,7 @@ class Imitate(RoundsCommand):
         if self.expert.name is None:
             return None
         return Expert(
-            policy=self.expert.policy(self.device),
+            policy=self.expert.policy(self.loading),
             prompt=PromptFormat(template=self.prompt.template, chat=self.expert.chat),
             sampling=Sampling(
                 temperature=self.expert.temperature,
@@ -244,13 +245,13 @@ class ExpertIteration(RoundsCommand):
         problems = read_table(self.problems, Problem)
         inputs = file_inputs(problems=self.problems, held_out=self.held_out) | self.judge.files()
         with (
-            self.judge.open(self.device) as scorer,
+            self.judge.open(self.loading) as scorer,
             self.task(problems, scorer) as task,
             Run.open(self.out, command="expert-iteration", config=self.resolved(), inputs=inputs) as run,
             stages() as progress,
         ):
             start = o.lab_policy(self.policy)
-            rows = iterate(run, start, task, self.rounds, progress, device=self.device)
+            rows = iterate(run, start, task, self.rounds, progress, loading=self.loading)
         report_rounds(self.out, rows)
 
 

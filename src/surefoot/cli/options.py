@@ -18,10 +18,11 @@ from pydantic import (
 )
 
 from surefoot.answers import AnswerStyle
-from surefoot.cli.settings import Flag
+from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.errors import RunError
 from surefoot.labels import Neutral
+from surefoot.policies.devices import LOADING, Loading
 from surefoot.scores import Aggregator
 
 if TYPE_CHECKING:
@@ -44,11 +45,10 @@ def _segmenter(name: str) -> str:
     return name
 
 
-def _device(name: str) -> str:
-    from surefoot.policies.devices import check_device
-
-    check_device(name)  # raises DeviceError, before anything is read or loaded
-    return name
+def _in_one_piece(loading: Loading) -> Loading:
+    if loading.device_map is not None:
+        raise ValueError("'device_map' spreads a model for reading; to train one on several devices use FSDP")
+    return loading
 
 
 def split_commas(value: Any) -> Any:
@@ -83,9 +83,10 @@ TracesArgument = Annotated[
 ]
 Sources = Annotated[tuple[str, ...], Flag(argument=True, metavar="NAME=FILE", transient=True)]
 Seed = Annotated[int, Field(description="Seed of everything that is random; equal seeds give equal results.")]
-Device = Annotated[
-    str, Field(description="Where models run: `cpu`, `cuda`, `cuda:1`, `mps`."), AfterValidator(_device)
-]
+MODELS = OptionGroup(title="Models in this process", transient=("batch_tokens",))
+Models = Annotated[Loading, MODELS]
+TrainedModels = Annotated[Loading, AfterValidator(_in_one_piece), MODELS]
+"""`auto` and `bfloat16` are for the parts that are not trained, beside an adapter or a head."""
 Segment = Annotated[
     str,
     Field(
@@ -201,7 +202,7 @@ class PolicySettings(SettingsGroup):
         """Items in a piece of work: one at a server, where a piece is saved when its answer comes."""
         return 1 if self.base_url else local
 
-    def open(self, *, chat: bool, device: str, extra_body: dict[str, Any] | None = None) -> Policy:
+    def open(self, *, chat: bool, loading: Loading, extra_body: dict[str, Any] | None = None) -> Policy:
         """The policy; ``extra_body`` goes into every request to a server. Raises ``PolicyError``."""
         from surefoot.policies import load_policy
 
@@ -214,7 +215,7 @@ class PolicySettings(SettingsGroup):
             timeout_s=self.timeout,
             extra_body=extra_body,
             batch_size=self.batch_size,
-            device=device,
+            loading=loading,
         )
 
 
@@ -265,7 +266,7 @@ class PRMSettings(SettingsGroup):
     tokenizer: Tokenizer = None
     calibrated: Calibrated = False
 
-    def open(self, device: str) -> CheckpointScorer:
+    def open(self, loading: Loading) -> CheckpointScorer:
         """The reward model. Raises ``CheckpointError``."""
         from surefoot.models.loading import load_prm
 
@@ -275,7 +276,7 @@ class PRMSettings(SettingsGroup):
             family=self.family,
             tokenizer=self.tokenizer,
             calibrated=self.calibrated,
-            device=device,
+            loading=loading,
         )
 
     def files(self) -> dict[str, Path]:
@@ -318,7 +319,7 @@ class JudgeSettings(SettingsGroup):
         )
 
     @contextmanager
-    def open(self, device: str) -> Iterator[StepScorer | None]:
+    def open(self, loading: Loading) -> Iterator[StepScorer | None]:
         """The judge, if there is one. Raises ``CheckpointError``."""
         if self.verifier:
             from surefoot.models.kinds.label_scorer import LabelScorer
@@ -326,7 +327,7 @@ class JudgeSettings(SettingsGroup):
             with open_verifiers(self.verifier) as labeller:
                 yield LabelScorer(labeller, name="+".join(self.verifier))
         else:
-            yield self.prm.open(device) if self.prm else None
+            yield self.prm.open(loading) if self.prm else None
 
     def files(self) -> dict[str, Path]:
         """What identifies the reward model, for a run's manifest."""
@@ -346,12 +347,13 @@ def open_verifiers(names: Sequence[str]) -> Iterator[Labeller]:
         yield VerifierLabeller(verifiers=tuple(opened))
 
 
-def open_engine(name: str, workers: int, device: str) -> Engine | None:
+def open_engine(name: str, workers: int, loading: Loading = LOADING) -> Engine | None:
     """Who does pieces elsewhere; ``None`` = this process does them."""
     from surefoot.scale import LocalPool, RayEngine
 
     if name == "ray":
-        return RayEngine(workers, gpus=float(device.startswith("cuda")))
+        on_gpu = loading.device.startswith("cuda") or loading.device_map is not None
+        return RayEngine(workers, gpus=float(on_gpu))
     return LocalPool(workers) if workers > 1 else None
 
 

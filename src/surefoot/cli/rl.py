@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
+from surefoot.policies.devices import FLOAT32
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.config import RLConfig
 from surefoot.scores import Aggregator
@@ -63,11 +64,7 @@ class RL(Command):
     policy: str = Field(
         default="lab", description="Policy to train: `lab`, a checkpoint directory or a hub name."
     )
-    dtype: str = Field(
-        default="float32",
-        description="Type of the policy's weights: `float32`; with `--lora` also `bfloat16` or `auto`.",
-    )
-    device: o.Device = "cpu"
+    loading: o.TrainedModels = FLOAT32
     gold: o.Gold = ()
     aggregate: Aggregator = Field(
         default="min", description="How step scores become the proxy that the curves show."
@@ -154,12 +151,11 @@ class RL(Command):
                 _report_finished(self.out, run.result("rl"), self.rl.updates)
                 return
             start = o.lab_policy(self.policy)
-            model, tokenizer = load_causal(start, dtype=self.dtype, trust_remote_code=False)
+            model, tokenizer = load_causal(start, self.loading)
 
             def show(done: int, total: int, _row: UpdateRow) -> None:
                 progress("rl", done, total)
 
-            model.to(self.device)
             log = train_policy(
                 model, tokenizer, task, self.rl, self.out, server=self._server(), progress=show
             )
@@ -185,7 +181,7 @@ class RL(Command):
                 segmenter=segmenter(self.segment),
                 grader=stack.enter_context(self.grading.open()),
                 prompt=self.prompt,
-                scorer=stack.enter_context(self.judge.open(self.device)),
+                scorer=stack.enter_context(self.judge.open(self.loading.as_saved())),
                 gold=stack.enter_context(o.open_verifiers(self.gold)) if self.gold else None,
                 aggregation=self.aggregate,
             )

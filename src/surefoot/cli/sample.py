@@ -12,6 +12,7 @@ from pydantic import Field
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo
+from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, Trace
@@ -40,7 +41,7 @@ class Sample(Command):
     prompt: PromptFormat = PromptFormat()
     sampling: Sampling = Sampling()
     grading: o.GradingSettings = o.GradingSettings()
-    device: o.Device = "cpu"
+    loading: o.Models = Loading()
 
     workers: o.Workers = 1
     engine: o.EngineName = "local"
@@ -67,7 +68,7 @@ class Sample(Command):
             size=size,
             in_flight=self.policy.in_flight,
             server=server,
-            engine=None if server else o.open_engine(self.engine, self.workers, self.device),
+            engine=None if server else o.open_engine(self.engine, self.workers, self.loading),
             command="sample",
             config=self.resolved() | {"piece": size},
             inputs=file_inputs(problems=self.problems),
@@ -93,7 +94,7 @@ class SampleTraces:
         from surefoot.segment import segmenter
 
         settings = self.command
-        policy = settings.policy.open(chat=settings.prompt.chat, device=settings.device)
+        policy = settings.policy.open(chat=settings.prompt.chat, loading=settings.loading)
         with settings.grading.open() as grader:
 
             async def work(piece: Sequence[Problem]) -> list[Trace]:

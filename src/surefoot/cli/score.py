@@ -16,6 +16,7 @@ from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo
 from surefoot.errors import ScoreError
+from surefoot.policies.devices import Loading
 from surefoot.records import StepScores
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Score(Command):
     problems: o.Problems | None = None
     traces: o.Traces | None = None
     out: o.Out = "-"
-    device: o.Device = "cpu"
+    loading: o.Models = Loading()
     family: o.Family = None
     tokenizer: o.Tokenizer = None
     reference: str | None = Field(
@@ -90,7 +91,7 @@ class Score(Command):
 
         return load_prm(
             o.one_or_all(self.models),
-            device=self.device,
+            loading=self.loading,
             family=self.family,
             tokenizer=self.tokenizer,
             reference=self.reference,
@@ -157,7 +158,7 @@ class Score(Command):
             size=size,
             in_flight=in_flight,
             server=server,
-            engine=None if server else o.open_engine(self.engine, self.workers, self.device),
+            engine=None if server else o.open_engine(self.engine, self.workers, self.loading),
             command="score",
             config=self.resolved(),
             inputs=file_inputs(problems=self.problems, traces=self.traces)

@@ -15,6 +15,7 @@ from surefoot.cli.settings import Command, Flag, OptionGroup, add, callback
 from surefoot.cli.terminal import echo
 from surefoot.gateway.scopes import KeyScope
 from surefoot.gateway.settings import GatewaySettings, MonitorSettings, ServerSettings, is_loopback
+from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
     from surefoot.annotation import Database
@@ -76,7 +77,7 @@ class VerifierSettings(o.SettingsGroup):
     tokenizer: o.Tokenizer = None
     calibrated: o.Calibrated = False
 
-    def open(self, device: str) -> CheckpointScorer | None:
+    def open(self, loading: Loading) -> CheckpointScorer | None:
         """The reward model, if there is one. Raises ``CheckpointError``."""
         if not self.names:
             return None
@@ -87,7 +88,7 @@ class VerifierSettings(o.SettingsGroup):
             family=self.family,
             tokenizer=self.tokenizer,
             calibrated=self.calibrated,
-            device=device,
+            loading=loading,
         )
 
 
@@ -112,7 +113,7 @@ class Serve(Command):
         default=True, description="Store every answer with all its candidates in the database."
     )
     policy: o.PolicySettings = o.PolicySettings(concurrency=64)
-    device: o.Device = "cpu"
+    loading: o.Models = Loading()
     reward_model: VerifierSettings = VerifierSettings()
     gateway: Annotated[GatewaySettings, _GATEWAY] = GatewaySettings()
     extract: Annotated[tuple[AnswerStyle, ...], BeforeValidator(o.split_commas), Flag(comma=True)] = Field(
@@ -126,7 +127,7 @@ class Serve(Command):
         from surefoot.annotation import create_pages_app, open_database
         from surefoot.gateway import Gateway, create_app, make_server
 
-        scorer = self.reward_model.open(self.device)
+        scorer = self.reward_model.open(self.loading)
         settings = self.gateway.model_copy(
             update={
                 "separator": o.separator(self.gateway.separator, scorer),
@@ -134,7 +135,7 @@ class Serve(Command):
                 "overlap": bool(self.policy.base_url),
             }
         )
-        policy = self.policy.open(chat=settings.chat, device=self.device)
+        policy = self.policy.open(chat=settings.chat, loading=self.loading)
         with open_database(self.database) as db:
             self._warn(db)
             gateway = Gateway(

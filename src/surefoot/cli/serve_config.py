@@ -10,6 +10,7 @@ from pydantic import Field
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo
+from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
     from surefoot.protocols import StepScorer
@@ -38,7 +39,7 @@ class ServeConfig(Command):
     compare: bool = Field(
         default=True, description="Compare with the weights in this process, where MODEL is a directory."
     )
-    device: o.Device = "cpu"
+    loading: o.Models = Loading()
 
     def run(self) -> None:
         """Print, or check."""
@@ -63,4 +64,4 @@ class ServeConfig(Command):
             return None
         from surefoot.models import load_prm
 
-        return load_prm(self.model, family=family, device=self.device)
+        return load_prm(self.model, family=family, loading=self.loading)

@@ -178,6 +178,7 @@ _LESS_MEMORY = {
     "workers": "fewer {}",
     "remember": "a smaller {}",
     "batch_size": "a smaller {}",
+    "batch_tokens": "a smaller {}",
 }
 """How settings need less memory, if they change no result."""
 

@@ -13,6 +13,7 @@ from surefoot.cli import options as o
 from surefoot.cli.settings import Command, OptionGroup, add
 from surefoot.cli.terminal import echo
 from surefoot.labels import Neutral
+from surefoot.policies.devices import FLOAT32
 from surefoot.policies.prompts import PromptFormat
 from surefoot.scores import Aggregator
 from surefoot.training.config import (
@@ -73,7 +74,7 @@ class TrainCommand(Command):
         description="Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub "
         "name (`owner/name@revision`).",
     )
-    device: o.Device = "cpu"
+    loading: o.TrainedModels = FLOAT32
 
     def train(
         self, kind: str, work: Callable[[Progress], TrainingResult], items: str, **inputs: str | None
@@ -166,7 +167,7 @@ class ClassifierCommand(TrainCommand):
             from surefoot.training.classifier import train
             from surefoot.training.examples import build_examples
 
-            model = RewardModel.initialise(o.lab_trunk(self.base), card).to(self.device)
+            model = RewardModel.initialise(o.lab_trunk(self.base), card, loading=self.loading)
             found = data(model)
             validation: Sequence[Example] = []
             if held_out:
@@ -383,7 +384,8 @@ class TrainImplicit(TrainCommand):
                 read=self.read,
                 encoding=encoding,
                 cache=self.out,
-            ).to(self.device)
+                loading=self.loading,
+            )
             prm.card = prm.card.model_copy(update={"base": pinned(self.base)})
             data = build_outcome_examples(prm, items)
             report_dropped(data.dropped, data.first)
@@ -453,7 +455,7 @@ class TrainVerifier(TrainCommand):
             from surefoot.training.critiques import build_critique_examples
             from surefoot.training.sft import train_verifier
 
-            model, tokenizer = load_causal(o.lab_trunk(self.base), dtype="float32", trust_remote_code=False)
+            model, tokenizer = load_causal(o.lab_trunk(self.base), self.loading)
             data = build_critique_examples(
                 tokenizer,
                 items,
@@ -466,7 +468,7 @@ class TrainVerifier(TrainCommand):
             )
             report_dropped(data.dropped)
             log = train_verifier(
-                model.to(self.device),
+                model,
                 tokenizer,
                 data.examples,
                 form,

@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 from surefoot.errors import RecordError, RunError, ScoreError
 from surefoot.evaluation.label_sets import label_set
 from surefoot.labels import LabelRule
+from surefoot.policies.devices import AS_SAVED, LOADING, Loading
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Record, StepLabel, StepScores, Trace, Usage, content_id
 from surefoot.scores import require_fit
@@ -152,7 +153,7 @@ def open_systems(
     store: Path,
     *,
     reading: LabelRule | None = None,
-    device: str = "cpu",
+    loading: Loading = LOADING,
     progress: Progress = lambda *_: None,
 ) -> list[System]:
     """One system per source, in order; a file with scores of several scorers gives one each, ``name/scorer``.
@@ -167,7 +168,7 @@ def open_systems(
         if Path(path).is_file():
             systems += _stored(name, Path(path), traces, reading)
         else:
-            records = score_once(name, path, items, store, device=device, progress=progress)
+            records = score_once(name, path, items, store, loading=loading, progress=progress)
             systems.append(scored_system(name, records, traces))
     return systems
 
@@ -178,7 +179,7 @@ def score_once(
     items: Sequence[ProblemTrace],
     store: Path,
     *,
-    device: str = "cpu",
+    loading: Loading = LOADING,
     progress: Progress = lambda *_: None,
 ) -> list[StepScores]:
     """Scores of ``items`` by ``checkpoint``; what ``store/NAME`` has already is not scored again.
@@ -196,12 +197,14 @@ def score_once(
         )
     pieces = [items[start : start + _PIECE] for start in range(0, len(items), _PIECE)]
     config = {"model": checkpoint, "items": content_id(*items)}
+    if loading.dtype != AS_SAVED:
+        config["dtype"] = loading.dtype
     files = identifying_files(checkpoint)
     files.pop(CALIBRATION, None)  # scores are the model's own: a map that is stored beside it changes none
     with Run.open(store / name, command="evaluate", config=config, inputs=files) as run:
         shards = run.shards("scores", StepScores)
         if missing := shards.missing(len(pieces)):
-            scorer = load_prm(checkpoint, device=device)
+            scorer = load_prm(checkpoint, loading=loading)
             for number in missing:
                 progress(name, number * _PIECE, len(items))
                 shards.write(number, scorer.score_traces(pieces[number]))

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
 from surefoot.io.hub import checkpoint_directory, pinned
+from surefoot.policies.devices import Loading
 
 _KINDS = {"AutoModel": "transformers checkpoint", "AutoModelForCausalLM": "causal language model"}
 
@@ -22,9 +23,9 @@ _KINDS = {"AutoModel": "transformers checkpoint", "AutoModelForCausalLM": "causa
 def load_pretrained(
     auto: Any,
     path: str | Path,
+    loading: Loading,
     *,
-    dtype: str,
-    trust_remote_code: bool,
+    trust_remote_code: bool = False,
     tokenizer: str | Path | None = None,
     complete: bool = True,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -44,20 +45,21 @@ def load_pretrained(
         words = AutoTokenizer.from_pretrained(words_from, trust_remote_code=trust_remote_code)
         model, info = auto.from_pretrained(
             directory,
-            dtype=dtype,
             trust_remote_code=trust_remote_code,
             use_safetensors=True,
             output_loading_info=True,
+            **loading.options(),
         )
     except SafetensorError as error:
         raise CheckpointError(f"{path}: model.safetensors cannot be read: {error}") from error
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
         kind = _KINDS.get(auto.__name__, auto.__name__)
         raise CheckpointError(f"{str(path)!r} could not be loaded as a {kind}: {error}") from error
     if complete and (missing := sorted(info["missing_keys"])):
         # transformers would use random numbers in their place
         raise CheckpointError(f"{path}: weights are missing: {', '.join(missing[:5])}")
     require_finite(model, path)
+    loading.place(model)
     if directory != Path(path):
         model.name_or_path = pinned(path)
     return model, words

@@ -7,9 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import nn
-
 from surefoot.errors import CheckpointError
 from surefoot.io.hub import checkpoint_directory, is_hub_name, split_revision
 from surefoot.models.card import CALIBRATION, CARD, read_card
@@ -28,7 +25,7 @@ from surefoot.models.kinds.implicit import SETTINGS, ImplicitPRM
 from surefoot.models.lora import base_of
 from surefoot.models.remote.opening import open_server
 from surefoot.models.scorer import CheckpointScorer, Scorer
-from surefoot.policies.devices import check_device
+from surefoot.policies.devices import LOADING, Loading
 
 IDENTIFYING = (CARD, HEAD, SETTINGS, FORMAT, "training.json", CALIBRATION)
 """Files of any kind that tell one checkpoint from another."""
@@ -46,14 +43,12 @@ def load_prm(
     name: str | Path | Sequence[str | Path],
     *,
     family: str | None = None,
-    device: str = "cpu",
-    dtype: str = "auto",
+    loading: Loading = LOADING,
     trust_remote_code: bool = False,
     reference: str | Path | None = None,
     base: str | Path | None = None,
     chains: int = 1,
     calibrated: bool = False,
-    batch_tokens: int = 16_384,
     tokenizer: str | Path | None = None,
 ) -> CheckpointScorer:
     """Load a reward model; ``load_prm(name).score(problem, solutions)`` scores.
@@ -70,28 +65,24 @@ def load_prm(
 
     A checkpoint trained here, of any kind (step classifier or outcome model, implicit, generative), is known
     by its ``surefoot.json``, a published one by its repository's name or its files, unless ``family`` names
-    it. ``dtype`` is that of the weights, e.g. ``bfloat16`` (``auto`` = as saved). ``reference`` is the second
-    model of an implicit reward, ``base`` the model that an adapter is for, each where it is not the one that
-    the checkpoint names. ``chains`` critiques of a generative verifier are averaged. ``batch_tokens`` bounds
-    a forward pass of a classifier. Code that comes with a checkpoint is run only with ``trust_remote_code``.
+    it. ``loading`` has device, type of weights, attention and the tokens of a forward pass. ``reference`` is
+    the second model of an implicit reward, ``base`` the model that an adapter is for, each where it is not
+    the one that the checkpoint names. ``chains`` critiques of a generative verifier are averaged. Code that
+    comes with a checkpoint is run only with ``trust_remote_code``.
 
     Scores are the model's own unless ``calibrated``: then they go through the map in ``calibration.json``
     (:func:`surefoot.models.fit_calibration`), which has to be there. A threshold that was chosen on one is
     none for the other.
 
     Raises ``CheckpointError`` if there is no such checkpoint, it lacks files or weights, no family fits, an
-    option is given that its kind does not have, or a server does not answer or is of no known kind; and
-    ``DeviceError`` if there is no such device.
+    option is given that its kind does not have, or a server does not answer or is of no known kind.
     """
-    check_device(device)
     options = Opening(
-        device=device,
-        dtype=dtype,
+        loading=loading,
         trust_remote_code=trust_remote_code,
         reference=reference,
         base=base,
         chains=chains,
-        batch_tokens=batch_tokens,
         tokenizer=tokenizer,
     )
     names = [name] if isinstance(name, str | Path) else list(name)
@@ -108,13 +99,11 @@ def load_prm(
 class Opening:
     """How a checkpoint is to be opened; for the fields see :func:`load_prm`."""
 
-    device: str
-    dtype: str
+    loading: Loading
     trust_remote_code: bool
     reference: str | Path | None
     base: str | Path | None
     chains: int
-    batch_tokens: int
     tokenizer: str | Path | None
 
     def refuse(self, *names: str, of: str) -> None:
@@ -122,16 +111,6 @@ class Opening:
         for name in names:
             if (value := getattr(self, name)) not in (None, 1):
                 raise CheckpointError(f"{name}={value!r} is for {_FOR[name]}; this is {of}")
-
-    def cast(self, *modules: nn.Module) -> None:
-        """Put weights into ``dtype``, unless it is ``auto``. Raises ``CheckpointError`` for no such type."""
-        if self.dtype == "auto":
-            return
-        dtype = getattr(torch, self.dtype, None)
-        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-            raise CheckpointError(f"dtype={self.dtype!r} holds no weights; try bfloat16, float16 or float32")
-        for module in modules:
-            module.to(dtype=dtype)
 
 
 def is_server(name: str | Path) -> bool:
@@ -217,17 +196,15 @@ def _confidence(
     return load_confidence(
         locate(model),
         measure,
-        device=options.device,
-        dtype=options.dtype,
+        loading=options.loading,
         trust_remote_code=options.trust_remote_code,
-        batch_tokens=options.batch_tokens,
     )
 
 
 def _published(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:
     checkpoint = Checkpoint(
         directory,
-        dtype=options.dtype,
+        loading=options.loading,
         trust_remote_code=options.trust_remote_code,
         reference=options.reference,
     )
@@ -238,11 +215,11 @@ def _published(directory: Path, *, name: str, family: str | None, options: Openi
         options.refuse("reference", of=f"of family {known.CARD.family!r}")
     last = Path(name).name
     if issubclass(known, WritingModel):
-        writer = known.load(checkpoint).to(options.device)
-        return writer.scorer(name=last, batch_tokens=options.batch_tokens, chains=options.chains)
+        writer = known.load(checkpoint)
+        return writer.scorer(name=last, batch_tokens=options.loading.batch_tokens, chains=options.chains)
     options.refuse("chains", of=f"of family {known.CARD.family!r}")
-    model = known.load(checkpoint).to(options.device)
-    return model.scorer(name=last, batch_tokens=options.batch_tokens)
+    model = known.load(checkpoint)
+    return model.scorer(name=last, batch_tokens=options.loading.batch_tokens)
 
 
 def _own(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:
@@ -258,20 +235,22 @@ def _own(directory: Path, *, name: str, family: str | None, options: Opening) ->
 
 def _classifier(directory: Path, name: str, options: Opening) -> CheckpointScorer:
     options.refuse("reference", "chains", of="a step classifier")
-    model = RewardModel.load(directory, base=options.base, trust_remote_code=options.trust_remote_code)
-    options.cast(model.trunk)  # not the head: it is small
-    return Scorer(model.to(options.device), name=name, batch_tokens=options.batch_tokens)
+    model = RewardModel.load(
+        directory, base=options.base, loading=options.loading, trust_remote_code=options.trust_remote_code
+    )
+    return Scorer(model, name=name, batch_tokens=options.loading.batch_tokens)
 
 
 def _implicit(directory: Path, name: str, options: Opening) -> CheckpointScorer:
     options.refuse("chains", of="an implicit reward model")
     model = ImplicitPRM.load(
-        directory, reference=options.reference, trust_remote_code=options.trust_remote_code
+        directory,
+        reference=options.reference,
+        loading=options.loading,
+        trust_remote_code=options.trust_remote_code,
     )
     model.name = name
-    reference = model.reference.model
-    options.cast(model.policy, *([] if reference is None else [reference]))
-    return model.to(options.device)
+    return model
 
 
 def _generative(directory: Path, _name: str, options: Opening) -> CheckpointScorer:
@@ -279,8 +258,7 @@ def _generative(directory: Path, _name: str, options: Opening) -> CheckpointScor
     return load_verifier(
         directory,
         base=options.base,
-        device=options.device,
-        dtype=options.dtype,
+        loading=options.loading,
         trust_remote_code=options.trust_remote_code,
         chains=options.chains,
     )

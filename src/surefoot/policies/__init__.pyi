@@ -1,4 +1,5 @@
 from .control_tokens import break_control_tokens as break_control_tokens
+from .devices import Loading as Loading
 from .loading import load_policy as load_policy
 from .openai import OpenAIPolicy as OpenAIPolicy
 from .prompts import PromptFormat as PromptFormat

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from surefoot.errors import PolicyError
+from surefoot.policies.devices import LOADING, Loading
 from surefoot.protocols import Policy
 
 if TYPE_CHECKING:
@@ -23,14 +24,14 @@ def load_policy(
     timeout_s: float = 120.0,
     extra_body: Mapping[str, Any] | None = None,
     batch_size: int = 256,
-    device: str = "cpu",
+    loading: Loading = LOADING,
 ) -> Policy:
     """A policy: a checkpoint directory or hub name in this process, or with ``base_url`` a server's model.
 
     ``chat``, ``dialect``, ``concurrency`` (requests in flight), ``timeout_s`` (seconds per call) and
     ``extra_body`` (goes into every request) are for a server; its key is read from ``OPENAI_API_KEY``.
     ``dialect="vllm"`` makes one call for all samples of a prompt. ``batch_size`` (samples decoded together)
-    and ``device`` are for a model in this process.
+    and ``loading`` are for a model in this process.
 
     Several ``base_url`` are servers of the same model that share the calls. A server is asked for its models
     first. Raises ``PolicyError`` if it does not answer, refuses the key or
@@ -57,4 +58,4 @@ def load_policy(
         raise PolicyError(f"dialect {dialect!r} is for a server; give its address as base_url")
     from surefoot.policies.transformers import TransformersPolicy
 
-    return TransformersPolicy.from_pretrained(name, batch_size=batch_size, device=device)
+    return TransformersPolicy.from_pretrained(name, batch_size=batch_size, loading=loading)

@@ -27,7 +27,7 @@ from transformers import (
 
 from surefoot.errors import CheckpointError, PolicyError
 from surefoot.io.hub import checkpoint_directory
-from surefoot.policies.devices import check_device
+from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prefix_cache import PrefixCache
 from surefoot.policies.prompts import encode_prompt
 from surefoot.protocols import Completion, SampleRequest, SampleResult
@@ -69,24 +69,23 @@ class TransformersPolicy:
         path: str | Path,
         *,
         batch_size: int = 256,
-        dtype: str = "auto",
-        device: str = "cpu",
+        loading: Loading = LOADING,
         trust_remote_code: bool = False,
         remember: int = 0,
     ) -> TransformersPolicy:
         """Load model and tokenizer from a directory or a hub name, ``owner/name`` or ``owner/name@revision``.
 
-        Raises ``DeviceError`` if there is no such device, ``PolicyError`` if they cannot be loaded.
+        Raises ``PolicyError`` if they cannot be loaded.
         """
-        check_device(device)
         try:
             directory = checkpoint_directory(path)
             tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
             model = AutoModelForCausalLM.from_pretrained(
-                directory, dtype=dtype, trust_remote_code=trust_remote_code, use_safetensors=True
-            ).to(device)
-        except (OSError, ValueError, CheckpointError) as error:
+                directory, trust_remote_code=trust_remote_code, use_safetensors=True, **loading.options()
+            )
+        except (OSError, ValueError, ImportError, CheckpointError) as error:
             raise PolicyError(f"policy {str(path)!r} could not be loaded: {error}") from error
+        loading.place(model)
         return cls(model, tokenizer, name=Path(path).name, batch_size=batch_size, remember=remember)
 
     @property

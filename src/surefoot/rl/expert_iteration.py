@@ -14,6 +14,7 @@ from pathlib import Path
 
 from surefoot.errors import TrainingError
 from surefoot.io import Run
+from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import Policy, ProblemTrace
 from surefoot.records import Problem, StepScores, Trace, Usage
@@ -31,7 +32,7 @@ def iterate(
     config: ExpertIterationConfig,
     progress: Progress,
     *,
-    device: str = "cpu",
+    loading: Loading = LOADING,
 ) -> list[RoundRow]:
     """Run or resume expert iteration in the run directory (:func:`surefoot.rl.rounds.run_rounds`).
 
@@ -48,7 +49,7 @@ def iterate(
             f"{len(unanswered)} problems have no 'answer', first {unanswered[0]}: no solution could be kept"
         )
     return run_rounds(
-        run, policy, task, config, _GoodSolutions(task, config), progress, distinct=True, device=device
+        run, policy, task, config, _GoodSolutions(task, config), progress, distinct=True, loading=loading
     )
 
 

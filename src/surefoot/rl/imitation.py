@@ -16,6 +16,7 @@ from typing import Any
 from surefoot.errors import TrainingError
 from surefoot.io import Run
 from surefoot.labelling.expert import ExactText, SameNumbers, SimilarText, StepMatch
+from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import (
@@ -54,7 +55,7 @@ def imitate(
     *,
     demonstrations: Sequence[Demonstration] = (),
     expert: Expert | None = None,
-    device: str = "cpu",
+    loading: Loading = LOADING,
 ) -> list[RoundRow]:
     """Clone the ``demonstrations``, then run DAgger with the ``expert`` (Ross et al., arXiv 1011.0686).
 
@@ -65,7 +66,7 @@ def imitate(
         raise TrainingError("there is nobody to imitate: give traces, or an expert, or both")
     collect = _Dagger(task, expert, config) if expert else None
     return run_rounds(
-        run, policy, task, config, collect, progress, demonstrations=demonstrations, device=device
+        run, policy, task, config, collect, progress, demonstrations=demonstrations, loading=loading
     )
 
 

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from surefoot.errors import RunError, TrainingError
 from surefoot.io import JSON, Run, atomic_directory, atomic_file
 from surefoot.models.engine.causal import load_causal
+from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy
 from surefoot.records import Problem, Record, Trace, Usage
@@ -117,7 +118,7 @@ def run_rounds(
     *,
     demonstrations: Sequence[Demonstration] = (),
     distinct: bool = False,
-    device: str = "cpu",
+    loading: Loading = LOADING,
 ) -> list[RoundRow]:
     """Run or resume all rounds, from the checkpoint or hub name ``policy``; one row each, round 0 first.
 
@@ -130,7 +131,7 @@ def run_rounds(
     falls (``config.fall``, ``patience``) is the last one. Raises ``TrainingError`` if a round has nothing to
     learn, saying why.
     """
-    rounds = _Rounds(run, policy, task, config, collect, progress, demonstrations, distinct, device)
+    rounds = _Rounds(run, policy, task, config, collect, progress, demonstrations, distinct, loading)
     rows = [rounds.start()]
     for number in range(1, bool(demonstrations) + (config.rounds if collect else 0) + 1):
         rows.append(rounds.round(number, rows))
@@ -163,7 +164,7 @@ class _Rounds:
     progress: Progress
     demonstrations: Sequence[Demonstration]
     distinct: bool
-    device: str
+    loading: Loading
 
     def start(self) -> RoundRow:
         """Row 0: the policy before training."""
@@ -270,7 +271,7 @@ class _Rounds:
             )
             raise TrainingError(f"round {number} has nothing to learn: {reasons}")
         before = self._checkpoint(number - 1 if self.config.start == "last" else 0)
-        model, tokenizer = load_causal(before, dtype="float32", trust_remote_code=False)
+        model, tokenizer = load_causal(before, self.loading.in_float32())
         examples = build_cloning_examples(
             tokenizer,
             self.task.prompt,
@@ -280,7 +281,7 @@ class _Rounds:
         )
         stage = f"round {number}: train"
         log = clone_steps(
-            model.to(self.device),
+            model,
             tokenizer,
             examples.examples,
             self.config.training.model_copy(update={"seed": self.config.seed}),
@@ -324,7 +325,7 @@ class _Rounds:
 
     def _policy(self, number: int) -> TransformersPolicy:
         return TransformersPolicy.from_pretrained(
-            self._checkpoint(number), batch_size=self.config.batch_size, device=self.device
+            self._checkpoint(number), batch_size=self.config.batch_size, loading=self.loading
         )
 
     def _checkpoint(self, number: int) -> str | Path:

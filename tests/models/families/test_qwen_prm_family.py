@@ -24,6 +24,7 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.qwen_prm import QwenPRM
 from surefoot.models.families.registry import find_family
+from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Step, Trace
 
@@ -146,7 +147,7 @@ def test_pytorch_weights_are_read_too(checkpoint, tmp_path):
 
 
 def test_dtype_of_the_trunk(checkpoint):
-    scorer = load_prm(checkpoint[0], dtype="bfloat16")
+    scorer = load_prm(checkpoint[0], loading=Loading(dtype="bfloat16"))
     assert scorer.model.trunk.dtype == torch.bfloat16
     assert scorer.model.head[0].weight.dtype == torch.float32
     close(scores_of(scorer, BATCH), scores_of(load_prm(checkpoint[0]), BATCH), 0.1)

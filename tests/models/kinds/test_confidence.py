@@ -86,7 +86,7 @@ def by_token(logits: torch.Tensor, measure: str) -> float:
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("window", [2048, 2])
 def test_scores_are_those_of_a_plain_reading(lab_base, lab_items, measure, window):
-    policy, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)
+    policy, tokenizer = load_causal(lab_base)
     scorer = ConfidenceScorer(policy, tokenizer, measure=measure, window=window, top_k=5)
     items = lab_items[:3]
     records = scorer.score_traces([*items, items[0]])
@@ -135,7 +135,7 @@ def test_options_of_other_kinds_are_refused(lab_base, options, message):
 
 
 def test_steps_beyond_the_context_have_no_score(lab_base, lab_items):
-    policy, tokenizer = load_causal(lab_base, dtype="float32", trust_remote_code=False)
+    policy, tokenizer = load_causal(lab_base)
     [encoded] = encode_traces(tokenizer, Encoding(), lab_items[:1])
     scorer = ConfidenceScorer(policy, tokenizer, encoding=Encoding(max_length=encoded.positions[0] + 2))
     [record] = scorer.score_traces(lab_items[:1])

@@ -18,7 +18,7 @@ TOP = 5
 
 @pytest.fixture(scope="module")
 def tiny(lab_base):
-    return load_causal(lab_base, dtype="float32", trust_remote_code=False)
+    return load_causal(lab_base)
 
 
 def vllm(tiny, *, broken: str = ""):

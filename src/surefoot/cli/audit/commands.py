@@ -22,6 +22,7 @@ from surefoot.cli.audit.inputs import (
 )
 from surefoot.cli.terminal import echo
 from surefoot.errors import RunError, ScoreError
+from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
     from surefoot.evaluation.audits import AuditedScorer, Case
@@ -244,7 +245,7 @@ class AuditOverOptimisation(AuditCommand):
                 problems=self.problems,
                 traces=self.traces,
                 limit=self.limit,
-                device=self.device != "cpu",
+                loading=self.loading != Loading(),
             )
         elif not (self.problems and self.traces):
             raise ValueError("scorers need 'problems' and 'traces'")

@@ -14,6 +14,7 @@ from surefoot.cli.runs import print_table
 from surefoot.cli.settings import Command
 from surefoot.cli.terminal import echo
 from surefoot.errors import RunError
+from surefoot.policies.devices import Loading
 from surefoot.scores import AGGREGATORS, Aggregator
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class AuditCommand(Command):
     )
     draws: o.Draws = 1000
     seed: o.Seed = 0
-    device: o.Device = "cpu"
+    loading: o.Models = Loading()
 
     @field_validator("aggregate")
     @classmethod
@@ -67,7 +68,7 @@ class AuditCommand(Command):
             if not name or not path:
                 raise RunError(f"{source!r}: give NAME=CHECKPOINT or NAME=FILE")
             stored = Path(path).is_file()
-            subjects += _stored(name, path, rules) if stored else [_loaded(name, path, rules, self.device)]
+            subjects += _stored(name, path, rules) if stored else [_loaded(name, path, rules, self.loading)]
         names = [subject.name for subject in subjects]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise RunError(f"two scorers are called {min(repeated)!r}; give NAME=… to distinguish them")
@@ -276,11 +277,11 @@ def read_pool(path: str, aggregate: str | None) -> tuple[list[AuditedScorer], li
     ], items
 
 
-def _loaded(name: str, path: str, rules: Mapping[str, Aggregator], device: str) -> AuditedScorer:
+def _loaded(name: str, path: str, rules: Mapping[str, Aggregator], loading: Loading) -> AuditedScorer:
     from surefoot.evaluation.audits import AuditedScorer, CachedScorer
     from surefoot.models import load_prm
 
-    scorer = load_prm(path, device=device)
+    scorer = load_prm(path, loading=loading)
     rule = rules.get(name) or rules.get("") or scorer.card.aggregation
     return AuditedScorer(name=name, scorer=CachedScorer(scorer), rule=rule)
 

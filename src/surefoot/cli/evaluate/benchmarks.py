@@ -10,6 +10,7 @@ from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import EvaluationCommand, named, open_all, show
 from surefoot.cli.terminal import echo
 from surefoot.labels import LabelRule
+from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
     from surefoot.protocols import LabelledTrace
@@ -27,7 +28,7 @@ class BenchmarkCommand(EvaluationCommand):
         "trace without a verdict.",
     )
     neutral: o.NeutralRule = "good"
-    device: o.Device = "cpu"
+    loading: o.Models = Loading()
 
 
 class EvaluateProcessBench(BenchmarkCommand):
@@ -65,7 +66,9 @@ class EvaluateProcessBench(BenchmarkCommand):
         subsets = {name: _read_processbench(path) for name, path in paths.items()}
         items = [item for rows in subsets.values() for item in rows]
         folder = self.folder()
-        systems = open_all(files, items, folder, reading=LabelRule(neutral=self.neutral), device=self.device)
+        systems = open_all(
+            files, items, folder, reading=LabelRule(neutral=self.neutral), loading=self.loading
+        )
         result = evaluate_processbench(
             processbench_cases(subsets),
             systems,
@@ -118,11 +121,15 @@ class EvaluatePRMBench(BenchmarkCommand):
         cases = prmbench_cases([item for path in paths.values() for item in _read_prmbench(path)])
         items = [case.item for case in cases.cases]
         folder = self.folder()
-        systems = open_all(files, items, folder, reading=LabelRule(neutral=self.neutral), device=self.device)
+        systems = open_all(
+            files, items, folder, reading=LabelRule(neutral=self.neutral), loading=self.loading
+        )
         result = evaluate_prmbench(
             cases,
             systems,
-            redundancy={system.name: system for system in open_all(redundancy, items, folder)},
+            redundancy={
+                system.name: system for system in open_all(redundancy, items, folder, loading=self.loading)
+            },
             redundancy_threshold=self.redundancy_threshold,
             rules=rules,
             missing=self.missing,

@@ -13,6 +13,7 @@ from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import EvaluationCommand, named, show
 from surefoot.cli.settings import Flag
 from surefoot.cli.terminal import echo
+from surefoot.policies.devices import Loading
 from surefoot.search.selection import COMMON_RULES, ScoreRule
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class EvaluateBestOfN(EvaluationCommand):
         default=COMMON_RULES, min_length=1, description="Rules by which every scorer is read."
     )
     grading: o.GradingSettings = o.GradingSettings()
-    device: o.Device = "cpu"
+    loading: o.Models = Loading()
     draws: o.Draws = Field(default=400, description="Random subsets for votes, which have no closed form.")
     bootstrap: int = Field(default=10_000, ge=1, description="Bootstrap draws of problems for the intervals.")
 
@@ -97,7 +98,7 @@ class EvaluateBestOfN(EvaluationCommand):
             read = read_table(self.problems, Problem) if self.problems else None
             problems = stored.problems if stored else read
             scores = _by_scorer(None, stored.scores) if stored else {}
-            scores |= _scores(files, problems, samples, folder, self.device, progress)
+            scores |= _scores(files, problems, samples, folder, self.loading, progress)
             total = len({trace.problem_id for trace in samples})
             candidates = judged_candidates(
                 samples,
@@ -151,7 +152,7 @@ def _scores(
     problems: Sequence[Problem] | None,
     traces: Sequence[Trace],
     folder: Path,
-    device: str,
+    loading: Loading,
     progress: Progress,
 ) -> dict[str, list[StepScores]]:
     """Records by scorer; a checkpoint scores the traces that have steps, unless that was done before."""
@@ -168,7 +169,7 @@ def _scores(
         if problems is None:
             raise ScoreError(f"{name}={path} is no file; a checkpoint needs --problems to score the traces")
         items = pair(list(problems), list(traces))
-        found[name] = score_once(name, path, items, folder / "scores", device=device, progress=progress)
+        found[name] = score_once(name, path, items, folder / "scores", loading=loading, progress=progress)
     return found
 
 

@@ -13,6 +13,7 @@ from surefoot.cli.evaluate.inputs import AfterError, EvaluationCommand, lab_labe
 from surefoot.cli.terminal import echo
 from surefoot.errors import CheckpointError
 from surefoot.labels import LabelRule
+from surefoot.policies.devices import Loading
 from surefoot.stats.calibration import MAP_KINDS, MapKind
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class EvaluateCalibration(EvaluationCommand):
     neutral: o.NeutralRule = "good"
     bins: int = Field(default=10, ge=1, description="Bins of the scores.")
     binning: Literal["equal-mass", "equal-width"] = Field(default="equal-mass", description="Kind of bins.")
-    device: o.Device = "cpu"
+    loading: o.Models = Loading()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -78,7 +79,7 @@ class EvaluateCalibration(EvaluationCommand):
         traces = [item.trace for item in items]
         folder = self.folder()
         audit = audit_calibration(
-            open_all(files, items, folder, device=self.device),
+            open_all(files, items, folder, loading=self.loading),
             label_set("labels", truth, traces, LabelRule(good_above=self.good_above, neutral=self.neutral)),
             traces,
             fits=[kind for kind in dict.fromkeys(self.fit) if kind != "none"],

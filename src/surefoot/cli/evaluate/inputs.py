@@ -13,6 +13,7 @@ from surefoot.cli.runs import print_table
 from surefoot.cli.settings import Command
 from surefoot.cli.terminal import echo
 from surefoot.errors import LabelError
+from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
     from surefoot.evaluation.report import Report
@@ -72,7 +73,7 @@ def open_all(
     out: Path,
     *,
     reading: LabelRule | None = None,
-    device: str = "cpu",
+    loading: Loading,
 ) -> list[System]:
     """Scorers and judges; scores of checkpoints are stored in ``out/scores``. Bad lines are reported."""
     from surefoot.cli.runs import stages
@@ -82,7 +83,7 @@ def open_all(
     traces: list[ProblemTrace] = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
     with stages() as progress:
         systems = open_systems(
-            sources, traces, out / "scores", reading=reading, device=device, progress=progress
+            sources, traces, out / "scores", reading=reading, loading=loading, progress=progress
         )
     for system in systems:
         if system.counts.skipped_lines:

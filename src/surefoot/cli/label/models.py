@@ -15,6 +15,7 @@ from surefoot.cli.label.command import LabelCommand, with_answer
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.labelling.judge_prompt import JudgeMode
+from surefoot.policies.devices import Loading
 from surefoot.protocols import Sampling
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Judge(LabelCommand):
     sampling: Annotated[Sampling, OptionGroup(omit=("temperature", "stop"))] = Sampling(max_tokens=2048)
     seed: o.Seed = 0
     budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
-    device: o.Device = "cpu"
+    loading: o.Models = Loading()
     workers: o.Workers = 1
     engine: o.EngineName = "local"
     retry_failed: o.RetryFailed = False
@@ -86,7 +87,7 @@ class Judge(LabelCommand):
                 policy=self.policy,
                 config={"prompt": self._prompt().version},
                 budget=self.budget,
-                engine=o.open_engine(self.engine, self.workers, self.device),
+                engine=o.open_engine(self.engine, self.workers, self.loading),
                 counts=failures,
                 retry_failed=self.retry_failed,
             )
@@ -105,7 +106,7 @@ class Judge(LabelCommand):
         temperature = float(self.votes > 1) if self.temperature is None else self.temperature
         body = structured_output(prompt.mode) if prompt.structured else None
         yield JudgeLabeller(
-            policy=self.policy.open(chat=True, device=self.device, extra_body=body),
+            policy=self.policy.open(chat=True, loading=self.loading, extra_body=body),
             prompt=prompt,
             votes=self.votes,
             sampling=replace(self.sampling, temperature=temperature),
@@ -140,7 +141,7 @@ class Critiques(LabelCommand):
     sampling: Annotated[Sampling, OptionGroup(omit=("stop",))] = Sampling(temperature=0.1, max_tokens=4096)
     seed: o.Seed = 0
     budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
-    device: o.Device = "cpu"
+    loading: o.Models = Loading()
     retry_failed: o.RetryFailed = False
 
     def run(self) -> None:
@@ -151,7 +152,7 @@ class Critiques(LabelCommand):
         from surefoot.training.critiques import TraceCritiques, sample_critiques
 
         form = o.verifier_format(self.format)
-        policy = self.policy.open(chat=form.chat, device=self.device)
+        policy = self.policy.open(chat=form.chat, loading=self.loading)
         missing = 0
 
         async def work(piece: Sequence[ProblemTrace]) -> list[TraceCritiques]:

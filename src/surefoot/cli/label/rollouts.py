@@ -16,6 +16,7 @@ from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.labelling.monte_carlo import Order, OwnOutcome
 from surefoot.labelling.omegaprm_tree import TreeSettings
+from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Record, StepLabel, StepPair, Trace, Usage
@@ -37,7 +38,7 @@ class RolloutSettings(Command):
     prompt: PromptFormat = PromptFormat()
     sampling: Sampling = Sampling()
     grading: o.GradingSettings = o.GradingSettings()
-    device: o.Device = "cpu"
+    loading: o.Models = Loading()
     seed: o.Seed = 0
     budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
     dry_run: Annotated[bool, Flag(transient=True)] = Field(
@@ -46,7 +47,7 @@ class RolloutSettings(Command):
 
     def open_policy(self) -> Policy:
         """Who completes."""
-        return self.policy.open(chat=self.prompt.chat, device=self.device)
+        return self.policy.open(chat=self.prompt.chat, loading=self.loading)
 
 
 class EstimateSettings(o.SettingsGroup):
@@ -144,7 +145,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         if self.dry_run:
             echo(predict(items, self._labeller, prompt=self.prompt, seed=self.seed).summary())
             return
-        engine = o.open_engine(self.engine, self.workers, self.device)
+        engine = o.open_engine(self.engine, self.workers, self.loading)
         self.write_labels(
             "label mc",
             items,

@@ -43,7 +43,7 @@ class Verify(LabelCommand):
     def run(self) -> None:
         """Check every step."""
         self.write_labels(
-            "label verify", self.items(), size=500, engine=o.open_engine(self.engine, self.workers, "cpu")
+            "label verify", self.items(), size=500, engine=o.open_engine(self.engine, self.workers)
         )
 
     def labeller(self) -> AbstractContextManager[Labeller]:

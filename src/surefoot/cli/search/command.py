@@ -15,6 +15,7 @@ from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.errors import PolicyError, RecordError, RunError
+from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 
@@ -76,7 +77,7 @@ class SearchSettings(Command):
     sampling: Annotated[Sampling, OptionGroup(omit=("stop",))] = Sampling(temperature=0.8, max_tokens=2048)
     steps: StepSettings = StepSettings()
     grading: o.GradingSettings = o.GradingSettings()
-    device: o.Device = "cpu"
+    loading: o.Models = Loading()
     remember: Annotated[str, AfterValidator(_size)] = Field(
         default="2GB",
         description="Memory for the keys and values of texts that were read, for policy and reward model "
@@ -146,8 +147,8 @@ class SearchCommand(SearchSettings):
         problems = read_table(self.problems, Problem)
         inputs = file_inputs(problems=self.problems) | (self.reward.files() if self.reward else {})
         config = self.resolved() | {"search": repr(search)}
-        scorer: CheckpointScorer | None = self.reward.open(self.device) if self.reward else None
-        policy = self.policy.open(chat=self.prompt.chat, device=self.device)
+        scorer: CheckpointScorer | None = self.reward.open(self.loading) if self.reward else None
+        policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
         size = _PIECE * self.in_flight
         places = {problem.id: place for place, problem in enumerate(problems)}
         summary = SearchSummary()

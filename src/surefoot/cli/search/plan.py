@@ -168,13 +168,13 @@ class FindPlan(SearchSettings):
         memory = parse_size(self.remember)
         problems = read_table(self.problems, Problem)
         trials = _trials(self.trials, problems)
-        scorer = self.prm.open(self.device)
+        scorer = self.prm.open(self.loading)
         with self.grading.open() as grader:
             probed = asyncio.run(
                 predict_difficulties(
                     self.probe,
                     problems,
-                    remembering_policy(self.policy.open(chat=self.prompt.chat, device=self.device), memory),
+                    remembering_policy(self.policy.open(chat=self.prompt.chat, loading=self.loading), memory),
                     remembering_scorer(scorer, memory),
                     steps=self.how(scorer),
                     aggregation=self.prm.aggregate,

@@ -21,6 +21,7 @@ from surefoot.models.checkpoint import load_pretrained
 from surefoot.models.engine.packing import read_states
 from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
 from surefoot.models.lora import has_adapter, save_adapter
+from surefoot.policies.devices import LOADING, Loading
 
 Entropy = Literal["none", "detached", "gradient"]
 """Whether entropies are wanted, and whether a gradient goes through them."""
@@ -30,10 +31,10 @@ _LOGITS = 16_777_216
 
 
 def load_causal(
-    path: str | Path, *, dtype: str, trust_remote_code: bool
+    path: str | Path, loading: Loading = LOADING, *, trust_remote_code: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model with its head, and tokenizer. Raises ``CheckpointError`` naming what is missing or unreadable."""
-    return load_pretrained(AutoModelForCausalLM, path, dtype=dtype, trust_remote_code=trust_remote_code)
+    return load_pretrained(AutoModelForCausalLM, path, loading, trust_remote_code=trust_remote_code)
 
 
 def save_causal(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:

@@ -18,6 +18,7 @@ from transformers.utils import logging
 from surefoot.errors import CheckpointError
 from surefoot.io.files import error_reason
 from surefoot.models.checkpoint import require_finite
+from surefoot.policies.devices import LOADING, Loading
 
 
 class _Facts(BaseModel):
@@ -38,7 +39,7 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 class Checkpoint:
     """Facts are read at once, tokenizer and tensors when asked for. Raises ``CheckpointError``.
 
-    ``dtype`` is that of the trunk (``auto`` = as saved); ``reference`` is the second model of an implicit
+    ``loading`` is for the trunk; ``reference`` is the second model of an implicit
     reward. Code that comes with a checkpoint is run only with
     ``trust_remote_code``, and only where transformers has no class of its own for the trunk.
     """
@@ -47,11 +48,11 @@ class Checkpoint:
         self,
         directory: Path,
         *,
-        dtype: str = "auto",
+        loading: Loading = LOADING,
         trust_remote_code: bool = False,
         reference: str | Path | None = None,
     ) -> None:
-        self.directory, self.dtype, self.reference = directory, dtype, reference
+        self.directory, self.loading, self.reference = directory, loading, reference
         self.config: dict[str, Any] = _json(directory / "config.json")
         try:
             self._facts = _Facts.model_validate(self.config)
@@ -150,9 +151,12 @@ class Checkpoint:
         logging.set_verbosity_error()  # transformers reports the head, which is read elsewhere, as unexpected
         try:
             trunk, info = AutoModel.from_pretrained(
-                self.directory, dtype=self.dtype, trust_remote_code=self.remote, output_loading_info=True
+                self.directory,
+                trust_remote_code=self.remote,
+                output_loading_info=True,
+                **self.loading.options(),
             )
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
             raise CheckpointError(f"{self.directory}: the trunk could not be loaded: {error}") from error
         finally:
             logging.set_verbosity(before)
@@ -162,6 +166,7 @@ class Checkpoint:
                 some = ", ".join(sorted(names)[:5])
                 raise CheckpointError(f"{self.directory}: {len(names)} weights are {problem}: {some}")
         require_finite(trunk, self.directory)
+        self.loading.place(trunk)
         return trunk
 
 

@@ -83,22 +83,16 @@ class ImplicitModel:
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Self:
-        dtype, remote = checkpoint.dtype, checkpoint.remote
-        policy, tokenizer = load_causal(checkpoint.directory, dtype=dtype, trust_remote_code=remote)
+        loading, remote = checkpoint.loading, checkpoint.remote
+        policy, tokenizer = load_causal(checkpoint.directory, loading, trust_remote_code=remote)
         other = checkpoint.reference or REFERENCE
-        reference, _ = load_causal(other, dtype=dtype, trust_remote_code=remote)
+        reference, _ = load_causal(other, loading, trust_remote_code=remote)
         return cls(policy, reference, tokenizer)
 
     @property
     def trunk(self) -> PreTrainedModel:
         """The scored model without its head."""
         return self.policy.base_model
-
-    def to(self, device: str) -> Self:
-        """Move both models."""
-        self.policy.to(device)
-        self.reference.to(device)
-        return self
 
     def scorer(self, *, name: str, batch_tokens: int) -> ImplicitScorer:
         """What scores with this model."""

@@ -54,7 +54,7 @@ class PublishedModel(nn.Module, ABC):
 
     def __init__(self, trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: nn.Module) -> None:
         super().__init__()
-        self.trunk, self.tokenizer, self.head = trunk, tokenizer, head
+        self.trunk, self.tokenizer, self.head = trunk, tokenizer, head.to(trunk.device)
         self.card = within_context(self.CARD, trunk)
         self._reserved = control_tokens(tokenizer, self.markers)
         expected, width = trunk.config.get_text_config().hidden_size, _width(head)

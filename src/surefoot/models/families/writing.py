@@ -45,13 +45,8 @@ class WritingModel(ABC):
     def load(cls, checkpoint: Checkpoint) -> Self:
         """Raises ``CheckpointError``."""
         return cls(
-            *load_causal(checkpoint.directory, dtype=checkpoint.dtype, trust_remote_code=checkpoint.remote)
+            *load_causal(checkpoint.directory, checkpoint.loading, trust_remote_code=checkpoint.remote)
         )
-
-    def to(self, device: str) -> Self:
-        """Move the model."""
-        self.model.to(device)
-        return self
 
     @abstractmethod
     def scorer(self, *, name: str, batch_tokens: int, chains: int) -> CheckpointScorer:

@@ -23,6 +23,7 @@ from surefoot.models.card import CARD, CheckpointCard, read_card, verified_card,
 from surefoot.models.checkpoint import load_pretrained, push_checkpoint, require_finite
 from surefoot.models.encoding import EncodedTrace, encode_traces
 from surefoot.models.lora import base_of, has_adapter, load_adapter, save_adapter
+from surefoot.policies.devices import FLOAT32, LOADING, Loading
 from surefoot.protocols import ProblemTrace
 
 FAMILY = "surefoot"
@@ -38,7 +39,7 @@ class RewardModel(nn.Module):
         super().__init__()
         self.trunk, self.tokenizer, self.card = trunk, tokenizer, card
         outputs = 3 if card.head == "classes" else 1
-        self.head = nn.Linear(trunk.config.get_text_config().hidden_size, outputs)
+        self.head = nn.Linear(trunk.config.get_text_config().hidden_size, outputs, device=trunk.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -48,7 +49,7 @@ class RewardModel(nn.Module):
         base: str | Path,
         card: CheckpointCard,
         *,
-        dtype: str = "float32",
+        loading: Loading = FLOAT32,
         trust_remote_code: bool = False,
     ) -> RewardModel:
         """A new reward model on the trunk of any transformers checkpoint, with a zero head (score ½).
@@ -58,7 +59,7 @@ class RewardModel(nn.Module):
         mean of the others.
         """
         trunk, tokenizer = load_pretrained(
-            AutoModel, base, dtype=dtype, trust_remote_code=trust_remote_code, complete=False
+            AutoModel, base, loading, trust_remote_code=trust_remote_code, complete=False
         )
         if is_hub_name(base):
             card = card.model_copy(update={"base": pinned(base)})
@@ -73,7 +74,12 @@ class RewardModel(nn.Module):
 
     @classmethod
     def load(
-        cls, directory: str | Path, *, base: str | Path | None = None, trust_remote_code: bool = False
+        cls,
+        directory: str | Path,
+        *,
+        base: str | Path | None = None,
+        loading: Loading = LOADING,
+        trust_remote_code: bool = False,
     ) -> RewardModel:
         """Load what :meth:`save` wrote. Raises ``CheckpointError`` naming the missing or bad file.
 
@@ -87,8 +93,8 @@ class RewardModel(nn.Module):
             trunk, tokenizer = load_pretrained(
                 AutoModel,
                 (base or stated) if stated else directory,
+                loading,
                 tokenizer=directory,
-                dtype="auto",
                 trust_remote_code=trust_remote_code,
             )
         except CheckpointError as error:
@@ -101,6 +107,7 @@ class RewardModel(nn.Module):
             if card.encoding.marker:
                 _add_marker(trunk, tokenizer, card.encoding.marker)
             load_adapter(trunk, directory)
+            loading.cast(trunk)
         model = cls(trunk, tokenizer, card)
         try:
             model.head.load_state_dict(load_file(directory / HEAD))
@@ -110,9 +117,11 @@ class RewardModel(nn.Module):
         return model.eval()
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, *, trust_remote_code: bool = False) -> RewardModel:
+    def from_pretrained(
+        cls, name: str | Path, *, loading: Loading = LOADING, trust_remote_code: bool = False
+    ) -> RewardModel:
         """:meth:`load` by directory or hub name (``owner/name`` or ``owner/name@revision``)."""
-        return cls.load(checkpoint_directory(name), trust_remote_code=trust_remote_code)
+        return cls.load(checkpoint_directory(name), loading=loading, trust_remote_code=trust_remote_code)
 
     def save(self, directory: Path, *, state: Mapping[str, torch.Tensor] | None = None) -> None:
         """Write ``config.json``, trunk and head as safetensors, tokenizer and ``surefoot.json``.

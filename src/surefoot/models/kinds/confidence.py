@@ -29,6 +29,7 @@ from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.engine.causal import load_causal, require_plain_head
 from surefoot.models.engine.packing import read_states
 from surefoot.models.scorer import CheckpointScorer
+from surefoot.policies.devices import LOADING, Loading
 from surefoot.protocols import ProblemTrace
 from surefoot.records import StepScores, Usage
 
@@ -177,19 +178,17 @@ def load_confidence(
     model: str | Path,
     measure: Measure,
     *,
-    device: str = "cpu",
-    dtype: str = "auto",
+    loading: Loading = LOADING,
     trust_remote_code: bool = False,
-    batch_tokens: int = 16_384,
 ) -> ConfidenceScorer:
     """A scorer on the language model in a directory or of a hub name. Raises ``CheckpointError``."""
-    policy, tokenizer = load_causal(model, dtype=dtype, trust_remote_code=trust_remote_code)
+    policy, tokenizer = load_causal(model, loading, trust_remote_code=trust_remote_code)
     return ConfidenceScorer(
-        policy.to(device),
+        policy,
         tokenizer,
         measure=measure,
         name=f"{measure}:{Path(model).name}",
-        batch_tokens=batch_tokens,
+        batch_tokens=loading.batch_tokens,
     )
 
 

@@ -23,6 +23,7 @@ from surefoot.models.kinds.yes_no import TransformersYesNo, YesNoReader
 from surefoot.models.lora import base_of, load_adapter
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.control_tokens import special_tokens
+from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import render_chat
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
@@ -269,7 +270,7 @@ def read_verifier(
     directory: Path,
     *,
     base: str | Path | None = None,
-    dtype: str = "auto",
+    loading: Loading = LOADING,
     trust_remote_code: bool = False,
 ) -> VerifierCheckpoint:
     """What :meth:`VerifierCheckpoint.save` wrote; ``base`` is where an adapter's model is now.
@@ -281,10 +282,11 @@ def read_verifier(
     form = read_json(directory / FORMAT, VerifierFormat, missing)
     stated = base_of(directory)
     if stated is None:
-        model, tokenizer = load_causal(directory, dtype=dtype, trust_remote_code=trust_remote_code)
+        model, tokenizer = load_causal(directory, loading, trust_remote_code=trust_remote_code)
     else:
-        model, _ = load_causal(base or stated, dtype=dtype, trust_remote_code=trust_remote_code)
+        model, _ = load_causal(base or stated, loading, trust_remote_code=trust_remote_code)
         load_adapter(model, directory)
+        loading.cast(model)
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
     return VerifierCheckpoint(model=model.eval(), tokenizer=tokenizer, form=form, card=card)
 
@@ -293,8 +295,7 @@ def load_verifier(
     directory: str | Path,
     *,
     base: str | Path | None = None,
-    device: str = "cpu",
-    dtype: str = "auto",
+    loading: Loading = LOADING,
     trust_remote_code: bool = False,
     batch_size: int = 64,
     chains: int = 1,
@@ -302,13 +303,15 @@ def load_verifier(
     sampling: Sampling | None = None,
     seed: int = 0,
 ) -> GenerativeVerifier:
-    """Load what :func:`surefoot.training.sft.train_verifier` wrote, in type ``dtype`` (``auto`` = as saved).
+    """Load what :func:`surefoot.training.sft.train_verifier` wrote, as ``loading`` says.
 
     An adapter's model comes from ``base``, by default from where it was when the adapter was trained. Raises
     ``CheckpointError`` if the directory is no generative checkpoint of this package, or not whole.
     """
-    checkpoint = read_verifier(Path(directory), base=base, dtype=dtype, trust_remote_code=trust_remote_code)
-    form, model = checkpoint.form, checkpoint.model.to(device)
+    checkpoint = read_verifier(
+        Path(directory), base=base, loading=loading, trust_remote_code=trust_remote_code
+    )
+    form, model = checkpoint.form, checkpoint.model
     policy = TransformersPolicy(model, checkpoint.tokenizer, name=Path(directory).name, batch_size=batch_size)
     return GenerativeVerifier(
         policy,

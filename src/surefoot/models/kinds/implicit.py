@@ -30,6 +30,7 @@ from surefoot.models.engine.causal import (
     require_plain_head,
 )
 from surefoot.models.scorer import CheckpointScorer
+from surefoot.policies.devices import FLOAT32, LOADING, Loading
 from surefoot.protocols import ProblemTrace
 from surefoot.records import LabelKind, StepScores, Usage
 from surefoot.scores import Aggregator
@@ -122,7 +123,7 @@ class ImplicitPRM(CheckpointScorer):
         read: Read = "step",
         encoding: Encoding | None = None,
         cache: Path | None = None,
-        dtype: str = "float32",
+        loading: Loading = FLOAT32,
         trust_remote_code: bool = False,
     ) -> ImplicitPRM:
         """A new model that starts as ``base``; every reward is 0 if that is the ``reference`` too.
@@ -131,11 +132,11 @@ class ImplicitPRM(CheckpointScorer):
         Raises
         ``CheckpointError`` for a checkpoint that cannot be loaded or does not fit.
         """
-        policy, tokenizer = load_causal(base, dtype=dtype, trust_remote_code=trust_remote_code)
+        policy, tokenizer = load_causal(base, loading, trust_remote_code=trust_remote_code)
         named = base if reference == "base" else reference
         other = None
         if named is not None:
-            other, _ = load_causal(named, dtype=dtype, trust_remote_code=trust_remote_code)
+            other, _ = load_causal(named, loading, trust_remote_code=trust_remote_code)
         settings = ImplicitSettings(beta=beta, read=read, reference=None if named is None else pinned(named))
         return cls.assemble(
             policy, tokenizer, settings, reference=other, base=pinned(base), encoding=encoding, cache=cache
@@ -177,6 +178,7 @@ class ImplicitPRM(CheckpointScorer):
         *,
         reference: str | Path | None = None,
         cache: Path | None = None,
+        loading: Loading = LOADING,
         trust_remote_code: bool = False,
     ) -> ImplicitPRM:
         """Load what :meth:`save` wrote; ``reference`` is where the reference is now, if it has moved.
@@ -188,14 +190,15 @@ class ImplicitPRM(CheckpointScorer):
         card = verified_card(directory, family=FAMILY)
         missing = f"{directory} is no implicit reward model: {SETTINGS} is missing"
         settings = read_json(directory / SETTINGS, ImplicitSettings, missing)
-        policy, tokenizer = load_causal(directory, dtype="auto", trust_remote_code=trust_remote_code)
+        as_saved = loading.as_saved()  # the reference is known by its weights as they were
+        policy, tokenizer = load_causal(directory, as_saved, trust_remote_code=trust_remote_code)
         own = directory / _OWN_COPY if settings.reference == _OWN_COPY else settings.reference
         if own is None and reference is not None:
             raise CheckpointError(f"{directory} was trained without a reference, so it can be given none")
         other = None
         if own is not None:
             try:
-                other, _ = load_causal(reference or own, dtype="auto", trust_remote_code=trust_remote_code)
+                other, _ = load_causal(reference or own, as_saved, trust_remote_code=trust_remote_code)
             except CheckpointError as error:
                 raise CheckpointError(
                     f"{directory}: the reference that it was trained against is missing or broken: {error}; "
@@ -209,6 +212,7 @@ class ImplicitPRM(CheckpointScorer):
                 f"{directory / SETTINGS}: the reference {str(reference or own)!r} has other weights "
                 "than the one that was trained against"
             )
+        loading.cast(policy, *([] if other is None else [other]))
         return model
 
     def save(self, directory: Path, *, with_reference: bool = True) -> None:
