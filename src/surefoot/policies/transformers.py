@@ -30,8 +30,14 @@ from surefoot.io.hub import checkpoint_directory
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prefix_cache import PrefixCache
 from surefoot.policies.prompts import encode_prompt
+from surefoot.policies.token_sampler import TokenSampler
 from surefoot.protocols import Completion, SampleRequest, SampleResult
 from surefoot.records import Usage
+
+_TRANSFER_EVERY = {"cpu": 1}
+"""Turns between two transfers of tokens to the host, by device. There a row is found to have ended; until
+then it goes on, which costs nothing where the device would else wait for the host at each token."""
+_TRANSFER_ELSEWHERE = 8
 
 _CONTEXT_TOKENS = 4  # decoded along with new tokens, so that leading white space survives
 
@@ -56,10 +62,11 @@ class TransformersPolicy:
     ) -> None:
         self.model, self.tokenizer, self.batch_size = model.eval(), tokenizer, batch_size
         self._name = name
+        self.transfer_every = _TRANSFER_EVERY.get(model.device.type, _TRANSFER_ELSEWHERE)
         self._known = PrefixCache(remember)
         ends = model.generation_config.eos_token_id if model.generation_config else None
         ends = tokenizer.eos_token_id if ends is None else ends
-        self._ends = torch.tensor([] if ends is None else ends, dtype=torch.long).reshape(-1)
+        self._ends = set(torch.tensor([] if ends is None else ends, dtype=torch.long).reshape(-1).tolist())
         self._context = int(getattr(model.config, "max_position_embeddings", 1 << 30))
         self._written = WrittenText(tokenizer)
 
@@ -148,25 +155,32 @@ class TransformersPolicy:
         logits = self._forward(ids.to(device), mask, positions, cache)
         spread = torch.tensor([place[row.ids] for row in rows], device=device)
         cache.batch_select_indices(spread)
-        logits, mask = logits[spread.cpu()], mask[spread]
+        logits, mask = logits[spread], mask[spread]
         positions = mask.sum(1, keepdim=True)
-        noise = np.stack([row.noise(max(r.limit for r in rows)) for row in rows])
+        most = max(row.limit for row in rows)
+        noise = np.stack([row.noise(most) for row in rows])
+        sampler = TokenSampler([row.request.sampling for row in rows], noise, device)
         live = list(rows)
-        for turn in range(max(row.limit for row in rows)):
+        waiting: list[torch.Tensor] = []
+        for turn in range(most):
             if cancelled.is_set():
                 raise PolicyError("sampling was cancelled")
-            tokens = draw(logits, noise[:, turn], live)
-            keep = self._append(live, tokens)
-            if not keep:
-                break
-            if len(keep) < 0.75 * len(live):
-                self._remember(live, cache, mask, leaving=set(range(len(live))) - set(keep))
-                live_rows = torch.tensor(keep, device=device)
-                cache.batch_select_indices(live_rows)
-                mask, positions, tokens = mask[live_rows], positions[live_rows], tokens[live_rows.cpu()]
-                noise, live = noise[keep], [live[i] for i in keep]
+            tokens = sampler.draw(logits, turn)
+            waiting.append(tokens)
+            if len(waiting) == self.transfer_every or turn == most - 1:
+                keep = self._append(live, torch.stack(waiting, dim=1))
+                waiting = []
+                if not keep:
+                    break
+                if len(keep) < 0.75 * len(live):
+                    self._remember(live, cache, mask, leaving=set(range(len(live))) - set(keep))
+                    live_rows = torch.tensor(keep, device=device)
+                    cache.batch_select_indices(live_rows)
+                    mask, positions, tokens = mask[live_rows], positions[live_rows], tokens[live_rows]
+                    sampler.keep(keep)
+                    live = [live[i] for i in keep]
             mask = torch.cat([mask, mask.new_ones((len(live), 1))], dim=1)
-            logits = self._forward(tokens[:, None].to(device), mask, positions, cache)
+            logits = self._forward(tokens[:, None], mask, positions, cache)
             # a finished row may stay for a while; clamped, it does not leave the table of positions
             positions = (positions + 1).clamp(max=self._context - 1)
         self._remember(live, cache, mask, leaving=range(len(live)))
@@ -191,21 +205,21 @@ class TransformersPolicy:
             logits_to_keep=1,
         )
         logits: torch.Tensor = out.logits
-        return logits[:, -1].float().cpu()
+        return logits[:, -1].float()
 
-    def _append(self, rows: list[DecodingRow], tokens: torch.Tensor) -> list[int]:
-        """Give each unfinished row its token; returns the places of the unfinished ones."""
-        ended = torch.isin(tokens, self._ends).tolist()
+    def _append(self, rows: list[DecodingRow], tokens_bt: torch.Tensor) -> list[int]:
+        """Give each unfinished row its tokens, up to its end; returns the places of the unfinished ones."""
         keep = []
-        for place, (row, token) in enumerate(zip(rows, tokens.tolist(), strict=True)):
-            if row.finish_reason is not None:
-                continue
-            row.tokens.append(token)
-            if ended[place] or (row.request.sampling.stop and self._written.hits_stop(row, token)):
-                row.finish_reason = "stop"
-            elif len(row.tokens) >= row.limit:
-                row.finish_reason = "length"
-            else:
+        for place, (row, tokens) in enumerate(zip(rows, tokens_bt.tolist(), strict=True)):
+            for token in tokens:
+                if row.finish_reason is not None:
+                    break
+                row.tokens.append(token)
+                if token in self._ends or (row.request.sampling.stop and self._written.hits_stop(row, token)):
+                    row.finish_reason = "stop"
+                elif len(row.tokens) >= row.limit:
+                    row.finish_reason = "length"
+            if row.finish_reason is None:
                 keep.append(place)
         return keep
 
@@ -249,29 +263,6 @@ class DecodingRow:
         return np.random.Generator(np.random.Philox(key=int.from_bytes(digest.digest(), "little"))).random(
             count
         )
-
-
-def draw(logits: torch.Tensor, noise: np.ndarray, rows: Sequence[DecodingRow]) -> torch.Tensor:
-    """One token a row ``[B]`` from ``logits`` ``[B, V]`` and numbers in [0, 1) ``[B]``.
-
-    Inverse-CDF sampling: token = first whose cumulated probability exceeds the row's number.
-    """
-    temperature = torch.tensor([row.request.sampling.temperature for row in rows])[:, None]
-    greedy = temperature[:, 0] == 0
-    probabilities = torch.softmax(logits / temperature.masked_fill(temperature == 0, 1.0), dim=-1)
-    for index in {i for i, row in enumerate(rows) if row.request.sampling.top_p < 1}:
-        probabilities[index] = _nucleus(probabilities[index], rows[index].request.sampling.top_p)
-    cumulated = probabilities.double().cumsum(-1)
-    threshold = torch.from_numpy(noise)[:, None] * cumulated[:, -1:]
-    tokens = torch.searchsorted(cumulated, threshold, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
-    return torch.where(greedy, logits.argmax(-1), tokens)
-
-
-def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Keep the smallest set of tokens whose mass reaches ``top_p`` (Holtzman et al. 2020)."""
-    ordered, order = probabilities.sort(descending=True)
-    outside = ordered.cumsum(-1) - ordered >= top_p
-    return probabilities.index_fill(0, order[outside], 0.0)
 
 
 class WrittenText:
