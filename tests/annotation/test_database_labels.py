@@ -10,7 +10,7 @@ import pytest
 from conftest import Lab, make_lab
 from test_database import HOSTILE
 
-from surefoot.annotation import ChoiceInput, Database, KnownAnswer, LabelInput, NewItem, import_files, ratings
+from surefoot.annotation import ChoiceInput, Database, KnownAnswer, LabelInput, NewItem, import_files
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
 from surefoot.io import write_records
 from surefoot.records import Message, Problem, Step, StepLabel, StepScores, Trace
@@ -189,19 +189,20 @@ def test_matrix_disagreement_and_decision(lab: Lab) -> None:
         rate(lab, person, lab.next(person), values, "k")
     rate(lab, 0, lab.next(0), [None], "unfinished", finish=False)
     item, trace = lab.items[0], lab.traces[0].id
-    cells = lab.db.reviews.matrix(lab.id)
+    cells = lab.db.reviews.cells(lab.id)
     assert [(c.annotator, c.step, c.value, c.steps, c.control) for c in cells] == [
         *((lab.people[0].pseudonym, step, value, 3, False) for step, value in enumerate([1, 1, -1])),
         *((lab.people[1].pseudonym, step, value, 3, False) for step, value in enumerate([1, -1])),
     ]
-    assert len(lab.db.reviews.matrix(lab.id, unfinished=True)) == 6
-    made = ratings(lab.db.reviews.matrix(lab.id, unfinished=True))
-    assert made.unknown == 1
-    array = ratings(cells)
-    own = array.raters.index(lab.people[1].pseudonym)
-    assert array.matrix[own][:2] == (1, -1)
-    assert math.isnan(array.matrix[own][2])
-    assert agreement(array.matrix).raw == 0.5
+    assert len(lab.db.reviews.cells(lab.id, unfinished=True)) == 6
+    assert lab.db.reviews.ratings(lab.id, unfinished=True).unknown == 1
+    made = lab.db.reviews.ratings(lab.id)
+    assert made.raters == tuple(sorted(person.pseudonym for person in lab.people[:2]))
+    own = made.raters.index(lab.people[1].pseudonym)
+    assert made.matrix[own].tolist()[:2] == [1, -1]
+    assert math.isnan(made.matrix[own][2])
+    assert (made.steps.tolist(), len(set(made.traces.tolist()))) == ([0, 1, 2], 1)
+    assert agreement(made.matrix).raw == 0.5
     (found,) = lab.db.reviews.disagreements(lab.id)
     assert (found.item_id, found.trace_id, found.step) == (item, trace, 1)
     assert dict(found.values) == {lab.people[0].pseudonym: 1, lab.people[1].pseudonym: -1}
@@ -233,9 +234,11 @@ def test_controls_stay_out_of_the_export(lab: Lab) -> None:
     assert lab.next() == control
     lab.items[0] = control
     rate(lab, 0, control, [1], "k")
-    (cell,) = lab.db.reviews.matrix(lab.id)
+    (cell,) = lab.db.reviews.cells(lab.id)
+    assert lab.db.reviews.cells(lab.id, known=True) == [cell]
     assert (cell.control, cell.known, cell.value, cell.chosen_by) == (True, -1, 1, "control")
-    assert lab.db.reviews.matrix(lab.id, controls=False) == []
+    assert lab.db.reviews.cells(lab.id, known=False) == []
+    assert lab.db.reviews.ratings(lab.id).matrix.shape == (0, 0)
     assert list(lab.db.export.labels(lab.id)) == []
     assert len(list(lab.db.export.labels(lab.id, controls=True))) == 1
 
@@ -266,7 +269,7 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
         with pytest.raises(NotFoundError):
             ask()
     assert item not in [found.id for found in db.items.list(wrong)]
-    assert db.export.stored(wrong) == db.reviews.matrix(wrong) == db.labels.choices(wrong) == []
+    assert db.export.stored(wrong) == db.reviews.cells(wrong) == db.labels.choices(wrong) == []
     assert db.comments.list(wrong) == db.assignments.of_user(wrong, user) == db.traces.scorers(wrong) == []
     assert db.labels.of_trace(wrong, trace) == []  # the same trace lies in both
     assert len(db.labels.of_trace(ours.id, trace)) == 2

@@ -22,7 +22,6 @@ from .database.labelling import Progress as Progress
 from .database.labelling import StepChoice as StepChoice
 from .database.labelling import StoredLabel as StoredLabel
 from .database.reviews import Ratings as Ratings
-from .database.reviews import ratings as ratings
 from .database.transfer import import_files as import_files
 from .pages.app import create_pages_app as create_pages_app
 from .pages.settings import OidcSettings as OidcSettings

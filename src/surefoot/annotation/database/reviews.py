@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from array import array
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection, Select, and_, func, insert, select, tuple_
 
 from surefoot.annotation.database import labelling as t
@@ -21,19 +23,23 @@ from surefoot.errors import ConflictError, StoreError
 Place = tuple[int, str, int]
 """(item, trace, step)."""
 
+_ROWS_AT_ONCE: Final = 20_000
 _CANNOT_TELL: Final = 9
 """Stands for a label without a value where values are compared: it differs from all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratings:
-    """Ratings [raters, units]; NaN where a rater gave a unit no value."""
+    """Ratings of normal items as an array [raters, units]; a unit is a step of a trace in an item."""
 
+    matrix: NDArray[np.float64]
+    """NaN where a rater gave a unit no value."""
     raters: tuple[str, ...]
     """Pseudonyms, sorted."""
-    units: tuple[tuple[int, str, int], ...]
-    """(item, trace, step), sorted."""
-    matrix: tuple[tuple[float, ...], ...]
+    traces: NDArray[np.int64]
+    """[units]: a number for each trace, the same for all its steps."""
+    steps: NDArray[np.int64]
+    """[units]"""
     unknown: int
     """Labels without a value ("cannot tell"), which are NaN in the matrix."""
 
@@ -41,15 +47,58 @@ class Ratings:
 class Reviews(Repository):
     """Repository of disagreements and adjudications. Not for annotators."""
 
-    def matrix(self, project_id: int, *, controls: bool = True, unfinished: bool = False) -> list[MatrixCell]:
+    def ratings(self, project_id: int, *, unfinished: bool = False) -> Ratings:
+        """The ratings that count, of items without known answers, as an array for agreement.
+
+        ``unfinished``: include items that their annotator has not finished. Some 150 bytes a rating.
+        """
+        label = t.labels.c
+        columns = (label.item_id, label.trace_id, label.step, members.c.pseudonym, label.value)
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            query = _ratings(project_id, unfinished=unfinished).where(t.items.c.role == "normal")
+            # at once, not page by page: nobody waits between the rows, and each page would be searched anew
+            rows = connection.execute(
+                query.with_only_columns(*columns), execution_options={"yield_per": _ROWS_AT_ONCE}
+            )
+            items, traces, steps, raters = (array("q") for _ in range(4))
+            values = array("d")
+            trace_numbers: dict[str, int] = {}
+            names: dict[str, int] = {}
+            for row in rows:
+                items.append(row.item_id)
+                traces.append(trace_numbers.setdefault(row.trace_id, len(trace_numbers)))
+                steps.append(row.step)
+                raters.append(names.setdefault(row.pseudonym, len(names)))
+                values.append(math.nan if row.value is None else row.value)
+        places = np.array([items, traces, steps], dtype=np.int64)
+        units, unit_of = np.unique(places, axis=1, return_inverse=True)
+        order = sorted(names)
+        row_of = np.array([order.index(name) for name in names], dtype=np.int64)
+        matrix = np.full((len(order), units.shape[1]), math.nan)
+        matrix[row_of[np.array(raters)], unit_of.reshape(-1)] = values
+        return Ratings(
+            matrix=matrix,
+            raters=tuple(order),
+            traces=units[1],
+            steps=units[2],
+            unknown=sum(map(math.isnan, values)),
+        )
+
+    def cells(
+        self, project_id: int, *, known: bool | None = None, unfinished: bool = False
+    ) -> list[MatrixCell]:
         """The ratings that count, in the order they were submitted.
 
-        ``controls``: include items with known answers; ``unfinished``: include items that their annotator
-        has not finished. ``ratings`` turns them into an array.
+        ``known``: only items with known answers, or only those without; ``unfinished``: include items that
+        their annotator has not finished.
         """
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            query = _ratings(project_id, controls=controls, unfinished=unfinished)
+            query = _ratings(project_id, unfinished=unfinished)
+            if known is not None:
+                normal = t.items.c.role == "normal"
+                query = query.where(~normal if known else normal)
             return _cells(connection, project_id, query)
 
     def disagreements(
@@ -62,7 +111,7 @@ class Reviews(Repository):
         with self._connections.read() as connection:
             project_in(connection, project_id)
             of_item = () if item_id is None else (t.labels.c.item_id == item_id,)
-            rating = _ratings(project_id, controls=False, unfinished=False).where(*of_item)
+            rating = _ratings(project_id, unfinished=False).where(t.items.c.role == "normal", *of_item)
             label = t.labels.c
             value = func.coalesce(label.value, _CANNOT_TELL)
             place = (label.item_id, label.trace_id, label.step)
@@ -143,21 +192,7 @@ class Reviews(Repository):
             return [decision for _, decision in sorted(decisions(connection, project_id).items())]
 
 
-def ratings(cells: Iterable[MatrixCell]) -> Ratings:
-    """``cells`` as an array; filter them first for one annotator, position or item role."""
-    values = {((c.item_id, c.trace_id, c.step), c.annotator): c.value for c in cells}
-    units = sorted({unit for unit, _ in values})
-    raters = sorted({rater for _, rater in values})
-    rows = [[values.get((unit, rater)) for unit in units] for rater in raters]
-    return Ratings(
-        raters=tuple(raters),
-        units=tuple(units),
-        matrix=tuple(tuple(math.nan if v is None else float(v) for v in row) for row in rows),
-        unknown=sum(value is None for value in values.values()),
-    )
-
-
-def _ratings(project_id: int, *, controls: bool, unfinished: bool) -> Select[Any]:
+def _ratings(project_id: int, *, unfinished: bool) -> Select[Any]:
     """Query for the annotators' labels that count."""
     label, member, assignment = t.labels.c, members.c, t.assignments.c
     same_trace = and_(t.traces.c.project_id == label.project_id, t.traces.c.id == label.trace_id)
@@ -182,8 +217,6 @@ def _ratings(project_id: int, *, controls: bool, unfinished: bool) -> Select[Any
         .join(t.traces, same_trace)
         .where(label.project_id == project_id, label.is_current, label.user_id.is_not(None))
     )
-    if not controls:
-        query = query.where(t.items.c.role == "normal")
     if not unfinished:
         query = query.where(assignment.state == "done")
     return query

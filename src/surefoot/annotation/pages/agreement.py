@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from numpy.typing import NDArray
 
 from surefoot.annotation.database.labelling import MatrixCell
-from surefoot.annotation.database.reviews import ratings
+from surefoot.annotation.database.reviews import Ratings
 from surefoot.annotation.pages.access import ReaderPlace
 from surefoot.annotation.pages.render import show, twin
 from surefoot.stats.bootstrap import Resample, bootstrap_statistic
@@ -24,6 +24,7 @@ from surefoot.stats.rater_agreement import Agreement, agreement, cohens_kappa, c
 router = APIRouter()
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 _VALUES = (-1.0, 0.0, 1.0)
 _DRAWS = 400
@@ -36,34 +37,31 @@ _MANY_UNITS = 5_000
 def agreement_page(request: Request, place: ReaderPlace) -> Response:
     """All figures of a project; not for annotators, who work blind to each other."""
     db = place.db
-    cells = db.reviews.matrix(place.id)
     data = {
-        **agreement_view(cells),
+        **agreement_view(db.reviews.ratings(place.id), db.reviews.cells(place.id, known=True)),
         "progress": db.assignments.progress(place.id),
     }
     return show(request, place, "agreement.html", data)
 
 
-def agreement_view(cells: Sequence[MatrixCell]) -> dict[str, Any]:
-    """Figures of labels: of normal items among annotators, of known items against their answers.
+def agreement_view(ratings: Ratings, known: Sequence[MatrixCell]) -> dict[str, Any]:
+    """Figures of labels: of normal items among annotators, of ``known`` items against their answers.
 
     Intervals are 95 %: the bootstrap's over traces, and Wilson's for shares of known answers.
     """
-    table = ratings(cell for cell in cells if not cell.control)
-    matrix = np.asarray(table.matrix, dtype=float).reshape(len(table.raters), len(table.units))
-    rows = dict(zip(table.raters, matrix, strict=True))
+    rows = dict(zip(ratings.raters, ratings.matrix, strict=True))
     return {
-        "overall": _overall(matrix, [trace for _, trace, _ in table.units]),
+        "overall": _overall(ratings.matrix, ratings.traces),
         "annotators": _by_annotator(rows),
         "pairs": _pairs(rows),
-        "positions": _by_position(matrix, np.asarray([step for *_, step in table.units], dtype=int)),
-        "quality": _quality(cells),
+        "positions": _by_position(ratings.matrix, ratings.steps),
+        "quality": _quality(known),
     }
 
 
-def _overall(matrix: FloatArray, traces: Sequence[str]) -> dict[str, Any] | None:
+def _overall(matrix: FloatArray, traces: IntArray) -> dict[str, Any] | None:
     """Of ratings [raters, units]; ``traces`` [units]."""
-    if not traces:
+    if not len(traces):
         return None
     figures = agreement(matrix, categories=_VALUES)
     few = 0 < figures.units <= _MANY_UNITS
@@ -71,10 +69,10 @@ def _overall(matrix: FloatArray, traces: Sequence[str]) -> dict[str, Any] | None
     return {**asdict(figures), "intervals": intervals}
 
 
-def _intervals(matrix: FloatArray, traces: Sequence[str]) -> dict[str, Interval]:
+def _intervals(matrix: FloatArray, traces: IntArray) -> dict[str, Interval]:
     """Bootstrap over traces, since their steps are correlated; steps with one rating are left out."""
     paired = (~np.isnan(matrix)).sum(axis=0) >= 2
-    rated, clusters = matrix[:, paired], [trace for trace, both in zip(traces, paired, strict=True) if both]
+    rated, clusters = matrix[:, paired], traces[paired].tolist()
     if len(set(clusters)) < 2:  # one trace says nothing about the spread
         return {}
 
@@ -127,7 +125,7 @@ def _pairs(rows: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
     return figures
 
 
-def _by_position(matrix: FloatArray, steps: NDArray[np.int_]) -> list[dict[str, Any]]:
+def _by_position(matrix: FloatArray, steps: IntArray) -> list[dict[str, Any]]:
     """Of ratings [raters, units]; ``steps`` [units]."""
     table = []
     for step in np.unique(steps).tolist():
