@@ -1,6 +1,6 @@
 """How labelling, training and reading scale: one function a figure.
 
-    python benchmarks/scale.py [--quick] [--only NAME ...] [--json FILE]
+    python benchmarks/scale.py [--quick] [--only NAME ...] [--json FILE] [--data DIR] [--trl-script FILE]
 
 - ``server_occupancy``: ``surefoot label mc`` against a simulated server with 64 slots whose completions take
   long-tailed times (log-normal, sigma 1, so 1 % take ten times the median); the share of slot seconds that
@@ -18,6 +18,8 @@
 - ``two_workers_labelling`` and ``two_workers_scoring`` (``two_workers``): how much sooner two workers have
   done the work of one, in the local pool and on Ray, the start of either left out; each worker has one
   thread. The outputs have to be the same bytes.
+- ``rows_vs_trl``: labels of PRM800K's sessions read in a CPU second, into validated traces and labels;
+  the rival is TRL's script (``--trl-script``), from JSON to its data set, in the same run.
 
 All servers are simulated (``_simulated_server.py``), on 127.0.0.1, and end with this process. Ray is the
 extra ``surefoot[ray]``.
@@ -41,11 +43,13 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import _scale_growth as growth_of
+import _scale_reading as reading
 import _scale_workers as workers
 from openai import AsyncOpenAI
 
@@ -307,6 +311,33 @@ def killed_cluster(quick: bool) -> list[dict[str, Any]]:
     ]
 
 
+def rows_vs_trl(quick: bool, data: Path | None = None, script: Path | None = None) -> list[dict[str, Any]]:
+    """Reading sessions, in turns with TRL's script."""
+    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
+        path, warm_up = Path(name) / "sessions.jsonl", Path(name) / "few.jsonl"
+        source = reading.sessions_of(data) if data else reading.sessions(900 if quick else 5000)
+        labels = reading.write(path, source)
+        reading.write(warm_up, reading.sessions(20))
+        own, rival = [], []
+        for _ in range(3 if quick else 5):
+            own.append(reading.seconds("ours", path, warm_up))
+            if script:
+                rival.append(reading.seconds("trl", path, warm_up, script))
+    if script is None:
+        print(f"TRL's script was not run: curl -O {reading.SCRIPT}, then --trl-script prm800k.py")
+    ratios = sorted(theirs / mine for mine, theirs in zip(own, rival, strict=False)) or [None]
+    return [
+        figure(
+            "rows_vs_trl",
+            labels * len(own) / sum(own),
+            "labels a CPU second",
+            ratio=sum(rival) / sum(own) if rival else None,
+            low=ratios[0],
+            high=ratios[-1],
+        )
+    ]
+
+
 def figure(
     name: str,
     value: float,
@@ -332,7 +363,15 @@ def _children_cpu_s() -> float:
 
 
 RAY = "Ray is not installed: pip install 'surefoot[ray]'"
-FIGURES = (server_occupancy, client_calls_per_cpu_second, two_servers, growth, two_workers, killed_cluster)
+FIGURES = (
+    server_occupancy,
+    client_calls_per_cpu_second,
+    two_servers,
+    growth,
+    two_workers,
+    killed_cluster,
+    rows_vs_trl,
+)
 
 
 def main() -> None:
@@ -344,10 +383,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="less of the same, in some minutes")
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="these alone")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--data", type=Path, help="folder of PRM800K's step rows, for rows_vs_trl")
+    parser.add_argument("--trl-script", type=Path, help="TRL's examples/datasets/prm800k.py, for rows_vs_trl")
     options = parser.parse_args()
-    figures = [
-        line for function in FIGURES if function.__name__ in options.only for line in function(options.quick)
-    ]
+    measured = {function.__name__: function for function in FIGURES}
+    measured["rows_vs_trl"] = partial(rows_vs_trl, data=options.data, script=options.trl_script)
+    figures = [line for name in names if name in options.only for line in measured[name](options.quick)]
     if options.json:
         setting = {"version": __version__, "quick": options.quick, "slots": SLOTS, "traces": TRACES}
         setting |= {"steps": STEPS, "machine": platform.machine(), "cores": os.cpu_count()}

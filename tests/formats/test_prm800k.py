@@ -11,6 +11,7 @@ from surefoot.formats import read_prm800k, read_prm800k_steps, write_prm800k_ste
 from surefoot.formats._rows import step_parts
 from surefoot.io import ReadReport
 from surefoot.protocols import LabelledTrace
+from surefoot.records import StepLabel, Trace, content_id
 
 DATA = Path(__file__).parents[2] / "../shared/data/prm800k"
 
@@ -127,6 +128,51 @@ def test_bad_records_are_counted(tmp_path: Path):
     assert reasons[4].startswith("field 'timestamp'")
     assert reasons[5].startswith("field 'text'")
     assert (report.good, report.bad_count) == (1, 6)
+
+
+def test_what_is_made_without_validation_is_valid(tmp_path: Path):
+    session = record(
+        step(("a", 1), ("é 𝔸", 0), ("b", None)),
+        step(("c", 1), ("d", -1), chosen=None, human="my own"),
+        step(("e # Answer\n\n29", 1), ("f", -1)),
+    )
+    items = read(tmp_path, session)
+    assert len(items) == 6
+    for item in items:
+        again = Trace.model_validate_json(item.trace.model_dump_json())
+        assert again == item.trace
+        for label in item.labels:
+            assert StepLabel.model_validate_json(label.model_dump_json()) == label
+    [where] = [item for item in items if item.trace.text == "a\nmy own\nf"]
+    place = ("rater-1", "2022-07-30T23:23:32.118856", where.problem.id, [2, 1])
+    assert where.trace.id == content_id("prm800k", "alternative", *place, ["a", "my own", "f"])
+
+
+def test_traces_of_a_session_share_the_spans_of_their_prefix(tmp_path: Path):
+    rows = [step((f"step {number}", 1), (f"other {number}", 0)) for number in range(40)]
+    main, *others = read(tmp_path, record(*rows))
+    for number, other in enumerate(others):
+        assert len(other.trace.steps) == number + 1
+        assert all(
+            own is shared for own, shared in zip(other.trace.steps[:-1], main.trace.steps, strict=False)
+        )
+
+
+@pytest.mark.parametrize(
+    ("where", "field"),
+    [
+        (lambda row: row, "extra"),
+        (lambda row: row["label"]["steps"][0]["completions"][0], "label.steps.0.completions.0.extra"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_where_it_stands(tmp_path: Path, where, field: str):
+    row = record(step(("a", 1)))
+    where(row)["extra"] = {"deep": ["HUGE"]}
+    path = tmp_path / "raw.jsonl"
+    path.write_text(json.dumps(row).replace('"HUGE"', "1e999"))
+    report = ReadReport()
+    assert list(read_prm800k(path, report=report)) == []
+    assert report.bad == [(1, f"field '{field}': holds NaN or an infinity")]
 
 
 def row(prefix: str, text: str, rating: int | None, **flags: object) -> dict:

@@ -11,13 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Self, TypeVar
+from typing import IO, Annotated, Any, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     ModelWrapValidatorHandler,
     PrivateAttr,
+    TypeAdapter,
     ValidationError,
     model_validator,
 )
@@ -32,7 +34,7 @@ from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, content_id, now
 
 T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M")
 
 FORM_KEY = "form"
 """Where ``Trace.meta`` notes the form of a row that has not just the usual fields in the usual order."""
@@ -40,6 +42,18 @@ RECORD_BYTES = 500
 """About the bytes that a step, a message or a label takes in memory, beside its text."""
 SEPARATOR_KEY = "separator"
 """Where ``Trace.meta`` notes what a reader put between steps, so that a writer can take it out again."""
+
+
+def _finite(value: Any) -> Any:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise ValueError("holds NaN or an infinity") from error
+    return value
+
+
+Finite = Annotated[Any, AfterValidator(_finite)]
+"""What surefoot does not use and keeps in ``meta``, which is JSON."""
 
 
 class FileRow(BaseModel):
@@ -64,9 +78,9 @@ class FileRow(BaseModel):
     def _check_extra(self) -> Self:
         for name, value in (self.model_extra or {}).items():
             try:
-                json.dumps(value, allow_nan=False)
+                _finite(value)
             except ValueError as error:
-                raise ValueError(f"'{name}' holds NaN or an infinity") from error
+                raise ValueError(f"'{name}' {error}") from error
         return self
 
     @property
@@ -152,15 +166,17 @@ def read_rows(
 ) -> Iterator[T]:
     """Yield ``build(number, row)`` for each row of ``path``; numbers count from 1 (lines, or array items).
 
+    ``row`` is a model, or a TypedDict where millions of small objects would be made.
     ``build`` refuses a row by raising ``RecordError`` or a ``ValidationError``. A refused row is counted in
     ``report``; without one it raises ``RecordError`` naming file, line, field and fix.
     """
     path = Path(path)
+    check = TypeAdapter(row).validate_python
     if report is not None:
         report.opened(path.name)
     for number, raw in _items(path):
         try:
-            item = build(number, row.model_validate(_parsed(raw)))
+            item = build(number, check(_parsed(raw)))
         except (RecordError, ValidationError) as error:
             reason = str(error) if isinstance(error, RecordError) else error_reason(error)
             if report is None:
@@ -198,8 +214,8 @@ def read_expanded_rows(
 
 def trace_size(trace: Trace) -> int:
     """About the bytes of ``trace`` in memory."""
-    texts = [trace.text or "", *(message.content or "" for message in trace.messages)]
-    return sum(map(len, texts)) + RECORD_BYTES * (len(trace.messages) + len(trace.steps))
+    characters = len(trace.text or "") + sum(len(message.content or "") for message in trace.messages)
+    return characters + RECORD_BYTES * (len(trace.messages) + len(trace.steps))
 
 
 def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:

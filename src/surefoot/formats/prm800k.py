@@ -10,22 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Required
 
-from pydantic import AfterValidator, ModelWrapValidatorHandler, model_validator
+from pydantic import AfterValidator, ConfigDict, ValidatorFunctionWrapHandler, WrapValidator, with_config
+from typing_extensions import TypedDict
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import (
-    FileRow,
-    WriteReport,
-    joined_trace,
-    read_expanded_rows,
-    step_parts,
-    write_rows,
-)
+from surefoot.formats._paths import PathTraces, Rated
+from surefoot.formats._rows import Finite, WriteReport, read_expanded_rows, step_parts, write_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, Problem, StepLabel, content_id
+from surefoot.records import Problem, StepLabel, as_json, content_id
 
 
 def _known(rating: float) -> float:
@@ -63,52 +58,54 @@ _ORDER = {
 _REASONS = ("found_error", "solution", "bad_problem", "give_up")
 
 
-class _Completion(FileRow):
-    text: str
-    rating: Rating | None = None
-    flagged: bool | None = None
+@with_config(ConfigDict(strict=True, allow_inf_nan=False))
+class _Fields(TypedDict, total=False, extra_items=Finite):  # type: ignore[call-arg]  # mypy lacks PEP 728
+    """Base of the rows. They are plain dicts, not models, because a file has millions of completions."""
 
 
-class _HumanCompletion(_Completion):
-    """Some exports give the labeller's step as its text alone; then ``order`` is empty."""
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _note_order(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        row = handler({"text": data} if isinstance(data, str) else data)
-        row._order = tuple(data) if isinstance(data, dict) else ()
-        return row
+class _Completion(_Fields, total=False):
+    text: Required[str]
+    rating: Rating | None
+    flagged: bool | None
 
 
-class _SessionStep(FileRow):
-    completions: list[_Completion] | None = None
-    human_completion: _HumanCompletion | None = None
-    chosen_completion: int | None = None
+def _own_text(data: object, handler: ValidatorFunctionWrapHandler) -> object:
+    return data if isinstance(data, str) else handler(data)
 
 
-class _SessionLabel(FileRow):
-    steps: list[_SessionStep]
-    total_time: int | float | None = None
-    finish_reason: str | None = None
+_HumanCompletion = Annotated[_Completion, WrapValidator(_own_text)]
+"""Some exports give the labeller's step as its text alone; it stays a text."""
 
 
-class _SessionQuestion(FileRow):
-    problem: str
-    ground_truth_solution: str | None = None
-    ground_truth_answer: str | None = None
-    pre_generated_steps: list[str] | None = None
-    pre_generated_answer: str | None = None
-    pre_generated_verifier_score: float | None = None
+class _SessionStep(_Fields, total=False):
+    completions: list[_Completion] | None
+    human_completion: _HumanCompletion | None
+    chosen_completion: int | None
 
 
-class _SessionRow(FileRow):
-    labeler: str
-    timestamp: str
-    generation: int | None = None
-    is_quality_control_question: bool | None = None
-    is_initial_screening_question: bool | None = None
-    question: _SessionQuestion
-    label: _SessionLabel
+class _SessionLabel(_Fields, total=False):
+    steps: Required[list[_SessionStep]]
+    total_time: int | float | None
+    finish_reason: str | None
+
+
+class _SessionQuestion(_Fields, total=False):
+    problem: Required[str]
+    ground_truth_solution: str | None
+    ground_truth_answer: str | None
+    pre_generated_steps: list[str] | None
+    pre_generated_answer: str | None
+    pre_generated_verifier_score: float | None
+
+
+class _SessionRow(_Fields, total=False):
+    labeler: Required[str]
+    timestamp: Required[str]
+    generation: int | None
+    is_quality_control_question: bool | None
+    is_initial_screening_question: bool | None
+    question: Required[_SessionQuestion]
+    label: Required[_SessionLabel]
 
 
 def read_prm800k(
@@ -161,118 +158,66 @@ def write_prm800k(items: Iterable[LabelledTrace], path: Path | str) -> WriteRepo
     return report
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rated:
-    """One rated completion: where it stands in its trace, and what has no place in a label."""
+class _Offer(NamedTuple):
+    """A completion, or the labeller's own, with its place."""
 
     step: int
+    number: int
+    """Among those of the step; the labeller's own comes last."""
+    text: str
     rating: float | None
-    row: Mapping[str, Any]
-    """Fields of the source row, kept in ``trace.meta["rows"]``, one object per label."""
-
-
-def labelled_trace(
-    problem: Problem,
-    parts: Sequence[str],
-    rated: Sequence[Rated],
-    *,
-    branch: str,
-    identity: Sequence[object],
-    answer: str | None,
-    created: datetime,
-    separator: str,
-    rater: str | None = None,
-    finish_reason: str | None = None,
-    meta: Mapping[str, Any] | None = None,
-) -> LabelledTrace:
-    """One path through a record, with the labels of ``rated``. A rating of ``None`` is an unknown label."""
-    trace = joined_trace(
-        problem,
-        parts,
-        separator,
-        id=content_id("prm800k", branch, *identity, list(parts)),
-        answer=answer,
-        finish_reason=finish_reason,
-        meta={**(meta or {}), "branch": branch, "rows": [dict(entry.row) for entry in rated]},
-    )
-    labels = tuple(
-        StepLabel(
-            trace_id=trace.id,
-            step=entry.step,
-            kind="correctness",
-            value=entry.rating,
-            reason=_reason(entry) if entry.rating is None else None,
-            source="human",
-            evidence=Evidence(rater=rater),
-            created=created,
-        )
-        for entry in rated
-    )
-    return LabelledTrace(problem=problem, trace=trace, labels=labels)
-
-
-def _reason(entry: Rated) -> str:
-    return "written by the labeller, not rated" if entry.row["is_human_response"] else "not rated"
+    human: bool
+    flagged: bool
 
 
 def _traces(row: int, record: _SessionRow, separator: str) -> Iterator[LabelledTrace]:
-    question, steps = record.question, record.label.steps
+    question, label = record["question"], record["label"]
+    solution = question.get("ground_truth_solution")
     problem = Problem(
-        text=question.problem,
-        answer=question.ground_truth_answer,
+        text=question["problem"],
+        answer=question.get("ground_truth_answer"),
         source="prm800k",
-        meta={} if question.ground_truth_solution is None else {"solution": question.ground_truth_solution},
+        meta={} if solution is None else {"solution": solution},
     )
-    path, alternatives, chosen = _walk(steps, question.pre_generated_steps or [])
+    steps, rater, stamp, finish_reason = (
+        label["steps"],
+        record["labeler"],
+        record["timestamp"],
+        label.get("finish_reason"),
+    )
+    path, alternatives = _walk(steps, question.get("pre_generated_steps") or [])
     if not path and not alternatives:
-        raise RecordError(
-            f"field 'label.steps': no completion (finish_reason {record.label.finish_reason!r})"
-        )
-    created = _time(record.timestamp)
-    meta = _meta(record) | {RECORD_KEY: content_id(record.labeler, record.timestamp, problem.id, row)}
-
-    def made(
-        parts: list[_Completion], rated: list[Rated], branch: str, place: object, places: list[list[int]]
-    ) -> LabelledTrace:
-        return labelled_trace(
-            problem,
-            [part.text for part in parts],
-            rated,
-            branch=branch,
-            identity=(record.labeler, record.timestamp, problem.id, place),
-            answer=_answer(parts[-1].text),
-            created=created,
-            separator=separator,
-            rater=record.labeler,
-            finish_reason=record.label.finish_reason,
-            meta={**meta, PLACES_KEY: places},
-        )
-
-    main = [_rated(index, part, steps[index], True) for index, part in enumerate(path)]
-    places = [[index, number] for index, number in enumerate(chosen)]
+        raise RecordError(f"field 'label.steps': no completion (finish_reason {finish_reason!r})")
+    traces = PathTraces(problem, separator=separator, created=_time(stamp), rater=rater)
+    meta = _meta(record) | {RECORD_KEY: content_id(rater, stamp, problem.id, row)}
     frame = {FRAME_KEY: _frame(record)}
+    identity = as_json([rater, stamp, problem.id])[1:-1]
+
+    def made(offers: Sequence[_Offer], rated: Sequence[_Offer], branch: str, place: str) -> LabelledTrace:
+        own = {**meta, **frame, PLACES_KEY: [[one.step, one.number] for one in rated]}
+        frame.clear()  # the first trace alone has it
+        return traces.labelled(
+            [one.text for one in offers],
+            [_rated(one, steps[one.step], preferred=branch == "main") for one in rated],
+            branch=branch,
+            identity=f"{identity},{place}",
+            answer=_answer(offers[-1].text),
+            finish_reason=finish_reason,
+            meta=own,
+        )
+
     if path:
-        first = made(path, main, "main", None, places)
-        first.trace.meta.update(frame)
-        frame = {}
-        yield first
-    for index, number, other in alternatives:
-        rated = [_rated(index, other, steps[index], False)]
-        one = made([*path[:index], other], rated, "alternative", [index, number], [[index, number]])
-        one.trace.meta.update(frame)
-        frame = {}
-        yield one
+        yield made(path, path, "main", "null")
+    for one in alternatives:
+        yield made([*path[: one.step], one], [one], "alternative", f"[{one.step},{one.number}]")
 
 
-def _walk(
-    steps: list[_SessionStep], pre_generated: list[str]
-) -> tuple[list[_Completion], list[tuple[int, int, _Completion]], list[int]]:
-    """The main path, the (step, number, completion) of all that branch from it, and the path's numbers."""
-    path: list[_Completion] = []
-    numbers: list[int] = []
-    alternatives: list[tuple[int, int, _Completion]] = []
+def _walk(steps: list[_SessionStep], pre_generated: list[str]) -> tuple[list[_Offer], list[_Offer]]:
+    """The main path, and all that branch from it."""
+    path: list[_Offer] = []
+    alternatives: list[_Offer] = []
     for index, step in enumerate(steps):
-        offered = [*(step.completions or []), *([step.human_completion] if step.human_completion else [])]
+        offered = _offered(index, step)
         if offered and len(path) < index:
             raise RecordError(
                 f"field 'label.steps.{index - 1}': nothing was chosen, but another step follows"
@@ -280,37 +225,44 @@ def _walk(
         chosen = _chosen(step, index, offered, pre_generated)
         if chosen is not None:
             path.append(offered[chosen])
-            numbers.append(chosen)
-        alternatives += [(index, number, other) for number, other in enumerate(offered) if number != chosen]
-    return path, alternatives, numbers
+        alternatives += [other for other in offered if other.number != chosen]
+    return path, alternatives
 
 
-def _chosen(
-    step: _SessionStep, index: int, offered: list[_Completion], pre_generated: list[str]
-) -> int | None:
+def _offered(index: int, step: _SessionStep) -> list[_Offer]:
+    human = step.get("human_completion")
+    rows = list(step.get("completions") or [])
+    count = len(rows)
+    if human is not None:
+        rows.append({"text": human} if isinstance(human, str) else human)
+    return [
+        _Offer(index, number, row["text"], row.get("rating"), number == count, bool(row.get("flagged")))
+        for number, row in enumerate(rows)
+    ]
+
+
+def _chosen(step: _SessionStep, index: int, offered: list[_Offer], pre_generated: list[str]) -> int | None:
     """Number, among those offered, of the completion that the main path takes."""
-    if step.chosen_completion is not None:
-        if not 0 <= step.chosen_completion < len(step.completions or []):
-            raise RecordError(
-                f"field 'label.steps.{index}.chosen_completion': {step.chosen_completion} is absent"
-            )
-        return step.chosen_completion
-    if step.human_completion is not None:
+    chosen = step.get("chosen_completion")
+    if chosen is not None:
+        if not 0 <= chosen < len(step.get("completions") or []):
+            raise RecordError(f"field 'label.steps.{index}.chosen_completion': {chosen} is absent")
+        return chosen
+    if step.get("human_completion") is not None:
         return len(offered) - 1
     wanted = pre_generated[index] if index < len(pre_generated) else None
-    for number, completion in enumerate(offered):
-        if completion.text == wanted and completion.rating is not None:
-            return number
-    return next((number for number, completion in enumerate(offered) if completion.rating == -1.0), None)
+    for one in offered:
+        if one.text == wanted and one.rating is not None:
+            return one.number
+    return next((one.number for one in offered if one.rating == -1.0), None)
 
 
-def _rated(index: int, completion: _Completion, step: _SessionStep, preferred: bool) -> Rated:
-    human = completion is step.human_completion
-    chosen = preferred and (human or step.chosen_completion is not None)
-    row: dict[str, Any] = {"is_preferred_response": chosen, "is_human_response": human}
-    if completion.flagged:
+def _rated(one: _Offer, step: _SessionStep, *, preferred: bool) -> Rated:
+    chosen = preferred and (one.human or step.get("chosen_completion") is not None)
+    row: dict[str, Any] = {"is_preferred_response": chosen, "is_human_response": one.human}
+    if one.flagged:
         row["flagged"] = True
-    return Rated(step=index, rating=completion.rating, row=row)
+    return Rated(one.step, one.rating, row)
 
 
 def _answer(text: str) -> str | None:
@@ -327,26 +279,38 @@ def _time(stamp: str) -> datetime:
 
 
 def _meta(record: _SessionRow) -> dict[str, Any]:
-    own = {"generation", "is_quality_control_question", "is_initial_screening_question"}
-    pre = {"pre_generated_answer", "pre_generated_verifier_score"}
-    meta = record.model_dump(include=own, exclude_none=True)
-    meta |= record.question.model_dump(include=pre, exclude_none=True)
-    if record.label.total_time is not None:
-        meta["total_time_ms"] = record.label.total_time
-    return meta
+    known = {
+        "generation": record.get("generation"),
+        "is_quality_control_question": record.get("is_quality_control_question"),
+        "is_initial_screening_question": record.get("is_initial_screening_question"),
+        "pre_generated_answer": record["question"].get("pre_generated_answer"),
+        "pre_generated_verifier_score": record["question"].get("pre_generated_verifier_score"),
+        "total_time_ms": record["label"].get("total_time"),
+    }
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _frame(record: _SessionRow) -> dict[str, Any]:
     """The record without the texts and ratings, which are in the traces; a rating's place stays as null."""
-    frame = record.model_dump(exclude_unset=True)
+    frame: dict[str, Any] = {**record, "question": dict(record["question"]), "label": dict(record["label"])}
     del frame["question"]["problem"]
-    for step, source in zip(frame["label"]["steps"], record.label.steps, strict=True):
-        for completion in [*(step.get("completions") or []), step.get("human_completion")]:
-            if completion is not None:
-                del completion["text"]
-                completion.update({"rating": None} if "rating" in completion else {})
-        if source.human_completion is not None and not source.human_completion.order:
-            step["human_completion"] = ""
+    frame["label"]["steps"] = [_step_frame(step) for step in record["label"]["steps"]]
+    return frame
+
+
+def _step_frame(step: Mapping[str, Any]) -> dict[str, Any]:
+    frame = dict(step)
+    if frame.get("completions"):
+        frame["completions"] = [_completion_frame(one) for one in frame["completions"]]
+    if frame.get("human_completion") is not None:
+        human = frame["human_completion"]
+        frame["human_completion"] = "" if isinstance(human, str) else _completion_frame(human)
+    return frame
+
+
+def _completion_frame(completion: Mapping[str, Any]) -> dict[str, Any]:
+    frame = {**completion, "rating": None} if "rating" in completion else dict(completion)
+    del frame["text"]
     return frame
 
 

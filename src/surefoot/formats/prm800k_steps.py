@@ -11,11 +11,12 @@ from typing import Any
 
 from pydantic import Field
 
+from surefoot.formats._paths import PathTraces, Rated
 from surefoot.formats._rows import FileRow, WriteReport, form_note, in_form, read_rows, step_parts, write_rows
-from surefoot.formats.prm800k import Rated, Rating, labelled_trace
+from surefoot.formats.prm800k import Rating
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, now
+from surefoot.records import Problem, as_json, now
 
 _NAME = "prm800k-steps"
 _FIELDS = (
@@ -110,14 +111,15 @@ def _traces(
         if len(group) == len(groups)
     ]
     claimed: set[_Prefix] = set()
+    traces = PathTraces(problem, separator=separator, created=moment)
     for end in main:
         labelled = _claim(end, tree, claimed)
         if labelled:  # none are left if another path goes on over a step that no row rates
-            yield _trace(problem, end, labelled, "main", moment, separator)
+            yield _trace(traces, problem, end, labelled, "main")
     for groups in ends:
         for end in groups:
             if end.path not in claimed:
-                yield _trace(problem, end, [end], "alternative", moment, separator)
+                yield _trace(traces, problem, end, [end], "alternative")
 
 
 def _main_end(groups: list[_Group]) -> _Group:
@@ -144,7 +146,7 @@ def _claim(end: _Group, tree: dict[_Prefix, dict[str, _Group]], claimed: set[_Pr
 
 
 def _trace(
-    problem: Problem, end: _Group, labelled: list[_Group], branch: str, moment: datetime, separator: str
+    traces: PathTraces, problem: Problem, end: _Group, labelled: list[_Group], branch: str
 ) -> LabelledTrace:
     rated = [
         Rated(step=len(group.prefix), rating=row.rating, row=_note(number, row))
@@ -152,16 +154,14 @@ def _trace(
         for number, row in group.rows
     ]
     answers = [row.answer for _, row in end.rows if row.answer is not None]
-    return labelled_trace(
-        problem,
+    return traces.labelled(
         end.path,
         rated,
         branch=branch,
-        identity=("steps", problem.id),
+        identity=as_json(["steps", problem.id])[1:-1],
         answer=answers[0] if answers else None,
-        created=moment,
-        separator=separator,
         finish_reason="solution" if any(row.is_solution for _, row in end.rows) else None,
+        meta={},
     )
 
 

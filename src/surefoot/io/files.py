@@ -410,7 +410,9 @@ def error_reason(error: ValidationError | UnicodeDecodeError) -> str:
         return f"not JSON ({first['ctx']['error']})"
     where = ".".join(str(part) for part in first["loc"])
     if not where:
-        return f"not an object but {first['input']!r:.40}" if kind.startswith("model_") else message
+        return (
+            f"not an object but {first['input']!r:.40}" if kind.startswith(("model_", "dict_")) else message
+        )
     if first["input"] == {} and kind == "missing":
         return "an empty object"
     message = {"missing": "missing", "extra_forbidden": "unknown field"}.get(kind, message)
