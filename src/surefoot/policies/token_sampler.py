@@ -46,8 +46,7 @@ class TokenSampler:
     def draw(self, logits_bv: torch.Tensor, turn: int) -> torch.Tensor:
         """One token a row, ``[B]``, on the device of ``logits_bv`` (float32).
 
-        The first whose cumulated probability exceeds the row's number; the likeliest at temperature 0. A turn
-        beyond the last number uses that one again: its token is not wanted.
+        The first whose cumulated probability exceeds the row's number; the likeliest at temperature 0.
         """
         if all(self._greedy):
             return logits_bv.argmax(-1)
@@ -56,7 +55,6 @@ class TokenSampler:
         if len(self._cut):
             chances_bv[self._cut] = nucleus(chances_bv[self._cut], self._top_p_b1[self._cut])
         cumulated_bv = chances_bv.cumsum(-1, dtype=self._exact)
-        turn = min(turn, self._noise_bt.shape[1] - 1)
         threshold_b1 = self._noise_bt[:, turn, None] * cumulated_bv[:, -1:]
         tokens = torch.searchsorted(cumulated_bv, threshold_b1, right=True)[:, 0]
         tokens = tokens.clamp(max=logits_bv.shape[1] - 1)

@@ -1,28 +1,43 @@
 """Attention of a causal trunk over token trees, with the keys and values of earlier passes at hand.
 
 All tokens of a pass, whatever sequence they belong to, go through the trunk as one row without padding; a
-token's ancestors in the tree are its context (tree attention: SpecInfer, arXiv 2305.09781). A mask over the
-whole row would cost the square of its tokens, so attention is computed block by block: the queries of a few
-branches against the keys of their common ancestors and their own. Keys and values lie in a pool by slot,
-which lets a pass attend to tokens of earlier passes (RadixAttention: SGLang, arXiv 2312.07104).
+token's ancestors in the tree are its context (tree attention: SpecInfer, arXiv 2305.09781). Keys and values
+lie in a pool by slot, which lets a pass attend to tokens of earlier passes (RadixAttention: SGLang, arXiv
+2312.07104).
+
+A mask over the whole row would cost the square of its tokens. A trunk that was loaded with the attention
+``flex_attention`` runs one FlexAttention kernel a layer, which skips the tiles that show nothing. With any
+other, attention is computed block by block: the queries of a few branches against the keys of their common
+ancestors and their own, with a dense mask for each block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
-Slots = NDArray[np.int64]
+from surefoot.models.engine.tree_plan import (
+    TILE,
+    KeyIntervals,
+    Slots,
+    TokenBranch,
+    key_intervals,
+    row_blocks,
+)
 
-_NAME = "surefoot_tree"
+_BLOCKS = "surefoot_tree"
+_TILES = "surefoot_tree_flex"
+_FLEX = "flex_attention"
 _BLOCK = {"cpu": 128}
 """Queries of one call of attention, by device: tried on a CPU (neighbours did as well), a guess elsewhere."""
 _CALL = {"cpu": 4e6}
@@ -104,37 +119,30 @@ class TokenPool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenBranch:
-    """New tokens of one sequence: those at depths ``start`` to ``stop`` - 1."""
-
-    ids: tuple[int, ...]
-    """The whole sequence."""
-    path: Slots
-    """Slot of each of its tokens, valid up to ``stop``."""
-    start: int
-    stop: int
-    jump: bool
-    """Whether its ancestors include tokens that are neither new nor ancestors of the branch before."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class _AttentionBlock:
     """Queries in rows ``first`` to ``last`` - 1 and the keys that they see."""
 
     first: int
     last: int
+    slots: torch.Tensor | None = None
+    """Of the keys, shape [K]; ``None`` for a single branch that begins at the root and sees only itself."""
+    mask: torch.Tensor | None = None
+    """Shape [last - first, K], added to the scores: 0 = seen, minus infinity = not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TiledKeys:
+    """All keys of a pass, and the tiles that their queries see."""
+
     slots: torch.Tensor
-    """Of the keys, shape [K]: common ancestors from the root, then the block's own tokens."""
-    mask: torch.Tensor | None
-    """Shape [last - first, K], added to the scores: 0 = seen, minus infinity = not; ``None`` for a single
-    branch that begins at the root."""
+    mask: BlockMask
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pass:
     pool: TokenPool
     slots: torch.Tensor
-    blocks: list[_AttentionBlock]
+    keys: list[_AttentionBlock] | _TiledKeys
 
 
 _RUNNING: ContextVar[_Pass] = ContextVar("tree pass")
@@ -144,8 +152,9 @@ _RUNNING: ContextVar[_Pass] = ContextVar("tree pass")
 def attending_to_trees(trunk: PreTrainedModel) -> Iterator[None]:
     """Inside, the trunk's attention is this module's. Raises ``ValueError`` if the trunk does not let it."""
     before = trunk.config._attn_implementation
-    trunk.set_attn_implementation(_NAME)
-    if trunk.config._attn_implementation != _NAME:
+    name = _TILES if before == _FLEX else _BLOCKS
+    trunk.set_attn_implementation(name)
+    if trunk.config._attn_implementation != name:
         raise ValueError(f"{type(trunk).__name__} does not let its attention be replaced")
     try:
         yield
@@ -164,14 +173,15 @@ def read_branches(trunk: PreTrainedModel, pool: TokenPool, branches: Sequence[To
     ids = [token for branch in branches for token in branch.ids[branch.start : branch.stop]]
     depths = np.concatenate([np.arange(branch.start, branch.stop) for branch in branches])
     slots = np.concatenate([branch.path[branch.start : branch.stop] for branch in branches])
-    config = trunk.config.get_text_config()
-    free = _CALL.get(device.type, 5e9) / (4 * config.hidden_size)
-    groups = _group(branches, size=_BLOCK.get(device.type, 512), free=free)
-    running = _Pass(
-        pool=pool,
-        slots=torch.from_numpy(slots).to(device),
-        blocks=list(_blocks(groups, device, trunk.dtype)),
-    )
+    intervals = key_intervals(branches)
+    keys: list[_AttentionBlock] | _TiledKeys
+    if trunk.config._attn_implementation == _TILES:
+        keys = _tiled(intervals, device)
+    else:
+        free = _CALL.get(device.type, 5e9) / (4 * trunk.config.get_text_config().hidden_size)
+        rows = row_blocks(branches, size=_BLOCK.get(device.type, 512), free=free)
+        keys = [_block(intervals, *block, device, trunk.dtype) for block in rows]
+    running = _Pass(pool=pool, slots=torch.from_numpy(slots).to(device), keys=keys)
     token = _RUNNING.set(running)
     try:
         output = trunk(
@@ -184,67 +194,75 @@ def read_branches(trunk: PreTrainedModel, pool: TokenPool, branches: Sequence[To
     pool.write(-1, "hidden", running.slots, output.last_hidden_state[0])
 
 
-def _group(branches: Sequence[TokenBranch], *, size: int, free: float) -> Iterator[list[TokenBranch]]:
-    """Which branches are one block. ``free``: masked scores that cost as much as a further call."""
-    group: list[TokenBranch] = []
-    rows = 0
-    for branch in branches:
-        for start in range(branch.start, branch.stop, size) if branch.start else [0]:
-            stop = min(branch.stop, start + size) if branch.start else branch.stop
-            piece = TokenBranch(
-                ids=branch.ids,
-                path=branch.path,
-                start=start,
-                stop=stop,
-                jump=branch.jump and start == branch.start,
-            )
-            new = stop - start
-            unseen = new * (group[0].start + rows - start) + rows * new if group else 0
-            if group and (piece.jump or not group[0].start or not start or unseen > free):
-                yield group
-                group, rows = [], 0
-            group.append(piece)
-            rows += new
-    if group:
-        yield group
+def _block(
+    keys: KeyIntervals, first: int, last: int, alone: bool, device: torch.device, dtype: torch.dtype
+) -> _AttentionBlock:
+    if alone:
+        return _AttentionBlock(first=first, last=last)
+    seen = keys.of_rows(first, last)
+    begin, end = (torch.from_numpy(bound[seen]).to(device) for bound in (keys.begin, keys.end))
+    rows = torch.arange(first, last, device=device)[:, None]
+    # as numbers: from a boolean mask each layer would make them anew
+    mask = torch.zeros((last - first, len(seen)), dtype=dtype, device=device)
+    mask.masked_fill_((rows < begin) | (rows >= end), -torch.inf)
+    return _AttentionBlock(
+        first=first, last=last, slots=torch.from_numpy(keys.slots[seen]).to(device), mask=mask
+    )
 
 
-def _blocks(
-    groups: Iterator[list[TokenBranch]], device: torch.device, dtype: torch.dtype
-) -> Iterator[_AttentionBlock]:
-    first = 0
-    for group in groups:
-        above = group[0].start
-        slots = [group[0].path[:above], *(piece.path[piece.start : piece.stop] for piece in group)]
-        last = first + sum(piece.stop - piece.start for piece in group)
-        mask = None
-        if above or len(group) > 1:  # as numbers: from a boolean mask each layer would make them anew
-            unseen = torch.from_numpy(~_visible(group)).to(device)
-            mask = torch.zeros(unseen.shape, dtype=dtype, device=device).masked_fill_(unseen, -torch.inf)
-        yield _AttentionBlock(
-            first=first, last=last, slots=torch.from_numpy(np.concatenate(slots)).to(device), mask=mask
-        )
-        first = last
+def _tiled(keys: KeyIntervals, device: torch.device) -> _TiledKeys:
+    # whole tiles: the kernel reads the bounds of every key of a tile
+    padded = -len(keys.slots) % TILE
+    begin = torch.from_numpy(np.pad(keys.begin, (0, padded), constant_values=keys.rows)).to(device)
+    end, slots = (torch.from_numpy(np.pad(one, (0, padded))).to(device) for one in (keys.end, keys.slots))
+
+    def seen(_batch: torch.Tensor, _head: torch.Tensor, row: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return (begin[key] <= row) & (row < end[key])
+
+    tiles = keys.tiles()
+    mask = BlockMask.from_kv_blocks(
+        *_listed(tiles.partial, device),
+        *_listed(tiles.full, device),
+        BLOCK_SIZE=TILE,
+        mask_mod=seen,
+        seq_lengths=(keys.rows, len(slots)),
+        compute_q_blocks=False,  # which only a backward pass needs
+    )
+    return _TiledKeys(slots=slots, mask=mask)
 
 
-def _visible(group: list[TokenBranch]) -> NDArray[np.bool_]:
-    """Which keys (columns: ancestors of the first branch, then all tokens of the group) each token sees."""
-    above = group[0].start
-    rows = sum(piece.stop - piece.start for piece in group)
-    visible = np.zeros((rows, above + rows), dtype=bool)
-    columns = np.arange(above)
-    row = 0
-    for piece in group:
-        new = piece.stop - piece.start
-        columns = columns[: piece.start]
-        visible[row : row + new, columns] = True
-        visible[row : row + new, above + row : above + row + new] = np.tri(new, dtype=bool)
-        columns = np.concatenate([columns, np.arange(above + row, above + row + new)])
-        row += new
-    return visible
+def _listed(tiles: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Number of tiles in each row, and their columns before those of the others, as BlockMask has them."""
+    columns = np.argsort(~tiles, axis=1, kind="stable").astype(np.int32)
+    counts = tiles.sum(axis=1, dtype=np.int32)
+    return torch.from_numpy(counts)[None, None].to(device), torch.from_numpy(columns)[None, None].to(device)
 
 
-def _attend(
+def _start(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    settings: dict[str, object],
+) -> tuple[_Pass, torch.Tensor, torch.Tensor]:
+    """The pass under way; keys and values [capacity, heads, D] of the layer's whole pool, new ones included.
+
+    Raises ``ValueError`` for what a tree cannot have.
+    """
+    strange = [name for name, value in settings.items() if value is not None and name not in _HARMLESS]
+    if strange or attention_mask is not None or query.shape[2] != key.shape[2]:
+        raise ValueError(f"no tree attention with {', '.join(strange) or 'a mask'}")
+    running = _RUNNING.get()
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    slots = running.slots.to(key.device)  # a trunk may be spread over devices
+    # [1, heads, N, D] -> [N, heads, D]: a token's heads together, which makes gathering a copy of rows
+    keys = running.pool.write(layer, "key", slots, key[0].transpose(0, 1))
+    values = running.pool.write(layer, "value", slots, value[0].transpose(0, 1))
+    return running, keys, values
+
+
+def _attend_by_blocks(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -254,36 +272,60 @@ def _attend(
     **settings: object,
 ) -> tuple[torch.Tensor, None]:
     """Attention of one layer, in the form transformers' AttentionInterface asks for."""
-    strange = [name for name, value in settings.items() if value is not None and name not in _HARMLESS]
-    if strange or attention_mask is not None or query.shape[2] != key.shape[2]:
-        raise ValueError(f"no tree attention with {', '.join(strange) or 'a mask'}")
-    running = _RUNNING.get()
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    # [1, heads, N, D] -> [N, heads, D]: a token's heads together, which makes gathering a copy of rows
-    keys = running.pool.write(layer, "key", running.slots, key[0].transpose(0, 1))
-    values = running.pool.write(layer, "value", running.slots, value[0].transpose(0, 1))
+    running, keys, values = _start(module, query, key, value, attention_mask, settings)
     output = query.new_empty((1, query.shape[2], query.shape[1], value.shape[-1]))
-    repeats = query.shape[1] // key.shape[1]
-    for block in running.blocks:
-        if block.mask is None:
+    for block in running.keys:  # type: ignore[union-attr]
+        mask = None
+        if block.slots is None:
             k, v = key[:, :, block.first : block.last], value[:, :, block.first : block.last]
         else:
-            k = keys.index_select(0, block.slots).transpose(0, 1)[None]
-            v = values.index_select(0, block.slots).transpose(0, 1)[None]
-        grouped = repeats > 1 and (block.mask is None or query.device.type == "cpu")
-        if repeats > 1 and not grouped:  # CUDA has no fast kernel for shared heads with a mask
-            k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
+            k, v = (_gather(rows, block.slots) for rows in (keys, values))
+            mask = None if block.mask is None else block.mask.to(query)
+        # heads that share keys are the heads of a batch of their own: no kernel needs copies of the keys then
+        shared, each = key.shape[1], query.shape[1] // key.shape[1]
+        q = query[0, :, block.first : block.last].unflatten(0, (shared, each))
+        k, v = (tensor[0][:, None].expand(-1, each, -1, -1) for tensor in (k, v))
         attended = scaled_dot_product_attention(
-            query[:, :, block.first : block.last],
-            k,
-            v,
-            attn_mask=None if block.mask is None else block.mask.to(query.dtype),
-            is_causal=block.mask is None,
-            scale=scaling,
-            enable_gqa=grouped,
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling
         )
-        output[:, block.first : block.last] = attended.transpose(1, 2)
+        output[:, block.first : block.last] = attended.flatten(0, 1).transpose(0, 1)
     return output, None
 
 
-AttentionInterface.register(_NAME, _attend)
+def _attend_by_tiles(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **settings: object,
+) -> tuple[torch.Tensor, None]:
+    """The same by FlexAttention."""
+    running, keys, values = _start(module, query, key, value, attention_mask, settings)
+    tiled: _TiledKeys = running.keys  # type: ignore[assignment]
+    attended = _flex(query.device.type)(
+        query,
+        _gather(keys, tiled.slots),
+        _gather(values, tiled.slots),
+        block_mask=tiled.mask,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return attended.transpose(1, 2).contiguous(), None
+
+
+def _gather(rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """[capacity, heads, D] -> [1, heads, K, D]."""
+    return rows.index_select(0, slots.to(rows.device)).transpose(0, 1)[None]
+
+
+@cache
+def _flex(device: str) -> Callable[..., Any]:
+    """The kernel; compiled for a GPU. On a CPU it is for comparison alone: compiling takes a C++ compiler."""
+    kernel: Callable[..., Any] = flex_attention
+    return torch.compile(kernel, dynamic=True) if device == "cuda" else kernel
+
+
+AttentionInterface.register(_BLOCKS, _attend_by_blocks)
+AttentionInterface.register(_TILES, _attend_by_tiles)
