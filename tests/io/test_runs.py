@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from surefoot.errors import RunError
-from surefoot.io import Run, read_records
+from surefoot.io import Run, read_records, write_records
+from surefoot.io.files import write_lines
 from surefoot.records import Problem
 
 CONFIG = {"seed": 3, "n": 8, "sampling": {"temperature": 0.7, "stop": ["\n"]}}
@@ -139,6 +140,17 @@ def test_shards_in_any_order_merge_in_number_order(tmp_path: Path):
             shards.merge(tmp_path / "x.parquet", 4)
         with pytest.raises(RunError, match="negative"):
             shards.write(-1, [])
+
+
+def test_lines_of_shards_are_the_bytes_of_their_records(tmp_path: Path):
+    with Run.open(tmp_path / "run", command="x", config={}) as run:
+        shards = run.shards("work", Problem)
+        shards.write(1, [Problem(text="b \u2028 ≤")])
+        shards.write(0, [Problem(text="a"), Problem(text="c", meta={"k": 0.1})])
+        for name in ("joined.jsonl", "joined.jsonl.gz"):
+            assert write_lines(tmp_path / name, shards.lines()) == 3
+            write_records(tmp_path / f"parsed-{name}", shards.read())
+            assert (tmp_path / name).read_bytes() == (tmp_path / f"parsed-{name}").read_bytes()
 
 
 def test_finished_stages_and_their_results(tmp_path: Path):

@@ -76,7 +76,8 @@ def in_pieces(
     ``RecordError`` before any work if ``out`` has an unknown ending.
     """
     from surefoot.io import Run, write_records
-    from surefoot.io.files import ENDINGS
+    from surefoot.io.files import ENDINGS, write_lines
+    from surefoot.io.journal import Journal
 
     if out != "-" and not out.endswith(ENDINGS):
         raise RecordError(f"--out {out}: unknown ending; choose {', '.join(ENDINGS)}, or - for a pipe")
@@ -92,6 +93,13 @@ def in_pieces(
             if reason := failure_of(one):
                 failures[reason] += 1
             yield one
+
+    def watched_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+        """Only what has to be looked at is parsed: the lines were valid when they were written."""
+        for line in lines:
+            if each or _MAY_HAVE_FAILED.search(line):
+                deque(watched([record.model_validate_json(line)]), maxlen=0)
+            yield line
 
     with ExitStack() as context:
         # before any file is made: the settings may be wrong, or nobody at the address
@@ -134,7 +142,10 @@ def in_pieces(
                     threads=max(1, _cores() // engine.workers),
                 )
                 missing = _do_elsewhere(engine, assignment, missing, account, bar.done, finished, counts)
-            written = write_records(Path(out), watched(saved.read()), record=record)
+            if isinstance(saved, Journal) or out.endswith(".parquet"):
+                written = write_records(Path(out), watched(saved.read()), record=record)
+            else:
+                written = write_lines(Path(out), watched_lines(saved.lines()))
         outcome = Outcome.of(written, failures, len(missing), len(pieces), account)
         if outcome.complete:
             shutil.rmtree(folder / "shards")  # first: shards without a manifest would be refused after a kill
@@ -148,6 +159,8 @@ class Outcome:
 
     written: int
     """Records in the output, those of earlier starts included."""
+    failed: int
+    """Those of them that say that a request failed."""
     problem: str | None
     """What is not complete, and how to go on."""
 
@@ -179,7 +192,7 @@ class Outcome:
             [(reason, count)] = failures.most_common(1)
             how = "" if piped else "; the same command with --retry-failed does those alone again"
             parts.append(f"{failures.total()} of {written} records failed, {count} with: {reason}{how}")
-        return cls(written=written, problem="; ".join(parts) or None)
+        return cls(written=written, failed=failures.total(), problem="; ".join(parts) or None)
 
     def require_complete(self) -> None:
         """Raise ``IncompleteError`` if something failed or is left to do."""
@@ -199,6 +212,8 @@ def failure_of(record: Record) -> str | None:
 
 _SERVER = re.compile(r"(?<!\w)server: ")
 """Begins what a server said, or failed to say."""
+_MAY_HAVE_FAILED = re.compile(rb'server: |"error":"')
+"""In the line of every record with a :func:`failure_of`."""
 _MOST_FAILED = 8
 """Pieces that fail one after another and so end the work."""
 _OWN_FAULT = re.compile(r"status (400|413|422)\b")

@@ -52,12 +52,6 @@ class Sample(Command):
         from surefoot.cli.pieces import in_pieces
         from surefoot.cli.runs import file_inputs, read_table
 
-        errors = 0
-
-        def count(trace: Trace) -> None:
-            nonlocal errors
-            errors += trace.error is not None
-
         size = self.policy.piece(4 * max(1, self.policy.batch_size // self.n))
         server = bool(self.policy.base_url)
         outcome = in_pieces(
@@ -72,10 +66,9 @@ class Sample(Command):
             command="sample",
             config=self.resolved() | {"piece": size},
             inputs=file_inputs(problems=self.problems),
-            each=count,
             retry_failed=self.retry_failed,
         )
-        echo(f"{outcome.written} traces written; {errors} with an error", err=True)
+        echo(f"{outcome.written} traces written; {outcome.failed} with an error", err=True)
         outcome.require_complete()
 
 

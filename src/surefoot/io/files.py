@@ -179,17 +179,37 @@ def record_writer(path: Path | str, record: type[Record] | None = None) -> Itera
     ending = _ending(path)
     if not path.resolve().parent.is_dir():
         raise RecordError(f"{path}: its folder does not exist; create it first")
+    if ending == ".parquet":
+        with atomic_file(path) as stream, closing(_Rows(stream, record)) as rows:
+            yield rows
+            rows.flush()
+    else:
+        with _text_file(path) as text:
+            yield _Lines(text)
+
+
+def write_lines(path: Path, lines: Iterable[bytes]) -> int:
+    """Write a JSON Lines file of records that are lines already, as :func:`write_records` wrote them.
+
+    Nothing is parsed. Atomic; returns the number of lines. Raises ``OSError`` where the folder cannot be
+    written.
+    """
+    count = 0
+    with _text_file(path) as stream:
+        for count, line in enumerate(lines, start=1):  # noqa: B007 - the last number is wanted
+            stream.write(line)
+    return count
+
+
+@contextmanager
+def _text_file(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
     with atomic_file(path) as stream:
-        if ending == ".parquet":
-            with closing(_Rows(stream, record)) as rows:
-                yield rows
-                rows.flush()
-        elif ending == ".jsonl":
-            yield _Lines(stream)
-        else:
-            # Neither name nor time in the header, so that equal records give equal bytes.
-            with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
-                yield _Lines(packed)
+        if path.suffix != ".gz":
+            yield stream
+            return
+        # Neither name nor time in the header, so that equal records give equal bytes.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+            yield packed
 
 
 class RecordWriter(Protocol):

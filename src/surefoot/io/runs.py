@@ -179,6 +179,12 @@ class Shards(Generic[R]):
             read_records(self._path(number), self._record) for number in sorted(self._numbers())
         )
 
+    def lines(self) -> Iterator[bytes]:
+        """The same, each as the line of JSON that it was written as; nothing is parsed."""
+        for number in sorted(self._numbers()):
+            with self._path(number).open("rb") as stream:
+                yield from stream
+
     def pieces(self) -> Iterator[tuple[int, list[R]]]:
         """Number and records of each piece so far, in order."""
         for number in sorted(self._numbers()):
