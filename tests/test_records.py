@@ -24,6 +24,7 @@ from surefoot.records import (
     Trace,
     Usage,
     content_id,
+    content_id_of,
     now,
 )
 
@@ -84,6 +85,8 @@ def test_a_trace_is_known_by_where_it_comes_from_and_what_it_says():
 
 def test_ids_do_not_run_parts_together():
     assert content_id("ab", "c") != content_id("a", "bc")
+    for parts in ((), (1,), ("ab", {"c": "é\ud800"}, Problem(text="p"))):
+        assert content_id_of(iter(parts)) == content_id(*parts)
     assert content_id(1) != content_id("1")
     assert len(content_id("\ud800")) == 16  # half a surrogate pair, as broken JSON can hold
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -30,6 +30,15 @@ LabelKind = Literal["correctness", "value", "advantage"]
 def content_id(*parts: object) -> str:
     """Hash ``parts`` (rendered as JSON) into 16 hexadecimal characters."""
     return id_of_json(as_json(parts).encode("utf-8", "surrogatepass"))
+
+
+def content_id_of(parts: Iterable[object]) -> str:
+    """``content_id(*parts)`` of parts that need not be in memory together."""
+    digest = hashlib.blake2b(b"[", digest_size=8)
+    for number, part in enumerate(parts):
+        digest.update(b"," * bool(number) + as_json(part).encode("utf-8", "surrogatepass"))
+    digest.update(b"]")
+    return digest.hexdigest()
 
 
 def id_of_json(text: bytes) -> str:

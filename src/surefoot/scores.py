@@ -34,10 +34,15 @@ def checked_scores(scorer: StepScorer, items: Sequence[ProblemTrace]) -> list[St
 
 def require_fit(record: StepScores, trace: Trace) -> None:
     """Raise ``ScoreError`` unless ``record`` is of ``trace`` and has one score per step."""
-    if record.trace_id != trace.id or len(record.scores) != len(trace.steps):
+    require_scores(record, trace.id, len(trace.steps))
+
+
+def require_scores(record: StepScores, trace_id: str, steps: int) -> None:
+    """Raise ``ScoreError`` unless ``record`` is of the trace of this id and has ``steps`` scores."""
+    if record.trace_id != trace_id or len(record.scores) != steps:
         raise ScoreError(
             f"{record.scorer}: {len(record.scores)} scores of trace {record.trace_id} do not fit the "
-            f"{len(trace.steps)} steps of trace {trace.id}; give one score per step, null for an unscored one"
+            f"{steps} steps of trace {trace_id}; give one score per step, null for an unscored one"
         )
 
 

@@ -6,7 +6,9 @@ import asyncio
 import gzip
 import json
 import math
+import tracemalloc
 from pathlib import Path
+from weakref import finalize
 
 import numpy as np
 import pytest
@@ -19,9 +21,11 @@ from surefoot.cli.evaluate import app
 from surefoot.errors import LabelError, SurefootError
 from surefoot.evaluation.label_audit import audit_labels
 from surefoot.evaluation.label_report import write_label_report
-from surefoot.evaluation.label_sets import by_rater, label_set
+from surefoot.evaluation.label_sets import label_set, label_sets
 from surefoot.evaluation.label_truth import Confusion, label_noise
+from surefoot.evaluation.step_layout import StepLayout
 from surefoot.io import write_records
+from surefoot.io.tables import Facts
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller
 from surefoot.labels import LabelRule
@@ -187,7 +191,8 @@ def test_every_label_and_step_is_accounted_for():
     assert (counts.used, counts.superseded) == (2, 0)
     assert counts.kinds == {"correctness": 5, "advantage": 1, "value": 1}
     assert (counts.steps_without_label, counts.traces_without_label) == (2, 1)
-    assert label_set("s", labels, traces[:2], LabelRule(neutral="good", good_above=0.25)).good == [
+    found = label_set("s", labels, traces[:2], LabelRule(neutral="good", good_above=0.25))
+    assert list(found.good) == [
         [False, None, None],
         [None, False],
     ]
@@ -196,7 +201,7 @@ def test_every_label_and_step_is_accounted_for():
 def test_the_last_label_of_a_step_counts_and_the_others_are_superseded():
     labels = [label("t0", 0, 1.0), label("t0", 0, -1.0), label("t0", 0, None)]
     found = label_set("s", labels, [trace_of(1, "t0")])
-    assert found.good == [[False]]
+    assert list(found.good) == [[False]]
     assert (found.counts.used, found.counts.superseded) == (1, 1)
     assert found.counts.unread == {"not sure": 1}
 
@@ -337,12 +342,22 @@ def test_a_trace_that_occurs_twice_is_refused():
 
 def test_raters_of_one_file_are_told_apart():
     labels = [*rows([[1, 1]], rater="ann"), *rows([[1, -1]], rater="bob")]
-    split = by_rater("people", labels)
-    assert list(split) == ["people/ann", "people/bob"]
-    audit = audit_labels(traces_like([[1, 1]]), split, draws=5)
+    audit = audit_labels(
+        traces_like([[1, 1]]),
+        {"people": labels},
+        readings={"people/bob": LabelRule(neutral="bad")},
+        by_rater=True,
+        draws=5,
+    )
+    assert [source.name for source in audit.sources] == ["people/ann", "people/bob"]
+    assert [source.reading.neutral for source in audit.sources] == ["good", "bad"]
     assert audit.overall.steps.raw == 0.5
     with pytest.raises(LabelError, match=r"step 0 of trace t0 has no 'evidence.rater'"):
-        by_rater("people", rows([[1]]))
+        audit_labels(traces_like([[1, 1]]), {"people": rows([[1]])}, by_rater=True)
+    with pytest.raises(LabelError, match="a reading is given for 'people'; the names are people/ann"):
+        audit_labels(
+            traces_like([[1, 1]]), {"people": labels}, readings={"people": RULE}, by_rater=True, draws=5
+        )
 
 
 # The command
@@ -465,8 +480,8 @@ def test_real_judges_beside_people_on_agent_runs():
                 if value is not None:
                     judges.append(label(f"t{number}", step, float(value), rater=name))
     names = sorted({x.evidence.rater for x in judges})[:3]
-    split = by_rater("judge", [x for x in judges if x.evidence.rater in names])
-    audit = audit_labels(traces, split, truth=people, draws=20)
+    chosen = [x for x in judges if x.evidence.rater in names]
+    audit = audit_labels(traces, {"judge": chosen}, truth=people, by_rater=True, draws=20)
     for source in audit.sources:
         name = source.name.removeprefix("judge/")
         right = total = 0
@@ -479,3 +494,39 @@ def test_real_judges_beside_people_on_agent_runs():
         assert source.counts.used == total
         assert source.against_truth.noise.accuracy == pytest.approx(right / total)
     assert audit.overall.graded_level == "ordinal"
+
+
+def test_labels_are_read_one_after_another_and_not_kept():
+    count, steps = 500, 20
+    alive = most = 0
+
+    def gone():
+        nonlocal alive
+        alive -= 1
+
+    def labels():
+        nonlocal alive, most
+        for number in range(count):
+            for step in range(steps):
+                one = label(f"t{number}", step, (number + step) % 9 / 8, kind="value", interval=(0.2, 0.8))
+                finalize(one, gone)
+                alive += 1
+                most = max(most, alive)
+                yield one
+
+    traces = [trace_of(steps, f"t{number}", f"p{number // 2}") for number in range(count)]
+    audit = audit_labels(traces, {"a": labels(), "b": labels()}, truth=labels(), draws=5)
+    assert audit.sources[1].counts.used == count * steps
+    assert audit.sources[0].against_truth.values.intervals == count * steps
+    assert most <= 2
+
+
+def test_a_label_takes_a_few_bytes():
+    layout = StepLayout(Facts(f"t{number}", f"p{number}", size=16) for number in range(1000))
+    labels = (label(f"t{number}", step, (-1.0) ** step) for number in range(1000) for step in range(16))
+    tracemalloc.start()
+    [found] = label_sets("a", labels, layout, lambda _: None)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.counts.used == 16_000
+    assert size < 12 * 16_000 + 20_000  # 10 bytes a step, and what does not grow

@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.label_sets import LabelSet, label_set
+from surefoot.evaluation.label_sets import label_set
 from surefoot.evaluation.scorer_calibration import (
     CalibrationAudit,
     audit_calibration,
@@ -26,7 +26,7 @@ DATA = Path(__file__).parents[2] / "../shared/data"
 TEMPERATURE = 3.0
 
 
-def made(problems: int = 150, steps: int = 12) -> tuple[list[Trace], LabelSet, list[float]]:
+def made(problems: int = 150, steps: int = 12) -> tuple[list[Trace], list[StepLabel], list[float]]:
     """Traces whose steps are good with the chances returned, two traces a problem; every ninth unlabelled."""
     rng = np.random.default_rng(0)
     traces, labels, chances = [], [], []
@@ -52,10 +52,11 @@ def made(problems: int = 150, steps: int = 12) -> tuple[list[Trace], LabelSet, l
                     source="t",
                 )
             )
-    return traces, label_set("truth", labels, traces), chances
+    return traces, labels, chances
 
 
-TRACES, TRUTH, CHANCES = made()
+TRACES, LABELS, CHANCES = made()
+TRUTH = label_set("truth", LABELS, TRACES)
 SHARP = TemperatureMap(temperature=1 / TEMPERATURE).apply(CHANCES).tolist()
 
 
@@ -67,7 +68,7 @@ def records(name: str, scores: list[float], traces: list[Trace] = TRACES) -> lis
 @pytest.fixture(scope="module")
 def audit() -> CalibrationAudit:
     systems = [scored_system(n, records(n, s), TRACES) for n, s in (("true", CHANCES), ("sharp", SHARP))]
-    return audit_calibration(systems, TRUTH, TRACES, draws=200)
+    return audit_calibration(systems, TRUTH, draws=200)
 
 
 def test_true_chances_are_calibrated_and_sharpened_ones_are_not(audit):
@@ -131,7 +132,7 @@ def test_sentences_say_which_way_it_went(audit):
 
 def test_what_cannot_be_fitted_is_said(audit):
     inverted = scored_system("inverted", records("i", [1 - c for c in CHANCES]), TRACES)
-    found = audit_calibration([inverted], TRUTH, TRACES, fits=["temperature"], draws=20)
+    found = audit_calibration([inverted], TRUTH, fits=["temperature"], draws=20)
     assert "no temperature helps" in found.scorers[0].unfitted["temperature"]
     assert not found.scorers[0].fits
 
@@ -143,7 +144,7 @@ def test_a_scorer_ranks_bad_above_good_only_where_the_auc_says_so(audit):
     few[:2] = [0.4, 0.6]
     named = {"inverted": inverted, "low": low, "few": few}
     systems = [scored_system(name, records(name, scores), TRACES) for name, scores in named.items()]
-    found = audit_calibration(systems, TRUTH, TRACES, fits=["temperature", "platt"], draws=100)
+    found = audit_calibration(systems, TRUTH, fits=["temperature", "platt"], draws=100)
     good = np.array([np.nan if g is None else float(g) for row in TRUTH.good for g in row])
     for scorer, scores in zip(found.scorers, named.values(), strict=True):
         known = ~np.isnan(good)
@@ -159,18 +160,17 @@ def test_a_scorer_ranks_bad_above_good_only_where_the_auc_says_so(audit):
 
 def test_traces_that_no_scorer_knows_are_left_out_and_counted():
     some = scored_system("some", records("s", CHANCES, TRACES[:40]), TRACES)
-    found = audit_calibration([some], TRUTH, TRACES, fits=[], draws=20)
+    found = audit_calibration([some], TRUTH, fits=[], draws=20)
     assert (found.traces, found.traces_without_record, found.problems) == (40, 260, 20)
     assert found.scorers[0].system.traces_without_record == 0
 
 
 def test_sources_that_give_no_calibration_are_refused():
-    labels = [label for row in TRUTH.labels for label in row if label]
     with pytest.raises(ScoreError, match="judge holds labels, not scores"):
-        audit_calibration([labelled_system("judge", labels, TRACES)], TRUTH, TRACES)
+        audit_calibration([labelled_system("judge", LABELS, TRACES)], TRUTH)
     logits = scored_system("logits", records("l", [5.0] * len(CHANCES)), TRACES)
     with pytest.raises(ScoreError, match=r"logits: scores\[0\] is 5; calibration needs scores in \[0, 1\]"):
-        audit_calibration([logits], TRUTH, TRACES)
+        audit_calibration([logits], TRUTH)
 
 
 def test_json_and_page_are_plain_and_repeatable(audit, tmp_path):
@@ -194,7 +194,7 @@ def test_published_scores_against_the_experts():
         if s.name in ("f/Qwen2.5-Math-PRM-7B", "f/Skywork-o1-Open-PRM-Qwen-2.5-7B")
     ]
     truth = label_set("human", [label for item in items for label in item.labels], traces)
-    found = audit_calibration(systems, truth, traces, draws=50)
+    found = audit_calibration(systems, truth, draws=50)
     qwen, skywork = found.scorers
     assert (found.traces, qwen.overall.calibration.steps) == (500, 2102)
     assert qwen.overall.calibration.ece == pytest.approx(0.010, abs=0.0006)

@@ -1,4 +1,5 @@
 from pathlib import Path
+from weakref import ref
 
 import pytest
 from fixed_scorer import FixedScorer, one_character_steps
@@ -23,18 +24,34 @@ def test_scores_are_joined_by_id_and_everything_is_counted():
     stranger = SCORES[0].model_copy(update={"trace_id": "elsewhere"})
     later = SCORES[0].model_copy(update={"scores": (0.2, 0.3)})
     system = scored_system("mine", [stranger, SCORES[1], SCORES[0], later], TRACES)
-    assert system.scores == [[0.2, 0.3], [0.8, None, None], [None]]
-    assert system.recorded == [True, True, False]
+    assert list(system.scores) == [[0.2, 0.3], [0.8, None, None], [None]]
+    assert system.recorded.tolist() == [True, True, False]
     counts = system.counts
     assert (counts.records, counts.foreign, counts.superseded, counts.without_value) == (4, 1, 1, 2)
     assert system.usage.verifier_tokens == 20
     assert system.summary().traces_without_record == 1
 
 
+def test_records_are_read_one_after_another_and_not_kept():
+    before = []
+
+    def one_at_a_time():
+        for record in SCORES[:2] * 3:
+            copy = record.model_copy()
+            assert all(earlier() is None for earlier in before[:-1])
+            before.append(ref(copy))
+            yield copy
+
+    system = scored_system("mine", one_at_a_time(), TRACES)
+    assert (system.counts.records, system.counts.superseded) == (6, 4)
+    assert len(before) == 6
+
+
 def test_a_wrong_number_of_scores_is_never_cut_or_filled():
     wrong = SCORES[0].model_copy(update={"scores": (0.9,)})
     with pytest.raises(ScoreError, match=r"1 scores .* do not fit the 2 steps"):
-        scored_system("mine", [wrong], TRACES)
+        scored_system("mine", [SCORES[0], wrong], TRACES)
+    assert scored_system("mine", [wrong, SCORES[0]], TRACES).scores[0] == [0.9, 0.1]  # the last counts
 
 
 def test_scores_of_other_traces_are_refused():
@@ -45,8 +62,8 @@ def test_scores_of_other_traces_are_refused():
 def test_labels_are_read_and_a_trace_without_value_still_has_a_record():
     labels = [label(TRACES[0], 0, 1.0), label(TRACES[0], 1, -1.0), label(TRACES[1], 0, None)]
     system = labelled_system("judge", labels, TRACES)
-    assert system.good == [[True, False], [None, None, None], [None]]
-    assert system.recorded == [True, True, False]
+    assert list(system.good) == [[True, False], [None, None, None], [None]]
+    assert system.recorded.tolist() == [True, True, False]
     assert system.counts.without_value == 1
 
 
@@ -73,7 +90,7 @@ def test_files_of_each_kind_are_told_apart(tmp_path: Path):
         ("d", "scores"),
     ]
     assert [s.counts.skipped_lines for s in found] == [0, 0, 0, 0, 1]
-    assert all(s.recorded == [True] * 3 for s in found if s.kind == "scores")
+    assert all(s.recorded.tolist() == [True] * 3 for s in found if s.kind == "scores")
 
 
 def test_a_file_of_nothing_usable_is_refused(tmp_path: Path):

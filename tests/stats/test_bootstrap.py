@@ -2,11 +2,14 @@ import numpy as np
 import pytest
 
 from surefoot.stats.bootstrap import (
+    bootstrap_auc,
     bootstrap_difference,
     bootstrap_mean,
     bootstrap_seeds,
     bootstrap_statistic,
 )
+from surefoot.stats.groups import group_numbers
+from surefoot.stats.roc import roc_auc
 
 
 def rng(seed=0):
@@ -141,3 +144,30 @@ def test_undefined_draws_are_counted():
 def test_bad_arguments_name_the_field(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("as_array", [False, True])
+def test_auc_is_that_of_each_resample(as_array):
+    score, good = rng(1).integers(12, size=200) / 12, rng(2).choice([1.0, 0.0, -1.0, np.nan], size=200)
+    score[rng(3).random(200) < 0.1] = np.nan
+    problems = rng(4).integers(15, size=200)
+    expected = bootstrap_statistic(
+        problems.tolist(),
+        lambda draw: roc_auc(score[draw.items], good[draw.items]).value,
+        draws=50,
+        rng=rng(5),
+    )
+    given = problems if as_array else problems.tolist()
+    assert bootstrap_auc(score, good, given, draws=50, rng=rng(5)) == expected
+
+
+def test_auc_of_draws_without_a_pair_is_undefined():
+    found = bootstrap_auc([0.2, 0.8], [0.0, 1.0], ["a", "b"], draws=100, rng=rng())
+    assert found.value == found.low == found.high == 1
+    assert 30 < found.undefined < 70  # half of the draws have one problem twice
+
+
+def test_groups_are_numbered_by_their_first_item():
+    assert group_numbers(["b", "a", "b", "c"]).tolist() == [0, 1, 0, 2]
+    assert group_numbers(np.array([7, 3, 7, 9])).tolist() == [0, 1, 0, 2]
+    assert group_numbers(np.array([], dtype=int)).tolist() == []

@@ -15,7 +15,6 @@ from surefoot.stats.rater_agreement import (
     agreement,
     alpha_of,
     cohens_kappa,
-    coincidences,
     contingency,
     gwets_ac1,
     krippendorffs_alpha,
@@ -81,8 +80,7 @@ def test_alpha_of_the_textbook_example(level, value):
 def test_counts_of_the_textbook_example():
     found = agreement(TEXTBOOK)
     assert (found.raters, found.units, found.dropped) == (4, 11, 1)
-    # 40 paired values; units 2 and 6 hold one odd value and four different ones, unit 8 one odd value
-    assert coincidences(TEXTBOOK, [1, 2, 3, 4, 5]).sum() == pytest.approx(40)
+    # units 2 and 6 hold one odd value and four different ones, unit 8 one odd value
     assert found.raw == pytest.approx((8 + 3 / 6 + 0 + 3 / 6) / 11)
 
 
@@ -168,12 +166,36 @@ def test_identical_raters_agree_fully(values, raters):
 
 @settings(deadline=None)
 @given(RATINGS, st.integers(0, 8))
-def test_coincidences_of_parts_add_up(ratings, cut):
+def test_alpha_comes_from_sums_that_add_up_over_parts(ratings, cut):
     scale = [-1.0, 0.0, 1.0, 2.5]
-    parts = [[row[:cut] for row in ratings], [row[cut:] for row in ratings]]
-    total = sum(coincidences(part, scale) for part in parts)
-    assert total == pytest.approx(coincidences(ratings, scale))
-    assert same(alpha_of(total, scale, level="ordinal"), krippendorffs_alpha(ratings, level="ordinal"))
+    margin, disagreement = np.zeros(4), 0.0
+    for part in ([row[:cut] for row in ratings], [row[cut:] for row in ratings]):
+        units = [[v for v in unit if not math.isnan(v)] for unit in zip(*part, strict=True)]
+        for unit in (unit for unit in units if len(unit) > 1):
+            margin += [unit.count(value) for value in scale]
+            disagreement += sum((a - b) ** 2 for a, b in permutations(unit, 2)) / (len(unit) - 1)
+    found = alpha_of(margin, disagreement, scale, level="interval")
+    assert same(found, krippendorffs_alpha(ratings, level="interval"))
+
+
+@settings(deadline=None)
+@given(RATINGS, st.integers(1, 5))
+def test_units_that_occur_again_count_again(ratings, times):
+    often = [row * times for row in ratings]
+    once, again = agreement(ratings, level="interval"), agreement(often, level="interval")
+    assert (again.units, again.dropped) == (times * once.units, times * once.dropped)
+    assert same((again.raw, again.kappa, again.ac1), (once.raw, once.kappa, once.ac1))
+    assert same(again.alpha, alpha_by_pairs(often, "interval"))
+
+
+def test_a_value_of_its_own_for_each_unit_needs_no_table_of_all_values():
+    rng = np.random.default_rng(0)
+    first = rng.random(300_000)  # a table of values by values would take 720 GB
+    second = (first + rng.random(300_000)) / 2
+    found = agreement([first, second], level="interval")
+    pooled = np.r_[first, second]
+    inside = ((first - second) ** 2).mean() / 2
+    assert found.alpha == pytest.approx(1 - inside / pooled.var(ddof=1))
 
 
 def test_kappa_of_many_raters_is_the_mean_over_pairs_that_have_one():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -13,25 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.label_sets import LabelCost, LabelCounts, LabelSet, label_set
+from surefoot.evaluation.label_sets import LabelCost, LabelCounts, LabelSet, label_sets
 from surefoot.evaluation.label_truth import AgainstTruth, against_truth
 from surefoot.evaluation.report import JSONResult
-from surefoot.labels import LabelRule, first_error
+from surefoot.evaluation.step_layout import BAD, GOOD, CodeArray, FloatArray, StepLayout, as_numbers
+from surefoot.io.tables import facts_in
+from surefoot.labels import LabelRule
 from surefoot.records import StepLabel, Trace
-from surefoot.stats.bootstrap import bootstrap_statistic
+from surefoot.stats.bootstrap import bootstrap_totals
 from surefoot.stats.calibration import Binning
 from surefoot.stats.intervals import Interval
-from surefoot.stats.rater_agreement import (
-    Agreement,
-    Level,
-    agreement,
-    alpha_of,
-    cohens_kappa,
-    coincidences,
-    contingency,
-)
-
-FloatArray = NDArray[np.float64]
+from surefoot.stats.rater_agreement import Agreement, Level, agreement, alpha_of, cohens_kappa
 
 TRUTH = "truth"
 """The name that the reference has in the agreement matrix."""
@@ -98,11 +88,12 @@ class LabelAudit(JSONResult):
 
 def audit_labels(
     traces: Sequence[Trace],
-    sources: Mapping[str, Sequence[StepLabel]],
+    sources: Mapping[str, Iterable[StepLabel]],
     *,
-    truth: Sequence[StepLabel] | None = None,
+    truth: Iterable[StepLabel] | None = None,
     readings: Mapping[str, LabelRule] | None = None,
     reading: LabelRule | None = None,
+    by_rater: bool = False,
     bins: int = 10,
     binning: Binning = "equal-mass",
     draws: int = 1000,
@@ -110,41 +101,49 @@ def audit_labels(
 ) -> LabelAudit:
     """Audit label sets by name. ``reading`` says how labels become good or bad, ``readings`` by name.
 
-    The truth's own name is "truth". Intervals are 95 % percentile bootstraps that resample problems (by
+    Traces and labels are read one after another: memory grows by 10 bytes for each step of each source, and
+    not by records. ``by_rater`` makes each rater of a source a source of its own, ``name/rater``. The truth's
+    own name is "truth". Intervals are 95 % percentile bootstraps that resample problems (by
     ``Trace.problem_id``) ``draws`` times. Raises ``LabelError`` for no sources, a source called "truth", a
-    reading for a name that is not there, two traces of one id, and label sets that share no step with the
-    traces.
+    reading for a name that is not there, two traces of one id, a label without rater where they are told
+    apart, and label sets that share no step with the traces.
     """
-    usable = [trace for trace in traces if trace.steps]
-    _check(usable, sources, truth, readings or {})
-    reads = {
-        name: (readings or {}).get(name, reading or LabelRule(neutral="good")) for name in (*sources, TRUTH)
-    }
-    sets = {name: label_set(name, labels, usable, reads[name]) for name, labels in sources.items()}
-    facts = label_set(TRUTH, truth, usable, reads[TRUTH]) if truth is not None else None
-    problems = [trace.problem_id for trace in usable]
-    compare = _Comparison(problems, draws=draws, seed=seed)
+    if not sources:
+        raise LabelError("'sources' is empty; give at least one set of labels")
+    if TRUTH in sources:
+        raise LabelError(f"a source is called {TRUTH!r}, the name of the reference; give it another name")
+    layout = StepLayout(trace for trace in facts_in(traces) if trace.size)
+    _check_ids(layout)
+
+    def rule(name: str) -> LabelRule:
+        return (readings or {}).get(name, reading or LabelRule(neutral="good"))
+
+    if not by_rater:  # else the names are not known before the labels are read
+        _check_readings(readings or {}, [*sources, *([TRUTH] if truth is not None else [])])
+    found = (label_sets(name, rows, layout, rule, by_rater=by_rater) for name, rows in sources.items())
+    sets = {source.name: source for some in found for source in some}
+    facts = label_sets(TRUTH, truth, layout, rule)[0] if truth is not None else None
+    _check_readings(readings or {}, [*sets, *([TRUTH] if facts else [])])
+    compare = _Comparison(layout, draws=draws, seed=seed)
     everyone = [*sets.values(), *([facts] if facts else [])]
     return LabelAudit(
-        traces=len(usable),
-        problems=len(set(problems)),
-        steps=sum(len(trace.steps) for trace in usable),
-        traces_without_steps=len(traces) - len(usable),
+        traces=layout.traces,
+        problems=len(layout.problem_ids),
+        steps=layout.steps,
+        traces_without_steps=len(traces) - layout.traces,
         sources=tuple(
             Source(
                 name=name,
-                reading=reads[name],
+                reading=rule(name),
                 counts=source.counts,
                 cost=source.cost,
-                against_truth=against_truth(
-                    source, facts, problems, bins=bins, binning=binning, draws=draws, seed=seed
-                )
+                against_truth=against_truth(source, facts, bins=bins, binning=binning, draws=draws, seed=seed)
                 if facts
                 else None,
             )
             for name, source in sets.items()
         ),
-        truth=Source(name=TRUTH, reading=reads[TRUTH], counts=facts.counts, cost=facts.cost)
+        truth=Source(name=TRUTH, reading=rule(TRUTH), counts=facts.counts, cost=facts.cost)
         if facts
         else None,
         pairs=tuple(compare.pair(first, second) for first, second in combinations(everyone, 2)),
@@ -154,93 +153,88 @@ def audit_labels(
 
 
 class _Comparison:
-    """Agreement of label sets over the same traces, with intervals over problems."""
+    """Agreement of label sets of one layout, with intervals over problems."""
 
-    def __init__(self, problems: Sequence[str], *, draws: int, seed: int) -> None:
-        index: dict[str, int] = {}
-        self._problem = np.array([index.setdefault(problem, len(index)) for problem in problems], dtype=int)
-        self._draws, self._seed = draws, seed
+    def __init__(self, layout: StepLayout, *, draws: int, seed: int) -> None:
+        self._layout, self._draws, self._seed = layout, draws, seed
 
     def pair(self, first: LabelSet, second: LabelSet) -> PairAgreement:
-        signs = _signs([first, second])
-        tables = self._by_problem(first, signs, lambda part: contingency(*part, values=SIGNS))
         return PairAgreement(
             first=first.name,
             second=second.name,
-            steps=agreement(signs, categories=SIGNS),
-            kappa=self._interval(tables, cohens_kappa),
-            first_error=agreement(_first_errors([first, second])),
+            steps=agreement(_signs([first, second]), categories=SIGNS),
+            kappa=self._kappa(first.codes, second.codes),
+            first_error=agreement(self._first_errors([first, second])),
         )
 
     def overall(self, sets: Sequence[LabelSet]) -> OverallAgreement:
-        signs = _signs(sets)
-        matrices = self._by_problem(sets[0], signs, lambda part: coincidences(part, SIGNS))
         level = _common_level(sets)
         return OverallAgreement(
-            steps=agreement(signs, categories=SIGNS),
-            alpha=self._interval(matrices, lambda matrix: alpha_of(matrix, SIGNS)),
-            first_error=agreement(_first_errors(sets)),
-            graded=agreement(_values(sets), level=level) if level else None,
+            steps=agreement(_signs(sets), categories=SIGNS),
+            alpha=self._alpha(sets),
+            first_error=agreement(self._first_errors(sets)),
+            graded=agreement([source.values for source in sets], level=level) if level else None,
             graded_level=level,
         )
 
-    def _by_problem(self, like: LabelSet, signs: FloatArray, count: Any) -> FloatArray:
-        """``count`` of the steps of each problem, stacked: [problems, values, values]."""
-        of_step = np.repeat(self._problem, [len(row) for row in like.good])
-        order = np.argsort(of_step, kind="stable")
-        parts = np.split(order, np.flatnonzero(np.diff(of_step[order])) + 1)
-        return np.stack([count(signs[:, part]) for part in parts])
+    def _first_errors(self, sets: Sequence[LabelSet]) -> list[FloatArray]:
+        return [self._layout.first_errors(source.codes) for source in sets]
 
-    def _interval(self, counts: FloatArray, statistic: Any) -> Interval:
-        return bootstrap_statistic(
-            range(len(counts)),
-            lambda draw: statistic(counts[draw.items].sum(axis=0)),
+    def _kappa(self, first: CodeArray, second: CodeArray) -> Interval:
+        """From each problem's table of bad and good, [problems, 4]."""
+        both = (first >= 0) & (second >= 0)
+        problem = self._layout.of_step(self._layout.problem)[both].astype(np.int64)
+        tables = np.bincount(
+            4 * problem + 2 * first[both] + second[both], minlength=4 * len(self._layout.problem_ids)
+        )
+        return self._interval(tables.reshape(-1, 4), lambda row: cohens_kappa(row.reshape(2, 2)))
+
+    def _alpha(self, sets: Sequence[LabelSet]) -> Interval:
+        """From each problem's number of bad and good labels, and their disagreement: [problems, 3]."""
+        votes = np.zeros((2, self._layout.steps), dtype=np.int32)
+        for source in sets:
+            for code in (BAD, GOOD):
+                votes[code] += source.codes == code
+        paired = votes.sum(axis=0) >= 2
+        bad, good = votes[:, paired]
+        problem = self._layout.of_step(self._layout.problem)[paired]
+        cells = (bad, good, 2 * bad * good / (bad + good - 1))
+        counts = [
+            np.bincount(problem, weights=cell, minlength=len(self._layout.problem_ids)) for cell in cells
+        ]
+        return self._interval(np.stack(counts, axis=1), lambda row: alpha_of(row[:2], float(row[2]), SIGNS))
+
+    def _interval(self, counts: NDArray[Any], statistic: Callable[[FloatArray], float]) -> Interval:
+        """``statistic`` of the totals of ``counts`` [problems, C]."""
+        [interval] = bootstrap_totals(
+            [counts],
+            lambda totals: np.array([[statistic(row)] for row in totals[:, 0]]),
             draws=self._draws,
             rng=np.random.default_rng(self._seed),
         )
+        return interval
 
 
-def _signs(sets: Sequence[LabelSet]) -> FloatArray:
-    """[sources, steps]: 1 good, -1 bad, NaN unknown."""
-    meaning = {True: 1.0, False: -1.0, None: math.nan}
-    return np.array([[meaning[good] for row in source.good for good in row] for source in sets])
-
-
-def _values(sets: Sequence[LabelSet]) -> FloatArray:
-    """[sources, steps]: the labels' own numbers."""
-    return np.array(
-        [
-            [math.nan if label is None else label.value for row in source.labels for label in row]
-            for source in sets
-        ],
-        dtype=float,
-    )
-
-
-def _first_errors(sets: Sequence[LabelSet]) -> FloatArray:
-    """[sources, traces]: index of the first bad step, -1 for none, NaN where an unknown step hides it."""
-    return np.array([[first_error(row) for row in source.good] for source in sets], dtype=float)
+def _signs(sets: Sequence[LabelSet]) -> Iterator[FloatArray]:
+    """One [steps] for each source: 1 good, -1 bad, NaN unknown, in the smallest numbers that have a NaN."""
+    return (as_numbers(source.codes, bad=-1.0).astype(np.float16) for source in sets)
 
 
 def _common_level(sets: Sequence[LabelSet]) -> Level | None:
-    kinds = {label.kind for source in sets for row in source.labels for label in row if label is not None}
-    levels: dict[str, Level] = {"correctness": "ordinal", "value": "interval"}
-    return levels[kinds.pop()] if len(kinds) == 1 else None
+    valued = [bool(source.is_value.any()) for source in sets]
+    other = [bool(((source.codes >= 0) & ~source.is_value).any()) for source in sets]
+    if any(valued) == any(other):
+        return None
+    return "interval" if any(valued) else "ordinal"
 
 
-def _check(
-    traces: Sequence[Trace],
-    sources: Mapping[str, Sequence[StepLabel]],
-    truth: Sequence[StepLabel] | None,
-    readings: Mapping[str, LabelRule],
-) -> None:
-    if not sources:
-        raise LabelError("'sources' is empty; give at least one set of labels")
-    if TRUTH in sources:
-        raise LabelError(f"a source is called {TRUTH!r}, the name of the reference; give it another name")
-    names = {*sources, *([TRUTH] if truth is not None else [])}
-    if foreign := sorted(set(readings) - names):
+def _check_ids(layout: StepLayout) -> None:
+    if layout.repeated:
+        twice = {first for first, _ in layout.repeated}
+        first = next(name for name, number in layout.numbers.items() if number == min(twice))
+        raise LabelError(f"{len(twice)} trace ids occur twice, first {first}; keep one trace of each id")
+
+
+def _check_readings(readings: Mapping[str, LabelRule], names: Sequence[str]) -> None:
+    if foreign := sorted(set(readings) - set(names)):
         raise LabelError(f"a reading is given for {foreign[0]!r}; the names are {', '.join(sorted(names))}")
-    twice = [trace for trace, count in Counter(trace.id for trace in traces).items() if count > 1]
-    if twice:
-        raise LabelError(f"{len(twice)} trace ids occur twice, first {twice[0]}; keep one trace of each id")

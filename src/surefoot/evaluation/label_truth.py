@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.first_errors import harmonic_mean
 from surefoot.evaluation.label_sets import LabelSet
-from surefoot.labels import first_error
-from surefoot.stats.bootstrap import bootstrap_statistic
+from surefoot.evaluation.step_layout import (
+    BAD,
+    GOOD,
+    UNREAD,
+    CodeArray,
+    FloatArray,
+    StepLayout,
+    as_numbers,
+)
+from surefoot.io.tables import Facts
+from surefoot.stats.bootstrap import bootstrap_totals
 from surefoot.stats.calibration import Binning, Reliability, reliability, reliability_by
+from surefoot.stats.groups import group_numbers
 from surefoot.stats.intervals import UNKNOWN, Interval
 from surefoot.stats.roc import roc_auc, roc_auc_within
 
@@ -34,6 +46,12 @@ class Confusion:
     """Called good but bad."""
     tn: int = 0
     """Called good and good."""
+
+    @classmethod
+    def of(cls, pairs: NDArray[np.integer]) -> Self:
+        """From counts of steps by 2 * called good + truly good."""
+        tp, fp, fn, tn = map(int, pairs[:4])
+        return cls(tp=tp, fp=fp, fn=fn, tn=tn)
 
     @property
     def steps(self) -> int:
@@ -100,9 +118,17 @@ def label_noise(predicted: GoodSteps, truth: GoodSteps) -> LabelNoise:
     Raises ``LabelError`` if the traces or the steps of one trace differ in number.
     """
     _check(predicted, truth)
-    counts = sum((confusion(c, f) for c, f in zip(predicted, truth, strict=True)), Confusion())
-    pairs = [(first_error(c), first_error(f)) for c, f in zip(predicted, truth, strict=True)]
-    known = [(c, f) for c, f in pairs if c is not None and f is not None]
+    lengths = array("q", map(len, truth))
+    layout = StepLayout(Facts(str(number), size=length) for number, length in enumerate(lengths))
+    said, fact = _codes(predicted), _codes(truth)
+    counts = Confusion.of(np.bincount(_pairs(said, fact), minlength=_PAIRS))
+    return _noise(counts, layout, layout.first_errors(said), layout.first_errors(fact))
+
+
+def _noise(counts: Confusion, layout: StepLayout, said: FloatArray, fact: FloatArray) -> LabelNoise:
+    """``counts`` of all steps; ``said`` and ``fact`` [traces] are first errors as ``StepLayout`` has them."""
+    known = ~(np.isnan(said) | np.isnan(fact))
+    traces = int(known.sum())
     return LabelNoise(
         precision_error=counts.precision,
         recall_error=counts.recall,
@@ -111,21 +137,27 @@ def label_noise(predicted: GoodSteps, truth: GoodSteps) -> LabelNoise:
         recall_good=counts.of_good.recall,
         f1_good=counts.of_good.f1,
         accuracy=counts.accuracy,
-        first_error_accuracy=_share(sum(c == f for c, f in known), len(known)),
+        first_error_accuracy=_share(int((said == fact)[known].sum()), traces),
         steps=counts.steps,
-        dropped=sum(len(labels) for labels in truth) - counts.steps,
-        traces=len(known),
-        dropped_traces=len(pairs) - len(known),
+        dropped=layout.steps - counts.steps,
+        traces=traces,
+        dropped_traces=layout.traces - traces,
     )
 
 
-def confusion(claims: Sequence[bool | None], facts: Sequence[bool | None]) -> Confusion:
-    """Count steps that are known on both sides; both have shape [steps], True is good, ``None`` unknown."""
-    counts = [0, 0, 0, 0]  # 2 * claimed good + truly good
-    for said, meant in zip(claims, facts, strict=True):
-        if said is not None and meant is not None:
-            counts[2 * said + meant] += 1
-    return Confusion(tp=counts[0], fp=counts[1], fn=counts[2], tn=counts[3])
+_PAIRS = 5
+"""Kinds of steps: the four of a confusion table and, last, those that are not known on both sides."""
+
+
+def _pairs(said: CodeArray, fact: CodeArray) -> CodeArray:
+    """[steps]: 2 * called good + truly good, or 4 where one side is unknown."""
+    return np.where((said < 0) | (fact < 0), np.int8(_PAIRS - 1), 2 * said + fact)
+
+
+def _codes(good: GoodSteps) -> CodeArray:
+    """[steps] of all traces."""
+    codes = {True: GOOD, False: BAD, None: UNREAD}
+    return np.fromiter((codes[value] for row in good for value in row), dtype=np.int8)
 
 
 def _share(part: int, whole: int) -> float:
@@ -230,83 +262,68 @@ class AgainstTruth:
 def against_truth(
     source: LabelSet,
     truth: LabelSet,
-    problems: Sequence[str],
     *,
     bins: int = 10,
     binning: Binning = "equal-mass",
     draws: int = 1000,
     seed: int = 0,
 ) -> AgainstTruth:
-    """Compare two label sets of the same traces; ``problems`` [traces] are what is resampled."""
-    rows = [confusion(said, fact) for said, fact in zip(source.good, truth.good, strict=True)]
-    counts = np.array([[row.tp, row.fp, row.fn, row.tn] for row in rows])
-
-    def interval(share: Callable[[Confusion], float]) -> Interval:
-        return bootstrap_statistic(
-            problems,
-            lambda draw: share(_confusion(counts[draw.items].sum(axis=0))),
-            draws=draws,
-            rng=np.random.default_rng(seed),
-        )
-
-    by_step, by_fifth = _by_position(source, truth)
+    """Compare two label sets of the same layout; problems are what is resampled."""
+    layout = source.layout
+    pairs = _pairs(source.codes, truth.codes)
+    by_problem = _counts_by(layout.of_step(layout.problem), pairs, len(layout.problem_ids))
+    counts = Confusion.of(by_problem.sum(axis=0))
+    precision, recall, f1 = bootstrap_totals(
+        [by_problem], _shares, draws=draws, rng=np.random.default_rng(seed)
+    )
+    said, fact = layout.first_errors(source.codes), layout.first_errors(truth.codes)
+    step = layout.step_numbers()
+    by_step = map(Confusion.of, _counts_by(step, pairs, int(step.max()) + 1))
     return AgainstTruth(
-        confusion=sum(rows, Confusion()),
-        noise=label_noise(source.good, truth.good),
-        precision=interval(lambda total: total.precision),
-        recall=interval(lambda total: total.recall),
-        f1=interval(lambda total: total.f1),
-        by_step=by_step,
-        by_fifth=by_fifth,
-        first_error=_first_error(source, truth, problems, draws=draws, seed=seed),
+        confusion=counts,
+        noise=_noise(counts, layout, said, fact),
+        precision=precision,
+        recall=recall,
+        f1=f1,
+        by_step={number: one for number, one in enumerate(by_step) if one.steps},
+        by_fifth=dict(enumerate(map(Confusion.of, _counts_by(layout.parts(PARTS), pairs, PARTS)))),
+        first_error=_first_error(said, fact, layout, draws=draws, seed=seed),
         soft=_soft(source, truth, bins, binning),
         values=_value_errors(source, truth),
     )
 
 
-def _confusion(counts: Sequence[int]) -> Confusion:
-    tp, fp, fn, tn = (int(count) for count in counts)
-    return Confusion(tp=tp, fp=fp, fn=fn, tn=tn)
+def _counts_by(group: NDArray[np.integer], pairs: CodeArray, groups: int) -> NDArray[np.int64]:
+    """[groups, 4]: steps of each group by what was said and what is true."""
+    flat = np.bincount(_PAIRS * group.astype(np.int64) + pairs, minlength=_PAIRS * groups)
+    return flat.reshape(groups, _PAIRS)[:, : _PAIRS - 1]
 
 
-def _by_position(source: LabelSet, truth: LabelSet) -> tuple[dict[int, Confusion], dict[int, Confusion]]:
-    by_step: dict[int, Confusion] = {}
-    by_fifth = {fifth: Confusion() for fifth in range(PARTS)}
-    for said, fact in zip(source.good, truth.good, strict=True):
-        for step, pair in enumerate(zip(said, fact, strict=True)):
-            one = confusion(pair[:1], pair[1:])
-            by_step[step] = by_step.get(step, Confusion()) + one
-            fifth = _fifth(step, len(said))
-            by_fifth[fifth] += one
-    return {step: by_step[step] for step in sorted(by_step) if by_step[step].steps}, by_fifth
-
-
-def _fifth(step: int, steps: int) -> int:
-    return PARTS * step // steps
+def _shares(totals: FloatArray) -> FloatArray:
+    """Precision, recall and F1 [n, 3] of totals [n, 1, 4] of tp, fp, fn and tn."""
+    tp, fp, fn, _ = totals[:, 0].T
+    parts, wholes = np.stack([tp, tp, 2 * tp]), np.stack([tp + fp, tp + fn, 2 * tp + fp + fn])
+    shares: FloatArray = np.divide(parts, wholes, out=np.full_like(parts, math.nan), where=wholes > 0)
+    return shares.T
 
 
 def _first_error(
-    source: LabelSet, truth: LabelSet, problems: Sequence[str], *, draws: int, seed: int
+    said: FloatArray, fact: FloatArray, layout: StepLayout, *, draws: int, seed: int
 ) -> FirstErrorAgreement:
-    pairs = [
-        (first_error(said), first_error(fact)) for said, fact in zip(source.good, truth.good, strict=True)
-    ]
-    known = [
-        (said, fact, problem)
-        for (said, fact), problem in zip(pairs, problems, strict=True)
-        if said is not None and fact is not None
-    ]
-    hits = np.array([said == fact for said, fact, _ in known], dtype=float)
-    kinds = Counter(_kind(said, fact) for said, fact, _ in known)
-    wrong, right = sum(fact >= 0 for _, fact, _ in known), sum(fact < 0 for _, fact, _ in known)
-    on_wrong = kinds["exact"] / wrong if wrong else math.nan
-    on_right = kinds["none_on_both"] / right if right else math.nan
-    offsets = Counter(said - fact for said, fact, _ in known if said >= 0 and fact >= 0)
+    """Of first errors [traces]."""
+    known = ~(np.isnan(said) | np.isnan(fact))
+    problem = group_numbers(layout.problem[known])
+    said, fact = said[known], fact[known]
+    wrong, hit = fact >= 0, said == fact
+    exact, none_on_both = int((hit & wrong).sum()), int((hit & ~wrong).sum())
+    on_wrong, on_right = _share(exact, int(wrong.sum())), _share(none_on_both, int((~wrong).sum()))
+    offsets, traces = np.unique((said - fact)[(said >= 0) & wrong].astype(np.int64), return_counts=True)
     accuracy = UNKNOWN
-    if known:
-        accuracy = bootstrap_statistic(
-            [problem for *_, problem in known],
-            lambda draw: float(hits[draw.items].mean()),
+    if len(said):
+        totals = np.stack([np.bincount(problem, weights=hit), np.bincount(problem)], axis=1)
+        [accuracy] = bootstrap_totals(
+            [totals],
+            lambda drawn: drawn[:, 0, :1] / drawn[:, 0, 1:],
             draws=draws,
             rng=np.random.default_rng(seed),
         )
@@ -315,66 +332,48 @@ def _first_error(
         accuracy_on_wrong=on_wrong,
         accuracy_on_right=on_right,
         f1=harmonic_mean(on_wrong, on_right),
-        exact=kinds["exact"],
-        none_on_both=kinds["none_on_both"],
-        early=kinds["early"],
-        late=kinds["late"],
-        missed=kinds["missed"],
-        false_alarm=kinds["false_alarm"],
-        offsets={offset: offsets[offset] for offset in sorted(offsets)},
-        traces=len(known),
-        dropped=len(pairs) - len(known),
+        exact=exact,
+        none_on_both=none_on_both,
+        early=int(((said >= 0) & wrong & (said < fact)).sum()),
+        late=int((wrong & (said > fact)).sum()),
+        missed=int((wrong & (said < 0)).sum()),
+        false_alarm=int((~wrong & (said >= 0)).sum()),
+        offsets=dict(zip(offsets.tolist(), traces.tolist(), strict=True)),
+        traces=len(said),
+        dropped=layout.traces - len(said),
     )
-
-
-def _kind(said: int, fact: int) -> str:
-    if said == fact:
-        return "none_on_both" if fact < 0 else "exact"
-    if fact < 0:
-        return "false_alarm"
-    if said < 0:
-        return "missed"
-    return "early" if said < fact else "late"
 
 
 def _soft(source: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> SoftValues | None:
     """Over the steps with a value label; those without truth are counted as dropped."""
-    rows = [
-        (label.value, fact, step, _fifth(step, len(row)))
-        for row, facts in zip(source.labels, truth.good, strict=True)
-        for step, (label, fact) in enumerate(zip(row, facts, strict=True))
-        if label is not None and label.kind == "value"
-    ]
-    if not rows:
+    valued = source.is_value
+    if not valued.any():
         return None
-    scores = np.array([value for value, *_ in rows], dtype=float)
-    good = np.array([math.nan if fact is None else float(fact) for _, fact, *_ in rows])
-    by_fifth = reliability_by(scores, good, [fifth for *_, fifth in rows], bins=bins, binning=binning)
+    scores, good = source.values[valued], as_numbers(truth.codes[valued])
+    by_fifth = reliability_by(scores, good, source.layout.parts(PARTS)[valued], bins=bins, binning=binning)
     return SoftValues(
         auc=roc_auc(scores, good).value,
-        auc_within_position=roc_auc_within(scores, good, [step for _, _, step, _ in rows]).value,
+        auc_within_position=roc_auc_within(scores, good, source.layout.step_numbers()[valued]).value,
         calibration=reliability(scores, good, bins=bins, binning=binning),
         by_fifth={fifth: by_fifth[fifth] for fifth in range(PARTS) if fifth in by_fifth},
     )
 
 
 def _value_errors(source: LabelSet, truth: LabelSet) -> ValueErrors | None:
-    pairs = [
-        (label.value, fact.value, label.evidence.interval)
-        for row, facts in zip(source.labels, truth.labels, strict=True)
-        for label, fact in zip(row, facts, strict=True)
-        if label is not None and fact is not None and label.kind == fact.kind == "value"
-    ]
-    if not pairs:
+    both = source.is_value & truth.is_value
+    if not both.any():
         return None
-    gaps = np.array([said - fact for said, fact, _ in pairs if said is not None and fact is not None])
-    inside = [
-        bounds[0] <= fact <= bounds[1] for _, fact, bounds in pairs if bounds is not None and fact is not None
-    ]
+    facts = truth.values[both]
+    gaps = source.values[both] - facts
+    inside = np.array([], dtype=bool)
+    if source.intervals is not None:
+        bounds = source.intervals[both]
+        given = ~np.isnan(bounds[:, 0])
+        inside = ((bounds[:, 0] <= facts) & (facts <= bounds[:, 1]))[given]
     return ValueErrors(
         steps=len(gaps),
         bias=float(gaps.mean()),
         rmse=float(np.sqrt((gaps**2).mean())),
         intervals=len(inside),
-        covered=sum(inside) / len(inside) if inside else math.nan,
+        covered=_share(int(inside.sum()), len(inside)),
     )

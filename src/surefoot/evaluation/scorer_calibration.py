@@ -7,7 +7,6 @@ other, before and after. Sources: ``surefoot.stats.calibration`` and ``surefoot.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,15 +20,14 @@ from surefoot.evaluation.label_sets import LabelSet
 from surefoot.evaluation.plots import position_figure, reliability_figure
 from surefoot.evaluation.report import JSONResult, Report
 from surefoot.evaluation.splits import half_of
+from surefoot.evaluation.step_layout import BoolArray, FloatArray, as_numbers
 from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.models.kinds.calibrated import Calibration as Fitted
 from surefoot.models.kinds.calibrated import PlattMap, TemperatureMap, fit_calibration
-from surefoot.records import Trace
 from surefoot.stats.bootstrap import bootstrap_auc, bootstrap_totals
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind, Reliability, reliability, reliability_by
+from surefoot.stats.groups import group_numbers
 from surefoot.stats.intervals import Cell, Interval
-
-FloatArray = NDArray[np.float64]
 
 LAST_SHOWN = 9
 """Steps from this index on are taken together."""
@@ -101,7 +99,6 @@ class CalibrationAudit(JSONResult):
 def audit_calibration(
     systems: Sequence[System],
     truth: LabelSet,
-    traces: Sequence[Trace],
     *,
     fits: Sequence[MapKind] = MAP_KINDS,
     bins: int = 10,
@@ -109,75 +106,68 @@ def audit_calibration(
     draws: int = 1000,
     seed: int = 0,
 ) -> CalibrationAudit:
-    """Calibrate ``systems`` of the same ``traces`` against ``truth``; lists are [traces][steps].
+    """Calibrate ``systems`` of the traces of ``truth`` against it.
 
-    A step without score or without good or bad label is dropped and counted. Half 0 of the problems (by the
-    hash of the id) is fitted on, half 1 is reported. Raises ``ScoreError`` naming the scorer for scores
+    Memory grows by arrays of the steps, made for one scorer after another. A step without score or without
+    good or bad label is dropped and counted. Half 0 of the problems (by the hash of the id) is fitted on,
+    half 1 is reported. Raises ``ScoreError`` naming the scorer for scores
     outside [0, 1], if a system has labels instead of scores, or if it shares no labelled step.
     """
     used = _recorded(systems)
-    good = np.array([math.nan if g is None else float(g) for n in used for g in truth.good[n]])
-    unrecorded, traces = len(traces) - len(used), [traces[n] for n in used]
-    systems = [
-        replace(
-            system,
-            scores=[system.scores[n] for n in used],
-            recorded=[system.recorded[n] for n in used],
-        )
-        for system in systems
-    ]
-    study = _CalibrationStudy(traces, good, bins=bins, binning=binning, draws=draws, seed=seed)
-    problems = dict.fromkeys(trace.problem_id for trace in traces)
+    study = _CalibrationStudy(truth, used, bins=bins, binning=binning, draws=draws, seed=seed)
+    good = study.good
     return CalibrationAudit(
-        problems=len(problems),
-        traces=len(traces),
-        traces_without_record=unrecorded,
+        problems=len(study.fits_problem),
+        traces=int(used.sum()),
+        traces_without_record=int((~used).sum()),
         steps=len(good),
         labels={
             "good": int((good == 1).sum()),
             "bad": int((good == 0).sum()),
             "unknown": int(np.isnan(good).sum()),
         },
-        fit_problems=sum(half_of(problem) == 0 for problem in problems),
+        fit_problems=int(study.fits_problem.sum()),
         scorers=tuple(study.scorer(system, fits) for system in systems),
         settings={"bins": bins, "binning": binning, "draws": draws, "seed": seed},
     )
 
 
 class _CalibrationStudy:
-    """The steps that all scorers share. Arrays are [steps]."""
+    """The steps that all scorers share, of the traces that are ``used``. Arrays are [steps]."""
 
     def __init__(
-        self,
-        traces: Sequence[Trace],
-        good: FloatArray,
-        *,
-        bins: int,
-        binning: Binning,
-        draws: int,
-        seed: int,
+        self, truth: LabelSet, used: BoolArray, *, bins: int, binning: Binning, draws: int, seed: int
     ) -> None:
         self._bins, self._binning, self._draws, self._seed = bins, binning, draws, seed
-        self._good = good
-        lengths = [len(trace.steps) for trace in traces]
-        index: dict[str, int] = {}
-        numbers = [index.setdefault(trace.problem_id, len(index)) for trace in traces]
-        self._problem = np.repeat(np.array(numbers, dtype=np.intp), lengths)
-        self._ids = np.repeat(np.array([trace.id for trace in traces], dtype=object), lengths)
-        self._fitting = np.repeat([half_of(trace.problem_id) == 0 for trace in traces], lengths)
-        self._place = [(step, length) for length in lengths for step in range(length)]
+        layout = truth.layout
+        self._used, self._in_use = used, layout.of_step(used)
+        self.good = as_numbers(truth.codes[self._in_use])
+        """NaN is unknown."""
+        number = group_numbers(layout.problem[used])
+        first = np.unique(number, return_index=True)[1]
+        ids = [layout.problem_ids[problem] for problem in layout.problem[used][first]]
+        self.fits_problem: BoolArray = np.array([half_of(problem) == 0 for problem in ids])
+        """[problems]: whether it is of the half that is fitted on."""
+        fits_trace = np.zeros(layout.traces, dtype=bool)
+        fits_trace[used] = self.fits_problem[number]
+        self._fitting = layout.of_step(fits_trace)[self._in_use]
+        self._fitted_traces = [
+            trace for trace, at in layout.numbers.items() if fits_trace[at] and layout.lengths[at]
+        ]
+        self._problem = np.repeat(number.astype(np.int32), layout.lengths[used])
+        self._step = np.minimum(layout.step_numbers(), LAST_SHOWN).astype(np.int8)[self._in_use]
+        self._part = layout.parts(PARTS).astype(np.int8)[self._in_use]
 
     def scorer(self, system: System, fits: Sequence[MapKind]) -> ScorerCalibration:
-        score = np.array([math.nan if s is None else s for row in system.scores for s in row], dtype=float)
-        known = ~(np.isnan(score) | np.isnan(self._good))
+        score = system.scores.flat[self._in_use]
+        known = ~(np.isnan(score) | np.isnan(self.good))
         if not known.any():
             raise ScoreError(f"{system.name}: no step has both a score and a good or bad label")
         try:
             overall = self._measured(score, np.ones(len(score), dtype=bool))
         except ScoreError as error:
             raise ScoreError(f"{system.name}: {error}") from error
-        by_step = self._by(score, [min(step, LAST_SHOWN) for step, _ in self._place])
-        by_part = self._by(score, [PARTS * step // length for step, length in self._place])
+        by_step, by_part = self._by(score, self._step), self._by(score, self._part)
         found: list[FitResult] = []
         unfitted: dict[str, str] = {}
         for kind in fits:
@@ -187,12 +177,14 @@ class _CalibrationStudy:
                 unfitted[kind] = str(error)
         return ScorerCalibration(
             name=system.name,
-            system=system.summary(),
+            system=replace(
+                system.summary(), traces_without_record=int((self._used & ~system.recorded).sum())
+            ),
             overall=overall,
             auc=bootstrap_auc(
                 score[known],
-                self._good[known],
-                self._problem[known].tolist(),
+                self.good[known],
+                self._problem[known],
                 draws=self._draws,
                 rng=np.random.default_rng(self._seed),
             ),
@@ -207,11 +199,11 @@ class _CalibrationStudy:
         fitted = fit_calibration(
             kind,
             score[fitting],
-            self._good[fitting],
+            self.good[fitting],
             split="half 0 of the problems, by hash of the id",
-            trace_ids=self._ids[fitting].tolist(),
+            trace_ids=self._fitted_traces,
         )
-        if np.isnan(score[reported] + self._good[reported]).all():
+        if np.isnan(score[reported] + self.good[reported]).all():
             raise ScoreError("half 1 of the problems has no step to report on")
         mapped = fitted.map.apply(score)
         before, after = self._totals(score, reported), self._totals(mapped, reported)
@@ -233,23 +225,23 @@ class _CalibrationStudy:
             [self._totals(score, members)], lambda totals: (_ece(totals), _brier(totals))
         )
         return CalibrationEstimate(
-            calibration=self._calibration(score[members], self._good[members]), ece=ece, brier=brier
+            calibration=self._calibration(score[members], self.good[members]), ece=ece, brier=brier
         )
 
-    def _by(self, score: FloatArray, groups: Sequence[int]) -> dict[int, Reliability]:
+    def _by(self, score: FloatArray, groups: NDArray[np.int8]) -> dict[int, Reliability]:
         """By group in rising order; those without a known step are left out."""
-        found = reliability_by(score, self._good, groups, bins=self._bins, binning=self._binning)
-        return {group: found[group] for group in sorted(set(groups)) if found[group].steps}
+        found = reliability_by(score, self.good, groups, bins=self._bins, binning=self._binning)
+        return {group: found[group] for group in np.unique(groups).tolist() if found[group].steps}
 
     def _calibration(self, score: FloatArray, good: FloatArray) -> Reliability:
         return reliability(score, good, bins=self._bins, binning=self._binning)
 
     def _totals(self, score: FloatArray, members: NDArray[np.bool_]) -> FloatArray:
         """For each problem with a member: steps, sum of squared errors, and good - score a bin."""
-        rows = self._calibration(score[members], self._good[members]).bins
-        known = members & ~(np.isnan(score) | np.isnan(self._good))
+        rows = self._calibration(score[members], self.good[members]).bins
+        known = members & ~(np.isnan(score) | np.isnan(self.good))
         bin_of = np.searchsorted([row.low for row in rows], score[known], "right") - 1
-        gap = self._good[known] - score[known]
+        gap = self.good[known] - score[known]
         counts = np.zeros((self._problem.max() + 1, 2 + len(rows)))
         np.add.at(counts[:, 0], self._problem[known], 1)
         np.add.at(counts[:, 1], self._problem[known], gap**2)
@@ -269,13 +261,13 @@ class _CalibrationStudy:
         )
 
 
-def _recorded(systems: Sequence[System]) -> list[int]:
-    """Indices of the traces of which at least one scorer has a record."""
+def _recorded(systems: Sequence[System]) -> BoolArray:
+    """[traces]: whether at least one scorer has a record."""
     for system in systems:
         if system.kind != "scores":
             raise ScoreError(f"{system.name} holds labels, not scores; calibration needs step scores")
-    used = [n for n, known in enumerate(zip(*(s.recorded for s in systems), strict=True)) if any(known)]
-    if not used:
+    used: BoolArray = np.any([system.recorded for system in systems], axis=0)
+    if not used.any():
         raise ScoreError("no source has a record of one of the traces, by 'trace_id'")
     return used
 

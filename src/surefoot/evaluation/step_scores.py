@@ -6,19 +6,28 @@ A source is a checkpoint (its scores are kept, and used again where model and tr
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import numpy as np
 
 from surefoot.errors import RecordError, RunError, ScoreError
-from surefoot.evaluation.label_sets import label_set
+from surefoot.evaluation.label_sets import label_sets
+from surefoot.evaluation.step_layout import BoolArray, StepLayout, StepRows, good_rows, score_rows
+from surefoot.io.tables import facts_of
 from surefoot.labels import LabelRule
 from surefoot.policies.devices import AS_SAVED, LOADING, Loading
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Record, StepLabel, StepScores, Trace, Usage, content_id
-from surefoot.scores import require_fit
+from surefoot.records import Record, StepLabel, StepScores, Trace, Usage, content_id_of
+from surefoot.scores import require_scores
+
+if TYPE_CHECKING:
+    from surefoot.io import ReadReport
 
 R = TypeVar("R", bound=Record)
 
@@ -47,16 +56,16 @@ class RecordCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """One scorer or judge; lists are [traces][steps], ``None`` where nothing is known."""
+    """One scorer or judge; rows are [traces][steps], ``None`` where nothing is known; 8 bytes a score."""
 
     name: str
     kind: Literal["scores", "labels"]
-    scores: list[list[float | None]]
+    scores: StepRows[float]
     """Of a system that scores; empty for labels."""
-    good: list[list[bool | None]]
+    good: StepRows[bool]
     """Of a system that labels; empty for scores."""
-    recorded: list[bool]
-    """Whether there is any record of the trace, be it one without values."""
+    recorded: BoolArray
+    """[traces]: whether there is any record of the trace, be it one without values."""
     counts: RecordCounts
     usage: Usage
     """What the records say they cost; nothing where they do not say."""
@@ -67,7 +76,7 @@ class System:
             name=self.name,
             kind=self.kind,
             counts=self.counts,
-            traces_without_record=self.recorded.count(False),
+            traces_without_record=int((~self.recorded).sum()),
             usage=self.usage,
         )
 
@@ -83,56 +92,98 @@ class SystemCounts:
     usage: Usage
 
 
-def scored_system(name: str, records: Sequence[StepScores], traces: Sequence[Trace]) -> System:
+def scored_system(name: str, records: Iterable[StepScores], traces: Sequence[Trace]) -> System:
     """Step scores beside the steps of ``traces``, joined by trace id; of two records the last counts.
 
-    Raises ``ScoreError`` if a record does not have one score per step (it is never cut or filled up), or if
-    no record is of one of the traces.
+    Records are read one after another, and not kept. Raises ``ScoreError`` if a record does not have one
+    score per step (it is never cut or filled up), or if no record is of one of the traces.
     """
-    of_trace = {record.trace_id: record for record in records}
-    known = [of_trace.get(trace.id) for trace in traces]
-    if not any(known):
-        raise ScoreError(
-            f"{name}: none of its {len(records)} records is of the data's traces, by 'trace_id'"
-            f"{f' (first {records[0].trace_id})' if records else ''}; give the scores of these traces"
+    arrays = _ScoreArrays(StepLayout.of(traces))
+    for record in records:
+        arrays.add(record)
+    return arrays.system(name)
+
+
+class _ScoreArrays:
+    """What is known of the scores of one source so far."""
+
+    def __init__(self, layout: StepLayout) -> None:
+        self._layout = layout
+        self._scores = np.full(layout.steps, math.nan)
+        self._recorded: BoolArray = np.zeros(layout.traces, dtype=bool)
+        self._usage = np.zeros((layout.traces, len(Usage.model_fields)), dtype=np.int64)
+        self._records = self._foreign = self._superseded = 0
+        self._first = ""
+        self._misfits: dict[int, StepScores] = {}
+
+    def add(self, record: StepScores) -> None:
+        self._first = self._first if self._records else record.trace_id
+        self._records += 1
+        number = self._layout.numbers.get(record.trace_id)
+        if number is None:
+            self._foreign += 1
+            return
+        start, stop = self._layout.span(number)
+        self._superseded += int(self._recorded[number])
+        self._recorded[number] = True
+        self._misfits.pop(number, None)
+        if len(record.scores) != stop - start:
+            self._misfits[number] = record
+            return
+        self._scores[start:stop] = [math.nan if score is None else score for score in record.scores]
+        self._usage[number] = tuple(record.usage.model_dump().values())
+
+    def system(self, name: str) -> System:
+        """All of it. Raises ``ScoreError`` if no record was of one of the traces."""
+        if not self._recorded.any():
+            raise ScoreError(
+                f"{name}: none of its {self._records} records is of the data's traces, by 'trace_id'"
+                f"{f' (first {self._first})' if self._records else ''}; give the scores of these traces"
+            )
+        for number, record in sorted(self._misfits.items()):
+            require_scores(record, record.trace_id, int(self._layout.lengths[number]))
+        for first, later in self._layout.repeated:
+            start, stop = self._layout.span(first)
+            self._scores[slice(*self._layout.span(later))] = self._scores[start:stop]
+            self._recorded[later] = self._recorded[first]
+        unscored = np.isnan(self._scores) & self._layout.of_step(self._recorded)
+        spent = dict(zip(Usage.model_fields, self._usage.sum(axis=0).tolist(), strict=True))
+        return System(
+            name=name,
+            kind="scores",
+            scores=score_rows(self._scores, self._layout),
+            good=good_rows(np.empty(0, dtype=np.int8), StepLayout(())),
+            recorded=self._recorded,
+            counts=RecordCounts(
+                records=self._records,
+                foreign=self._foreign,
+                superseded=self._superseded,
+                without_value=int(unscored.sum()),
+            ),
+            usage=Usage(**spent),
         )
-    for trace, record in zip(traces, known, strict=True):
-        if record:
-            require_fit(record, trace)
-    ids = {trace.id for trace in traces}
-    foreign = sum(record.trace_id not in ids for record in records)
-    found = [record for record in known if record]
-    return System(
-        name=name,
-        kind="scores",
-        scores=[
-            list(record.scores) if record else [None] * len(trace.steps)
-            for trace, record in zip(traces, known, strict=True)
-        ],
-        good=[],
-        recorded=[record is not None for record in known],
-        counts=RecordCounts(
-            records=len(records),
-            foreign=foreign,
-            superseded=len(records) - foreign - len(found),
-            without_value=sum(record.scores.count(None) for record in found),
-        ),
-        usage=sum((record.usage for record in found), Usage()),
-    )
 
 
 def labelled_system(
-    name: str, labels: Sequence[StepLabel], traces: Sequence[Trace], reading: LabelRule | None = None
+    name: str, labels: Iterable[StepLabel], traces: Sequence[Trace], reading: LabelRule | None = None
 ) -> System:
     """Labels beside the steps of ``traces``; ``reading`` says which are good. Raises as ``label_set``."""
-    found = label_set(name, labels, traces, reading)
-    mentioned = {label.trace_id for label in labels}
+    return _of_labels(name, labels, StepLayout.of(traces), reading)
+
+
+def _of_labels(
+    name: str, labels: Iterable[StepLabel], layout: StepLayout, reading: LabelRule | None
+) -> System:
+    [found] = label_sets(name, labels, layout, lambda _: reading)
+    recorded = found.mentioned.copy()
+    for first, later in layout.repeated:
+        recorded[later] = recorded[first]
     return System(
         name=name,
         kind="labels",
-        scores=[],
+        scores=score_rows(np.empty(0), StepLayout(())),
         good=found.good,
-        recorded=[trace.id in mentioned for trace in traces],
+        recorded=recorded,
         counts=RecordCounts(
             records=found.counts.labels,
             foreign=found.counts.unknown_traces + found.counts.unknown_steps,
@@ -163,13 +214,13 @@ def open_systems(
     other traces, ``RecordError`` for a file without usable records, and whatever loading or scoring raises.
     """
     systems: list[System] = []
-    traces = [item.trace for item in items]
+    layout = StepLayout(facts_of(item.trace) for item in items)
     for name, path in sources.items():
         if Path(path).is_file():
-            systems += _stored(name, Path(path), traces, reading)
+            systems += _stored(name, Path(path), layout, reading)
         else:
             records = score_once(name, path, items, store, loading=loading, progress=progress)
-            systems.append(scored_system(name, records, traces))
+            systems += _of_scores(name, records, layout)
     return systems
 
 
@@ -181,11 +232,12 @@ def score_once(
     *,
     loading: Loading = LOADING,
     progress: Progress = lambda *_: None,
-) -> list[StepScores]:
-    """Scores of ``items`` by ``checkpoint``; what ``store/NAME`` has already is not scored again.
+) -> Iterator[StepScores]:
+    """Scores of ``items`` by ``checkpoint``, one after another.
 
-    A killed run resumes. The model is not loaded if all scores are stored. Raises ``RunError``
-    if the folder belongs to another model or other items, or ``name`` cannot name a folder.
+    What ``store/NAME`` has already is not scored again, so that a killed run resumes. The model is not loaded
+    if all scores are stored. Raises ``RunError`` if the folder belongs to another model or other items, or
+    ``name`` cannot name a folder.
     """
     from surefoot.io import Run
     from surefoot.models.card import CALIBRATION
@@ -195,21 +247,21 @@ def score_once(
         raise RunError(
             f"{name!r} cannot name a folder; give NAME=CHECKPOINT with letters, digits, '.', '_', '-'"
         )
-    pieces = [items[start : start + _PIECE] for start in range(0, len(items), _PIECE)]
-    config = {"model": checkpoint, "items": content_id(*items)}
+    config = {"model": checkpoint, "items": content_id_of(items)}
     if loading.dtype != AS_SAVED:
         config["dtype"] = loading.dtype
     files = identifying_files(checkpoint)
     files.pop(CALIBRATION, None)  # scores are the model's own: a map that is stored beside it changes none
     with Run.open(store / name, command="evaluate", config=config, inputs=files) as run:
         shards = run.shards("scores", StepScores)
-        if missing := shards.missing(len(pieces)):
+        if missing := shards.missing(math.ceil(len(items) / _PIECE)):
             scorer = load_prm(checkpoint, loading=loading)
             for number in missing:
-                progress(name, number * _PIECE, len(items))
-                shards.write(number, scorer.score_traces(pieces[number]))
+                start = number * _PIECE
+                progress(name, start, len(items))
+                shards.write(number, scorer.score_traces(items[start : start + _PIECE]))
             progress(name, len(items), len(items))
-        return list(shards.read())
+        yield from shards.read()
 
 
 def recorded_by_all(systems: Sequence[System], among: Sequence[int] | None = None) -> list[int]:
@@ -228,40 +280,42 @@ def recorded_by_all(systems: Sequence[System], among: Sequence[int] | None = Non
     return common
 
 
-def _stored(name: str, path: Path, traces: Sequence[Trace], reading: LabelRule | None) -> list[System]:
+def _stored(name: str, path: Path, layout: StepLayout, reading: LabelRule | None) -> list[System]:
     from surefoot.formats.processbench import read_fover_scores
     from surefoot.io import ReadReport
 
-    scores, skipped = _records(path, StepScores)
-    if not scores:
-        labels, skipped = _records(path, StepLabel)
-        if labels:
-            return [_with_skipped(labelled_system(name, labels, traces, reading), skipped)]
+    report = ReadReport()
+    systems = _of_scores(name, _records(path, StepScores, report), layout)
+    if not systems:
         report = ReadReport()
-        scores, skipped = list(read_fover_scores(path, report=report)), report.bad_count
-    if not scores:
+        labels = _records(path, StepLabel, report)
+        if first := next(labels, None):
+            systems = [_of_labels(name, chain([first], labels), layout, reading)]
+    if not systems:
+        report = ReadReport()
+        systems = _of_scores(name, read_fover_scores(path, report=report), layout)
+    if not systems:
         raise RecordError(
             f"{path}: no StepScores, no StepLabel and no published scores; see docs/reference/formats.md"
         )
-    names = list(dict.fromkeys(record.scorer for record in scores))
-    parts = {f"{name}/{scorer}": [r for r in scores if r.scorer == scorer] for scorer in names}
-    if len(parts) == 1:
-        parts = {name: scores}
-    return [_with_skipped(scored_system(part, rows, traces), skipped) for part, rows in parts.items()]
+    lines = report.bad_count
+    return [replace(system, counts=replace(system.counts, skipped_lines=lines)) for system in systems]
 
 
-def _records(path: Path, record: type[R]) -> tuple[list[R], int]:
-    """Records of a file, none if it is of another kind, and the number of lines skipped."""
-    from surefoot.io import ReadReport, read_records
+def _of_scores(name: str, records: Iterable[StepScores], layout: StepLayout) -> list[System]:
+    """One system for each scorer of the records; none without records."""
+    scorers: dict[str, _ScoreArrays] = {}
+    for record in records:
+        if record.scorer not in scorers:
+            scorers[record.scorer] = _ScoreArrays(layout)
+        scorers[record.scorer].add(record)
+    alone = len(scorers) == 1
+    return [arrays.system(name if alone else f"{name}/{scorer}") for scorer, arrays in scorers.items()]
+
+
+def _records(path: Path, record: type[R], report: ReadReport) -> Iterator[R]:
+    """Records of a file, none if it is of another kind."""
+    from surefoot.io import read_records
     from surefoot.io.files import ENDINGS
 
-    if not path.name.endswith(ENDINGS):
-        return [], 0
-    report = ReadReport()
-    return list(read_records(path, record, report=report)), report.bad_count
-
-
-def _with_skipped(system: System, lines: int) -> System:
-    from dataclasses import replace
-
-    return replace(system, counts=replace(system.counts, skipped_lines=lines))
+    return read_records(path, record, report=report) if path.name.endswith(ENDINGS) else iter(())

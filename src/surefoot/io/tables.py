@@ -71,6 +71,11 @@ def facts_of(record: Record) -> Facts:
     raise TypeError(f"{type(record).__name__} has no id to look it up by")
 
 
+def facts_in(records: Iterable[Record]) -> Iterator[Facts]:
+    """Facts of problems or traces; those of a table come from its index, and the records are not read."""
+    return records.facts() if isinstance(records, RecordTable) else map(facts_of, records)
+
+
 class Index:
     """An SQLite file that is only read: opened once in each process that uses it."""
 
@@ -169,6 +174,11 @@ class RecordTable(OnDisk[R], Generic[R]):
         )
         for place, records in self.read(map(Place._make, rows)):
             yield from records[max(0, start - place.first) : stop - place.first]
+
+    def facts(self) -> Iterator[Facts]:
+        """Facts of each place in the file: of each record, where every one has a key of its own."""
+        for row in self.lookup.query("SELECT key, parent, size FROM places ORDER BY first"):
+            yield Facts(*row)
 
     @property
     def digest(self) -> str:

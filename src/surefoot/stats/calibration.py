@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.errors import LabelError, ScoreError
+from surefoot.stats.groups import group_numbers
 
 FloatArray = NDArray[np.float64]
 
@@ -94,7 +95,7 @@ def reliability(
 def reliability_by(
     scores: ArrayLike,
     good: ArrayLike,
-    groups: Sequence[Hashable],
+    groups: Sequence[Hashable] | NDArray[np.integer],
     *,
     bins: int = 10,
     binning: Binning = "equal-mass",
@@ -106,13 +107,14 @@ def reliability_by(
     score, fact = _checked(scores, good)
     if len(groups) != len(score):
         raise LabelError(f"'scores' has {len(score)} steps and 'groups' has {len(groups)}")
-    members: dict[Hashable, list[int]] = {}
-    for step, group in enumerate(groups):
-        members.setdefault(group, []).append(step)
-    return {
-        group: reliability(score[steps], fact[steps], bins=bins, binning=binning)
-        for group, steps in members.items()
-    }
+    number = group_numbers(groups)
+    _, first = np.unique(number, return_index=True)
+    found: dict[Hashable, Reliability] = {}
+    for at, step in enumerate(first.tolist()):
+        members = number == at
+        group = groups[step].item() if isinstance(groups, np.ndarray) else groups[step]
+        found[group] = reliability(score[members], fact[members], bins=bins, binning=binning)
+    return found
 
 
 def expected_calibration_error(scores: ArrayLike, good: ArrayLike, *, bins: int = 10) -> float:

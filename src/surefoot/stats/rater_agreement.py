@@ -13,10 +13,10 @@ Journal of Mathematical and Statistical Psychology 61(1), 29-48.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,26 +49,31 @@ class Agreement:
 
 
 def agreement(
-    ratings: ArrayLike, *, level: Level = "nominal", categories: Sequence[float] | None = None
+    ratings: Iterable[ArrayLike], *, level: Level = "nominal", categories: Sequence[float] | None = None
 ) -> Agreement:
     """All coefficients of ``ratings`` [raters, units]; NaN where one is undefined.
+
+    Beside the ratings, memory grows with the number of distinct units.
 
     ``level`` is alpha's; the other coefficients know only "same" and "different". ``categories`` are the
     values that could have been given, for AC1; left out, those that were. Raises ``LabelError`` if
     ``ratings`` has another shape, or a value that ``categories`` lacks.
     """
-    matrix = _matrix(ratings)
-    paired = matrix[:, (~np.isnan(matrix)).sum(axis=0) >= 2]
-    kappas = [cohens_kappa(contingency(a, b)) for a, b in combinations(paired, 2)]
+    units = _distinct(ratings)
+    paired = units.of((~np.isnan(units.values)).sum(axis=0) >= 2)
+    kappas = [
+        _kappa_of(paired, first, second) for first, second in combinations(range(len(paired.values)), 2)
+    ]
     known = [kappa for kappa in kappas if not math.isnan(kappa)]
+    counts = _counted(paired)
     return Agreement(
-        raters=len(matrix),
-        units=paired.shape[1],
-        dropped=matrix.shape[1] - paired.shape[1],
-        raw=raw_agreement(paired),
+        raters=len(units.values),
+        units=int(paired.times.sum()),
+        dropped=int(units.times.sum() - paired.times.sum()),
+        raw=_raw(counts),
         kappa=sum(known) / len(known) if known else math.nan,
-        alpha=krippendorffs_alpha(paired, level=level),
-        ac1=gwets_ac1(paired, categories=categories),
+        alpha=_alpha(counts, level),
+        ac1=_ac1(counts, categories),
     )
 
 
@@ -80,9 +85,9 @@ def contingency(first: ArrayLike, second: ArrayLike, *, values: Sequence[float] 
     one, two = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     if one.shape != two.shape:
         raise LabelError(f"the raters have shapes {one.shape} and {two.shape}; use NaN for missing ratings")
-    matrix = _matrix([one, two])
+    matrix = np.stack([one, two])
     both = matrix[:, ~np.isnan(matrix).any(axis=0)]
-    scale = _scale(both, values)
+    scale = _scale(np.unique(both), values)
     codes = np.searchsorted(scale, both)
     flat = np.bincount(codes[0] * len(scale) + codes[1], minlength=len(scale) ** 2)
     return flat.reshape(len(scale), len(scale)).astype(float)
@@ -94,101 +99,187 @@ def cohens_kappa(table: ArrayLike) -> float:
     NaN for an empty table, and where both raters gave one and the same value throughout: p_e is then 1.
     """
     counts = np.asarray(table, dtype=float)
-    total = counts.sum()
-    # in counts, so that "p_e is 1" is tested on whole numbers
     by_chance = float(counts.sum(axis=1) @ counts.sum(axis=0))
-    if total == 0 or by_chance == total**2:
-        return math.nan
-    return float((total * np.trace(counts) - by_chance) / (total**2 - by_chance))
+    return _kappa(float(counts.sum()), float(np.trace(counts)), by_chance)
 
 
-def raw_agreement(ratings: ArrayLike) -> float:
+def raw_agreement(ratings: Iterable[ArrayLike]) -> float:
     """Share of rater pairs with the same value, averaged over the units that two or more rated.
 
     NaN if there is no such unit. With two raters it is the share of units on which they agree.
     """
-    matrix = _matrix(ratings)
-    counts = _counts(matrix, _scale(matrix, None))
-    rated = counts.sum(axis=1)
-    counts, rated = counts[rated >= 2], rated[rated >= 2]
-    if not len(rated):
-        return math.nan
-    return float(((counts * (counts - 1)).sum(axis=1) / (rated * (rated - 1))).mean())
+    return _raw(_counted(_distinct(ratings)))
 
 
-def gwets_ac1(ratings: ArrayLike, *, categories: Sequence[float] | None = None) -> float:
+def gwets_ac1(ratings: Iterable[ArrayLike], *, categories: Sequence[float] | None = None) -> float:
     """Gwet's AC1, (p_a - p_e) / (1 - p_e) with p_e = sum of pi_k (1 - pi_k) / (q - 1) over q categories.
 
     p_a is ``raw_agreement``; pi_k is the mean share of category k among a unit's ratings, over all units
     with a rating. NaN if no unit has two ratings, or q is below 2 (name the ``categories`` if raters used
     only one of them). Raises ``LabelError`` as ``agreement``.
     """
-    matrix = _matrix(ratings)
-    scale = _scale(matrix, categories)
-    counts = _counts(matrix, scale)
-    rated = counts.sum(axis=1)
-    observed = raw_agreement(matrix)
-    if math.isnan(observed) or len(scale) < 2:
-        return math.nan
-    shares = (counts[rated > 0] / rated[rated > 0, None]).mean(axis=0)
-    chance = float((shares * (1 - shares)).sum() / (len(scale) - 1))  # at most 1 / q
-    return (observed - chance) / (1 - chance)
+    return _ac1(_counted(_distinct(ratings)), categories)
 
 
-def krippendorffs_alpha(ratings: ArrayLike, *, level: Level = "nominal") -> float:
+def krippendorffs_alpha(ratings: Iterable[ArrayLike], *, level: Level = "nominal") -> float:
     """Krippendorff's alpha, 1 - D_o / D_e, for any number of raters and missing ratings.
 
     NaN if no unit has two ratings, and where all paired values are equal: nothing then varies, and D_e is 0.
     """
-    matrix = _matrix(ratings)
-    scale = _scale(matrix, None)
-    return alpha_of(coincidences(matrix, scale), scale, level=level)
+    return _alpha(_counted(_distinct(ratings)), level)
 
 
-def coincidences(ratings: ArrayLike, values: ArrayLike) -> FloatArray:
-    """Krippendorff's coincidence matrix [values, values]: sums over units of pairs / (ratings - 1).
+def alpha_of(margin: ArrayLike, disagreement: float, values: ArrayLike, *, level: Level = "nominal") -> float:
+    """Alpha 1 - (n - 1) D_o / D_e from how often each of ``values`` was given, ``margin`` [values].
 
-    ``values`` are sorted and hold every rating. Matrices of disjoint sets of units add up. Units with fewer
-    than two ratings add nothing.
+    Ratings count in units that two or more rated. ``disagreement`` is D_o, the sum over these units of d^2
+    over ordered pairs of raters / (ratings - 1), and D_e is the same over all pairs of ratings. d^2 is 1
+    where values differ (nominal), the square of the ranks between them, each counted to its middle
+    (ordinal), or of their difference (interval). Both sums of disjoint sets of units add up, where the level
+    is not ordinal. NaN as ``krippendorffs_alpha``.
     """
-    scale = np.asarray(values, dtype=float)
-    counts = _counts(_matrix(ratings), scale)
-    counts = counts[counts.sum(axis=1) >= 2]
-    weighted = counts / (counts.sum(axis=1, keepdims=True) - 1)
-    # an ordered pair is two different raters, so a rating is not paired with itself
-    return np.asarray(weighted.T @ counts - np.diag(weighted.sum(axis=0)))
-
-
-def alpha_of(coincidence: ArrayLike, values: ArrayLike, *, level: Level = "nominal") -> float:
-    """Alpha from a coincidence matrix o over ``values``: 1 - (n - 1) sum o d^2 / sum n_c n_k d^2.
-
-    d^2 is 1[c != k] (nominal), the square of the ranks between c and k, each counted to its middle
-    (ordinal), or (c - k)^2 (interval). NaN as ``krippendorffs_alpha``.
-    """
-    o = np.asarray(coincidence, dtype=float)
-    margin = o.sum(axis=1)
-    distance = _squared_distances(margin, np.asarray(values, dtype=float), level)
-    expected = float(margin @ distance @ margin)
-    if np.count_nonzero(margin > 0) < 2 or expected == 0:
-        return math.nan
-    return float(1 - (margin.sum() - 1) * (o * distance).sum() / expected)
-
-
-def _squared_distances(margin: FloatArray, values: FloatArray, level: Level) -> FloatArray:
+    given = np.asarray(margin, dtype=float)
+    total = float(given.sum())
     if level == "nominal":
-        return 1 - np.eye(len(values))
+        expected = total**2 - float(given @ given)
+    else:
+        place = _places(given, np.asarray(values, dtype=float), level)
+        expected = 2 * (total * float(given @ place**2) - float(given @ place) ** 2)
+    if np.count_nonzero(given > 0) < 2 or expected == 0:
+        return math.nan
+    return 1 - (total - 1) * disagreement / expected
+
+
+def _places(margin: FloatArray, values: FloatArray, level: Level) -> FloatArray:
+    """Numbers whose differences are the distances of ``values``."""
     # ranks from c to k with half of c and half of k are the difference of the two middles
     place = np.cumsum(margin) - margin / 2 if level == "ordinal" else values
-    return np.asarray((place[:, None] - place[None, :]) ** 2)
+    return np.asarray(place - place[:1])
 
 
-def _counts(matrix: FloatArray, scale: FloatArray) -> FloatArray:
-    """[units, values]: how many raters gave the unit this value."""
-    return np.asarray((matrix[:, :, None] == scale).sum(axis=0), dtype=float)
+class _Units(NamedTuple):
+    """Distinct units, and how often each occurs."""
+
+    values: FloatArray
+    """[raters, units]"""
+    times: FloatArray
+    """[units]"""
+
+    def of(self, members: NDArray[np.bool_]) -> _Units:
+        return _Units(self.values[:, members], self.times[members])
 
 
-def _scale(matrix: FloatArray, values: Sequence[float] | None) -> FloatArray:
-    seen = np.unique(matrix[~np.isnan(matrix)])
+_CHUNK = 1 << 18
+"""Units that are looked at together."""
+
+
+def _distinct(ratings: Iterable[ArrayLike]) -> _Units:
+    rows = _rows(ratings)
+    parts = []
+    for start in range(0, max(len(rows[0]) if rows else 0, 1), _CHUNK):
+        values = np.array([row[start : start + _CHUNK] for row in rows], dtype=float).reshape(len(rows), -1)
+        parts.append(_merged(_Units(values, np.ones(values.shape[1]))))
+    return _merged(
+        _Units(
+            np.concatenate([part.values for part in parts], axis=1), np.concatenate([p.times for p in parts])
+        )
+    )
+
+
+def _merged(units: _Units) -> _Units:
+    """Equal units as one."""
+    key = np.zeros(len(units.times), dtype=np.int64)
+    for row in units.values:
+        seen, code = np.unique(row, return_inverse=True)
+        key = np.unique(key * len(seen) + code, return_inverse=True)[1]
+    _, first = np.unique(key, return_index=True)
+    return _Units(units.values[:, first], np.asarray(np.bincount(key, weights=units.times), dtype=float))
+
+
+class _Counts(NamedTuple):
+    """How many raters gave a unit a value, for each value that a unit has: [entries]."""
+
+    unit: NDArray[np.intp]
+    value: NDArray[np.intp]
+    """Index into ``scale``."""
+    raters: FloatArray
+    times: FloatArray
+    """[units]: how often the unit occurs."""
+    rated: FloatArray
+    """[units]: its ratings."""
+    scale: FloatArray
+
+    def sums(self, entries: FloatArray) -> FloatArray:
+        """[entries] → [units]"""
+        return np.asarray(np.bincount(self.unit, entries, len(self.times)), dtype=float)
+
+    def totals(self, entries: FloatArray) -> FloatArray:
+        """[entries] → [values], over all units"""
+        weights = entries * self.times[self.unit]
+        return np.asarray(np.bincount(self.value, weights, len(self.scale)), dtype=float)
+
+
+def _counted(units: _Units) -> _Counts:
+    unit, rater = np.nonzero(~np.isnan(units.values.T))
+    given = units.values[rater, unit]
+    scale = np.unique(given)
+    key, raters = np.unique(unit * len(scale) + np.searchsorted(scale, given), return_counts=True)
+    unit, value = np.divmod(key, max(len(scale), 1))
+    rated = np.bincount(unit, raters, len(units.times)).astype(float)
+    return _Counts(unit, value, raters.astype(float), units.times, rated, scale)
+
+
+def _raw(counts: _Counts) -> float:
+    paired = counts.rated >= 2
+    if not paired.any():
+        return math.nan
+    rated, times = counts.rated[paired], counts.times[paired]
+    shares = counts.sums(counts.raters * (counts.raters - 1))[paired] / (rated * (rated - 1))
+    return float((shares * times).sum() / times.sum())
+
+
+def _ac1(counts: _Counts, categories: Sequence[float] | None) -> float:
+    scale, observed = _scale(counts.scale, categories), _raw(counts)
+    if math.isnan(observed) or len(scale) < 2:
+        return math.nan
+    shares = counts.totals(counts.raters / counts.rated[counts.unit]) / counts.times[counts.rated > 0].sum()
+    chance = float((shares * (1 - shares)).sum() / (len(scale) - 1))  # at most 1 / q
+    return (observed - chance) / (1 - chance)
+
+
+def _alpha(counts: _Counts, level: Level) -> float:
+    rated = np.where(counts.rated >= 2, counts.rated, math.nan)
+    margin = counts.totals(np.where(np.isnan(rated[counts.unit]), 0.0, counts.raters))
+    if level == "nominal":
+        inside = rated**2 - counts.sums(counts.raters**2)
+    else:
+        place = _places(margin, counts.scale, level)[counts.value]
+        mean = counts.sums(counts.raters * place) / rated
+        inside = 2 * rated * counts.sums(counts.raters * (place - mean[counts.unit]) ** 2)
+    disagreement = float(np.nansum(counts.times * inside / (rated - 1)))
+    return alpha_of(margin, disagreement, counts.scale, level=level)
+
+
+def _kappa_of(units: _Units, first: int, second: int) -> float:
+    pair = units.of(~(np.isnan(units.values[first]) | np.isnan(units.values[second])))
+    one, two = pair.values[first], pair.values[second]
+    scale = np.unique([one, two])
+    margins = [
+        np.bincount(np.searchsorted(scale, row), weights=pair.times, minlength=len(scale))
+        for row in (one, two)
+    ]
+    agreed = float(pair.times[one == two].sum())
+    return _kappa(float(pair.times.sum()), agreed, float(margins[0] @ margins[1]))
+
+
+def _kappa(total: float, agreed: float, by_chance: float) -> float:
+    """From counts, so that "p_e is 1" is tested on whole numbers; ``by_chance`` is p_e total^2."""
+    if total == 0 or by_chance == total**2:
+        return math.nan
+    return float((total * agreed - by_chance) / (total**2 - by_chance))
+
+
+def _scale(seen: FloatArray, values: Sequence[float] | None) -> FloatArray:
     if values is None:
         return seen
     scale = np.unique(np.asarray(values, dtype=float))
@@ -198,11 +289,10 @@ def _scale(matrix: FloatArray, values: Sequence[float] | None) -> FloatArray:
     return scale
 
 
-def _matrix(ratings: ArrayLike) -> FloatArray:
-    try:
-        matrix = np.asarray(ratings, dtype=float)
-    except ValueError as error:
-        raise LabelError("'ratings' must have as many units for each rater; use NaN for missing") from error
-    if matrix.ndim != 2:
-        raise LabelError(f"'ratings' must have shape [raters, units], not {matrix.shape}")
-    return matrix
+def _rows(ratings: Iterable[ArrayLike]) -> list[NDArray[Any]]:
+    rows = [np.asarray(row) for row in ratings]
+    if any(row.ndim != 1 for row in rows):
+        raise LabelError(f"'ratings' must have shape [raters, units], not {np.shape(rows)}")
+    if len({len(row) for row in rows}) > 1:
+        raise LabelError("'ratings' must have as many units for each rater; use NaN for missing")
+    return rows

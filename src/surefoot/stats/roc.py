@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.errors import LabelError
+from surefoot.stats.groups import group_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +39,14 @@ def roc_auc(scores: ArrayLike, labels: ArrayLike) -> Auc:
     return roc_auc_within(scores, labels, np.zeros(np.shape(scores)[0], dtype=int))
 
 
-def roc_auc_within(scores: ArrayLike, labels: ArrayLike, groups: ArrayLike | Sequence[Hashable]) -> Auc:
+def roc_auc_within(scores: ArrayLike, labels: ArrayLike, groups: Sequence[Hashable] | NDArray[Any]) -> Auc:
     """AUC from the pairs inside one group only, over all groups; all arguments have shape [steps].
 
     Grouping by step position takes away what position alone predicts; grouping by problem, what difficulty
     predicts. Groups count by their pairs; one with a single class has none. Labels as in ``roc_auc``.
     """
     score, label = np.asarray(scores, dtype=float), np.asarray(labels, dtype=float)
-    group = _codes(groups)
+    group = group_numbers(groups)
     if not len(score) == len(label) == len(group):
         raise LabelError(
             f"'scores', 'labels', 'groups' have lengths {len(score)}, {len(label)}, {len(group)}"
@@ -79,10 +81,3 @@ def _rank_sum(score: NDArray[np.float64], group: NDArray[np.intp], good: NDArray
     group_start = np.maximum.accumulate(np.where(new_group, np.arange(len(score)), 0))[starts]
     rank = (starts + stops + 1) / 2 - group_start
     return float(rank @ np.add.reduceat(good.astype(float), starts))
-
-
-def _codes(groups: ArrayLike | Sequence[Hashable]) -> NDArray[np.intp]:
-    if isinstance(groups, np.ndarray):
-        return np.unique(groups, return_inverse=True)[1].astype(np.intp)
-    index: dict[Hashable, int] = {}
-    return np.array([index.setdefault(g, len(index)) for g in groups], dtype=np.intp)  # type: ignore[union-attr, arg-type]

@@ -169,7 +169,8 @@ def _scores(
         if problems is None:
             raise ScoreError(f"{name}={path} is no file; a checkpoint needs --problems to score the traces")
         items = pair(list(problems), list(traces))
-        found[name] = score_once(name, path, items, folder / "scores", loading=loading, progress=progress)
+        scores = score_once(name, path, items, folder / "scores", loading=loading, progress=progress)
+        found[name] = list(scores)
     return found
 
 

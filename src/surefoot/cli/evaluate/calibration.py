@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -60,28 +60,29 @@ class EvaluateCalibration(EvaluationCommand):
 
     def run(self) -> None:
         """Evaluate, print and write the report."""
-        from surefoot.cli.runs import labelled, read_table
-        from surefoot.evaluation.label_sets import label_set
+        from surefoot.cli.runs import pair, read_table
+        from surefoot.evaluation.label_sets import label_sets
         from surefoot.evaluation.scorer_calibration import audit_calibration, write_calibration_report
+        from surefoot.evaluation.step_layout import StepLayout
         from surefoot.io import write_json
-        from surefoot.protocols import ProblemTrace
+        from surefoot.io.tables import facts_of
         from surefoot.records import Problem, StepLabel, Trace
 
         files = named(self.sources)
         if self.store and (other := [name for name, path in files.items() if not Path(path).is_dir()]):
             raise CheckpointError(f"--store needs a checkpoint's directory; {other[0]} is not one")
-        items = labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), [])
-        if self.labels == "lab":
-            pairs = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
-            truth: Sequence[StepLabel] = lab_labels(pairs, self.after_error)
-        else:
-            truth = read_table(self.labels, StepLabel)
-        traces = [item.trace for item in items]
+        items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
+        truth: Iterable[StepLabel] = (
+            lab_labels(items, self.after_error)
+            if self.labels == "lab"
+            else read_table(self.labels, StepLabel)
+        )
         folder = self.folder()
+        layout = StepLayout(facts_of(item.trace) for item in items)
+        reading = LabelRule(good_above=self.good_above, neutral=self.neutral)
         audit = audit_calibration(
             open_all(files, items, folder, loading=self.loading),
-            label_set("labels", truth, traces, LabelRule(good_above=self.good_above, neutral=self.neutral)),
-            traces,
+            label_sets("labels", truth, layout, lambda _: reading)[0],
             fits=[kind for kind in dict.fromkeys(self.fit) if kind != "none"],
             bins=self.bins,
             binning=self.binning,

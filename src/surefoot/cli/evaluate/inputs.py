@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from surefoot.evaluation.report import Report
     from surefoot.evaluation.step_scores import System
     from surefoot.labels import LabelRule
-    from surefoot.protocols import LabelledTrace, ProblemTrace
+    from surefoot.protocols import ProblemTrace
     from surefoot.records import StepLabel
 
 AfterError = Literal["unlabelled", "step", "wrong"]
@@ -69,7 +69,7 @@ def named(sources: Sequence[str]) -> dict[str, str]:
 
 def open_all(
     sources: Mapping[str, str],
-    items: Sequence[LabelledTrace],
+    items: Sequence[ProblemTrace],
     out: Path,
     *,
     reading: LabelRule | None = None,
@@ -78,12 +78,10 @@ def open_all(
     """Scorers and judges; scores of checkpoints are stored in ``out/scores``. Bad lines are reported."""
     from surefoot.cli.runs import stages
     from surefoot.evaluation.step_scores import open_systems
-    from surefoot.protocols import ProblemTrace
 
-    traces: list[ProblemTrace] = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
     with stages() as progress:
         systems = open_systems(
-            sources, traces, out / "scores", reading=reading, loading=loading, progress=progress
+            sources, items, out / "scores", reading=reading, loading=loading, progress=progress
         )
     for system in systems:
         if system.counts.skipped_lines:
@@ -100,10 +98,12 @@ def show(report: Report) -> None:
             print_table(part)
 
 
-def lab_labels(items: Sequence[ProblemTrace], after_error: AfterError) -> list[StepLabel]:
-    """Labels of the lab's exact checker."""
+def lab_labels(items: Iterable[ProblemTrace], after_error: AfterError) -> Iterator[StepLabel]:
+    """Labels of the lab's exact checker, as they are asked for."""
     from surefoot.concurrency import run_sync
     from surefoot.lab.world import ExactLabeller
 
-    rows = run_sync(ExactLabeller(after_error=after_error).label(items))
-    return [label for row in rows for label in row]
+    labeller = ExactLabeller(after_error=after_error)
+    for item in items:
+        [labels] = run_sync(labeller.label([item]))
+        yield from labels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -75,25 +75,19 @@ class EvaluateLabels(EvaluationCommand):
         from surefoot.cli.runs import read_table
         from surefoot.evaluation.label_audit import TRUTH, audit_labels
         from surefoot.evaluation.label_report import write_label_report
-        from surefoot.evaluation.label_sets import by_rater
         from surefoot.io import write_json
         from surefoot.records import StepLabel, Trace
 
         files, rules = named(self.sources), self.rules()
         traces = read_table(self.traces, Trace)
-        labels: dict[str, Sequence[StepLabel]] = {
-            name: read_table(path, StepLabel) for name, path in files.items()
-        }
-        if self.by_rater:
-            labels = {
-                rater: rows for name, some in labels.items() for rater, rows in by_rater(name, some).items()
-            }
+        labels = {name: read_table(path, StepLabel) for name, path in files.items()}
         audit = audit_labels(
             traces,
             labels,
             truth=self._truth(traces),
             reading=rules.pop("", None),
             readings=rules,
+            by_rater=self.by_rater,
             bins=self.bins,
             binning=self.binning,
             draws=self.draws,
@@ -105,7 +99,7 @@ class EvaluateLabels(EvaluationCommand):
         write_json(for_json, {"inputs": inputs, **audit.to_json()})
         show(write_label_report(audit, for_html))
 
-    def _truth(self, traces: Sequence[Trace]) -> Sequence[StepLabel] | None:
+    def _truth(self, traces: Sequence[Trace]) -> Iterable[StepLabel] | None:
         from surefoot.cli.runs import pair, read_table
         from surefoot.records import Problem, StepLabel
 

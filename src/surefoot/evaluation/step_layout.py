@@ -1,0 +1,149 @@
+"""The steps of many traces in flat arrays: a few bytes for each step, and no object."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.io.tables import Facts, facts_in
+from surefoot.records import Trace
+
+T = TypeVar("T")
+
+BoolArray = NDArray[np.bool_]
+CodeArray = NDArray[np.int8]
+FloatArray = NDArray[np.float64]
+
+GOOD, BAD, UNREAD, UNLABELLED = 1, 0, -1, -2
+"""Codes of a step: good or bad by the label that counts; no label that says which; no label."""
+
+_MEANING = {GOOD: True, BAD: False, UNREAD: None, UNLABELLED: None}
+
+
+class StepLayout:
+    """Where the steps of each trace lie in arrays [steps] of all, in the order of the traces.
+
+    Memory grows by about 170 bytes a trace and 80 a problem, most of it their ids.
+    """
+
+    def __init__(self, facts: Iterable[Facts]) -> None:
+        self.numbers: dict[str, int] = {}
+        """Id → number of the trace, of the first where several share an id."""
+        problems: dict[str, int] = {}
+        lengths, problem = array("q"), array("i")
+        self.repeated: list[tuple[int, int]] = []
+        """Traces whose id came before: the number of the first, and their own."""
+        for number, trace in enumerate(facts):
+            first = self.numbers.setdefault(trace.key, number)
+            if first != number:
+                self.repeated.append((first, number))
+            lengths.append(trace.size)
+            problem.append(problems.setdefault(trace.parent or "", len(problems)))
+        self._starts = array("q", accumulate(lengths, initial=0))
+        self.problem_ids = list(problems)
+        """[problems], in the order of their first trace."""
+        self.problem: NDArray[np.int32] = np.array(problem, dtype=np.int32)
+        """[traces]: index of the trace's problem."""
+        self.lengths: NDArray[np.int64] = np.array(lengths, dtype=np.int64)
+        """[traces]: steps."""
+
+    @classmethod
+    def of(cls, traces: Iterable[Trace]) -> StepLayout:
+        """The layout of all steps of ``traces``; their text is not read where they are on disk."""
+        return cls(facts_in(traces))
+
+    @property
+    def traces(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def steps(self) -> int:
+        return self._starts[-1]
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """[traces + 1]: the place of each trace's first step, and the end."""
+        return np.frombuffer(self._starts, dtype=np.int64)
+
+    def span(self, number: int) -> tuple[int, int]:
+        """The places of a trace's first step and of the step after its last."""
+        return self._starts[number], self._starts[number + 1]
+
+    def of_step(self, values: NDArray[Any]) -> NDArray[Any]:
+        """[traces] → [steps]: what holds for a trace, at each of its steps."""
+        return np.repeat(values, self.lengths)
+
+    def step_numbers(self) -> NDArray[np.int32]:
+        """[steps]: the index of each step in its trace."""
+        places = np.arange(self.steps, dtype=np.int64)
+        places -= self.of_step(self.starts[:-1])
+        return places.astype(np.int32)
+
+    def parts(self, count: int) -> NDArray[np.int32]:
+        """[steps]: the part of its trace in which a step lies; step i of T is in part floor(count i / T)."""
+        places = count * self.step_numbers().astype(np.int64)
+        places //= self.of_step(self.lengths)
+        return places.astype(np.int32)
+
+    def first_errors(self, codes: CodeArray) -> FloatArray:
+        """[traces]: the index of the first bad step, -1 for none, NaN where an unknown step hides it."""
+        found = np.full(self.traces, -1.0)
+        places = np.flatnonzero(codes != GOOD)
+        trace = np.searchsorted(self.starts, places, "right") - 1
+        places = places[np.r_[True, trace[1:] != trace[:-1]][: len(trace)]]
+        trace = np.searchsorted(self.starts, places, "right") - 1
+        found[trace] = np.where(codes[places] == BAD, places - self.starts[trace], math.nan)
+        return found
+
+
+class StepRows(Sequence[list[T | None]], Generic[T]):
+    """One list for each trace with an entry for each of its steps, made from a flat array when it is used."""
+
+    def __init__(
+        self, flat: NDArray[Any], layout: StepLayout, decode: Callable[[NDArray[Any]], list[T | None]]
+    ) -> None:
+        self.flat = flat
+        """[steps]"""
+        self._layout, self._decode = layout, decode
+
+    def __len__(self) -> int:
+        return self._layout.traces
+
+    @overload
+    def __getitem__(self, at: int) -> list[T | None]: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[list[T | None]]: ...
+    def __getitem__(self, at: int | slice) -> list[T | None] | list[list[T | None]]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        start, stop = self._layout.span(range(len(self))[at])
+        return self._decode(self.flat[start:stop])
+
+
+def score_rows(scores: FloatArray, layout: StepLayout) -> StepRows[float]:
+    """Scores [steps] by trace; NaN is ``None``."""
+
+    def decode(some: FloatArray) -> list[float | None]:
+        return [None if math.isnan(score) else score for score in some.tolist()]
+
+    return StepRows(scores, layout, decode)
+
+
+def good_rows(codes: CodeArray, layout: StepLayout) -> StepRows[bool]:
+    """Codes [steps] by trace: ``True`` for good, ``False`` for bad, ``None`` for unknown."""
+
+    def decode(some: CodeArray) -> list[bool | None]:
+        return [_MEANING[code] for code in some.tolist()]
+
+    return StepRows(codes, layout, decode)
+
+
+def as_numbers(codes: CodeArray, good: float = 1.0, bad: float = 0.0) -> FloatArray:
+    """Codes [steps] as numbers; NaN is unknown."""
+    return np.array([math.nan, math.nan, bad, good])[codes - UNLABELLED]
