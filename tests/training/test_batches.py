@@ -87,6 +87,7 @@ def test_a_trunk_that_mixes_packed_traces_is_found_out(lab_base):
         def __init__(self, trunk) -> None:
             super().__init__()
             self.inner, self.config, self.device, self.dtype = trunk, trunk.config, trunk.device, trunk.dtype
+            self.set_attn_implementation = lambda _: None
 
         def forward(self, input_ids, use_cache, position_ids=None):
             return self.inner(input_ids=input_ids, use_cache=use_cache)

@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from surefoot.errors import TrainingError
+from surefoot.models.engine.packed_attention import attending_to_each, packed_inputs
 from surefoot.models.engine.packing import pad_batch
 from surefoot.training.config import LoopConfig
 from surefoot.training.examples import Example, TrainingItem
@@ -29,6 +30,8 @@ class Inputs:
     rows_s: torch.Tensor
     at_s: torch.Tensor
     position_ids_bt: torch.Tensor | None
+    lengths: tuple[int, ...]
+    """Tokens of each trace."""
 
 
 def batch_order(
@@ -150,6 +153,7 @@ def lay_out(parts: Sequence[Example], layout: str, device: torch.device) -> Inpu
         rows_s=torch.tensor(rows, device=device),
         at_s=torch.tensor(at, device=device),
         position_ids_bt=None if position_ids is None else position_ids.to(device),
+        lengths=tuple(len(part.ids) for part in parts),
     )
 
 
@@ -166,7 +170,9 @@ def can_pack(trunk: PreTrainedModel) -> bool:
     inputs = lay_out(parts, "packed", trunk.device)
     was_training = trunk.training
     trunk.eval()
-    together = trunk(input_ids=inputs.ids_bt, position_ids=inputs.position_ids_bt, use_cache=False)
+    with attending_to_each(trunk):
+        packed = packed_inputs(trunk, inputs.position_ids_bt, inputs.lengths)
+        together = trunk(input_ids=inputs.ids_bt, use_cache=False, **packed)
     alone = trunk(input_ids=inputs.ids_bt.view(len(parts), -1), use_cache=False)
     trunk.train(was_training)
     expected = alone.last_hidden_state.flatten(0, 1).float()

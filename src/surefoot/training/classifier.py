@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 
 from surefoot.errors import TrainingError
 from surefoot.labels import target_is_good
+from surefoot.models.engine.packed_attention import attending_to_each
 from surefoot.models.engine.packing import read_states
 from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
 from surefoot.models.kinds.classifier import RewardModel
@@ -116,7 +118,7 @@ def _fit(
         batch = lay_out(parts, config.layout, device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.bf16):
             logits: torch.Tensor = optimiser.called(
-                batch.ids_bt, batch.mask_bt, batch.rows_s, batch.at_s, batch.position_ids_bt
+                batch.ids_bt, batch.mask_bt, batch.rows_s, batch.at_s, batch.position_ids_bt, batch.lengths
             )
         return logits
 
@@ -135,20 +137,22 @@ def _fit(
         validation = Validation(
             auc=lambda: held_out.auc(model, outputs), every=config.evaluate_every, patience=config.patience
         )
-    log = run_updates(
-        optimiser,
-        examples,
-        loss,
-        config,
-        directory,
-        processes=processes,
-        terms=(lambda _: 1) if config.loss == "pqm" else (lambda item: len(item.terms)),
-        balance=config.balance,
-        layout=config.layout,
-        validation=validation,
-        progress=progress,
-        keep_state=keep_state,
-    )
+    alone = config.layout == "packed" and not config.freeze_trunk
+    with attending_to_each(model.trunk) if alone else nullcontext():
+        log = run_updates(
+            optimiser,
+            examples,
+            loss,
+            config,
+            directory,
+            processes=processes,
+            terms=(lambda _: 1) if config.loss == "pqm" else (lambda item: len(item.terms)),
+            balance=config.balance,
+            layout=config.layout,
+            validation=validation,
+            progress=progress,
+            keep_state=keep_state,
+        )
     if features and processes.rank == 0:
         features.remove()
     return log

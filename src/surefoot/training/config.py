@@ -64,7 +64,7 @@ class TrunkConfig(LoopConfig):
     layout: Literal["padded", "packed"] = Field(
         default="padded",
         description="padded: one trace per row; packed: the traces of a microbatch in one row without seeing "
-        "each other, which is faster where the trunk runs FlashAttention.",
+        "each other, which saves padding and needs no mask.",
     )
     bf16: bool = Field(
         default=False, description="Run the trunk in bfloat16; weights and optimiser keep their type."

@@ -8,6 +8,7 @@ of an update; the other tokens are only read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from surefoot.errors import CheckpointError, TrainingError
 from surefoot.io.hub import checkpoint_directory
 from surefoot.models.card import CheckpointCard
 from surefoot.models.engine.causal import require_plain_head, token_statistics
+from surefoot.models.engine.packed_attention import attending_to_each, packed_inputs
 from surefoot.models.kinds.generative import FAMILY, VerifierCheckpoint
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.lora import add_adapter, has_adapter
@@ -107,17 +109,18 @@ def fit_tokens(
     if config.gradient_checkpointing:
         recompute_activations(model)
     summed = TokenLoss(model, config)
-    log = run_updates(
-        ModelOptimiser(model, config, name=name, betas=BETAS),
-        examples,
-        lambda microbatch, tokens: summed(microbatch) / tokens,
-        config,
-        directory,
-        processes=process,
-        terms=lambda example: len(example.positions),
-        layout=config.layout,
-        progress=progress,
-    )
+    with attending_to_each(model.base_model) if config.layout == "packed" else nullcontext():
+        log = run_updates(
+            ModelOptimiser(model, config, name=name, betas=BETAS),
+            examples,
+            lambda microbatch, tokens: summed(microbatch) / tokens,
+            config,
+            directory,
+            processes=process,
+            terms=lambda example: len(example.positions),
+            layout=config.layout,
+            progress=progress,
+        )
     model.eval()
     finish(directory, config, log, process, save)
     return log
@@ -141,7 +144,7 @@ class TokenLoss:
         """Of some examples, with gradient."""
         device = self._model.device
         batch = lay_out(parts, self._config.layout, device)
-        packed = {} if batch.position_ids_bt is None else {"position_ids": batch.position_ids_bt}
+        packed = packed_inputs(self._model, batch.position_ids_bt, batch.lengths)
         before = (batch.rows_s, batch.at_s - 1)  # a token is predicted where the one before it is read
         targets = batch.ids_bt[batch.rows_s, batch.at_s]
         called = self._model.base_model if self._plain else self._model

@@ -22,6 +22,7 @@ from surefoot.io.hub import checkpoint_directory, is_hub_name, pinned
 from surefoot.models.card import CARD, CheckpointCard, read_card, verified_card, write_card
 from surefoot.models.checkpoint import load_pretrained, push_checkpoint, require_finite
 from surefoot.models.encoding import EncodedTrace, encode_traces
+from surefoot.models.engine.packed_attention import packed_inputs
 from surefoot.models.lora import base_of, has_adapter, load_adapter, save_adapter
 from surefoot.policies.devices import FLOAT32, LOADING, Loading
 from surefoot.protocols import ProblemTrace
@@ -180,15 +181,17 @@ class RewardModel(nn.Module):
         rows_s: torch.Tensor,
         at_s: torch.Tensor,
         position_ids_bt: torch.Tensor | None = None,
+        lengths: tuple[int, ...] = (),
     ) -> torch.Tensor:
         """Outputs ``[S, C]`` of the head for S steps of B traces of at most T tokens.
 
         ``ids_bt`` and ``mask_bt`` are ``[B, T]``, right-padded (mask 0 on padding); step s is read in row
         ``rows_s[s]`` at token ``at_s[s]``. For traces packed one after another into a row, ``mask_bt`` is
-        ``None`` and ``position_ids_bt`` ``[B, T]`` counts from 0 in each trace, which keeps them apart.
+        ``None`` and ``position_ids_bt`` ``[B, T]`` counts from 0 in each trace, which keeps them apart;
+        ``lengths`` are their tokens.
         """
-        positions = {} if position_ids_bt is None else {"position_ids": position_ids_bt}
-        hidden = self.trunk(input_ids=ids_bt, attention_mask=mask_bt, use_cache=False, **positions)
+        packed = packed_inputs(self.trunk, position_ids_bt, lengths)
+        hidden = self.trunk(input_ids=ids_bt, attention_mask=mask_bt, use_cache=False, **packed)
         read = hidden.last_hidden_state[rows_s, at_s].float()
         with torch.autocast(read.device.type, enabled=False):  # the head is small: keep its precision
             return self.head(read)
