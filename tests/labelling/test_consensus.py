@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
+from weakref import ref
 
 import pytest
 import typer
@@ -20,12 +21,12 @@ from surefoot.cli.settings import add
 from surefoot.errors import LabelError, SurefootError
 from surefoot.io import read_records, write_records
 from surefoot.labelling.consensus import (
+    Combiner,
     ConsensusLabeller,
     SameFirstError,
     Unanimous,
     Weighted,
     combine_labels,
-    rows_of,
 )
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, Usage
@@ -264,12 +265,24 @@ def test_what_does_not_fit_is_refused():
             Weighted(margin=margin)
 
 
-def test_labels_of_a_file_are_put_with_their_traces():
-    one, other, absent = item(2), item(1, sample=1), item(1, sample=2)
-    labels = [*row(other, [1]), *row(absent, [1]), *row(one, [1, -1, 1])]
-    rows, strays = rows_of([one, other], labels)
-    assert [[label.value for label in found] for found in rows] == [[1, -1], [1]]
-    assert strays == 2
+def test_traces_are_combined_one_after_another_with_the_same_report():
+    items = [item(2, sample=sample) for sample in range(30)]
+    rows = {
+        name: [row(one, [1, -1 if (number + at) % shift else 1]) for number, one in enumerate(items)]
+        for at, (name, shift) in enumerate((("a", 2), ("b", 3)))
+    }
+    settings = {"rule": Unanimous(), "good_above": 0, "neutral": "drop"}
+    whole = combine_labels(items, rows, **settings)
+    combiner = Combiner(["b", "a"], **settings)
+    before = []
+    for number, one in enumerate(items):
+        labels = combiner.combine(one, {name: rows[name][number] for name in rows})
+        expected = [label.model_copy(update={"created": None}) for label in whole.labels[number]]
+        assert [label.model_copy(update={"created": None}) for label in labels] == expected
+        before += [ref(label) for label in labels]
+        del labels
+    assert combiner.report() == whole.report
+    assert not any(label() for label in before)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,35 +90,64 @@ def combine_labels(
     on the order of the sources; its usage is zero, as the sources have paid. Raises ``LabelError`` for fewer
     than two sources, or one whose lists or labels do not belong to the items.
     """
-    if len(sources) < 2:
-        raise LabelError(f"consensus needs at least two sources, not {len(sources)}")
+    combiner = Combiner(sources, rule=rule, good_above=good_above, neutral=neutral)
     for name, rows in sources.items():
         _check_rows(name, rows, items)
-    meaning = LabelRule(neutral=neutral, good_above=good_above)
-    decided = []
-    for at, item in enumerate(items):
-        by_source = {
-            name: binary_labels(sources[name][at], len(item.trace.steps), meaning) for name in sorted(sources)
-        }
-        decided.append(rule.decide(by_source))
     labels = [
-        [_label(item, step, decision) for step, decision in enumerate(decisions)]
-        for item, decisions in zip(items, decided, strict=True)
+        combiner.combine(item, {name: rows[at] for name, rows in sources.items()})
+        for at, item in enumerate(items)
     ]
-    return Consensus(labels=labels, report=_report(rule.name, tuple(sorted(sources)), decided))
+    return Consensus(labels=labels, report=combiner.report())
 
 
-def rows_of(items: Sequence[ProblemTrace], labels: Iterable[StepLabel]) -> tuple[list[list[StepLabel]], int]:
-    """``labels`` as ``combine_labels`` takes them, one list per item; and how many belong to no step."""
-    of_trace: dict[str, list[StepLabel]] = {item.trace.id: [] for item in items}
-    steps = {item.trace.id: len(item.trace.steps) for item in items}
-    strays = 0
-    for label in labels:
-        if label.step < steps.get(label.trace_id, 0):
-            of_trace[label.trace_id].append(label)
-        else:
-            strays += 1
-    return [of_trace[item.trace.id] for item in items], strays
+class Combiner:
+    """Combines one trace after another, as :func:`combine_labels`, and counts. It keeps the counts alone."""
+
+    def __init__(
+        self, sources: Iterable[str], *, rule: ConsensusRule, good_above: float | None, neutral: Neutral
+    ) -> None:
+        """Raises ``LabelError`` for fewer than two sources."""
+        self._sources = tuple(sorted(sources))
+        if len(self._sources) < 2:
+            raise LabelError(f"consensus needs at least two sources, not {len(self._sources)}")
+        self._rule, self._meaning = rule, LabelRule(neutral=neutral, good_above=good_above)
+        self._traces = 0
+        self._dropped: Counter[str] = Counter()
+        self._unlabelled: Counter[str] = Counter()
+        self._verdicts: Counter[bool | None] = Counter()
+
+    def combine(self, item: ProblemTrace, labels: Mapping[str, Iterable[StepLabel]]) -> list[StepLabel]:
+        """One label for each step; ``labels`` are those of this trace, by source."""
+        steps = len(item.trace.steps)
+        decisions = self._rule.decide(
+            {name: binary_labels(labels[name], steps, self._meaning) for name in self._sources}
+        )
+        self._count(decisions)
+        return [_label(item, step, decision) for step, decision in enumerate(decisions)]
+
+    def _count(self, decisions: Sequence[Decision]) -> None:
+        self._traces += 1
+        self._verdicts.update(decision.good for decision in decisions)
+        reasons = [decision.reason for decision in decisions if decision.good is None]
+        self._unlabelled.update(reasons)
+        if len(reasons) == len(decisions):
+            one = set(reasons)
+            why = one.pop() if len(one) == 1 else "no consensus on any step" if one else "no steps"
+            self._dropped[why] += 1
+
+    def report(self) -> ConsensusReport:
+        """Of the traces so far."""
+        return ConsensusReport(
+            rule=self._rule.name,
+            sources=self._sources,
+            traces=self._traces,
+            kept_traces=self._traces - self._dropped.total(),
+            dropped_traces=dict(self._dropped.most_common()),
+            steps=self._verdicts.total(),
+            good_steps=self._verdicts[True],
+            bad_steps=self._verdicts[False],
+            unlabelled_steps=dict(self._unlabelled.most_common()),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,29 +197,6 @@ def _label(item: ProblemTrace, step: int, decision: Decision) -> StepLabel:
             trials=decision.voting if known else None,
             message=decision.message,
         ),
-    )
-
-
-def _report(rule: str, sources: tuple[str, ...], decided: Sequence[Sequence[Decision]]) -> ConsensusReport:
-    dropped: Counter[str] = Counter()
-    unlabelled: Counter[str] = Counter()
-    for decisions in decided:
-        reasons = [decision.reason for decision in decisions if decision.good is None]
-        unlabelled.update(reasons)
-        if len(reasons) == len(decisions):
-            one = set(reasons)
-            dropped[one.pop() if len(one) == 1 else "no consensus on any step" if one else "no steps"] += 1
-    verdicts = Counter(decision.good for decisions in decided for decision in decisions)
-    return ConsensusReport(
-        rule=rule,
-        sources=sources,
-        traces=len(decided),
-        kept_traces=len(decided) - dropped.total(),
-        dropped_traces=dict(dropped.most_common()),
-        steps=verdicts.total(),
-        good_steps=verdicts[True],
-        bad_steps=verdicts[False],
-        unlabelled_steps=dict(unlabelled.most_common()),
     )
 
 

@@ -319,17 +319,27 @@ def _failure(trees: Sequence[GrownTree]) -> str | None:
 
 def _split(folder: Path) -> None:
     """Write traces, labels and pairs of all trees into their files, and report the totals."""
-    from surefoot.io import read_records, write_records
+    from surefoot.io import read_records
+    from surefoot.io.files import record_writer
 
-    trees = list(read_records(folder / "trees.jsonl", GrownTree))
-    write_records(folder / "traces.jsonl", (trace for grown in trees for trace in grown.traces), record=Trace)
-    labels = write_records(
-        folder / "labels.jsonl", (label for grown in trees for label in grown.labels), record=StepLabel
-    )
-    pairs = write_records(
-        folder / "pairs.jsonl", (pair for grown in trees for pair in grown.pairs), record=StepPair
-    )
-    spent = sum((grown.usage for grown in trees), Usage())
-    echo(f"{len(trees)} trees, {labels} labels, {pairs} pairs, {spent.tokens} tokens", err=True)
-    for reason, count in Counter(grown.reason for grown in trees if grown.reason).most_common():
+    trees = labels = pairs = 0
+    spent, reasons = Usage(), Counter[str]()
+    with (
+        record_writer(folder / "traces.jsonl", Trace) as traces_file,
+        record_writer(folder / "labels.jsonl", StepLabel) as labels_file,
+        record_writer(folder / "pairs.jsonl", StepPair) as pairs_file,
+    ):
+        for grown in read_records(folder / "trees.jsonl", GrownTree):
+            for trace in grown.traces:
+                traces_file.write(trace)
+            for label in grown.labels:
+                labels_file.write(label)
+            for pair in grown.pairs:
+                pairs_file.write(pair)
+            trees, labels, pairs = trees + 1, labels + len(grown.labels), pairs + len(grown.pairs)
+            spent += grown.usage
+            if grown.reason:
+                reasons[grown.reason] += 1
+    echo(f"{trees} trees, {labels} labels, {pairs} pairs, {spent.tokens} tokens", err=True)
+    for reason, count in reasons.most_common():
         echo(f"  {count} problems not searched: {reason}", err=True)

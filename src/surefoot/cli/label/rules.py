@@ -159,28 +159,38 @@ class LabelConsensus(Command):
         """Combine, write and report."""
         from surefoot.cli.runs import pair, read_table
         from surefoot.io import write_json, write_records
-        from surefoot.labelling.consensus import combine_labels, rows_of
+        from surefoot.labelling.consensus import Combiner
         from surefoot.records import Problem, StepLabel, Trace
 
         rule = self._rule()
         files = _named(self.sources, "NAME=FILE")
         items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
-        rows = {}
-        for name, path in files.items():
-            rows[name], strays = rows_of(items, read_table(path, StepLabel))
-            if strays:
-                echo(f"{strays} labels of {name} skipped: they are of no step of a usable trace", err=True)
-        combined = combine_labels(items, rows, rule=rule, good_above=self.good_above, neutral=self.neutral)
-        kept = [labels for labels in combined.labels if any(label.value is not None for label in labels)]
-        write_records(
-            self.out if self.out == "-" else Path(self.out),
-            [label for labels in kept for label in labels],
-            record=StepLabel,
-        )
+        tables = {name: read_table(path, StepLabel) for name, path in files.items()}
+        combiner = Combiner(tables, rule=rule, good_above=self.good_above, neutral=self.neutral)
+        strays = {name: len(table) for name, table in tables.items()}
+
+        def combined() -> Iterator[StepLabel]:
+            for item in items:
+                steps = len(item.trace.steps)
+                found = {
+                    name: [label for label in table.find(item.trace.id) if label.step < steps]
+                    for name, table in tables.items()
+                }
+                for name, some in found.items():
+                    strays[name] -= len(some)
+                labels = combiner.combine(item, found)
+                if any(label.value is not None for label in labels):
+                    yield from labels
+
+        write_records(self.out if self.out == "-" else Path(self.out), combined(), record=StepLabel)
+        for name, count in strays.items():
+            if count:
+                echo(f"{count} labels of {name} skipped: they are of no step of a usable trace", err=True)
+        report = combiner.report()
         if self.report:
-            write_json(self.report, combined.report.as_json())
-        echo(combined.report.summary(), err=True)
-        if not kept:
+            write_json(self.report, report.as_json())
+        echo(report.summary(), err=True)
+        if not report.kept_traces:
             raise LabelError(
                 "the sources agree on no trace; --rule unanimous or weighted decides step by step"
             )
