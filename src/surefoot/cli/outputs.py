@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from surefoot.errors import RunError
+
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
+"""As it is left of a URL that was made a path."""
+
+
+def refuse_urls(paths: Iterable[Path]) -> None:
+    """Raise ``RunError`` for the first of ``paths`` that was meant as a URL."""
+    for path in paths:
+        if _URL.match(str(path)):
+            raise RunError(f"{path}: outputs are local files; write one, then upload it")
 
 
 def refuse_existing(paths: Iterable[Path]) -> None:

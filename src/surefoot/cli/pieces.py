@@ -76,8 +76,9 @@ def in_pieces(
     ``RecordError`` before any work if ``out`` has an unknown ending.
     """
     from surefoot.io import Run, write_records
-    from surefoot.io.files import ENDINGS, write_lines
+    from surefoot.io.files import write_lines
     from surefoot.io.journal import Journal
+    from surefoot.io.sources import ENDINGS
 
     if out != "-" and not out.endswith(ENDINGS):
         raise RecordError(f"--out {out}: unknown ending; choose {', '.join(ENDINGS)}, or - for a pipe")

@@ -80,22 +80,26 @@ def checked_options() -> Iterator[None]:
 def read_table(path: str, record: type[R]) -> RecordTable[R]:
     """The valid records of a file (``-`` = standard input), on disk; bad lines are counted on standard error.
 
-    Problems and traces may be in any form that ``surefoot import`` reads, which is then shown. One that comes
-    twice, also a label or score, is kept once and counted. Raises ``RecordError`` if there is no valid
-    record, for two different ones of one id, and for different scores of one trace by one scorer.
+    Shards, named by a pattern or a folder, are one file, and a URL is one, too. Problems and traces may be in
+    any form that ``surefoot import`` reads, which is then shown. One that comes twice, also a label or score,
+    is kept once and counted. Raises ``RecordError`` if there is no valid record, for two different ones of
+    one id, and for different scores of one trace by one scorer.
     """
     from surefoot.io import ReadReport, read_records
-    from surefoot.io.files import ENDINGS, needs
+    from surefoot.io.files import needs
+    from surefoot.io.sources import ENDINGS, files_of, shown
     from surefoot.io.tables import open_table
 
     report = ReadReport()
     table: RecordTable[R] | None = None
-    if path.endswith(".jsonl"):
-        table = open_table(path, record, report=report)
-    elif path == "-" or path.endswith(ENDINGS) or record not in (Problem, Trace):
-        table = open_table(path, record, records=read_records(path, record, report=report))
+    source, path = path, shown(path)
+    files = [] if source == "-" else files_of(source)
+    if len(files) == 1 and files[0].name.endswith(".jsonl"):
+        table = open_table(files[0], record, report=report)
+    elif all(file.name.endswith(ENDINGS) for file in files) or record not in (Problem, Trace):
+        table = open_table(path, record, records=read_records(source, record, report=report))
     if not table:
-        if path != "-" and (imported := _imported(path, record)):
+        if path != "-" and (imported := _imported(source, record)):
             return imported
         report.require_some(needs(record))
         raise RecordError(f"{path}: nothing to read; {needs(record)}")
@@ -114,6 +118,7 @@ def _imported(path: str, record: type[R]) -> RecordTable[R] | None:
     """Problems or traces of a file in another form; ``None`` if it has none, or they are not asked for."""
     from surefoot.formats import RECORDS, ImportContext, ImportSettings, detect_format, import_traces
     from surefoot.io import ReadReport
+    from surefoot.io.sources import shown
     from surefoot.io.tables import open_table
 
     if record not in (Problem, Trace):
@@ -125,6 +130,7 @@ def _imported(path: str, record: type[R]) -> RecordTable[R] | None:
         return None
     found = import_traces(path, name, context)
     chosen = (one.problem if record is Problem else one.trace for one in found)
+    path = shown(path)
     table = open_table(path, record, records=(one for one in chosen if isinstance(one, record)))
     if table:
         echo(f"{path} is read as {name}" + "".join(f"; {one}" for one in said), err=True)
@@ -220,6 +226,15 @@ def one_writer(
         yield run
 
 
-def file_inputs(**paths: str | None) -> dict[str, Path]:
-    """The files among ``paths``; an option not given has none, standard input no content to compare."""
-    return {name: Path(path) for name, path in paths.items() if path not in (None, "-")}
+def file_inputs(**sources: str | None) -> dict[str, Path]:
+    """The files that options name, each shard apart; an option not given has none, nor has standard input,
+    which has no content to compare."""
+    from surefoot.io.sources import files_of
+
+    found: dict[str, Path] = {}
+    for name, source in sources.items():
+        if source is None or source == "-":
+            continue
+        files = files_of(source)
+        found |= {name: files[0]} if len(files) == 1 else {f"{name}/{file.name}": file for file in files}
+    return found

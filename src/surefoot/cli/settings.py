@@ -51,7 +51,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from surefoot.cli.endings import plain_endings
-from surefoot.cli.outputs import refuse_existing
+from surefoot.cli.outputs import refuse_existing, refuse_urls
 from surefoot.errors import RunError
 
 C = TypeVar("C", bound="Command")
@@ -213,6 +213,7 @@ def callback(command: type[Command]) -> Callable[..., None]:
             if values[f"value_{number}"] not in (None, [])
         }
         settings = build(command, flags, file=values["config"], assignments=values["assignments"] or ())
+        refuse_urls(settings.outputs())
         if not values.get("force"):
             refuse_existing(settings.outputs())
         with plain_endings(settings.outputs(), saving_memory(command)):

@@ -316,6 +316,6 @@ def _of_scores(name: str, records: Iterable[StepScores], layout: StepLayout) -> 
 def _records(path: Path, record: type[R], report: ReadReport) -> Iterator[R]:
     """Records of a file, none if it is of another kind."""
     from surefoot.io import read_records
-    from surefoot.io.files import ENDINGS
+    from surefoot.io.sources import ENDINGS
 
     return read_records(path, record, report=report) if path.name.endswith(ENDINGS) else iter(())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from surefoot.formats import atif, batch_output, inspect_log, otel_spans, own_ro
 from surefoot.formats._imports import IMPORT_KEY, ImportContext, ImportedTrace, ImportSettings, raw_rows
 from surefoot.formats._results import TraceResults
 from surefoot.io.seen import Seen
+from surefoot.io.sources import files_of
 
 IMPORTS: Mapping[str, Callable[[Path | str, ImportContext], Iterator[ImportedTrace]]] = MappingProxyType(
     {
@@ -54,8 +55,10 @@ _PLACES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 def detect_format(path: Path | str, settings: ImportSettings | None = None) -> str:
     """The name in ``IMPORTS`` of the format of ``path``, or ``RECORDS``, by its content alone.
 
-    Raises ``RecordError`` for a file that cannot be opened, is empty, or is an archive of no known kind.
+    Of several files (see :func:`import_traces`) the first decides. Raises ``RecordError`` for a file that
+    cannot be opened, is empty, or is an archive of no known kind.
     """
+    path = _files(path)[0]
     if Path(path).is_file() and zipfile.is_zipfile(path):
         with inspect_log.open_archive(Path(path)) as archive:
             if any(name.startswith(("samples/", "header.json", "_journal/")) for name in archive.namelist()):
@@ -95,6 +98,9 @@ def _has_turns(row: Mapping[str, Any]) -> bool:
 def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterator[ImportedTrace]:
     """The traces of ``path``, read as format ``name``; two of the same id get numbers.
 
+    A text may also be a pattern or a URL, see :func:`surefoot.io.sources.files_of`, or the name or folder of
+    a data set.
+
     Rows that hold no trace are counted in ``context.report``. Raises ``RecordError`` for a name that is not
     in ``IMPORTS`` and a file that cannot be read at all.
     """
@@ -105,14 +111,24 @@ def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterat
         )
     if name not in IMPORTS:
         raise RecordError(f"no format is called '{name}'; choose one of {', '.join(IMPORTS)}")
-    context.report.opened(str(path))
     with closing(Seen()) as seen:
-        for one in IMPORTS[name](path, context):
+        for one in _read(path, name, context):
             if one.trace is not None and (again := seen.times(one.trace.id)):
                 update = {"id": f"{one.trace.id}-{again}", "sample": max(one.trace.sample, again)}
                 yield ImportedTrace(problem=one.problem, trace=one.trace.model_copy(update=update))
             else:
                 yield one
+
+
+def _read(path: Path | str, name: str, context: ImportContext) -> Iterator[ImportedTrace]:
+    for file in _files(path):
+        context.report.opened(str(file))
+        yield from IMPORTS[name](file, context)
+
+
+def _files(path: Path | str) -> Sequence[Path | str]:
+    """The files of ``path``; a folder is that of one data set, as the ``datasets`` library writes it."""
+    return [path] if Path(path).is_dir() else files_of(path)
 
 
 def export_results(original: Path, path: Path, results: Iterable[TraceResults]) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +20,7 @@ from surefoot.formats.prmbench import read_prmbench, read_prmbench_controls
 from surefoot.formats.problems import read_gsm8k, read_gsm8k_solutions, read_math500
 from surefoot.formats.processbench import read_processbench, write_processbench
 from surefoot.formats.stepwise import read_stepwise, write_stepwise
+from surefoot.io.sources import files_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem
 
@@ -69,8 +71,12 @@ def read_source(
 ) -> Iterator[Problem] | Iterator[ProblemTrace] | Iterator[LabelledTrace]:
     """Read ``path`` with the reader called ``name``; ``options`` (such as ``report``) are passed to it.
 
+    A text may also be a pattern, a folder of shards or a URL, see :func:`surefoot.io.sources.files_of`; each
+    file is read by itself.
+
     Raises ``RecordError`` for a name that is not in ``SOURCES``.
     """
     if name not in SOURCES:
         raise RecordError(f"no source is called '{name}'; choose one of {', '.join(SOURCES)}")
-    return SOURCES[name](path, **options)
+    read: Callable[..., Iterator[Any]] = SOURCES[name]
+    return chain.from_iterable(read(file, **options) for file in files_of(path))

@@ -23,6 +23,7 @@ from pydantic_core import PydanticSerializationError, from_json
 from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_file
 from surefoot.io.limits import FileLimits, TooLargeError, open_bounded
+from surefoot.io.sources import ENDINGS, files_of, is_url, origin
 from surefoot.printable import printable
 from surefoot.records import Record
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 R = TypeVar("R", bound=Record)
-
-ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 
 _ROWS_PER_GROUP = 1024
 _BATCH_BYTES = 2**25
@@ -104,6 +103,9 @@ def read_records(
 ) -> Iterator[R]:
     """Yield the records of ``path`` (``-`` = JSON Lines on standard input), one at a time.
 
+    A text may also be a pattern, a folder of shards or a URL, see :func:`surefoot.io.sources.files_of`: the
+    files are read as one, sorted by name.
+
     With a ``report``, a malformed line is skipped and counted there; without one the first such line
     raises. Blank lines are ignored. The report is complete once the iterator is used up. ``limits`` are by
     default those of the environment.
@@ -111,11 +113,18 @@ def read_records(
     Raises ``RecordError`` naming file, line, field and fix; also for a file that cannot be read at all
     whose ending is unknown or that exceeds the limits, and that with a report, too.
     """
-    name = "standard input" if str(path) == "-" else str(path)
+    for file in ["-"] if str(path) == "-" else files_of(path):
+        yield from _read_file(file, record, report, limits or FileLimits.from_environment())
+
+
+def _read_file(
+    path: Path | str, record: type[R], report: ReadReport | None, limits: FileLimits
+) -> Iterator[R]:
+    name = "standard input" if path == "-" else origin(Path(path))
     if report is not None:
-        report.opened(name if str(path) == "-" else Path(path).name)
+        report.opened(name if path == "-" else Path(path).name)
     with readable(name):
-        for number, raw in _rows(path, limits or FileLimits.from_environment()):
+        for number, raw in _rows(path, limits):
             try:
                 made = _parse(raw, record)
             except (ValidationError, UnicodeDecodeError) as error:
@@ -175,6 +184,8 @@ def record_writer(path: Path | str, record: type[Record] | None = None) -> Itera
         yield lines
         sys.stdout.buffer.flush()
         return
+    if is_url(str(path)):
+        raise RecordError(f"{path}: outputs are local files; write one, then upload it")
     path = Path(path)
     ending = _ending(path)
     if not path.resolve().parent.is_dir():

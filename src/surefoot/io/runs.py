@@ -30,6 +30,7 @@ from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_file, make_directory, wr
 from surefoot.io.files import read_records, write_records
 from surefoot.io.hub import hub_commits
 from surefoot.io.journal import Journal
+from surefoot.io.sources import origin
 from surefoot.records import Record, now
 
 try:
@@ -316,7 +317,9 @@ def make_manifest(command: str, config: Mapping[str, Any], inputs: Mapping[str, 
         "command": command,
         "config": plain,
         "seed": plain.get("seed"),
-        "inputs": {name: {"path": str(path), "sha256": _digest(name, path)} for name, path in inputs.items()},
+        "inputs": {
+            name: {"path": origin(Path(path)), "sha256": _digest(name, path)} for name, path in inputs.items()
+        },
         "models": hub_commits(plain),
         "surefoot": version("surefoot"),
         "python": platform.python_version(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -254,7 +255,7 @@ def open_table(
     """
     temporary = Path(mkdtemp(prefix="surefoot-")) if folder is None else None
     folder = temporary or folder or Path()
-    name = "standard-input" if str(path) == "-" else Path(path).name
+    name = "standard-input" if str(path) == "-" else re.sub(r"[^\w.-]", "_", Path(path).name)[-100:]
     data = Path(path).resolve() if records is None else folder / f"{name}.jsonl"
     rows = (
         _lines_of(data, record, report, limits or FileLimits.from_environment())

@@ -22,7 +22,7 @@ from surefoot.annotation.pages.charts import HEIGHT, WIDTH, charts
 from surefoot.annotation.pages.forms import query_of
 from surefoot.annotation.pages.render import show, twin
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.io.files import ENDINGS
+from surefoot.io.sources import ENDINGS
 
 router = APIRouter()
 

@@ -20,7 +20,7 @@ from surefoot.annotation.pages.render import HEADERS, show, twin
 from surefoot.annotation.pages.uploads import uploads
 from surefoot.errors import NotFoundError, RecordError, StoreError
 from surefoot.io import ReadReport, read_records
-from surefoot.io.files import ENDINGS
+from surefoot.io.sources import ENDINGS
 from surefoot.records import Record, StepLabel, Trace
 
 router = APIRouter()

@@ -18,7 +18,7 @@ from surefoot.annotation.pages.runs import path_below, tree_names
 from surefoot.annotation.pages.score_strip import strip
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.io import ReadReport, read_records
-from surefoot.io.files import ENDINGS
+from surefoot.io.sources import ENDINGS
 from surefoot.search.saved_tree import SavedTree
 
 router = APIRouter()

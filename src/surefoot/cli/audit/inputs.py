@@ -238,7 +238,7 @@ def with_scores(cases: list[Case], subjects: list[AuditedScorer]) -> list[Case]:
 
 def read_folder(path: str) -> list[Case]:
     """Cases of a file in ProcessBench's format, or of a directory that ``convert`` wrote."""
-    from surefoot.io.files import ENDINGS
+    from surefoot.io.sources import ENDINGS
 
     folder = Path(path)
     if folder.is_file():
@@ -310,11 +310,13 @@ def _read_scores(path: str) -> list[StepScores]:
     from surefoot.errors import RecordError
     from surefoot.formats import read_fover_scores
     from surefoot.io import ReadReport, read_records
+    from surefoot.io.sources import files_of
     from surefoot.io.tables import open_table
     from surefoot.records import StepScores
 
     report = ReadReport()
-    records = list(read_records(Path(path), StepScores, report=report)) or list(read_fover_scores(path))
+    records = list(read_records(path, StepScores, report=report))
+    records = records or [one for file in files_of(path) for one in read_fover_scores(file)]
     table = open_table(path, StepScores, records=records)
     if not table:
         raise RecordError(f"{path}: no step scores in it; see docs/reference/formats.md")

@@ -225,7 +225,7 @@ class SearchCommand(SearchSettings):
             yield None
             return
         from surefoot.io import Run, write_records
-        from surefoot.io.files import ENDINGS
+        from surefoot.io.sources import ENDINGS
         from surefoot.search.saved_tree import SavedTree
 
         if not path.endswith(ENDINGS):
