@@ -63,28 +63,48 @@ def commands(folder: Path) -> dict[str, list[str]]:
     """What is measured, in the order in which each makes the input of the next."""
     problems, traces = f"{folder}/mine/problems.jsonl", f"{folder}/mine/traces.jsonl"
     labels = f"{folder}/labels.jsonl"
+    surefoot = [sys.executable, "-m", "surefoot"]
+    prepare = [sys.executable, __file__, problems, traces, labels, f"{folder}/examples"]
     return {
-        "import": ["import", f"{folder}/rows.jsonl", "--out", f"{folder}/mine"],
-        "segment": ["segment", traces, "--segment", "line", "--out", f"{folder}/cut.jsonl"],
-        "label_verify": [
-            *("label", "verify", traces, "--problems", problems, "--verifier", "arithmetic"),
-            *("--out", labels),
-        ],
-        "evaluate_labels": [
-            *("evaluate", "labels", f"rules={labels}", "--traces", traces, "--truth", labels),
-            *("--out", f"{folder}/evaluated"),
-        ],
-    }
+        name: [*surefoot, *command]
+        for name, command in {
+            "import": ["import", f"{folder}/rows.jsonl", "--out", f"{folder}/mine"],
+            "segment": ["segment", traces, "--segment", "line", "--out", f"{folder}/cut.jsonl"],
+            "label_verify": [
+                *("label", "verify", traces, "--problems", problems, "--verifier", "arithmetic"),
+                *("--out", labels),
+            ],
+            "evaluate_labels": [
+                *("evaluate", "labels", f"rules={labels}", "--traces", traces, "--truth", labels),
+                *("--out", f"{folder}/evaluated"),
+            ],
+        }.items()
+    } | {"prepare_training": prepare}
+
+
+def prepare(problems: str, traces: str, labels: str, folder: str) -> None:
+    """What ``surefoot train prm`` does before its first update."""
+    from surefoot.cli.runs import labelled, read_table
+    from surefoot.lab.checkpoints import build_tokenizer
+    from surefoot.models.encoding import Encoding
+    from surefoot.records import Problem, StepLabel, Trace
+    from surefoot.training import StepTargets
+    from surefoot.training.batches import batch_order
+    from surefoot.training.config import TrainingConfig
+    from surefoot.training.example_file import stored_examples
+
+    items = labelled(read_table(problems, Problem), read_table(traces, Trace), read_table(labels, StepLabel))
+    made = stored_examples(Path(folder), build_tokenizer(), Encoding(), items, StepTargets())
+    batch_order(made.examples, TrainingConfig())
 
 
 def measured(command: list[str], folder: Path) -> Cost:
-    """Run ``surefoot`` with these arguments on one thread. Raises ``RuntimeError`` if it fails."""
+    """Run a command on one thread. Raises ``RuntimeError`` if it fails."""
     said, output = folder / "usage.json", folder / "output.txt"
-    program = [sys.executable, "-m", "surefoot", *command]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with output.open("w") as stream:
         subprocess.run(
-            [sys.executable, "-I", "-S", "-c", LAUNCHER, str(said), *program],
+            [sys.executable, "-I", "-S", "-c", LAUNCHER, str(said), *command],
             check=True,
             stdout=stream,
             stderr=subprocess.STDOUT,
@@ -123,3 +143,7 @@ def exponent(costs: list[Cost], sizes: tuple[int, ...]) -> float:
 def _exponents(costs: list[Cost], sizes: tuple[int, ...]) -> Iterator[float]:
     for (less, more), (small, large) in zip(pairwise(costs), pairwise(sizes), strict=True):
         yield math.log(more.cpu_s / less.cpu_s) / math.log(large / small)
+
+
+if __name__ == "__main__":
+    prepare(*sys.argv[1:])

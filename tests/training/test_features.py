@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaModel
 from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
+from surefoot.training import classifier
 from surefoot.training.classifier import FrozenFeatures, train
 from surefoot.training.config import TrainingConfig
 from surefoot.training.examples import Example
@@ -59,13 +60,17 @@ def test_logits_equal_those_of_the_model(model: RewardModel, tmp_path: Path) -> 
 
 
 def test_what_is_on_disk_is_not_read_again(
-    model: RewardModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    model: RewardModel, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "surefoot.training.classifier")
+    monkeypatch.setattr(classifier, "_FILE_TOKENS", 6)
     before = FrozenFeatures(model, EXAMPLES[:2], tmp_path).logits(EXAMPLES[:2])
-    again = FrozenFeatures(model, EXAMPLES, tmp_path)
-    assert [record.getMessage() for record in caplog.records] == ["frozen trunk: 2 of 2 traces read"] * 2
-    torch.testing.assert_close(again.logits(EXAMPLES[:2]), before)
+    again = FrozenFeatures(model, iter(EXAMPLES), tmp_path)
+    read = [f"frozen trunk: {count} traces read" for count in (2, 4)]
+    assert [record.getMessage() for record in caplog.records] == read
+    torch.testing.assert_close(again.logits(EXAMPLES[:2]), before, rtol=0, atol=0)
+    expected = torch.cat([plain_logits(model, one) for one in EXAMPLES])
+    torch.testing.assert_close(again.logits(EXAMPLES), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_another_trunk_does_not_use_the_files(model: RewardModel, tmp_path: Path) -> None:

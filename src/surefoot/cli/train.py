@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
@@ -25,12 +27,13 @@ from surefoot.training.config import (
 )
 
 if TYPE_CHECKING:
+    from surefoot.io.joins import LabelledTraces
     from surefoot.models.card import CheckpointCard
     from surefoot.models.kinds.classifier import RewardModel
     from surefoot.protocols import LabelledTrace
     from surefoot.records import LabelKind, StepLabel
     from surefoot.training.critiques import TraceCritiques
-    from surefoot.training.examples import Example, TrainingItem
+    from surefoot.training.examples import Example, ExampleSet, PairExample, TrainingItem
 
 app = typer.Typer(help="Train reward models.", no_args_is_help=True)
 
@@ -40,18 +43,11 @@ TRAINING = OptionGroup(
     transient=("microbatch_tokens", "gradient_checkpointing", "checkpoint_every"),  # beyond rounding
 )
 
+_EXAMPLES = "examples"
+"""Folder of the run's encoded examples, until training is done."""
+
 Progress = Callable[[int, int, float], None]
 """Called with updates done, updates in all, and the loss."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingData:
-    """Items ready for the loop, and what of the files was left out."""
-
-    items: Sequence[TrainingItem]
-    dropped: Mapping[str, int]
-    first: Mapping[str, str]
-    """First record of each reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +131,7 @@ class ClassifierCommand(TrainCommand):
         )
         return CheckpointCard(encoding=encoding, base=self.base, frozen_trunk=training.freeze_trunk, **facts)
 
-    def split(self, items: Sequence[LabelledTrace]) -> tuple[list[LabelledTrace], list[LabelledTrace]]:
+    def split(self, items: LabelledTraces) -> tuple[LabelledTraces, LabelledTraces | None]:
         """Training items, and those of the held-out problems, which are chosen by their ids alone.
 
         Raises ``RunError`` if problems are to be held out and none, or every one, is.
@@ -143,21 +139,31 @@ class ClassifierCommand(TrainCommand):
         from surefoot.cli.runs import is_held_out
         from surefoot.errors import RunError
 
-        held_out = [item for item in items if is_held_out(item.problem.id, self.validation)]
-        training = [item for item in items if not is_held_out(item.problem.id, self.validation)]
-        if self.validation and not (training and held_out):
-            problems = len({item.problem.id for item in items})
+        if not self.validation:
+            return items, None
+        held_out = items.of_problems(lambda problem: is_held_out(problem, self.validation))
+        training = items.of_problems(lambda problem: not is_held_out(problem, self.validation))
+        if not (training and held_out):
+            problems = len(set(items.problem_ids()))
             raise RunError(
                 f"--validation {self.validation:g} of {problems} problems leaves nothing on one side"
             )
         return training, held_out
 
+    def examples(
+        self, model: RewardModel, items: LabelledTraces, targets: StepTargets | OutcomeTargets
+    ) -> ExampleSet[Example]:
+        """The items as the model reads them, encoded once for all starts."""
+        from surefoot.training.example_file import stored_examples
+
+        return stored_examples(self.out / _EXAMPLES, model.tokenizer, model.card.encoding, items, targets)
+
     def fit(
         self,
         card: CheckpointCard,
         training: TrainingConfig,
-        data: Callable[[RewardModel], TrainingData],
-        held_out: list[LabelledTrace],
+        data: Callable[[RewardModel], ExampleSet[TrainingItem]],
+        held_out: LabelledTraces | None,
         targets: StepTargets | OutcomeTargets,
     ) -> Callable[[Progress], TrainingResult]:
         """What trains the model of ``card``."""
@@ -165,16 +171,13 @@ class ClassifierCommand(TrainCommand):
         def work(progress: Progress) -> TrainingResult:
             from surefoot.models.kinds.classifier import RewardModel
             from surefoot.training.classifier import train
-            from surefoot.training.examples import build_examples
 
             model = RewardModel.initialise(o.lab_trunk(self.base), card, loading=self.loading)
             found = data(model)
-            validation: Sequence[Example] = []
-            if held_out:
-                encoding = model.card.encoding
-                validation = build_examples(model.tokenizer, encoding, held_out, targets).examples
+            validation = self.examples(model, held_out, targets).examples if held_out else ()
             report_dropped(found.dropped, found.first)
-            log = train(model, found.items, training, self.out, validation=validation, progress=progress)
+            log = train(model, found.examples, training, self.out, validation=validation, progress=progress)
+            shutil.rmtree(self.out / _EXAMPLES, ignore_errors=True)
             remarks = []
             if log.best:
                 remarks.append(f"held-out step AUC {log.best.auc:.4f} after update {log.best.update}")
@@ -241,7 +244,7 @@ class TrainPRM(ClassifierCommand):
 
         classes = self.training.loss == "classes"
         labels = read_table(self.labels, StepLabel) if self.labels else []
-        kinds = {label.kind for label in labels}
+        kinds, sources = _kinds_and_sources(labels)
         targets = StepTargets(
             neutral="class" if classes else self.neutral,
             hard=self.hard,
@@ -254,47 +257,45 @@ class TrainPRM(ClassifierCommand):
             kind="prm",
             aggregation=self.aggregation,
             score_means=_meaning(kinds),
-            label_source=_sources(labels) or "pairs",
+            label_source=sources or "pairs",
             head="classes" if classes else "linear" if self.linear else "logit",
             neutral=self.neutral if classes else "good",
         )
-        items = (
-            labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), labels)
-            if self.traces
-            else []
-        )
-        training, held_out = self.split(items)
-        data = self._pairs(self.pairs, held_out) if self.pairs else _of_traces(training, targets)
+        items = held_out = None
+        data: Callable[[RewardModel], ExampleSet[TrainingItem]]
+        if self.traces:
+            items = labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), labels)
+            training, held_out = self.split(items)
+            data = partial(self.examples, items=training, targets=targets)
+        if self.pairs:
+            data = partial(self._pairs, path=self.pairs, held_out=held_out)
         self.train(
             "prm",
             self.fit(card, self.training, data, held_out, targets),
-            content_id(*items),
+            items.digest if items else content_id(),
             traces=self.traces,
             labels=self.labels,
             pairs=self.pairs,
         )
 
-    def _pairs(self, path: str, held_out: list[LabelledTrace]) -> Callable[[RewardModel], TrainingData]:
-        """What builds the data from a file of pairs, without those of held-out problems."""
+    def _pairs(
+        self, model: RewardModel, path: str, held_out: LabelledTraces | None
+    ) -> ExampleSet[PairExample]:
+        """The pairs of a file, without those of held-out problems."""
+        from surefoot.cli.runs import read_table
+        from surefoot.records import Problem, StepPair
+        from surefoot.segment import segmenter
+        from surefoot.training.examples import build_pairs
 
-        def build(model: RewardModel) -> TrainingData:
-            from surefoot.cli.runs import read_table
-            from surefoot.records import Problem, StepPair
-            from surefoot.segment import segmenter
-            from surefoot.training.examples import build_pairs
-
-            excluded = {item.problem.id for item in held_out}
-            data = build_pairs(
-                model.tokenizer,
-                model.card.encoding,
-                read_table(self.problems, Problem),
-                [pair for pair in read_table(path, StepPair) if pair.problem_id not in excluded],
-                segmenter=segmenter(self.segment),
-                hard=self.hard,
-            )
-            return TrainingData(items=data.examples, dropped=data.dropped, first=data.first)
-
-        return build
+        excluded = set(held_out.problem_ids()) if held_out else set()
+        return build_pairs(
+            model.tokenizer,
+            model.card.encoding,
+            read_table(self.problems, Problem),
+            [pair for pair in read_table(path, StepPair) if pair.problem_id not in excluded],
+            segmenter=segmenter(self.segment),
+            hard=self.hard,
+        )
 
 
 class TrainORM(ClassifierCommand):
@@ -314,16 +315,17 @@ class TrainORM(ClassifierCommand):
     def run(self) -> None:
         """Train on outcomes."""
         from surefoot.cli.runs import labelled, read_table
-        from surefoot.records import Problem, Trace, content_id
+        from surefoot.records import Problem, Trace
 
         card = self.card(
             self.training, kind="orm", aggregation="last", score_means="outcome", label_source="outcome"
         )
         items = labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), [])
         training, held_out = self.split(items)
-        data = _of_traces(training, self.targets)
+
+        data = partial(self.examples, items=training, targets=self.targets)
         work = self.fit(card, self.training, data, held_out, self.targets)
-        self.train("orm", work, content_id(*items), traces=self.traces)
+        self.train("orm", work, items.digest, traces=self.traces)
 
 
 class TrainImplicit(TrainCommand):
@@ -359,7 +361,7 @@ class TrainImplicit(TrainCommand):
         """Train on outcomes."""
         from surefoot.cli.runs import pair, read_table
         from surefoot.models.encoding import Encoding
-        from surefoot.records import Problem, Trace, content_id
+        from surefoot.records import Problem, Trace
 
         encoding = Encoding(
             template=self.prompt.template,
@@ -370,8 +372,6 @@ class TrainImplicit(TrainCommand):
         items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
 
         def work(progress: Progress) -> TrainingResult:
-            import shutil
-
             from surefoot.io.hub import pinned
             from surefoot.models.engine.causal import CACHE
             from surefoot.models.kinds.implicit import ImplicitPRM
@@ -400,7 +400,7 @@ class TrainImplicit(TrainCommand):
             shutil.rmtree(self.out / CACHE, ignore_errors=True)
             return TrainingResult(losses=log.losses, tokens=log.tokens, dropped=data.dropped)
 
-        self.train("implicit", work, content_id(*items), traces=self.traces)
+        self.train("implicit", work, items.digest, traces=self.traces)
 
 
 class TrainVerifier(TrainCommand):
@@ -475,7 +475,7 @@ class TrainVerifier(TrainCommand):
                 self.training,
                 self.out,
                 base=pinned(self.base),
-                label_source=_sources(gold),
+                label_source=_kinds_and_sources(gold)[1],
                 progress=progress,
             )
             used = f"{len(data.examples)} of {data.critiques} critiques"
@@ -498,20 +498,6 @@ def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None =
         echo(f"left out: {count} {reason}{where}", err=True)
 
 
-def _of_traces(
-    items: Sequence[LabelledTrace], targets: StepTargets | OutcomeTargets
-) -> Callable[[RewardModel], TrainingData]:
-    """What builds the data of a model from labelled traces."""
-
-    def build(model: RewardModel) -> TrainingData:
-        from surefoot.training.examples import build_examples
-
-        data = build_examples(model.tokenizer, model.card.encoding, items, targets)
-        return TrainingData(items=data.examples, dropped=data.dropped, first=data.first)
-
-    return build
-
-
 def _meaning(kinds: set[LabelKind]) -> LabelKind:
     """What the scores mean; mixed labels, which is reported, count as correctness."""
     if len(kinds) > 1:
@@ -520,8 +506,14 @@ def _meaning(kinds: set[LabelKind]) -> LabelKind:
     return next(iter(kinds), "value")
 
 
-def _sources(labels: Sequence[StepLabel]) -> str:
-    return ", ".join(sorted({label.source for label in labels}))
+def _kinds_and_sources(labels: Iterable[StepLabel]) -> tuple[set[LabelKind], str]:
+    """Kinds of the labels, and who made them, in one pass."""
+    kinds: set[LabelKind] = set()
+    sources: set[str] = set()
+    for label in labels:
+        kinds.add(label.kind)
+        sources.add(label.source)
+    return kinds, ", ".join(sorted(sources))
 
 
 def _critiques_of(items: Sequence[LabelledTrace], critiques: Sequence[TraceCritiques]) -> list[list[str]]:

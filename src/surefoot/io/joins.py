@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -75,12 +76,21 @@ class Joined(OnDisk[T], Generic[T]):
 
     @property
     def digest(self) -> str:
-        """A hash of the files that the items come from."""
-        return content_id(self.problems.digest, self.traces.digest, len(self))
+        """A hash of the files that the items come from, and of which of theirs these are."""
+        chosen = hashlib.blake2b(digest_size=16)
+        for (first,) in self._items.query("SELECT first FROM items ORDER BY number"):
+            chosen.update(first.to_bytes(8, "little"))
+        return content_id(self.problems.digest, self.traces.digest, chosen.hexdigest())
 
     def problem_ids(self) -> Iterator[str]:
         """The problem of each item, without reading the items."""
         return (problem for (problem,) in self._items.query("SELECT problem FROM items ORDER BY number"))
+
+    def of_problems(self, keep: Callable[[str], bool]) -> Self:
+        """The items of the problems for whose ids ``keep`` is true; no item is read."""
+        rows = self._items.query("SELECT first, start, bytes, trace, problem FROM items ORDER BY number")
+        kept = (row for row in rows if keep(row[-1]))
+        return self._of(_write_items(self._items.path.parent, kept))
 
     def where(self, keep: Callable[[T], bool]) -> Self:
         """The items for which ``keep`` is true, in one pass over all."""

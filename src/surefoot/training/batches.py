@@ -15,6 +15,7 @@ from surefoot.errors import TrainingError
 from surefoot.models.engine.packed_attention import attending_to_each, packed_inputs
 from surefoot.models.engine.packing import pad_batch
 from surefoot.training.config import LoopConfig
+from surefoot.training.example_file import ExampleFile
 from surefoot.training.examples import Example, TrainingItem
 
 T = TypeVar("T")
@@ -45,13 +46,14 @@ def batch_order(
     """
     rng = np.random.default_rng(config.seed)
     batches: list[list[int]] = []
+    lengths = items.lengths.tolist() if isinstance(items, ExampleFile) else [item.length for item in items]
     size = config.batch_size
     buckets = None if balance is None else _buckets(items, balance)
     for _ in range(config.epochs):
         order = _balanced(buckets, rng) if buckets else rng.permutation(len(items)).tolist()
         epoch = []
         for start in range(0, len(order), 16 * size):
-            window = sorted(order[start : start + 16 * size], key=lambda index: items[index].length)
+            window = sorted(order[start : start + 16 * size], key=lengths.__getitem__)
             epoch += [window[at : at + size] for at in range(0, len(window), size)]
         batches += [epoch[index] for index in rng.permutation(len(epoch))]
     return batches
@@ -59,8 +61,9 @@ def batch_order(
 
 def _buckets(items: Sequence[TrainingItem], threshold: float) -> tuple[list[int], list[int]]:
     """Items with a target below ``threshold``, and the others."""
-    low = [number for number, item in enumerate(items) if min(item.terms) < threshold]
-    high = [number for number, item in enumerate(items) if min(item.terms) >= threshold]
+    lowest = items.lowest if isinstance(items, ExampleFile) else [min(item.terms) for item in items]
+    below = np.asarray(lowest) < threshold
+    low, high = np.flatnonzero(below).tolist(), np.flatnonzero(~below).tolist()
     if not low or not high:
         raise TrainingError(
             f"'balance' finds no trace {'with' if not low else 'without'} a target below {threshold:g}: "

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import shutil
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from itertools import accumulate, chain
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from surefoot.errors import TrainingError
+from surefoot.io.atomic import atomic_path
 from surefoot.labels import target_is_good
 from surefoot.models.engine.packed_attention import attending_to_each
 from surefoot.models.engine.packing import read_states
-from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
+from surefoot.models.engine.tensor_shards import content_key, fingerprint
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.stats.roc import roc_auc
@@ -24,12 +31,13 @@ from surefoot.training.examples import Example, TrainingItem
 from surefoot.training.loop import BETAS, CHECKPOINT, Progress, Validation, finish, run_updates
 from surefoot.training.losses import check_head, ranking_loss, reduced_loss
 from surefoot.training.optimisation import ModelOptimiser, recompute_activations
+from surefoot.tree import shared_length
 
 _EVALUATED_TOGETHER = 32
 """Held-out traces of one forward pass."""
 
-_SHARD_TOKENS = 50_000
-"""Tokens read between two files of frozen features: what a killed run loses at most."""
+_FILE_TOKENS = 50_000
+"""Tokens of a file of frozen features: what a killed run loses at most."""
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +107,9 @@ def _fit(
     _choose_parameters(model, config)
     features = None
     if config.freeze_trunk:
-        parts = [part for item in examples for part in item.parts] + (held_out.examples if held_out else [])
+        parts = chain(
+            (part for item in examples for part in item.parts), held_out.examples if held_out else ()
+        )
         features = _features(model, parts, directory, processes)
     optimiser = ModelOptimiser(
         model,
@@ -194,51 +204,84 @@ class HeldOut:
 class FrozenFeatures:
     """Hidden states of a frozen trunk at the labelled steps, computed once, however many epochs there are.
 
-    Examples that begin alike share their common tokens (:mod:`surefoot.models.engine.packing`),
-    which makes a PRM800K problem with its thirty rated alternatives some fourteen times cheaper. States are
-    written to ``directory/features`` as they come, under a hash of trunk, tokens and positions; a run that
-    is killed resumes there. Progress is logged to ``surefoot.training.classifier`` at level INFO.
+    Examples that begin alike and lie together share their common tokens
+    (:mod:`surefoot.models.engine.packing`), which makes a PRM800K problem with its thirty rated alternatives
+    some fourteen times cheaper. States are written to ``directory/features`` as they come, under a hash of
+    trunk, tokens and positions, and read from there: a run that is killed resumes there, and memory holds 16
+    bytes of an example. Progress is logged to ``surefoot.training.classifier`` at level INFO.
     """
 
-    def __init__(self, model: RewardModel, examples: Sequence[Example], directory: Path) -> None:
-        self._model, self._shards = model, TensorShards(directory / "features")
+    def __init__(self, model: RewardModel, examples: Iterable[Example], directory: Path) -> None:
+        self._model, self._directory = model, directory / "features"
         self._trunk = (fingerprint(model.trunk), str(model.trunk.dtype))
-        wanted = {self._key(example): example for example in examples}
-        self._known = self._shards.load(wanted)
-        self._read({key: example for key, example in wanted.items() if key not in self._known})
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._files: list[NDArray[np.float32]] = []
+        self._starts = [0]
+        keys, rows = array("Q"), array("Q")
+        done = 0
+        for some in _of_size(examples, _FILE_TOKENS):
+            keys.extend(map(self._key, some))
+            ends = list(accumulate((len(example.positions) for example in some), initial=self._starts[-1]))
+            rows.extend(ends[:-1])
+            self._starts.append(ends[-1])
+            done += len(some)
+            self._files.append(self._states(some, done))
+        sorted_keys = np.argsort(np.array(keys, dtype=np.uint64), kind="stable")
+        self._keys = np.array(keys, dtype=np.uint64)[sorted_keys]
+        self._rows = np.array(rows, dtype=np.int64)[sorted_keys]
 
     def logits(self, batch: Sequence[Example]) -> torch.Tensor:
         """The head's outputs at each labelled step of the batch, shape [S, C], with gradient to the head."""
-        states = torch.cat([self._known[self._key(example)] for example in batch])
+        found = np.searchsorted(self._keys, np.array([self._key(one) for one in batch], dtype=np.uint64))
+        states = [
+            self._read(int(self._rows[at]), len(one.positions)) for at, one in zip(found, batch, strict=True)
+        ]
         head = self._model.head
-        return head(states.to(head.weight.device))
+        return head(torch.cat(states).to(head.weight.device))
 
     def remove(self) -> None:
         """Delete the files, when the run is over."""
-        self._shards.remove()
+        shutil.rmtree(self._directory)
 
-    def _key(self, example: Example) -> str:
-        return content_key(self._trunk, example.ids, example.positions)
+    def _key(self, example: Example) -> int:
+        """64 bits: two of a hundred million examples have the same with a chance of three in ten thousand."""
+        return int(content_key(example.ids, example.positions)[:16], 16)
 
-    def _read(self, missing: dict[str, Example]) -> None:
-        if not missing:
-            return
-        keys, examples = list(missing), list(missing.values())
-        shard: dict[str, torch.Tensor] = {}
-        tokens = done = 0
-        for reading in read_states(
-            self._model.trunk,
-            [example.ids for example in examples],
-            [example.positions for example in examples],
-        ):
-            shard |= {keys[number]: states.float().cpu() for number, states in reading.states.items()}
-            tokens += reading.tokens
-            done += len(reading.states)
-            if tokens >= _SHARD_TOKENS or done == len(missing):
-                self._shards.write(shard)
-                self._known |= shard
-                logger.info("frozen trunk: %d of %d traces read", done, len(missing))
-                shard, tokens = {}, 0
+    def _read(self, row: int, count: int) -> torch.Tensor:
+        number = bisect_right(self._starts, row) - 1
+        start = row - self._starts[number]
+        return torch.from_numpy(self._files[number][start : start + count].copy())
+
+    def _states(self, examples: Sequence[Example], done: int) -> NDArray[np.float32]:
+        """States at the positions of ``examples``, one after another, in a file; ``done`` with these."""
+        name = content_key(self._trunk, [(example.ids, example.positions) for example in examples])
+        path = self._directory / f"{name}.npy"
+        if not path.exists():
+            of_example: dict[int, torch.Tensor] = {}
+            ids = [example.ids for example in examples]
+            for reading in read_states(self._model.trunk, ids, [example.positions for example in examples]):
+                of_example |= {number: states.float().cpu() for number, states in reading.states.items()}
+            with atomic_path(path) as temporary, temporary.open("wb") as stream:
+                np.save(stream, torch.cat([of_example[at] for at in range(len(examples))]).numpy())
+            logger.info("frozen trunk: %d traces read", done)
+        states: NDArray[np.float32] = np.load(path, mmap_mode="r")
+        return states
+
+
+def _of_size(examples: Iterable[Example], tokens: int) -> Iterator[list[Example]]:
+    """Neighbours that have about so many tokens, those with which the one before begins not counted."""
+    some: list[Example] = []
+    before: tuple[int, ...] = ()
+    count = 0
+    for example in examples:
+        some.append(example)
+        count += len(example.ids) - shared_length(before, example.ids)
+        before = example.ids
+        if count >= tokens:
+            yield some
+            some, before, count = [], (), 0
+    if some:
+        yield some
 
 
 def _choose_parameters(model: RewardModel, config: TrainingConfig) -> None:
@@ -255,12 +298,15 @@ def _choose_parameters(model: RewardModel, config: TrainingConfig) -> None:
 
 
 def _features(
-    model: RewardModel, parts: Sequence[Example], directory: Path, processes: Distributed
+    model: RewardModel, parts: Iterable[Example], directory: Path, processes: Distributed
 ) -> FrozenFeatures:
     """Computed by one process; the others read its files."""
-    computed = FrozenFeatures(model, parts, directory) if processes.rank == 0 else None
+    if processes.rank > 0:
+        processes.barrier()
+        return FrozenFeatures(model, parts, directory)
+    computed = FrozenFeatures(model, parts, directory)
     processes.barrier()
-    return computed or FrozenFeatures(model, parts, directory)
+    return computed
 
 
 def _check_device(model: RewardModel, config: TrainingConfig) -> None:

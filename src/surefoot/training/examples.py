@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 from surefoot.errors import TrainingError
 from surefoot.labels import as_target
@@ -16,6 +17,8 @@ from surefoot.training.config import OutcomeTargets, StepTargets
 
 from transformers import PreTrainedTokenizerBase  # isort: skip
 
+_ENCODED_TOGETHER = 1024
+"""Traces that go through the tokenizer together."""
 _NEUTRAL: Mapping[str, float | None] = {"good": 1.0, "bad": 0.0, "drop": None, "class": 0.5}
 
 
@@ -86,16 +89,41 @@ class ExampleSet(Generic[E_co]):
 def build_examples(
     tokenizer: PreTrainedTokenizerBase,
     encoding: Encoding,
-    items: Sequence[LabelledTrace],
+    items: Iterable[LabelledTrace],
     targets: StepTargets | OutcomeTargets,
 ) -> ExampleSet[Example]:
     """Encode labelled traces. Steps without target are masked; traces without any are dropped and counted.
 
     Raises ``TrainingError`` if nothing is left, saying why, and where :func:`check_kinds` does.
     """
-    if targets.kind == "step":
-        check_kinds({label.kind for item in items for label in item.labels}, targets)
     drops = DropCounter()
+    return drops.example_set(list(encode_examples(tokenizer, encoding, items, targets, drops)))
+
+
+def encode_examples(
+    tokenizer: PreTrainedTokenizerBase,
+    encoding: Encoding,
+    items: Iterable[LabelledTrace],
+    targets: StepTargets | OutcomeTargets,
+    drops: DropCounter,
+) -> Iterator[Example]:
+    """The examples of :func:`build_examples`, as they are asked for; ``drops`` counts what is left out."""
+    kinds: set[LabelKind] = set()
+    waiting = iter(items)
+    while some := list(islice(waiting, _ENCODED_TOGETHER)):
+        if targets.kind == "step":
+            kinds |= {label.kind for item in some for label in item.labels}
+            check_kinds(kinds, targets)
+        yield from _encode(tokenizer, encoding, some, targets, drops)
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerBase,
+    encoding: Encoding,
+    items: Sequence[LabelledTrace],
+    targets: StepTargets | OutcomeTargets,
+    drops: DropCounter,
+) -> Iterator[Example]:
     usable = []
     for item in items:
         if not item.trace.steps:
@@ -105,7 +133,6 @@ def build_examples(
         beyond = sum(label.step >= len(item.trace.steps) for label in item.labels)
         drops.add("labels of steps that the trace does not have", item.trace.id, beyond)
     pairs = [ProblemTrace(problem=item.problem, trace=item.trace) for item in usable]
-    examples = []
     for item, encoded in zip(usable, encode_traces(tokenizer, encoding, pairs), strict=True):
         if targets.kind == "step":
             values = _step_values(item, targets, drops)
@@ -117,8 +144,7 @@ def build_examples(
             values = _outcome_values(len(item.trace.steps), float(item.trace.outcome), targets)
         example = _example(item.trace.id, encoded, values, drops)
         if example:
-            examples.append(example)
-    return drops.example_set(examples)
+            yield example
 
 
 def build_pairs(
@@ -208,6 +234,18 @@ class DropCounter:
         if not examples:
             raise TrainingError(f"nothing to train on: {self}")
         return ExampleSet(examples=examples, dropped=self.counts, first=self.first)
+
+    def to_json(self) -> dict[str, Any]:
+        """For a file; read by :meth:`from_json`."""
+        return {"counts": self.counts, "first": self.first}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DropCounter:
+        """As it was when it was written."""
+        made = cls()
+        made.counts.update(data["counts"])
+        made.first.update(data["first"])
+        return made
 
     def __str__(self) -> str:
         rows = [f"{count} {reason} (first: {self.first[reason]})" for reason, count in self.counts.items()]
