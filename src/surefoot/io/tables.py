@@ -27,7 +27,7 @@ from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_path
 from surefoot.io.files import ReadReport, error_reason, placed_lines, readable, shortened
 from surefoot.io.limits import FileLimits
-from surefoot.io.seen import Seen
+from surefoot.io.seen import SeenByKey
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 
 R = TypeVar("R", bound=Record)
@@ -323,20 +323,20 @@ def _written(path: Path, records: Iterable[R]) -> Iterator[_Row]:
 
 def _once(rows: Iterator[_Row | None], table: RecordTable[Any], name: str) -> Iterator[_Row | None]:
     """Rows of labels or scores; ``None`` for one that comes again, which is counted."""
-    with closing(Seen()) as seen:
+    with closing(SeenByKey()) as seen:
         for row in rows:
-            record = row and row.record
-            if record is None:
+            if row is None:
                 yield None
                 continue
+            record, trace = row.record, row.facts.key
             text = record.model_dump_json(exclude={"usage"} if isinstance(record, StepScores) else None)
-            if seen.times(hashlib.blake2b(text.encode(), digest_size=16).hexdigest()):
+            if seen.again(trace, text):
                 table.repeated += 1
                 yield None
                 continue
-            if isinstance(record, StepScores) and seen.times(f"{record.scorer}\n{record.trace_id}"):
+            if isinstance(record, StepScores) and seen.again(trace, record.scorer):
                 raise RecordError(
-                    f"{name}: different scores of trace {record.trace_id!r} by {record.scorer!r}; give one "
+                    f"{name}: different scores of trace {trace!r} by {record.scorer!r}; give one "
                     "of them, or each scorer a name of its own"
                 )
             yield row
