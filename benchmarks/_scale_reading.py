@@ -25,18 +25,24 @@ SCRIPT = "https://raw.githubusercontent.com/huggingface/trl/main/examples/datase
 _WORDS = ("so", "we have", "the sum of", "both sides", "divide by", "$x^2 + 3x = 12$", "that is equal to")
 
 
-def sessions(count: int) -> Iterator[dict[str, Any]]:
-    """Sessions of own making, with as many labels, steps and characters as those of phase 1."""
+PHASES = {1: (range(4, 45), range(1, 7)), 2: (range(4, 14), (1, 1, 1, 2))}
+"""Numbers of steps of a session, and of completions of a step: phase 1 has many of both; of the whole set,
+800,000 labels of 75,000 solutions, a session has about 11 labels."""
+
+
+def sessions(count: int, phase: int) -> Iterator[dict[str, Any]]:
+    """Sessions of own making, in the shape of one of the phases in which the labels were collected."""
     rng = random.Random(0)
+    steps, completions = PHASES[phase]
     for number in range(count):
-        steps = [
+        path = [
             [
                 (" ".join(rng.choices(_WORDS, k=8)), rng.choice((1, 1, 0, -1)))
-                for _ in range(rng.randint(1, 6))
+                for _ in range(rng.choice(completions))
             ]
-            for _ in range(rng.randint(4, 44))
+            for _ in range(rng.choice(steps))
         ]
-        yield _session(f"Problem {number}: find x.", [(offered, 0) for offered in steps])
+        yield _session(f"Problem {number}: find x.", [(offered, 0) for offered in path])
 
 
 def sessions_of(folder: Path) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -53,27 +53,29 @@ class PathTraces:
 
     def labelled(
         self,
-        parts: Sequence[str],
+        prefix: list[str],
+        last: str,
         rated: Sequence[Rated],
         *,
         branch: str,
         identity: str,
         answer: str | None,
         finish_reason: str | None,
-        meta: Mapping[str, Any],
+        meta: dict[str, Any],
     ) -> LabelledTrace:
-        """The path of ``parts``, with the labels of ``rated``.
+        """The path of ``prefix`` and ``last``, with the labels of ``rated``.
 
         ``identity`` tells the path from equal ones: items of a JSON array, as ``as_json`` writes them, which
-        are part of the id. ``meta`` is JSON, without NaN.
+        are part of the id. ``meta`` is JSON, without NaN, and becomes the trace's own.
         """
-        *prefix, last = parts
         self._follow(prefix)
         before = len(prefix)
         start = self._steps[before - 1].end if before else 0
-        # content_id("prm800k", branch, …, parts), without encoding the prefix again
+        # content_id("prm800k", branch, …, [*prefix, last]), without encoding the prefix again
         head, tail = f'["prm800k","{branch}",{identity},[', f"{as_json(last)}]]"
         trace_id = id_of_json(head.encode() + self._json[: self._json_ends[before]] + tail.encode())
+        meta["branch"], meta["rows"] = branch, [entry.row for entry in rated]
+        meta[SEPARATOR_KEY] = self._separator
         trace = trusted_copy(
             self._trace,
             {
@@ -82,12 +84,7 @@ class PathTraces:
                 "steps": (*self._steps[:before], _span(start, start + len(last))),
                 "answer": answer,
                 "finish_reason": finish_reason,
-                "meta": {
-                    **meta,
-                    "branch": branch,
-                    "rows": [entry.row for entry in rated],
-                    SEPARATOR_KEY: self._separator,
-                },
+                "meta": meta,
             },
         )
         labels = [

@@ -193,23 +193,27 @@ def _traces(row: int, record: _SessionRow, separator: str) -> Iterator[LabelledT
     frame = {FRAME_KEY: _frame(record)}
     identity = as_json([rater, stamp, problem.id])[1:-1]
 
-    def made(offers: Sequence[_Offer], rated: Sequence[_Offer], branch: str, place: str) -> LabelledTrace:
+    texts = [one.text for one in path]
+
+    def made(rated: list[_Offer], branch: str, place: str) -> LabelledTrace:
+        *_, last = rated
         own = {**meta, **frame, PLACES_KEY: [[one.step, one.number] for one in rated]}
         frame.clear()  # the first trace alone has it
         return traces.labelled(
-            [one.text for one in offers],
+            texts[: last.step],
+            last.text,
             [_rated(one, steps[one.step], preferred=branch == "main") for one in rated],
             branch=branch,
             identity=f"{identity},{place}",
-            answer=_answer(offers[-1].text),
+            answer=_answer(last.text),
             finish_reason=finish_reason,
             meta=own,
         )
 
     if path:
-        yield made(path, path, "main", "null")
+        yield made(path, "main", "null")
     for one in alternatives:
-        yield made([*path[: one.step], one], [one], "alternative", f"[{one.step},{one.number}]")
+        yield made([one], "alternative", f"[{one.step},{one.number}]")
 
 
 def _walk(steps: list[_SessionStep], pre_generated: list[str]) -> tuple[list[_Offer], list[_Offer]]:
@@ -259,7 +263,7 @@ def _chosen(step: _SessionStep, index: int, offered: list[_Offer], pre_generated
 
 def _rated(one: _Offer, step: _SessionStep, *, preferred: bool) -> Rated:
     chosen = preferred and (one.human or step.get("chosen_completion") is not None)
-    row: dict[str, Any] = {"is_preferred_response": chosen, "is_human_response": one.human}
+    row = {"is_preferred_response": chosen, "is_human_response": one.human}
     if one.flagged:
         row["flagged"] = True
     return Rated(one.step, one.rating, row)

@@ -155,7 +155,8 @@ def _trace(
     ]
     answers = [row.answer for _, row in end.rows if row.answer is not None]
     return traces.labelled(
-        end.path,
+        list(end.prefix),
+        end.text,
         rated,
         branch=branch,
         identity=as_json(["steps", problem.id])[1:-1],
