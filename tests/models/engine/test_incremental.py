@@ -9,7 +9,7 @@ import torch
 from surefoot.lab.world import generate_problems
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.engine.incremental import IncrementalScorer
+from surefoot.models.engine.incremental import IncrementalScorer, bytes_per_scored_token
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace, StepScorer
@@ -149,14 +149,14 @@ def test_what_is_kept_is_bounded_and_forgotten_traces_are_read_again(model, max_
     scorer = IncrementalScorer(model, name="m", max_tokens=max_tokens, batch_tokens=16)
     rng = np.random.default_rng(1)
     pool = [item(*(f"{number} + {step}\n" for step in range(1 + number % 5))) for number in range(20)]
-    capacity = 0
+    most = 0
     for _ in range(15):
         items = [pool[index] for index in rng.integers(0, 20, 4)]
         records = scorer.score_traces(items)
         assert_as_from_scratch(model, items, records)
         assert scorer.cached_tokens <= max_tokens
-        capacity = max(capacity, scorer._cache.pool.capacity)
-    assert capacity < 1.5 * (max_tokens + 16 + 100)
+        most = max(most, sum(len(ids) for ids in {read(trace) for trace in model.encode(items)}))
+    assert 0 < scorer.cached_bytes <= (max_tokens + most) * bytes_per_scored_token(model.trunk)
 
 
 def test_the_least_recently_used_is_forgotten_first(lab_base):

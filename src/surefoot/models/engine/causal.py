@@ -160,8 +160,8 @@ class ReferenceModel:
     ) -> None:
         self.model, self._vocabulary = model, vocabulary
         self.fingerprint = None if model is None else fingerprint(model)
-        self._shards = TensorShards(directory / CACHE) if directory else None
-        self._known = self._shards.load() if self._shards else {}
+        self._known: TensorShards | dict[str, torch.Tensor]
+        self._known = TensorShards(directory / CACHE) if directory else {}
 
     def logprobs(self, responses: Sequence[Response]) -> tuple[list[torch.Tensor], list[int]]:
         """One float32 tensor a response, from its first token to its last, and the tokens each cost."""
@@ -177,9 +177,8 @@ class ReferenceModel:
             self.model, [ids for ids, _ in unknown], [first for _, first in unknown]
         )
         new = dict(zip(missing, logprobs, strict=True))
-        if self._shards and new:
-            self._known |= new
-            self._shards.write(new)
+        if new and isinstance(self._known, TensorShards):
+            self._known.update(new)
         cost = [0] * len(responses)
         for at, tokens in zip(missing.values(), spent, strict=True):
             cost[at] = tokens

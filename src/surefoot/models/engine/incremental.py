@@ -85,16 +85,24 @@ class IncrementalScorer(Scorer):
         max_tokens: int = 65_536,
     ) -> None:
         super().__init__(model, name=name, batch_tokens=batch_tokens)
-        self._cache = TokenCache(TokenPool(), max_tokens)
+        self._cache = TokenCache(TokenPool(max_tokens), max_tokens)
 
     @property
     def cached_tokens(self) -> int:
         """Distinct tokens that are kept."""
         return self._cache.pool.used
 
+    @property
+    def cached_bytes(self) -> int:
+        """Memory on the trunk's device for these and for the tokens of a call under way.
+
+        At most :func:`bytes_per_scored_token` for each of ``max_tokens`` and of the most that a call read.
+        """
+        return self._cache.pool.nbytes
+
     def clear(self) -> None:
         """Forget all."""
-        self._cache = TokenCache(TokenPool(), self._cache.max_tokens)
+        self._cache = TokenCache(TokenPool(self._cache.max_tokens), self._cache.max_tokens)
 
     def _read(self, traces: Sequence[EncodedTrace]) -> Iterator[TrunkOutput]:
         if max((len(trace.ids) for trace in traces), default=0) > self._limit:

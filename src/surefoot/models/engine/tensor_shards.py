@@ -7,36 +7,49 @@ model, or other tokens, never match.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_path
 
 
 class TensorShards:
-    """Tensors by key in the ``.safetensors`` files of ``directory``; a file is whole or absent."""
+    """Tensors by key in the ``.safetensors`` files of ``directory``; a file is whole or absent.
+
+    In memory are the keys alone: a tensor is read from its file, which is mapped, when it is asked for.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._files: dict[str, Any] = {}
+        for shard in sorted(directory.glob("*.safetensors")):
+            self._open(shard)
 
-    def load(self, keys: Collection[str] | None = None) -> dict[str, torch.Tensor]:
-        """All that was written, or what has one of ``keys``."""
-        known: dict[str, torch.Tensor] = {}
-        for shard in sorted(self.directory.glob("*.safetensors")):
-            tensors = load_file(shard)
-            known |= {key: tensors[key] for key in tensors if keys is None or key in keys}
-        return known
+    def __contains__(self, key: str) -> bool:
+        return key in self._files
 
-    def write(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """One file, renamed into place, named for its keys."""
+    def __getitem__(self, key: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._files[key].get_tensor(key)
+        return tensor
+
+    def update(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Write one file, renamed into place, named for its keys."""
         self.directory.mkdir(parents=True, exist_ok=True)
         name = hashlib.blake2b("".join(sorted(tensors)).encode(), digest_size=8).hexdigest()
-        with atomic_path(self.directory / f"{name}.safetensors") as temporary:
+        path = self.directory / f"{name}.safetensors"
+        with atomic_path(path) as temporary:
             save_file(dict(tensors), temporary)
+        self._open(path)
+
+    def _open(self, shard: Path) -> None:
+        file = safe_open(shard, framework="pt")
+        self._files |= dict.fromkeys(file.keys(), file)
 
     def remove(self) -> None:
         """Delete the files, those of a killed write too, and the directory."""
@@ -45,6 +58,7 @@ class TensorShards:
                 shard.unlink()
         if self.directory.exists():
             self.directory.rmdir()
+        self._files = {}
 
 
 def content_key(*parts: object) -> str:

@@ -50,10 +50,11 @@ class TokenPool:
     """Keys, values and last hidden states of tokens, by slot; it grows as tokens come.
 
     A slot is in use from :meth:`allocate` until :meth:`release`. Holders (:meth:`hold`, :meth:`drop`) keep
-    slots through a release.
+    slots through a release. It grows by half at a time, but beyond ``usual`` slots only by what is asked for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, usual: int | None = None) -> None:
+        self._usual = usual
         self._used = np.zeros(0, dtype=bool)
         self._holders = np.zeros(0, dtype=np.int64)
         self._rows: dict[tuple[int, str], torch.Tensor] = {}
@@ -73,11 +74,19 @@ class TokenPool:
         """Slots for which there is memory."""
         return len(self._used)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of all slots, free ones too."""
+        return sum(rows.nbytes for rows in self._rows.values())
+
     def allocate(self, count: int) -> Slots:
         """Slots for ``count`` new tokens."""
         free = np.flatnonzero(~self._used)
         if len(free) < count:
-            self._grow(max(count - len(free), len(self._used) // 2))
+            ahead = len(self._used) // 2
+            if self._usual is not None:
+                ahead = min(ahead, self._usual - len(self._used))
+            self._grow(max(count - len(free), ahead))
             free = np.flatnonzero(~self._used)
         slots = free[:count]
         self._used[slots] = True
