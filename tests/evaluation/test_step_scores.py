@@ -93,6 +93,16 @@ def test_files_of_each_kind_are_told_apart(tmp_path: Path):
     assert all(s.recorded.tolist() == [True] * 3 for s in found if s.kind == "scores")
 
 
+def test_shards_are_one_system(tmp_path: Path):
+    for number, record in enumerate(SCORES):
+        write_records(tmp_path / f"part-{number}.jsonl", [record])
+    write_records(tmp_path / "whole.jsonl", SCORES)
+    sources = {"shards": f"{tmp_path}/part-*.jsonl", "whole": f"file://{tmp_path}/whole.jsonl"}
+    shards, whole = open_systems(sources, ITEMS, tmp_path)
+    assert shards.recorded.tolist() == whole.recorded.tolist() == [True] * 3
+    assert shards.counts == whole.counts
+
+
 def test_a_file_of_nothing_usable_is_refused(tmp_path: Path):
     (tmp_path / "x.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(RecordError, match="no StepScores, no StepLabel"):

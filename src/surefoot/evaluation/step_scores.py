@@ -19,6 +19,7 @@ import numpy as np
 from surefoot.errors import RecordError, RunError, ScoreError
 from surefoot.evaluation.label_sets import label_sets
 from surefoot.evaluation.step_layout import BoolArray, StepLayout, StepRows, good_rows, score_rows
+from surefoot.io.sources import ENDINGS, files_of, names_files
 from surefoot.io.tables import facts_of
 from surefoot.labels import LabelRule
 from surefoot.policies.devices import AS_SAVED, LOADING, Loading
@@ -209,15 +210,16 @@ def open_systems(
 ) -> list[System]:
     """One system per source, in order; a file with scores of several scorers gives one each, ``name/scorer``.
 
-    A source that is a file holds records; any other is a checkpoint for ``load_prm``, whose scores are kept
-    in ``store/NAME`` piece by piece. Raises ``RunError`` if that folder holds scores of another model or of
-    other traces, ``RecordError`` for a file without usable records, and whatever loading or scoring raises.
+    A source that is a file, a pattern or a URL of a store holds records; any other is a checkpoint for
+    ``load_prm``, whose scores are kept in ``store/NAME`` piece by piece. Raises ``RunError`` if that folder
+    holds scores of another model or of other traces, ``RecordError`` for a file without usable records, and
+    whatever loading or scoring raises.
     """
     systems: list[System] = []
     layout = StepLayout(facts_of(item.trace) for item in items)
     for name, path in sources.items():
-        if Path(path).is_file():
-            systems += _stored(name, Path(path), layout, reading)
+        if names_files(path):
+            systems += _stored(name, path, layout, reading)
         else:
             records = score_once(name, path, items, store, loading=loading, progress=progress)
             systems += _of_scores(name, records, layout)
@@ -280,7 +282,7 @@ def recorded_by_all(systems: Sequence[System], among: Sequence[int] | None = Non
     return common
 
 
-def _stored(name: str, path: Path, layout: StepLayout, reading: LabelRule | None) -> list[System]:
+def _stored(name: str, path: str, layout: StepLayout, reading: LabelRule | None) -> list[System]:
     from surefoot.formats.processbench import read_fover_scores
     from surefoot.io import ReadReport
 
@@ -293,7 +295,8 @@ def _stored(name: str, path: Path, layout: StepLayout, reading: LabelRule | None
             systems = [_of_labels(name, chain([first], labels), layout, reading)]
     if not systems:
         report = ReadReport()
-        systems = _of_scores(name, read_fover_scores(path, report=report), layout)
+        published = (read_fover_scores(file, report=report) for file in files_of(path))
+        systems = _of_scores(name, chain.from_iterable(published), layout)
     if not systems:
         raise RecordError(
             f"{path}: no StepScores, no StepLabel and no published scores; see docs/reference/formats.md"
@@ -313,9 +316,10 @@ def _of_scores(name: str, records: Iterable[StepScores], layout: StepLayout) -> 
     return [arrays.system(name if alone else f"{name}/{scorer}") for scorer, arrays in scorers.items()]
 
 
-def _records(path: Path, record: type[R], report: ReadReport) -> Iterator[R]:
-    """Records of a file, none if it is of another kind."""
+def _records(path: str, record: type[R], report: ReadReport) -> Iterator[R]:
+    """Records of files, none if they are of another kind."""
     from surefoot.io import read_records
-    from surefoot.io.sources import ENDINGS
 
-    return read_records(path, record, report=report) if path.name.endswith(ENDINGS) else iter(())
+    if all(file.name.endswith(ENDINGS) for file in files_of(path)):
+        return read_records(path, record, report=report)
+    return iter(())

@@ -36,6 +36,14 @@ def is_url(source: str) -> bool:
     return _URL.match(source) is not None
 
 
+def names_files(source: str) -> bool:
+    """Whether ``source`` is for :func:`files_of` where it could also be a model: its name, its folder, or the
+    web address of a server."""
+    if is_url(source):
+        return urlsplit(source).scheme not in ("http", "https")
+    return Path(source).is_file() or _PATTERN.search(source) is not None
+
+
 def shown(source: str) -> str:
     """``source`` as messages may show it: a URL without password and query, which may hold a key."""
     if not is_url(source):

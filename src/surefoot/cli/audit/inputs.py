@@ -59,6 +59,8 @@ class AuditCommand(Command):
 
     def subjects(self, *, partial: bool = False) -> list[AuditedScorer]:
         """The scorers, in order. Raises ``RunError`` for a name that comes twice."""
+        from surefoot.io.sources import names_files
+
         rules = rules_by_name(self.aggregate)
         subjects: list[AuditedScorer] = []
         for source in self.scorers:
@@ -67,7 +69,7 @@ class AuditCommand(Command):
                 name, path = Path(source).name.split(".")[0], source
             if not name or not path:
                 raise RunError(f"{source!r}: give NAME=CHECKPOINT or NAME=FILE")
-            stored = Path(path).is_file()
+            stored = names_files(path)
             subjects += _stored(name, path, rules) if stored else [_loaded(name, path, rules, self.loading)]
         names = [subject.name for subject in subjects]
         if repeated := {name for name in names if names.count(name) > 1}:

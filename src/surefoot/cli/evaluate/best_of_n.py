@@ -159,11 +159,12 @@ def _scores(
     from surefoot.cli.runs import pair, read_table
     from surefoot.errors import ScoreError
     from surefoot.evaluation.step_scores import score_once
+    from surefoot.io.sources import names_files
     from surefoot.records import StepScores
 
     found: dict[str, list[StepScores]] = {}
     for name, path in files.items():
-        if Path(path).is_file():
+        if names_files(path):
             found |= _by_scorer(name, read_table(path, StepScores))
             continue
         if problems is None:
