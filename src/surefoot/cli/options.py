@@ -23,6 +23,7 @@ from surefoot.cli.terminal import echo
 from surefoot.errors import RunError
 from surefoot.labels import Neutral
 from surefoot.policies.devices import LOADING, Loading
+from surefoot.scale.cost import Rates
 from surefoot.scores import Aggregator
 
 if TYPE_CHECKING:
@@ -110,6 +111,12 @@ Tokenizer = Annotated[
     ),
     Flag(name="--prm-tokenizer"),
 ]
+DryRun = Annotated[
+    bool,
+    Flag(transient=True),
+    Field(description="Predict tokens, and hours and prices from the rates below; spend and write nothing."),
+]
+CostRates = Annotated[Rates, OptionGroup(title="Cost", transient=("*",))]
 Workers = Annotated[
     int,
     Flag(transient=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -16,6 +17,7 @@ from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, Trace
+from surefoot.scale.cost import Rates
 
 if TYPE_CHECKING:
     from surefoot.scale import Opened
@@ -42,16 +44,24 @@ class Sample(Command):
     sampling: Sampling = Sampling()
     grading: o.GradingSettings = o.GradingSettings()
     loading: o.Models = Loading()
-
     workers: o.Workers = 1
     engine: o.EngineName = "local"
     retry_failed: o.RetryFailed = False
+    dry_run: o.DryRun = False
+    rates: o.CostRates = Rates()
+
+    def outputs(self) -> list[Path]:
+        """The traces; a prediction writes none."""
+        return [] if self.dry_run else super().outputs()
 
     def run(self) -> None:
-        """Sample in pieces."""
+        """Sample in pieces, or predict."""
         from surefoot.cli.pieces import in_pieces
         from surefoot.cli.runs import file_inputs, read_table
 
+        if self.dry_run:
+            self._predict(read_table(self.problems, Problem))
+            return
         size = self.policy.piece(4 * max(1, self.policy.batch_size // self.n))
         server = bool(self.policy.base_url)
         outcome = in_pieces(
@@ -70,6 +80,19 @@ class Sample(Command):
         )
         echo(f"{outcome.written} traces written; {outcome.failed} with an error", err=True)
         outcome.require_complete()
+
+    def _predict(self, problems: Sequence[Problem]) -> None:
+        from surefoot.cli.dry_run import predict_usage, say_prediction
+
+        alone = self.policy.base_url and self.policy.dialect == "openai"
+        usage = predict_usage(
+            problems,
+            lambda problem: str(self.prompt.render(problem)),
+            replies=self.n,
+            max_tokens=self.sampling.max_tokens,
+            prompts=self.n if alone else 1,
+        )
+        say_prediction(f"{self.n * len(problems):,} traces of {len(problems):,} problems", usage, self.rates)
 
 
 @dataclass(frozen=True)

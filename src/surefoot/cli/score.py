@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
@@ -18,6 +19,7 @@ from surefoot.cli.terminal import echo
 from surefoot.errors import ScoreError
 from surefoot.policies.devices import Loading
 from surefoot.records import StepScores
+from surefoot.scale.cost import Rates
 
 if TYPE_CHECKING:
     from surefoot.models.scorer import CheckpointScorer
@@ -71,12 +73,20 @@ class Score(Command):
     workers: o.Workers = 1
     engine: o.EngineName = "local"
     retry_failed: o.RetryFailed = False
+    dry_run: o.DryRun = False
+    rates: o.CostRates = Rates()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.problem is None and (self.problems is None or self.traces is None):
             raise ValueError("give 'problem' and a solution, or both 'problems' and 'traces'")
+        if self.dry_run and self.problem is not None:
+            raise ValueError("'dry_run' is for files: give 'problems' and 'traces'")
         return self
+
+    def outputs(self) -> list[Path]:
+        """The scores; a prediction writes none."""
+        return [] if self.dry_run else super().outputs()
 
     def run(self) -> None:
         """Score, and show or write."""
@@ -137,6 +147,9 @@ class Score(Command):
         from surefoot.scale import FunctionJob, Job
 
         items = pair(read_table(self.problems or "-", Problem), read_table(self.traces or "-", Trace))
+        if self.dry_run:
+            self._predict(items)
+            return
         summary = _Summary()
         size, in_flight = _PIECE, 1
         server = any(map(is_server, self.models))
@@ -169,6 +182,17 @@ class Score(Command):
         )
         summary.show(outcome.written)
         outcome.require_complete()
+
+    def _predict(self, items: Sequence[ProblemTrace]) -> None:
+        from surefoot.cli.dry_run import predict_usage, say_prediction
+
+        def text_of(item: ProblemTrace) -> str:
+            steps = range(len(item.trace.steps))
+            return "".join([item.problem.text, *map(item.trace.step_text, steps)])
+
+        usage = predict_usage(items, text_of, replies=1, max_tokens=0)
+        steps = f"{len(items):,} traces; common beginnings are read once, which is not predicted"
+        say_prediction(steps, usage, self.rates)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,16 @@ often as they are. So every rule and every search is predicted by its own code.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, groupby
 
 import numpy as np
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError
+from surefoot.io.joins import Joined
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Completion, Labeller, Policy, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Problem, Usage, content_id
@@ -62,13 +65,13 @@ def predict(
 
     Needs traces with ``outcome``. Raises ``LabelError`` if none has one. Runs its own event loop.
     """
-    judged = [item for item in items if item.trace.outcome is not None and item.trace.steps]
-    if not judged:
+    chosen = _subset(items, at_most)
+    sample = [item for item in chosen if item.trace.outcome is not None and item.trace.steps]
+    if not sample:
         raise LabelError(
             "no trace has an 'outcome', so the chance of success is unknown; sample with answers, or run a "
             "part with --token-budget"
         )
-    sample = _subset(judged, at_most)
     policy = _SimulatedPolicy(sample, prompt, luck, seed)
     simulated = [
         ProblemTrace(
@@ -82,7 +85,7 @@ def predict(
         rows = asyncio.run(labeller.label(simulated))
     labels = [label for row in rows for label in row if label.value is not None]
     usage = sum((label.evidence.usage for row in rows for label in row), Usage())
-    factor = len(judged) / len(sample)
+    factor = len(items) / len(chosen)
     return Prediction(
         labels=round(len(labels) * factor),
         usage=Usage(**{name: round(count * factor) for name, count in usage.model_dump().items()}),
@@ -92,16 +95,14 @@ def predict(
 
 
 def _subset(items: Sequence[ProblemTrace], at_most: int) -> list[ProblemTrace]:
-    """Whole problems, evenly spread, until there are ``at_most`` traces: prefixes are shared within one."""
-    by_problem: dict[str, list[ProblemTrace]] = {}
-    for item in items:
-        by_problem.setdefault(item.problem.id, []).append(item)
-    groups = list(by_problem.values())
+    """Stretches of one problem, evenly spread, with about ``at_most`` traces: one shares its prefixes."""
     if len(items) <= at_most:
-        return [item for group in groups for item in group]
+        return list(items)
+    ids = items.problem_ids() if isinstance(items, Joined) else (item.problem.id for item in items)
+    ends = array("Q", accumulate(sum(1 for _ in stretch) for _, stretch in groupby(ids)))
     stride = len(items) / at_most
-    chosen = [groups[int(number * stride)] for number in range(int(len(groups) / stride) or 1)]
-    return [item for group in chosen for item in group]
+    chosen = (int(number * stride) for number in range(int(len(ends) / stride) or 1))
+    return [item for number in chosen for item in items[ends[number - 1] if number else 0 : ends[number]]]
 
 
 @dataclass(frozen=True, kw_only=True)

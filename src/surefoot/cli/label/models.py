@@ -17,6 +17,7 @@ from surefoot.cli.terminal import echo
 from surefoot.labelling.judge_prompt import JudgeMode
 from surefoot.policies.devices import Loading
 from surefoot.protocols import Sampling
+from surefoot.scale.cost import Rates
 
 if TYPE_CHECKING:
     from surefoot.labelling.judge_prompt import JudgePrompt
@@ -67,6 +68,8 @@ class Judge(LabelCommand):
     workers: o.Workers = 1
     engine: o.EngineName = "local"
     retry_failed: o.RetryFailed = False
+    dry_run: o.DryRun = False
+    rates: o.CostRates = Rates()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -76,9 +79,16 @@ class Judge(LabelCommand):
             )
         return self
 
+    def outputs(self) -> list[Path]:
+        """The labels; a prediction writes none."""
+        return [] if self.dry_run else super().outputs()
+
     def run(self) -> None:
-        """Ask, and write labels."""
+        """Ask, and write labels, or predict."""
         items = self.items()
+        if self.dry_run:
+            self._predict(items)
+            return
         failures: Counter[str] = Counter()
         try:
             self.write_labels(
@@ -94,6 +104,18 @@ class Judge(LabelCommand):
         finally:
             for reason, count in failures.most_common():
                 echo(f"{count} votes not counted: {reason}", err=True)
+
+    def _predict(self, items: Sequence[ProblemTrace]) -> None:
+        from surefoot.cli.dry_run import predict_usage, say_prediction
+
+        prompt = self._prompt()
+        usage = predict_usage(
+            items,
+            lambda item: "".join(message.content or "" for message in prompt.render(item)),
+            replies=self.votes,
+            max_tokens=self.sampling.max_tokens,
+        )
+        say_prediction(f"{len(items):,} traces, {self.votes} verdicts each", usage, self.rates)
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,6 +20,7 @@ from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Record, StepLabel, StepPair, Trace, Usage
+from surefoot.scale.cost import Rates
 
 if TYPE_CHECKING:
     from surefoot.answers import Grader
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from surefoot.labelling.omegaprm import OmegaPRMLabeller
     from surefoot.labelling.omegaprm_tree import ProblemTree
     from surefoot.labelling.stopping import StoppingRule
-    from surefoot.protocols import Labeller, Policy
+    from surefoot.protocols import Labeller, Policy, ProblemTrace
     from surefoot.records import Problem
 
 
@@ -41,9 +42,17 @@ class RolloutSettings(Command):
     loading: o.Models = Loading()
     seed: o.Seed = 0
     budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
-    dry_run: Annotated[bool, Flag(transient=True)] = Field(
-        default=False, description="Predict labels and tokens from the traces, spend nothing."
-    )
+    dry_run: o.DryRun = False
+    rates: o.CostRates = Rates()
+
+    def predict(self, items: Sequence[ProblemTrace], build: Callable[[Policy, Grader], Labeller]) -> None:
+        """Show what labelling ``items`` would cost."""
+        from surefoot.cli.dry_run import say_cost
+        from surefoot.labelling.dry_run import predict
+
+        prediction = predict(items, build, prompt=self.prompt, seed=self.seed)
+        echo(prediction.summary())
+        say_cost(prediction.usage, self.rates)
 
     def open_policy(self) -> Policy:
         """Who completes."""
@@ -138,12 +147,10 @@ class MonteCarlo(RolloutSettings, LabelCommand):
 
     def run(self) -> None:
         """Label, or predict."""
-        from surefoot.labelling.dry_run import predict
-
         items = with_answer(self.items())
         self.estimate.report()
         if self.dry_run:
-            echo(predict(items, self._labeller, prompt=self.prompt, seed=self.seed).summary())
+            self.predict(items, self._labeller)
             return
         engine = o.open_engine(self.engine, self.workers, self.loading)
         self.write_labels(
@@ -231,7 +238,6 @@ class Tree(RolloutSettings):
         from surefoot.cli.pieces import connections, in_pieces
         from surefoot.cli.runs import file_inputs, pair, read_table
         from surefoot.errors import LabelError
-        from surefoot.labelling.dry_run import predict
         from surefoot.records import Problem
         from surefoot.scale import FunctionJob
 
@@ -245,7 +251,7 @@ class Tree(RolloutSettings):
                 raise LabelError(
                     "--dry-run reads lengths and success rates from traces; give some with --traces"
                 )
-            echo(predict(items, self._labeller, prompt=self.prompt, seed=self.seed).summary())
+            self.predict(items, self._labeller)
             return
         policy = self.open_policy()
         seeds: dict[str, list[Trace]] = {}

@@ -1,0 +1,90 @@
+"""--dry-run: what a job costs is said, no model is opened, and nothing is written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import good, run
+
+from surefoot.io import write_records
+from surefoot.records import Problem, Trace
+from surefoot.segment import Line, segment_trace
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from on_paper import DATA_SETS, table
+
+from surefoot.scale.cost import Rates
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """Ten problems of 35 characters, and two solutions of 70 each."""
+    problems = [Problem(text=f"{number:035d}", answer="1") for number in range(10)]
+    traces = [
+        segment_trace(
+            Trace(problem_id=problem.id, text=f"{sample:034d}\n{number:034d}\n", outcome=bool(sample)), Line()
+        )
+        for number, problem in enumerate(problems)
+        for sample in range(2)
+    ]
+    write_records(tmp_path / "p.jsonl", problems)
+    write_records(tmp_path / "t.jsonl", traces)
+    return tmp_path / "p.jsonl", tmp_path / "t.jsonl"
+
+
+def test_sampling_reads_the_prompts_and_writes_at_most_so_much(files, tmp_path):
+    problems, _ = files
+    rates = ["--read-rate=110", "--write-rate=10", "--price-hour=3600"]
+    said = good("sample", problems, "--n=4", "--max-tokens=50", "--template={problem}", "--dry-run", *rates)
+    assert said.out.splitlines() == [
+        "40 traces of 10 problems: about 100 tokens read (3.5 characters each), at most 2,000 written, "
+        "in 10 requests",
+        "0.06 hours, 200.91 by the hour",
+    ]
+    server = ["--policy=m", "--base-url=http://127.0.0.1:9/v1"]
+    said = good("sample", problems, "--n=4", "--template={problem}", "--dry-run", *server)
+    assert "about 400 tokens read" in said.out
+    assert "in 40 requests" in said.out
+
+
+def test_scoring_reads_problems_and_steps(files, tmp_path):
+    problems, traces = files
+    out = tmp_path / "s.jsonl"
+    said = good(
+        *("score", "-m", "no-such-model", "--problems", problems, "--traces", traces, "--out", out),
+        *("--dry-run", "--price-read=1000000"),
+    )
+    assert "20 traces" in said.out
+    assert "about 600 tokens read" in said.out
+    assert said.out.splitlines()[-1] == "600.00 by the token"
+    assert not list(tmp_path.glob("s.jsonl*"))
+    bad = run("score", "-m", "x", "--problem", "1 + 1", "--dry-run")
+    assert bad.status != 0
+    assert "--dry-run is for files: give --problems and --traces" in bad.err
+
+
+def test_a_judge_is_predicted_by_its_prompts(files, tmp_path):
+    problems, traces = files
+    ask = ("label", "judge", traces, "--problems", problems, "--policy=m", "--base-url=http://127.0.0.1:9/v1")
+    said = good(*ask, "--dry-run", "-k", "3", "--max-tokens=10", "--out", tmp_path / "l.jsonl")
+    assert "20 traces, 3 verdicts each: about " in said.out
+    assert "at most 600 written, in 60 requests" in said.out
+    assert not list(tmp_path.glob("l.jsonl*"))
+
+
+def test_rollouts_are_priced(files):
+    problems, traces = files
+    said = good(
+        *("label", "mc", traces, "--problems", problems, "--dry-run", "--read-rate=1000", "--write-rate=10")
+    )
+    assert "requests for 40 labels" in said.out
+    assert said.out.splitlines()[-1].endswith(" hours")
+
+
+@pytest.mark.slow
+def test_the_page_has_the_table_of_the_script():
+    page = (Path(__file__).parents[2] / "docs/results/scale.md").read_text()
+    lines, _ = table(DATA_SETS[0], Rates(read_rate=40_000, write_rate=6_000, price_hour=2.5))
+    assert "\n".join(lines) in page
