@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from surefoot.answers import AnswerChecker
 from surefoot.errors import ScoreError
 from surefoot.evaluation.pools import (
+    CandidateGroup,
     expected_accuracy,
     grade_stored,
     judged_candidates,
-    pools_of,
+    pool_of,
     require_ceiling,
     sizes_up_to,
 )
@@ -47,7 +48,7 @@ def test_unjudged_traces_and_small_problems_are_left_out_and_counted():
     ]
     found = judged_candidates(traces, NUMERIC)
     assert {name: len(group) for name, group in found.groups.items()} == {"a": 3, "c": 2, "d": 3}
-    assert [one.answer for one in found.groups["a"]] == ["0.5", "0.5", "2"], "equal answers are written alike"
+    assert found.groups["a"].answers == ["0.5", "0.5", "2"], "equal answers are written alike"
     assert found.dropped == {
         "traces without known outcome": 1,
         "problems with fewer than 2 such traces": 1,
@@ -93,13 +94,13 @@ def test_pools_leave_unscored_what_is_not_wholly_scored():
     group = [trace("a", n) for n in range(5)]
     known = [record(group[0], 0.5, 0.4), record(group[1], None, 0.4), record(group[2], None, None)]
     rows = {one.trace_id: one for one in [*known[:2], record(group[4])]}
-    [pool] = pools_of([group], rows, "product")
-    assert pool.scores[0] == pytest.approx(0.2)
-    assert pool.scores[1:] == [None] * 4
-    [pool] = pools_of([group], {known[2].trace_id: known[2]}, "min")
-    assert pool.scores == [None] * 5
+    of = CandidateGroup.of(group)
+    pool = pool_of(of, rows, "product")
+    assert pool.scores == pytest.approx([0.2, *[np.nan] * 4], nan_ok=True)
+    pool = pool_of(of, {known[2].trace_id: known[2]}, "min")
+    assert np.isnan(pool.scores).all()
     with pytest.raises(ScoreError, match=r"1 scores .* do not fit the 2 steps"):
-        pools_of([group], {group[0].id: record(group[0], 0.5)}, "min")
+        pool_of(of, {group[0].id: record(group[0], 0.5)}, "min")
 
 
 def test_sizes_are_powers_of_two():

@@ -48,6 +48,9 @@ def test_a_table_is_the_list_of_its_records(tmp_path, spooled):
         made[50]
     assert made.find(traces[13].id) == [traces[13]]
     assert made.find("nobody") == []
+    assert made.find_many([traces[40].id, "nobody", traces[2].id]) == {
+        traces[at].id: [traces[at]] for at in (2, 40)
+    }
     by_problem = [[one for one in traces if one.problem_id == f"p{number}"] for number in range(4)]
     assert list(made.groups()) == by_problem
 
@@ -63,6 +66,7 @@ def test_labels_are_found_wherever_they_lie(tmp_path_factory, rows):
     assert list(made) == labels
     for key in "abcd":
         assert made.find(key) == [one for one in labels if one.trace_id == key]
+    assert made.find_many("abcd") == {key: made.find(key) for key in "abcd" if made.find(key)}
     for start in range(len(labels)):
         assert made[start : start + 3] == labels[start : start + 3]
 

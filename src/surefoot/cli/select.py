@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self, cast
 
@@ -16,9 +16,9 @@ from surefoot.scores import Aggregator
 from surefoot.search.selection import SelectorName
 
 if TYPE_CHECKING:
-    from surefoot.protocols import Candidate
+    from surefoot.io.tables import RecordTable
     from surefoot.records import StepScores, Trace
-    from surefoot.search.estimators import Method
+    from surefoot.search.estimators import Method, Pool
 
 
 class Select(Command):
@@ -54,73 +54,79 @@ class Select(Command):
 
     def run(self) -> None:
         """Choose, write and report."""
+        import numpy as np
+
         from surefoot.answers import AnswerChecker, group_equal
         from surefoot.cli.runs import read_table
         from surefoot.io import write_records
         from surefoot.protocols import Candidate
         from surefoot.records import StepScores, Trace
-        from surefoot.scores import trace_score
-        from surefoot.search import SELECTORS
+        from surefoot.search import SELECTORS, Pool
 
-        scored = read_table(self.scores, StepScores) if self.scores else ()
-        records = {record.trace_id: record for record in scored}
-        if len(scorers := sorted({record.scorer for record in scored})) > 1:
+        scores = read_table(self.scores, StepScores) if self.scores else None
+        if len(scorers := sorted({record.scorer for record in scores or ()})) > 1:
             raise ScoreError(
                 f"{self.scores}: scores of {len(scorers)} scorers ({', '.join(scorers[:3])}); give one's"
             )
-        groups: dict[str, list[Trace]] = {}
-        for trace in read_table(self.traces, Trace):
-            groups.setdefault(trace.problem_id, []).append(trace)
-        pools: list[list[Candidate]] = []
+        traces = read_table(self.traces, Trace)
+        selector = SELECTORS[self.rule]
+        chosen: list[str] = []
+        graded: list[Pool] = []
+        answered = scored = 0
         with AnswerChecker(self.equality) as compare:
-            for group in groups.values():
+            for group in traces.groups():
                 answers = group_equal([trace.answer for trace in group], compare)
-                known = [records.get(trace.id) for trace in group]
-                values = [None if one is None else trace_score(one.scores, self.aggregate) for one in known]
-                pools.append([Candidate(answer=a, score=v) for a, v in zip(answers, values, strict=True)])
-        if self.scores and not any(c.score is not None for pool in pools for c in pool):
-            raise ScoreError(_no_score(self.scores, records, groups))
-        if self.rule != "best_of_n" and not any(c.answer is not None for pool in pools for c in pool):
+                values = _values(group, scores, self.aggregate)
+                pool = [Candidate(answer=a, score=v) for a, v in zip(answers, values, strict=True)]
+                answered += sum(answer is not None for answer in answers)
+                scored += sum(value is not None for value in values)
+                chosen.append(group[selector.select(pool)].id)
+                if all(trace.outcome is not None for trace in group):
+                    correct = np.array([trace.outcome for trace in group], dtype=bool)
+                    graded.append(
+                        Pool(answers=answers, correct=correct, scores=np.array(values, dtype=float))
+                    )
+        if scores is not None and not scored:
+            raise ScoreError(_no_score(self.scores or "-", scores[0], traces[0]))
+        if self.rule != "best_of_n" and not answered:
             raise ScoreError(
                 f"{self.traces}: no trace has an 'answer', so there is nothing to vote on; sample and import "
                 "extract answers"
             )
-        if unscored := sum(c.score is None for pool in pools for c in pool if self.scores):
-            echo(f"{unscored} traces have no score and are chosen last", err=True)
-        selector = SELECTORS[self.rule]
-        chosen = [group[selector.select(pool)] for group, pool in zip(groups.values(), pools, strict=True)]
-        write_records(self.out if self.out == "-" else Path(self.out), chosen, record=Trace)
-        _table(list(groups.values()), pools, self.rule)
+        if scores is not None and scored < len(traces):
+            echo(f"{len(traces) - scored} traces have no score and are chosen last", err=True)
+        out = self.out if self.out == "-" else Path(self.out)
+        write_records(out, (trace for name in chosen for trace in traces.find(name)), record=Trace)
+        _table(graded, self.rule)
 
 
-def _no_score(path: str, records: Mapping[str, StepScores], groups: Mapping[str, list[Trace]]) -> str:
-    first = next(iter(records.values()))
+def _values(
+    group: Sequence[Trace], scores: RecordTable[StepScores] | None, how: Aggregator
+) -> list[float | None]:
+    """One number for each trace, ``None`` for one without scores."""
+    from surefoot.scores import trace_score
+
+    records = scores.find_many(trace.id for trace in group) if scores is not None else {}
+    return [trace_score(records[t.id][-1].scores, how) if t.id in records else None for t in group]
+
+
+def _no_score(path: str, first: StepScores, trace: Trace) -> str:
     if all(score is None for score in first.scores):
         return f"{path}: no trace has a score; first, {first.trace_id}: {first.unscored_reason}"
-    [trace, *_] = next(iter(groups.values()))
     return (
         f"{path}: no score is of these traces; its first 'trace_id' is {first.trace_id!r}, and the first "
         f"trace's id {trace.id!r}; give the scores that surefoot score made of this file"
     )
 
 
-def _table(groups: list[list[Trace]], pools: list[list[Candidate]], rule: str) -> None:
+def _table(graded: Sequence[Pool], rule: str) -> None:
     """Accuracy against N, over the problems whose traces all have an outcome."""
     import numpy as np
 
     from surefoot.evaluation.pools import sizes_up_to
-    from surefoot.search import Pool, selection_curve
+    from surefoot.search import selection_curve
     from surefoot.stats.bootstrap import bootstrap_mean
 
-    graded = [
-        Pool(
-            answers=[candidate.answer for candidate in pool],
-            correct=[trace.outcome is True for trace in group],
-            scores=[candidate.score for candidate in pool],
-        )
-        for group, pool in zip(groups, pools, strict=True)
-        if all(trace.outcome is not None for trace in group)
-    ]
     if not graded:
         echo("no problem has outcomes for all its traces: no accuracy to report", err=True)
         return

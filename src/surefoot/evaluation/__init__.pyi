@@ -1,6 +1,7 @@
 from . import audits as audits
 from . import benchmarks as benchmarks
 from .best_of_n import BestOfNResult as BestOfNResult
+from .best_of_n import ScorerTable as ScorerTable
 from .best_of_n import SelectorCurve as SelectorCurve
 from .best_of_n import evaluate_best_of_n as evaluate_best_of_n
 from .best_of_n_report import best_of_n_findings as best_of_n_findings
@@ -13,11 +14,12 @@ from .label_sets import label_set as label_set
 from .label_truth import LabelNoise as LabelNoise
 from .label_truth import label_noise as label_noise
 from .plots import curve_figure as curve_figure
+from .pools import CandidateGroup as CandidateGroup
 from .pools import Candidates as Candidates
 from .pools import expected_accuracy as expected_accuracy
 from .pools import grade_stored as grade_stored
 from .pools import judged_candidates as judged_candidates
-from .pools import pools_of as pools_of
+from .pools import pool_of as pool_of
 from .pools import sizes_up_to as sizes_up_to
 from .report import Report as Report
 from .report import Section as Section

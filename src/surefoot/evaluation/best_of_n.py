@@ -7,30 +7,38 @@ paired by problem.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.pools import (
+    CandidateGroup,
     Candidates,
     FloatArray,
     expected_accuracy,
-    pools_of,
+    pool_of,
     require_ceiling,
     sizes_up_to,
 )
 from surefoot.evaluation.report import JSONResult
-from surefoot.records import StepScores, Trace
+from surefoot.io.seen import Seen
+from surefoot.io.tables import RecordTable
+from surefoot.records import StepScores
 from surefoot.scores import AGGREGATORS, Aggregator, complete_scores
-from surefoot.search.estimators import Method
+from surefoot.search.estimators import Method, RandomOrders, pool_curve
 from surefoot.search.selection import COMMON_RULES, ScoreRule
 from surefoot.stats.bootstrap import bootstrap_mean
 from surefoot.stats.intervals import Interval
 
 MAJORITY = "majority"
 CEILING = "pass@N"
+
+Reading = tuple[ScoreRule, Aggregator]
+"""How a scorer is read: the rule that chooses, and the rule that makes step scores one number."""
 
 _ROUNDING = 1e-9
 """Differences of one problem's expected accuracies below this are sums added in another order."""
@@ -97,7 +105,7 @@ class BestOfNResult(JSONResult):
 
 def evaluate_best_of_n(
     candidates: Candidates,
-    scores: Mapping[str, Sequence[StepScores]],
+    scores: Mapping[str, Sequence[StepScores] | ScorerTable],
     *,
     rules: Sequence[ScoreRule] = COMMON_RULES,
     sizes: Sequence[int] | None = None,
@@ -107,43 +115,42 @@ def evaluate_best_of_n(
 ) -> BestOfNResult:
     """Curves of every selector; ``scores`` is by the scorer's name, ``sizes`` 1, 2, 4 … if not given.
 
+    Problems are read one after another: of scores in a table, one problem's are in memory at a time.
+
     Each of ``rules`` reads every scorer by every aggregation. ``draws`` random subsets stand for all where a
     rule has no closed form (Lightman et al., arXiv 2305.20050, use 400). Raises ``ScoreError`` for a size
     that a problem has too few candidates for, a record with other than one score a step, or a selector above
     pass@N.
     """
     groups = list(candidates.groups.values())
+    total = len(candidates)
     smallest = min(map(len, groups))
     chosen = sorted(set(sizes or sizes_up_to(smallest)))
     if chosen[0] < 1 or chosen[-1] > smallest:
         raise ScoreError(f"sizes must lie between 1 and {smallest}, the fewest candidates, not {chosen}")
     study = _PoolCurves(groups, chosen, draws=draws, bootstrap=bootstrap, seed=seed)
-    curves = [study.curve(CEILING, "pass"), study.curve(MAJORITY, "majority")]
+    curves = [study.baseline(CEILING, "pass"), study.baseline(MAJORITY, "majority")]
     counts = {}
     for name, records in scores.items():
-        known = {record.trace_id: record for record in records}
-        left_out = _left_out(records, rules)
-        study.spend(name, known)
-        counts[name] = ScorerCounts(
-            traces=len(candidates.traces),
-            unscored=sum(
-                trace.id not in known or not complete_scores(known[trace.id].scores)
-                for trace in candidates.traces
-            ),
-            foreign=len(known.keys() - {trace.id for trace in candidates.traces}),
-            left_out=left_out,
-        )
-        curves += [
-            study.curve(f"{name} {RULE_NAMES[rule]} {how}", rule, scorer=name, how=how, known=known)
+        source = records if isinstance(records, ScorerTable) else ScorerTable(records)
+        facts = _ScoreFacts.of(source)
+        left_out = facts.left_out(rules)
+        readings: list[Reading] = [
+            (rule, how)
             for rule in dict.fromkeys(rules)
             for how in AGGREGATORS
             if how not in left_out and rule not in left_out
         ]
+        found, unscored, scorer_curves = study.scorer(name, source, readings)
+        curves += scorer_curves
+        counts[name] = ScorerCounts(
+            traces=total, unscored=unscored, foreign=facts.traces - found, left_out=left_out
+        )
     return BestOfNResult(
         curves=tuple(curves),
         sizes=tuple(chosen),
         problems=len(groups),
-        traces=len(candidates.traces),
+        traces=total,
         dropped=dict(candidates.dropped),
         scorers=counts,
         unknown=study.unknown,
@@ -151,12 +158,35 @@ def evaluate_best_of_n(
     )
 
 
+class ScorerTable:
+    """Step scores of one scorer: read one after another, or looked up by trace.
+
+    ``records`` of a table stay on disk. Where they are of several scorers, those of ``scorer`` count.
+    """
+
+    def __init__(self, records: Sequence[StepScores], scorer: str | None = None) -> None:
+        self._records, self._scorer = records, scorer
+        table = isinstance(records, RecordTable)
+        self._known = {} if table else {record.trace_id: record for record in self}
+
+    def __iter__(self) -> Iterator[StepScores]:
+        return (record for record in self._records if self._scorer in (None, record.scorer))
+
+    def of(self, trace_ids: Sequence[str]) -> dict[str, StepScores]:
+        """The records of these traces; those that have none are left out."""
+        if not isinstance(self._records, RecordTable):
+            return {name: self._known[name] for name in trace_ids if name in self._known}
+        found = self._records.find_many(trace_ids).items()
+        own = {name: [one for one in some if self._scorer in (None, one.scorer)] for name, some in found}
+        return {name: some[-1] for name, some in own.items() if some}
+
+
 class _PoolCurves:
     """What the curves share: pools, sizes, the two baselines, tokens."""
 
     def __init__(
         self,
-        groups: Sequence[Sequence[Trace]],
+        groups: Sequence[CandidateGroup],
         sizes: Sequence[int],
         *,
         draws: int,
@@ -167,29 +197,56 @@ class _PoolCurves:
         self.draws, self.bootstrap, self.seed = draws, bootstrap, seed
         self.unknown: dict[str, str] = {}
         self._verifier: dict[str, FloatArray] = {}
-        unscored = pools_of(groups, {}, "min")
+        unscored = [pool_of(group, {}, "min") for group in groups]
         self._ceiling = expected_accuracy(unscored, "pass", sizes, seed=seed)
         self._majority = expected_accuracy(unscored, "majority", sizes, seed=seed, draws=draws)
         require_ceiling(MAJORITY, self._majority, self._ceiling, draws=draws)
         self._policy = self._policy_tokens()
 
-    def curve(
-        self,
-        name: str,
-        rule: Method,
-        *,
-        scorer: str | None = None,
-        how: Aggregator | None = None,
-        known: Mapping[str, StepScores] | None = None,
-    ) -> SelectorCurve:
-        baselines: dict[Method, FloatArray] = {"pass": self._ceiling, "majority": self._majority}
-        if how is None or known is None:
-            accuracy = baselines[rule]
+    def baseline(self, name: str, rule: Literal["pass", "majority"]) -> SelectorCurve:
+        """A curve that reads no scores."""
+        return SelectorCurve(
+            name=name,
+            scorer=None,
+            rule=rule,
+            aggregation=None,
+            accuracy=self._intervals(self._ceiling if rule == "pass" else self._majority),
+            minus_majority={},
+            tokens=self._tokens(None),
+        )
+
+    def scorer(
+        self, scorer: str, source: ScorerTable, readings: Sequence[Reading]
+    ) -> tuple[int, int, list[SelectorCurve]]:
+        """Records found, candidates that are not wholly scored, and the curve of each reading."""
+        accuracy = {reading: np.empty((len(self.groups), len(self.sizes))) for reading in readings}
+        found = unscored = spent = 0
+        tokens = np.zeros(len(self.groups))
+        for row, (group, rng) in enumerate(zip(self.groups, self._generators(), strict=True)):
+            known = source.of(group.trace_ids)
+            found += len(known)
+            unscored += len(group) - sum(bool(complete_scores(one.scores)) for one in known.values())
+            read = [record.usage.verifier_tokens for record in known.values()]
+            spent += sum(read)
+            tokens[row] = np.mean(read) if read else 0.0
+            random = RandomOrders(len(group), self.draws, rng)
+            pools = {how: pool_of(group, known, how) for how in dict.fromkeys(how for _, how in readings)}
+            for (rule, how), curve in accuracy.items():
+                curve[row] = pool_curve(pools[how], rule, self.sizes, random)
+        if spent:
+            self._verifier[scorer] = tokens
         else:
-            pools = pools_of(self.groups, known, how)
-            accuracy = expected_accuracy(pools, rule, self.sizes, seed=self.seed, draws=self.draws)
-            sampled = None if rule == "best_of_n" else self.draws
-            require_ceiling(name, accuracy, self._ceiling, draws=sampled)
+            self.unknown[f"tokens of {scorer}"] = "its records carry no 'usage.verifier_tokens'"
+        return found, unscored, [self._curve(scorer, *reading, accuracy[reading]) for reading in readings]
+
+    def _generators(self) -> list[np.random.Generator]:
+        """One for each problem, the same for every curve."""
+        return np.random.default_rng(self.seed).spawn(len(self.groups))
+
+    def _curve(self, scorer: str, rule: ScoreRule, how: Aggregator, accuracy: FloatArray) -> SelectorCurve:
+        name = f"{scorer} {RULE_NAMES[rule]} {how}"
+        sampled = None if rule == "best_of_n" else self.draws
+        require_ceiling(name, accuracy, self._ceiling, draws=sampled)
         gap = accuracy - self._majority
         gap[np.abs(gap) < _ROUNDING] = 0.0  # with one sample, say, all selectors choose alike
         return SelectorCurve(
@@ -198,29 +255,20 @@ class _PoolCurves:
             rule=rule,
             aggregation=how,
             accuracy=self._intervals(accuracy),
-            minus_majority={} if rule in baselines else self._intervals(gap),
+            minus_majority=self._intervals(gap),
             tokens=self._tokens(scorer),
         )
 
-    def spend(self, scorer: str, known: Mapping[str, StepScores]) -> None:
-        """Note what a scorer read of each candidate, on average: [problems]."""
-        read = [[known[t.id].usage.verifier_tokens for t in group if t.id in known] for group in self.groups]
-        if not any(map(sum, read)):
-            self.unknown[f"tokens of {scorer}"] = "its records carry no 'usage.verifier_tokens'"
-            return
-        self._verifier[scorer] = np.array([np.mean(row) if row else 0.0 for row in read])
-
     def _policy_tokens(self) -> FloatArray | None:
         """[problems, sizes]; ``None`` if a text came without its count."""
-        traces = [trace for group in self.groups for trace in group]
-        without = sum(bool(trace.text or trace.messages) and not _written(trace) for trace in traces)
-        if without:
+        if without := sum(group.uncounted for group in self.groups):
+            traces = sum(map(len, self.groups))
             self.unknown["tokens of the policy"] = (
-                f"{without} of {len(traces)} traces carry no 'usage.completion_tokens'"
+                f"{without} of {traces} traces carry no 'usage.completion_tokens'"
             )
             return None
-        prompt = np.array([sum(trace.usage.prompt_tokens for trace in group) for group in self.groups])
-        written = np.array([np.mean([_written(trace) for trace in group]) for group in self.groups])
+        prompt = np.array([group.prompt_tokens for group in self.groups])
+        written = np.array([group.completion_tokens / len(group) for group in self.groups])
         tokens: FloatArray = prompt[:, None] + written[:, None] * np.array(self.sizes)
         return tokens
 
@@ -240,20 +288,37 @@ class _PoolCurves:
         }
 
 
-def _left_out(records: Sequence[StepScores], rules: Sequence[ScoreRule]) -> dict[str, str]:
-    """Aggregations and rules that the scores do not allow, or that another one already shows."""
-    found: dict[str, str] = {}
-    if all(len(record.scores) <= 1 for record in records):
-        found |= dict.fromkeys(
-            ("min", "product", "mean", "sum"), "one score per trace: all aggregations are 'last'"
-        )
-    if any(score is not None and score < 0 for record in records for score in record.scores):
-        reason = "scores below 0: map them to probabilities first"
-        # a negative vote counts against its answer, and a knockout's threshold is a probability
-        found["product"] = reason
-        found |= dict.fromkeys((rule for rule in rules if rule != "best_of_n"), reason)
-    return found
+@dataclass(frozen=True, kw_only=True)
+class _ScoreFacts:
+    """What all records of a scorer are like."""
 
+    traces: int
+    single: bool
+    """Whether no record has more than one score."""
+    negative: bool
+    """Whether a score is below 0."""
 
-def _written(trace: Trace) -> int:
-    return trace.usage.completion_tokens
+    @classmethod
+    def of(cls, source: Iterable[StepScores]) -> _ScoreFacts:
+        """From all records in one pass."""
+        with closing(Seen()) as seen:
+            traces, single, negative = 0, True, False
+            for record in source:
+                traces += not seen.times(record.trace_id)
+                single &= len(record.scores) <= 1
+                negative = negative or any(score is not None and score < 0 for score in record.scores)
+        return cls(traces=traces, single=single, negative=negative)
+
+    def left_out(self, rules: Sequence[ScoreRule]) -> dict[str, str]:
+        """Aggregations and rules that the scores do not allow, or that another one already shows."""
+        found: dict[str, str] = {}
+        if self.single:
+            found |= dict.fromkeys(
+                ("min", "product", "mean", "sum"), "one score per trace: all aggregations are 'last'"
+            )
+        if self.negative:
+            reason = "scores below 0: map them to probabilities first"
+            # a negative vote counts against its answer, and a knockout's threshold is a probability
+            found["product"] = reason
+            found |= dict.fromkeys((rule for rule in rules if rule != "best_of_n"), reason)
+        return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from surefoot.answers import AnswerChecker, AnswerStyle, Solution, final_answer, group_equal
 from surefoot.errors import ScoreError
 from surefoot.formats.candidate_pool import CandidatePool
+from surefoot.io.tables import RecordTable
 from surefoot.records import Problem, StepScores, Trace
-from surefoot.scores import Aggregator, require_fit, trace_score
+from surefoot.scores import Aggregator, require_scores, trace_score
 from surefoot.search.estimators import Method, Pool, selection_curve
 
 FloatArray = NDArray[np.float64]
@@ -23,18 +24,55 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
+class CandidateGroup:
+    """What evaluations need of the n traces of one problem, without their texts."""
+
+    trace_ids: Sequence[str]
+    answers: Sequence[str | None]
+    correct: NDArray[np.bool_]
+    """[n]; an unknown outcome counts as wrong."""
+    steps: NDArray[np.int32]
+    """Number of steps, [n]."""
+    prompt_tokens: int
+    """Of all n."""
+    completion_tokens: int
+    """Of all n."""
+    uncounted: int
+    """Traces with a text and no count of its tokens."""
+
+    def __len__(self) -> int:
+        return len(self.trace_ids)
+
+    @classmethod
+    def of(cls, traces: Sequence[Trace]) -> CandidateGroup:
+        """From the traces of one problem, in their order."""
+        written = [trace.usage.completion_tokens for trace in traces]
+        return cls(
+            trace_ids=[trace.id for trace in traces],
+            answers=[trace.answer for trace in traces],
+            correct=np.array([trace.outcome is True for trace in traces], dtype=bool),
+            steps=np.array([len(trace.steps) for trace in traces], dtype=np.int32),
+            prompt_tokens=sum(trace.usage.prompt_tokens for trace in traces),
+            completion_tokens=sum(written),
+            uncounted=sum(
+                bool(trace.text or trace.messages) and not count
+                for trace, count in zip(traces, written, strict=True)
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Candidates:
     """The judged traces of each problem, equal answers written alike; every problem has as many as asked."""
 
-    groups: Mapping[str, Sequence[Trace]]
+    groups: Mapping[str, CandidateGroup]
     """Problem id → its traces, in the order given."""
     dropped: Mapping[str, int]
     """What was left out, by reason."""
 
-    @property
-    def traces(self) -> list[Trace]:
-        """All traces, problem by problem."""
-        return [trace for group in self.groups.values() for trace in group]
+    def __len__(self) -> int:
+        """Number of traces."""
+        return sum(map(len, self.groups.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +141,7 @@ def graded(
 
 
 def judged_candidates(
-    traces: Sequence[Trace],
+    traces: Iterable[Trace],
     checker: AnswerChecker,
     *,
     least: int | None = None,
@@ -111,54 +149,49 @@ def judged_candidates(
 ) -> Candidates:
     """Group traces by problem; leave out those without outcome, then problems with fewer than ``least``.
 
+    Of a table (:func:`surefoot.io.tables.open_table`) one problem's traces are in memory at a time.
     ``least`` is the largest power of two that half of the problems have, if it is not given, so that a few
     failed requests do not cut all curves short. ``progress`` gets the number of problems whose answers
     were compared. Raises ``ScoreError`` for two traces of one id, or if nothing is left.
     """
-    twice = [name for name, count in Counter(trace.id for trace in traces).items() if count > 1]
-    if twice:
-        raise ScoreError(f"{len(twice)} trace ids occur twice, first {twice[0]}; keep one trace of each id")
-    groups: dict[str, list[Trace]] = {}
-    for trace in traces:
-        if trace.outcome is not None:
-            groups.setdefault(trace.problem_id, []).append(trace)
+    given = 0
+    groups: dict[str, CandidateGroup] = {}
+    for members in _by_problem(traces):
+        given += len(members)
+        if known := [trace for trace in members if trace.outcome is not None]:
+            groups[known[0].problem_id] = CandidateGroup.of(known)
     if least is None:
         middle = sorted(map(len, groups.values()))[len(groups) // 2] if groups else 1
         least = sizes_up_to(middle)[-1]
     large = {name: group for name, group in groups.items() if len(group) >= least}
     if not large:
         raise ScoreError(
-            f"no problem has {least} traces with a known 'outcome' ({len(traces)} traces given); "
+            f"no problem has {least} traces with a known 'outcome' ({given} traces given); "
             "grade the answers, or ask for smaller sizes"
         )
     kept = {}
     for number, (name, group) in enumerate(large.items(), start=1):
-        kept[name] = _canonical(group, checker)
+        kept[name] = replace(group, answers=group_equal(group.answers, checker))
         progress(number)
     judged = sum(map(len, groups.values()))
     dropped = {
-        "traces without known outcome": len(traces) - judged,
+        "traces without known outcome": given - judged,
         f"problems with fewer than {least} such traces": len(groups) - len(kept),
         "traces of these problems": judged - sum(map(len, kept.values())),
     }
     return Candidates(groups=kept, dropped={reason: count for reason, count in dropped.items() if count})
 
 
-def pools_of(
-    groups: Iterable[Sequence[Trace]], scores: Mapping[str, StepScores], how: Aggregator
-) -> list[Pool]:
-    """One pool per problem; ``scores`` is by trace id. A trace not wholly scored stays unscored.
+def pool_of(group: CandidateGroup, scores: Mapping[str, StepScores], how: Aggregator) -> Pool:
+    """One problem's pool; ``scores`` is by trace id. A trace not wholly scored stays unscored.
 
-    Raises ``ScoreError`` as ``require_fit`` and ``aggregate`` of ``surefoot.scores`` do.
+    Raises ``ScoreError`` as ``require_scores`` and ``aggregate`` of ``surefoot.scores`` do.
     """
-    return [
-        Pool(
-            answers=[trace.answer for trace in group],
-            correct=[trace.outcome is True for trace in group],
-            scores=[_value(trace, scores.get(trace.id), how) for trace in group],
-        )
-        for group in groups
+    values = [
+        _value(name, steps, scores.get(name), how)
+        for name, steps in zip(group.trace_ids, group.steps.tolist(), strict=True)
     ]
+    return Pool(answers=group.answers, correct=group.correct, scores=np.array(values, dtype=float))
 
 
 def sizes_up_to(samples: int) -> list[int]:
@@ -196,13 +229,25 @@ def require_ceiling(name: str, accuracy: FloatArray, ceiling: FloatArray, *, dra
         )
 
 
-def _value(trace: Trace, record: StepScores | None, how: Aggregator) -> float | None:
+def _value(trace_id: str, steps: int, record: StepScores | None, how: Aggregator) -> float | None:
     if record is None or not record.scores:
         return None
-    require_fit(record, trace)
+    require_scores(record, trace_id, steps)
     return trace_score(record.scores, how)
 
 
-def _canonical(group: Sequence[Trace], checker: AnswerChecker) -> list[Trace]:
-    answers = group_equal([trace.answer for trace in group], checker)
-    return [trace.model_copy(update={"answer": answer}) for trace, answer in zip(group, answers, strict=True)]
+def _by_problem(traces: Iterable[Trace]) -> Iterator[list[Trace]]:
+    if isinstance(traces, RecordTable):
+        yield from traces.groups()
+        return
+    groups: dict[str, list[Trace]] = {}
+    for trace in traces:
+        groups.setdefault(trace.problem_id, []).append(trace)
+    twice = [
+        name
+        for name, count in Counter(trace.id for group in groups.values() for trace in group).items()
+        if count > 1
+    ]
+    if twice:
+        raise ScoreError(f"{len(twice)} trace ids occur twice, first {twice[0]}; keep one trace of each id")
+    yield from groups.values()

@@ -28,7 +28,7 @@ from surefoot.io.atomic import atomic_path
 from surefoot.io.files import ReadReport, error_reason, placed_lines, readable, shortened
 from surefoot.io.limits import FileLimits
 from surefoot.io.seen import SeenByKey
-from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
+from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, as_json
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -193,6 +193,17 @@ class RecordTable(OnDisk[R], Generic[R]):
         """All records of this key, in their order."""
         rows = self.lookup.query(f"SELECT {_PLACE} FROM places WHERE key = ? ORDER BY first", (key,))  # noqa: S608
         return [record for _, records in self.read(map(Place._make, rows)) for record in records]
+
+    def find_many(self, keys: Iterable[str]) -> dict[str, list[R]]:
+        """All records of these keys by key, in their order; a key that has none is left out."""
+        rows = self.lookup.query(
+            f"SELECT {_PLACE} FROM places WHERE key IN (SELECT value FROM json_each(?)) ORDER BY first",  # noqa: S608
+            (as_json(list(keys)),),
+        )
+        found: dict[str, list[R]] = {}
+        for _, records in self.read(map(Place._make, rows)):
+            found.setdefault(facts_of(records[0]).key, []).extend(records)
+        return found
 
     def groups(self) -> Iterator[list[R]]:
         """The records of each parent, parents in the order of their first; one group is in memory at a time.

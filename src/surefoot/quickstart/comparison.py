@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from surefoot.evaluation.best_of_n import RULE_NAMES
 from surefoot.evaluation.label_truth import label_noise
-from surefoot.evaluation.pools import FloatArray, expected_accuracy, pools_of, sizes_up_to
+from surefoot.evaluation.pools import CandidateGroup, FloatArray, expected_accuracy, pool_of, sizes_up_to
 from surefoot.evaluation.splits import half_of
 from surefoot.lab.probe import content_probe
 from surefoot.lab.world import check_steps
@@ -60,7 +60,8 @@ class ScoredTraces:
         groups: dict[str, list[Trace]] = {problem.id: [] for problem in self.problems}
         for trace in self.traces:
             groups[trace.problem_id].append(trace)
-        return pools_of(groups.values(), {record.trace_id: record for record in self.scores[scorer]}, how)
+        scores = {record.trace_id: record for record in self.scores[scorer]}
+        return [pool_of(CandidateGroup.of(group), scores, how) for group in groups.values()]
 
 
 def compare(

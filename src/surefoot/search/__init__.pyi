@@ -6,8 +6,10 @@ from .drawing import draw_svg as draw_svg
 from .drawing import draw_text as draw_text
 from .estimators import Method as Method
 from .estimators import Pool as Pool
+from .estimators import RandomOrders as RandomOrders
 from .estimators import best_of_n as best_of_n
 from .estimators import pass_at_k as pass_at_k
+from .estimators import pool_curve as pool_curve
 from .estimators import selection_curve as selection_curve
 from .estimators import vote_at_k as vote_at_k
 from .mcts import MCTS as MCTS

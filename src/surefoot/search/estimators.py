@@ -17,6 +17,7 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, cast
 
 import numpy as np
@@ -35,6 +36,7 @@ from surefoot.search.selection import (
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int32]
 
 Method = Literal["pass", SelectorName]
 
@@ -45,9 +47,9 @@ class Pool:
 
     answers: Sequence[str | None]
     """Canonical final answers; ``None`` = no answer."""
-    correct: Sequence[bool]
-    scores: Sequence[float | None]
-    """Aggregated scores; ``None`` = not scored."""
+    correct: Sequence[bool] | BoolArray
+    scores: Sequence[float | None] | FloatArray
+    """Aggregated scores; ``None`` or NaN = not scored."""
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -109,7 +111,7 @@ def vote_at_k(
     _check_lengths(**lengths, **({} if values is None else {"weights": len(values)}))
     _check_size(len(right), k)
     ballot = _Ballot.of(answers, right, values)
-    return _mean_over_subsets(ballot, k, draws, None, rng)
+    return _mean_over_subsets(ballot, k, RandomOrders(len(right), draws, rng))
 
 
 def selection_curve(
@@ -132,15 +134,30 @@ def selection_curve(
     # one child generator per problem: an exact shortcut in one problem must not shift the next
     for row, (pool, child) in enumerate(zip(pools, rng.spawn(len(pools)), strict=True)):
         try:
-            accuracy[row] = _curve_of(pool, method, sizes, draws, child)
+            accuracy[row] = pool_curve(pool, method, sizes, RandomOrders(len(pool.correct), draws, child))
         except ValueError as error:
             raise ValueError(f"pools[{row}]: {error}") from error
     return accuracy
 
 
-def _curve_of(
-    pool: Pool, method: Method, sizes: Sequence[int], draws: int, rng: np.random.Generator
-) -> list[float]:
+class RandomOrders:
+    """``draws`` random orders of the n samples of one pool, made when they are first needed.
+
+    The curves of one pool by several methods can share them.
+    """
+
+    def __init__(self, n: int, draws: int, rng: np.random.Generator) -> None:
+        self.n, self.draws, self._rng = n, draws, rng
+
+    @cached_property
+    def orders(self) -> IntArray:
+        """Sample by place, [draws, n]; the first k places are a random subset."""
+        places = self._rng.random((self.draws, self.n)).argsort(axis=1)
+        return places.argsort(axis=1).astype(np.int32)
+
+
+def pool_curve(pool: Pool, method: Method, sizes: Sequence[int], random: RandomOrders) -> list[float]:
+    """A row of :func:`selection_curve`, [sizes]: expected accuracy in one problem."""
     right = _correct(pool.correct)
     n = len(right)
     _check_lengths(correct=n, answers=len(pool.answers), scores=len(pool.scores))
@@ -154,13 +171,12 @@ def _curve_of(
     if method not in SELECTORS:
         raise ValueError(f"unknown method {method!r}; use pass, {', '.join(SELECTORS)}")
     selector = SELECTORS[method]
-    places = _random_places(n, draws, rng)
     if isinstance(selector, Knockout):
-        return [_mean_over_orders(selector, pool, k, places) for k in sizes]
+        return [_mean_over_orders(selector, pool.answers, values, right, k, random) for k in sizes]
     ballot = _Ballot.of(pool.answers, right, None if method == "majority" else values)
     if isinstance(selector, ConfidenceVote):
         ballot = replace(ballot, keep=selector.keep)
-    return [_mean_over_subsets(ballot, k, draws, places, rng) for k in sizes]
+    return [_mean_over_subsets(ballot, k, random) for k in sizes]
 
 
 def _ranks(answers: Sequence[str | None], values: FloatArray) -> NDArray[np.intp]:
@@ -172,127 +188,127 @@ def _ranks(answers: Sequence[str | None], values: FloatArray) -> NDArray[np.intp
 
 @dataclass(frozen=True, kw_only=True)
 class _Ballot:
-    """A pool in matrix form. Shapes: n samples, A distinct answers, S subsets; ``counts`` is [S, A]."""
+    """A pool as arrays. Shapes: n samples, A distinct answers, S subsets of k samples each, by their indices.
+
+    Votes are counted in tables [S, A]. The work is in proportion to S (k + A), with no term in S n or n A.
+    """
 
     correct: FloatArray  # [n]
     weights: FloatArray | None  # [n], NaN = not scored; None = every answer counts 1
-    answer: NDArray[np.intp]  # [n], -1 = none
-    belongs: FloatArray  # [n, A], 1 where the sample has the answer and may vote
-    mixed: NDArray[np.intp]  # answers whose samples were not all judged alike
+    answer: IntArray  # [n], 0 … A - 1, -1 = none
     keep: float = 1.0  # share of the voters, those with the highest weights, whose votes count
 
     @classmethod
     def of(cls, answers: Sequence[Hashable], correct: FloatArray, weights: FloatArray | None) -> _Ballot:
         index: dict[Hashable, int] = {}
         answer = np.array(
-            [-1 if a is None else index.setdefault(a, len(index)) for a in answers], dtype=np.intp
+            [-1 if a is None else index.setdefault(a, len(index)) for a in answers], dtype=np.int32
         )
-        belongs = (answer[:, None] == np.arange(len(index))).astype(float)
-        if weights is not None:
-            belongs[np.isnan(weights)] = 0.0
-        column, mine = correct[:, None], belongs > 0
-        mixed = np.where(mine, column, -np.inf).max(axis=0) > np.where(mine, column, np.inf).min(axis=0)
-        return cls(
-            correct=correct, weights=weights, answer=answer, belongs=belongs, mixed=np.flatnonzero(mixed)
-        )
+        return cls(correct=correct, weights=weights, answer=answer)
 
-    def expected(self, chosen: BoolArray) -> FloatArray:
-        """Expected correctness of the vote in each subset: [S, n] -> [S]."""
+    @cached_property
+    def _may_vote(self) -> BoolArray:
+        """[n]"""
+        answered = self.answer >= 0
+        return answered if self.weights is None else answered & ~np.isnan(self.weights)
+
+    @cached_property
+    def _mixed(self) -> bool:
+        """Whether voters with one answer were not all judged alike."""
+        voters = self._may_vote
+        pairs = set(zip(self.answer[voters].tolist(), self.correct[voters].tolist(), strict=True))
+        return len(pairs) > len({answer for answer, _ in pairs})
+
+    def expected(self, subsets: IntArray) -> FloatArray:
+        """Expected correctness of the vote in each subset: [S, k] -> [S]."""
+        votes = self._may_vote[subsets]
         if self.weights is not None and self.keep < 1:
-            chosen = self._confident(chosen, self.weights)
-        members = chosen.astype(float)
-        counts = members @ self.belongs
-        result = np.empty(len(chosen))
-        voting = counts.any(axis=1)
-        if voting.any():
-            result[voting] = self._winner_value(chosen[voting], members[voting], counts[voting])
-        if not voting.all():
-            result[~voting] = self._without_votes(chosen[~voting])
+            voting = np.where(votes, self.weights[subsets], np.nan)
+            votes &= voting >= confidence_threshold(voting, self.keep)[:, None]
+        result = np.empty(len(subsets))
+        voted = votes.any(axis=1)
+        if voted.any():
+            result[voted] = self._winner_value(subsets[voted], votes[voted])
+        if not voted.all():
+            result[~voted] = self._without_votes(subsets[~voted])
         return result
 
-    def _confident(self, chosen: BoolArray, weights: FloatArray) -> BoolArray:
-        """The voters of each subset that count, or all of it if none can vote: [S, n] -> [S, n]."""
-        votes = chosen & (self.belongs.any(axis=1))
-        voting = np.where(votes, weights, np.nan)
-        kept = voting >= confidence_threshold(voting, self.keep)[:, None]
-        return np.where(votes.any(axis=1, keepdims=True), kept, chosen)
+    def _winner_value(self, subsets: IntArray, votes: BoolArray) -> FloatArray:
+        shape = len(subsets), int(self.answer.max()) + 1
+        rows, _ = np.nonzero(votes)
+        samples = subsets[votes]
+        cells = rows * shape[1] + self.answer[samples]
 
-    def _winner_value(self, chosen: BoolArray, members: FloatArray, counts: FloatArray) -> FloatArray:
-        if self.weights is None:
-            totals = counts
-        else:
-            totals = members @ (self.belongs * np.nan_to_num(self.weights)[:, None])
+        def count(each: FloatArray | None = None) -> FloatArray:
+            """Sum of ``each`` over the voters for an answer, or their number, [S, A]."""
+            return np.bincount(cells, each, minlength=shape[0] * shape[1]).reshape(shape).astype(float)
+
+        counts = count()
+        totals = counts if self.weights is None else count(self.weights[samples])
         totals = np.where(counts > 0, totals, -np.inf)
         best = totals.max(axis=1, keepdims=True)
         # the tied answer seen first in a random order is one in proportion to its votes
         share = np.where(totals >= best - TIE_TOLERANCE * np.abs(best), counts, 0.0)
-        value = self._value(chosen, members, counts)
+        if self.weights is not None and self._mixed:
+            # the winner's best-scored samples are handed out, and not any of them
+            highest = np.full(shape[0] * shape[1], -np.inf)
+            np.maximum.at(highest, cells, self.weights[samples])
+            top = (self.weights[samples] == highest[cells]).astype(float)
+            value = count(top * self.correct[samples]) / np.maximum(count(top), 1.0)
+        else:
+            value = count(self.correct[samples]) / np.maximum(counts, 1.0)
         return cast(FloatArray, (share * value).sum(axis=1) / share.sum(axis=1))
 
-    def _value(self, chosen: BoolArray, members: FloatArray, counts: FloatArray) -> FloatArray:
-        """Expected correctness of the sample handed out if an answer wins, [S, A]."""
-        value = members @ (self.belongs * self.correct[:, None]) / np.maximum(counts, 1.0)
-        if self.weights is not None:
-            # the mean above is exact where an answer's samples were judged alike, which is the rule
-            for a in self.mixed:
-                value[:, a] = _best_value(chosen & (self.belongs[:, a] > 0), self.weights, self.correct)
-        return value
-
-    def _without_votes(self, chosen: BoolArray) -> FloatArray:
+    def _without_votes(self, subsets: IntArray) -> FloatArray:
         """Fallbacks of ``WeightedVote``: majority, or without any answer the best score."""
         if self.weights is None:
-            return cast(FloatArray, (chosen @ self.correct) / chosen.sum(axis=1))
-        result = _best_value(chosen, self.weights, self.correct)
-        answered = (chosen & (self.answer >= 0)).any(axis=1)
+            return cast(FloatArray, self.correct[subsets].sum(axis=1) / subsets.shape[1])
+        scores = np.where(np.isnan(self.weights), -np.inf, self.weights)[subsets]
+        top = scores == scores.max(axis=1, keepdims=True)
+        result = (top * self.correct[subsets]).sum(axis=1) / top.sum(axis=1)
+        answered = (self.answer[subsets] >= 0).any(axis=1)
         if answered.any():
-            plain = _Ballot.of([None if a < 0 else int(a) for a in self.answer], self.correct, None)
-            result[answered] = plain.expected(chosen[answered])
-        return result
+            plain = replace(self, weights=None, keep=1.0)
+            result[answered] = plain.expected(subsets[answered])
+        return cast(FloatArray, result)
 
 
-def _best_value(chosen: BoolArray, weights: FloatArray, correct: FloatArray) -> FloatArray:
-    """Mean correctness of the best-scored samples of each subset, 0 if it is empty: [S, n] -> [S]."""
-    scores = np.where(np.isnan(weights), -np.inf, weights)
-    best = np.where(chosen, scores, -np.inf).max(axis=1, keepdims=True)
-    top = chosen & (scores == best)
-    return cast(FloatArray, (top @ correct) / np.maximum(top.sum(axis=1), 1))
-
-
-def _mean_over_subsets(
-    ballot: _Ballot, k: int, draws: int, places: NDArray[np.intp] | None, rng: np.random.Generator
-) -> float:
-    n = len(ballot.correct)
-    if draws < 1:
-        raise ValueError(f"'draws' must be at least 1, not {draws}")
+def _mean_over_subsets(ballot: _Ballot, k: int, random: RandomOrders) -> float:
+    n = random.n
+    if random.draws < 1:
+        raise ValueError(f"'draws' must be at least 1, not {random.draws}")
     if k == 1:
         return float(ballot.correct.mean())
-    if math.comb(n, k) <= max(n, draws):
-        subsets = np.array(list(itertools.combinations(range(n), k)))
-        chosen = np.zeros((len(subsets), n), dtype=bool)
-        np.put_along_axis(chosen, subsets, True, axis=1)
+    if math.comb(n, k) <= max(n, random.draws):
+        subsets = np.array(list(itertools.combinations(range(n), k)), dtype=np.int32)
     else:
-        chosen = (_random_places(n, draws, rng) if places is None else places) < k
-    return float(ballot.expected(chosen).mean())
+        subsets = random.orders[:, :k]
+    return float(ballot.expected(subsets).mean())
 
 
-def _mean_over_orders(selector: Knockout, pool: Pool, k: int, places: NDArray[np.intp]) -> float:
+def _mean_over_orders(
+    selector: Knockout,
+    answers: Sequence[str | None],
+    values: FloatArray,
+    right: FloatArray,
+    k: int,
+    random: RandomOrders,
+) -> float:
     """As :func:`_mean_over_subsets`, for a rule whose choice depends on the order of the samples."""
-    n, draws = places.shape[1], len(places)
-    candidates = [Candidate(answer=a, score=s) for a, s in zip(pool.answers, pool.scores, strict=True)]
+    n = random.n
     if k == 1:
-        return float(np.mean(pool.correct))
+        return float(right.mean())
+    candidates = [
+        Candidate(answer=answer, score=None if math.isnan(value) else value)
+        for answer, value in zip(answers, values.tolist(), strict=True)
+    ]
     orders: Iterable[Sequence[int]] = (
         itertools.permutations(range(n), k)
-        if math.perm(n, k) <= max(n, draws)
-        else (order.tolist() for order in places.argsort(axis=1)[:, :k])
+        if math.perm(n, k) <= max(n, random.draws)
+        else random.orders[:, :k].tolist()
     )
-    hits = [pool.correct[order[selector.select([candidates[at] for at in order])]] for order in orders]
+    hits = [right[order[selector.select([candidates[at] for at in order])]] for order in orders]
     return float(np.mean(hits))
-
-
-def _random_places(n: int, draws: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Place of each sample in ``draws`` random orders, shape [draws, n]; the first k places are a subset."""
-    return rng.random((draws, n)).argsort(axis=1)
 
 
 def _chance_of_being_best(n: int, k: int) -> FloatArray:

@@ -8,6 +8,7 @@ that a selector is a function of its input alone.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -155,24 +156,23 @@ def knockout(answers: Sequence[Hashable], judge: PairJudge, rng: np.random.Gener
     Liu et al. 2025 (PairJudge RM, arXiv 2501.13007), algorithm 1: in each round every candidate meets one
     with another answer, here the next one without an opponent, or sits the round out. Of two, the one judged
     correct advances; if both are, a coin decides; if none is, both are out. It ends when all that are left
-    have one answer. ``judge`` is asked once per match; there are fewer matches than candidates.
+    have one answer. ``judge`` is asked once per match; there are fewer matches than candidates, and a round
+    takes time in proportion to those who play it.
     """
     pool = list(range(len(answers)))
     coins = iter((rng.random(len(answers)) < 0.5).tolist())
     while len({answers[at] for at in pool}) > 1:
-        advancing, waiting = [], pool
-        while waiting:
-            first, *waiting = waiting
-            second = next((at for at in waiting if answers[at] != answers[first]), None)
-            if second is None:
-                advancing.append(first)
+        advancing: list[int] = []
+        waiting: deque[int] = deque()  # all with one answer
+        for second in pool:
+            if not waiting or answers[waiting[0]] == answers[second]:
+                waiting.append(second)
                 continue
-            waiting.remove(second)
-            right = judge(first, second)
-            if any(right):
-                both = all(right)
-                advancing.append(first if (next(coins) if both else right[0]) else second)
-        pool = advancing
+            first = waiting.popleft()
+            right, other = judge(first, second)
+            if right or other:
+                advancing.append(first if (next(coins) if right and other else right) else second)
+        pool = [*advancing, *waiting]
     return pool
 
 

@@ -18,7 +18,7 @@ from surefoot.search.selection import COMMON_RULES, ScoreRule
 
 if TYPE_CHECKING:
     from surefoot.answers import AnswerChecker
-    from surefoot.evaluation.best_of_n import BestOfNResult
+    from surefoot.evaluation.best_of_n import BestOfNResult, ScorerTable
     from surefoot.evaluation.pools import StoredPools
     from surefoot.records import Problem, StepScores, Trace
 
@@ -89,6 +89,7 @@ class EvaluateBestOfN(EvaluationCommand):
         from surefoot.evaluation.best_of_n_report import write_best_of_n_report
         from surefoot.evaluation.pools import judged_candidates
         from surefoot.io import write_json
+        from surefoot.io.tables import facts_in
         from surefoot.records import Problem, Trace
 
         files, folder = named(self.sources), self.folder()
@@ -99,7 +100,7 @@ class EvaluateBestOfN(EvaluationCommand):
             problems = stored.problems if stored else read
             scores = _by_scorer(None, stored.scores) if stored else {}
             scores |= _scores(files, problems, samples, folder, self.loading, progress)
-            total = len({trace.problem_id for trace in samples})
+            total = len({facts.parent for facts in facts_in(samples)})
             candidates = judged_candidates(
                 samples,
                 checker,
@@ -154,37 +155,38 @@ def _scores(
     folder: Path,
     loading: Loading,
     progress: Progress,
-) -> dict[str, list[StepScores]]:
-    """Records by scorer; a checkpoint scores the traces that have steps, unless that was done before."""
+) -> dict[str, ScorerTable]:
+    """Scores by scorer; a checkpoint scores the traces that have steps, unless that was done before."""
     from surefoot.cli.runs import pair, read_table
     from surefoot.errors import ScoreError
+    from surefoot.evaluation.best_of_n import ScorerTable
     from surefoot.evaluation.step_scores import score_once
     from surefoot.io.sources import names_files
+    from surefoot.io.tables import open_table
     from surefoot.records import StepScores
 
-    found: dict[str, list[StepScores]] = {}
+    found: dict[str, ScorerTable] = {}
     for name, path in files.items():
         if names_files(path):
             found |= _by_scorer(name, read_table(path, StepScores))
             continue
         if problems is None:
             raise ScoreError(f"{name}={path} is no file; a checkpoint needs --problems to score the traces")
-        items = pair(list(problems), list(traces))
+        items = pair(problems, traces)
         scores = score_once(name, path, items, folder / "scores", loading=loading, progress=progress)
-        found[name] = list(scores)
+        found[name] = ScorerTable(open_table(name, StepScores, records=scores))
     return found
 
 
-def _by_scorer(name: str | None, records: Sequence[StepScores]) -> dict[str, list[StepScores]]:
+def _by_scorer(name: str | None, records: Sequence[StepScores]) -> dict[str, ScorerTable]:
     """Under ``name``, or ``name/scorer`` each if there are several; without ``name`` by the scorer's own."""
-    groups: dict[str, list[StepScores]] = {}
-    for record in records:
-        groups.setdefault(record.scorer, []).append(record)
-    if name is None:
-        return groups
-    if len(groups) == 1:
-        return {name: list(records)}
-    return {f"{name}/{scorer}": rows for scorer, rows in groups.items()}
+    from surefoot.evaluation.best_of_n import ScorerTable
+
+    scorers = list(dict.fromkeys(record.scorer for record in records))
+    if name is not None and len(scorers) == 1:
+        return {name: ScorerTable(records)}
+    prefix = "" if name is None else f"{name}/"
+    return {f"{prefix}{scorer}": ScorerTable(records, scorer) for scorer in scorers}
 
 
 def _say_left_out(result: BestOfNResult, stored: StoredPools | None) -> None:
