@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 AfterError = Literal["unlabelled", "step", "wrong"]
 """What the lab's checker says of steps after the first error; see ``surefoot.lab.world.ExactLabeller``."""
 
+_LABELLED_TOGETHER = 256
+"""Traces for which one event loop is made."""
 _ENDINGS = (".jsonl.gz", ".json.gz", ".jsonl", ".json", ".parquet")
 
 
@@ -103,7 +106,7 @@ def lab_labels(items: Iterable[ProblemTrace], after_error: AfterError) -> Iterat
     from surefoot.concurrency import run_sync
     from surefoot.lab.world import ExactLabeller
 
-    labeller = ExactLabeller(after_error=after_error)
-    for item in items:
-        [labels] = run_sync(labeller.label([item]))
-        yield from labels
+    labeller, waiting = ExactLabeller(after_error=after_error), iter(items)
+    while some := list(islice(waiting, _LABELLED_TOGETHER)):
+        for labels in run_sync(labeller.label(some)):
+            yield from labels
