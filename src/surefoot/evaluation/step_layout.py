@@ -29,7 +29,7 @@ _MEANING = {GOOD: True, BAD: False, UNREAD: None, UNLABELLED: None}
 class StepLayout:
     """Where the steps of each trace lie in arrays [steps] of all, in the order of the traces.
 
-    Memory grows by about 170 bytes a trace and 80 a problem, most of it their ids.
+    Memory grows by about 150 bytes a trace and 75 a problem, most of it their ids.
     """
 
     def __init__(self, facts: Iterable[Facts]) -> None:
