@@ -84,16 +84,15 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 def prepare(problems: str, traces: str, labels: str, folder: str) -> None:
     """What ``surefoot train prm`` does before its first update."""
-    from surefoot.cli.runs import labelled, read_table
-    from surefoot.lab.checkpoints import build_tokenizer
-    from surefoot.models.encoding import Encoding
+    from surefoot.io import join_traces, open_table
+    from surefoot.lab import build_tokenizer
+    from surefoot.models import Encoding
     from surefoot.records import Problem, StepLabel, Trace
-    from surefoot.training import StepTargets
-    from surefoot.training.batches import batch_order
-    from surefoot.training.config import TrainingConfig
-    from surefoot.training.example_file import stored_examples
+    from surefoot.segment import cut_trace
+    from surefoot.training import StepTargets, TrainingConfig, batch_order, stored_examples
 
-    items = labelled(read_table(problems, Problem), read_table(traces, Trace), read_table(labels, StepLabel))
+    joined, _ = join_traces(open_table(problems, Problem), open_table(traces, Trace), cut_trace)
+    items = joined.labelled(open_table(labels, StepLabel))
     made = stored_examples(Path(folder), build_tokenizer(), Encoding(), items, StepTargets())
     batch_order(made.examples, TrainingConfig())
 

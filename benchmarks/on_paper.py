@@ -20,16 +20,15 @@ from pathlib import Path
 from surefoot import Problem, Trace, Usage, __version__
 from surefoot.answers import Grader
 from surefoot.labelling import (
+    CHARACTERS_PER_TOKEN,
     HardEstimate,
     MonteCarloLabeller,
     SoftEstimate,
     predict,
 )
-from surefoot.labelling.dry_run import CHARACTERS_PER_TOKEN
-from surefoot.labelling.monte_carlo import Order
 from surefoot.policies import PromptFormat
 from surefoot.protocols import Labeller, Policy, ProblemTrace
-from surefoot.scale.cost import Cost, Rates
+from surefoot.scale import Cost, Rates
 from surefoot.segment import Line, segment_trace
 
 SIMULATED = 400
@@ -96,9 +95,9 @@ def by_rollouts(data: DataSet, items: list[ProblemTrace], build: Build) -> Usage
     return times(usage, data.solutions / len(items))
 
 
-def monte_carlo(rule: SoftEstimate | HardEstimate, order: Order) -> Build:
+def monte_carlo(rule: SoftEstimate | HardEstimate, order: str) -> Build:
     """A labeller by rollouts."""
-    return lambda policy, grader: MonteCarloLabeller(policy=policy, grader=grader, rule=rule, order=order)
+    return lambda policy, grader: MonteCarloLabeller(policy=policy, grader=grader, rule=rule, order=order)  # type: ignore[arg-type]
 
 
 def times(usage: Usage, factor: float) -> Usage:

@@ -1,3 +1,5 @@
+from .cost import Cost as Cost
+from .cost import Rates as Rates
 from .engines import Engine as Engine
 from .engines import InProcess as InProcess
 from .engines import LocalPool as LocalPool

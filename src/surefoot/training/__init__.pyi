@@ -17,6 +17,7 @@ from .critiques import TraceCritiques as TraceCritiques
 from .critiques import build_critique_examples as build_critique_examples
 from .critiques import sample_critiques as sample_critiques
 from .critiques import write_critiques as write_critiques
+from .example_file import stored_examples as stored_examples
 from .examples import Example as Example
 from .examples import ExampleSet as ExampleSet
 from .examples import PairExample as PairExample
