@@ -15,6 +15,8 @@
 - ``memory_growth`` and ``time_exponent`` (``growth``): commands on 50 thousand, 500 thousand and 5 million
   steps; the largest ratio of peak memory at the largest size to that at the smallest, and the largest
   exponent of the time between neighbouring sizes.
+- ``choose_at_n``: ``select`` and ``evaluate best-of-n`` by each rule with 10, 100 and 1,000 samples a
+  problem; the largest exponent of the time between neighbouring sizes, the largest ratio of peak memories.
 - ``two_workers_labelling`` and ``two_workers_scoring`` (``two_workers``): how much sooner two workers have
   done the work of one, in the local pool and on Ray, the start of either left out; each worker has one
   thread. The outputs have to be the same bytes.
@@ -49,6 +51,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import _scale_choose as choosing
 import _scale_growth as growth_of
 import _scale_reading as reading
 import _scale_workers as workers
@@ -272,6 +275,22 @@ def growth(quick: bool) -> list[dict[str, Any]]:
     ]
 
 
+def choose_at_n(quick: bool) -> list[dict[str, Any]]:
+    """Memory and time of choosing, against the number N of samples a problem."""
+    sizes = choosing.QUICK_SIZES if quick else choosing.SIZES
+    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
+        problems = choosing.QUICK_PROBLEMS if quick else choosing.PROBLEMS
+        costs = choosing.costs_at_n(Path(name), sizes, problems)
+    exponents = {name: growth_of.exponent(some, sizes) for name, some in costs.items()}
+    return [
+        figure("choose_at_n", max(exponents.values()), "power of N, of the time"),
+        figure("choose_at_n_memory", max(map(growth_of.memory_ratio, costs.values())), "times"),
+        *(figure(f"choose_at_n_{name}", power, "power") for name, power in exponents.items()),
+        *(figure(f"choose_at_n_{name}_cpu", some[-1].cpu_s, "s") for name, some in costs.items()),
+        *(figure(f"choose_at_n_{name}_peak", some[-1].peak_mb, "MB") for name, some in costs.items()),
+    ]
+
+
 def two_workers(quick: bool) -> list[dict[str, Any]]:
     """One worker against two."""
     ways = ("one", "pool", "ray") if find_spec("ray") else ("one", "pool")
@@ -377,6 +396,7 @@ FIGURES = (
     client_calls_per_cpu_second,
     two_servers,
     growth,
+    choose_at_n,
     two_workers,
     killed_cluster,
     rows_vs_trl,

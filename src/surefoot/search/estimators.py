@@ -307,7 +307,8 @@ def _mean_over_orders(
         if math.perm(n, k) <= max(n, random.draws)
         else random.orders[:, :k].tolist()
     )
-    hits = [right[order[selector.select([candidates[at] for at in order])]] for order in orders]
+    select = selector.among(candidates)
+    hits = [right[select(order)] for order in orders]
     return float(np.mean(hits))
 
 

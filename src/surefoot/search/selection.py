@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
 from surefoot.protocols import Candidate, Selector
-from surefoot.records import content_id
+from surefoot.records import as_json, id_of_json
 
 ScoreRule = Literal["best_of_n", "weighted_vote", "confidence_vote_10", "confidence_vote_90", "knockout"]
 """Selectors that read scores, of whatever scorer."""
@@ -192,17 +192,33 @@ class Knockout:
     def select(self, candidates: Sequence[Candidate]) -> int:
         """Index of the chosen candidate; ``ScoreError`` if there are no candidates."""
         _require(candidates)
-        players = [at for at, candidate in enumerate(candidates) if _votes_by_score(candidate)]
-        if not players:
-            return WeightedVote().select(candidates)
-        right = [_value(candidates[at]) >= self.threshold for at in players]
-        coins = content_id(*((candidates[at].answer, candidates[at].score) for at in players))
-        left = knockout(
-            [candidates[at].answer for at in players],
-            lambda first, second: (right[first], right[second]),
-            np.random.default_rng(int(coins, 16)),
-        )
-        return _best(candidates, [players[at] for at in left] or range(len(candidates)))
+        return self.among(candidates)(range(len(candidates)))
+
+    def among(self, candidates: Sequence[Candidate]) -> Callable[[Sequence[int]], int]:
+        """Index chosen of any ``candidates`` in any order, given by their indices.
+
+        For many draws from one pool: what a candidate is by itself is worked out once.
+        """
+        votes = [_votes_by_score(candidate) for candidate in candidates]
+        right = [_value(candidate) >= self.threshold for candidate in candidates]
+        answers = [candidate.answer for candidate in candidates]
+        texts = [as_json((one.answer, one.score)).encode("utf-8", "surrogatepass") for one in candidates]
+
+        def select(order: Sequence[int]) -> int:
+            players = [at for at in order if votes[at]]
+            if not players:
+                return order[WeightedVote().select([candidates[at] for at in order])]
+            judged = [right[at] for at in players]
+            left = knockout(
+                [answers[at] for at in players],
+                lambda first, second: (judged[first], judged[second]),
+                np.random.default_rng(
+                    int(id_of_json(b"[%s]" % b",".join([texts[at] for at in players])), 16)
+                ),
+            )
+            return _best(candidates, [players[at] for at in left] or order)
+
+        return select
 
 
 SELECTORS: Mapping[str, Selector] = MappingProxyType(
