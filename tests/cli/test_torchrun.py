@@ -9,14 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import refused
 from safetensors.torch import load_file
 
-from surefoot.errors import TrainingError
 from surefoot.io import write_records
 from surefoot.records import StepLabel
-from surefoot.training.config import ImplicitConfig, SFTConfig
-from surefoot.training.implicit import train_implicit
-from surefoot.training.sft import fit_tokens
 
 pytest.importorskip("accelerate")
 
@@ -76,13 +73,12 @@ def test_two_processes_of_torchrun_share_the_gradient_and_one_writes(training, t
         assert (tensor - weights[name]).abs().max() < 5e-4, name
 
 
-@pytest.mark.parametrize("kind", ["implicit", "policy"])
-def test_a_training_of_one_process_refuses_others(kind, monkeypatch, tmp_path):
+@pytest.mark.parametrize("command", ["imitate", "expert-iteration"])
+def test_what_one_process_does_refuses_others(command, monkeypatch, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    call = {
-        "implicit": lambda: train_implicit(None, [], ImplicitConfig(), tmp_path),
-        "policy": lambda: fit_tokens(None, [], SFTConfig(), tmp_path, save=print, name="the cloned policy"),
-    }[kind]
-    with pytest.raises(TrainingError, match="by one process, and 2 were started: run the command without"):
-        call()
-    assert not list(tmp_path.iterdir())
+    problems = tmp_path / "p.jsonl"
+    problems.write_text('{"text": "1 + 1", "answer": "2"}\n')
+    expert = ["--expert", "lab-exact"] if command == "imitate" else []
+    said = refused(command, "--problems", problems, "--out", tmp_path / "out", *expert)
+    assert f"{command} works in one process, and 2 were started: run it without torchrun" in said
+    assert not (tmp_path / "out").exists()

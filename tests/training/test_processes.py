@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 pytest.importorskip("accelerate")
 
@@ -19,9 +20,13 @@ from pathlib import Path
 from accelerate.state import AcceleratorState
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
-from surefoot.training.config import TrainingConfig
+from surefoot.models.engine.causal import load_causal, save_causal
+from surefoot.models.kinds.implicit import ImplicitPRM
+from surefoot.training.config import ImplicitConfig, SFTConfig, TrainingConfig
 from surefoot.training.classifier import train
 from surefoot.training.examples import Example
+from surefoot.training.implicit import train_implicit
+from surefoot.training.sft import fit_tokens
 base, out, runs = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 examples = [
     Example(trace_id=str(n), ids=(1, *(4 + n * k % 15 for k in range(n % 7 + 2))), positions=(n % 7 + 2,),
@@ -29,8 +34,24 @@ examples = [
     for n in range(21)
 ]
 config = TrainingConfig(epochs=3, batch_size=5, checkpoint_every=2, head_epochs=1, learning_rate=0.01)
+settings = dict(epochs=3, batch_size=5, learning_rate=0.01)
+tokens = [  # what is learned of each: its last tokens
+    Example(trace_id=one.trace_id, ids=one.ids, positions=tuple(range(1, len(one.ids))), targets=one.targets)
+    for one in examples
+]
 for name, stop_at, environment in runs:
     os.environ.update(environment)
+    if name.endswith("tokens"):
+        model, tokenizer = load_causal(base)
+        fit_tokens(model, tokens, SFTConfig(**settings), out / name, name="it",
+                   save=lambda state: save_causal(model, tokenizer, out / name, state=state))
+        AcceleratorState._reset_state(reset_partial_state=True)
+        continue
+    if name.endswith("implicit"):
+        model = ImplicitPRM.initialise(base, cache=out / name)
+        train_implicit(model, tokens, ImplicitConfig(**settings), out / name)
+        AcceleratorState._reset_state(reset_partial_state=True)
+        continue
     model = RewardModel.initialise(base, CheckpointCard(kind="prm", label_source="test", base="tiny"))
     def stop(done, total, loss):
         if done == stop_at:
@@ -51,7 +72,16 @@ FSDP = {
     "FSDP_TRANSFORMER_CLS_TO_WRAP": "LlamaDecoderLayer",
 }
 
-RUNS = [("ddp", None, {}), ("fsdp", None, FSDP), ("cut", 5, FSDP), ("cut", None, FSDP)]
+RUNS = [
+    ("ddp", None, {}),
+    ("ddp-tokens", None, {}),
+    ("ddp-implicit", None, {}),
+    ("fsdp", None, FSDP),
+    ("cut", 5, FSDP),
+    ("cut", None, FSDP),
+    ("fsdp-tokens", None, FSDP),
+    ("fsdp-implicit", None, FSDP),
+]
 """Folder, step at which the run is stopped, environment."""
 
 
@@ -84,10 +114,9 @@ def outcome(directory: Path) -> dict:
 
 
 @pytest.fixture(scope="module")
-def one_process(lab_base, tmp_path_factory) -> dict:
-    return outcome(
-        run(lab_base, tmp_path_factory.mktemp("one"), [("plain", None, {})], processes=1) / "plain"
-    )
+def one_process(lab_base, tmp_path_factory) -> Path:
+    runs = [(name, None, {}) for name in ("plain", "plain-tokens", "plain-implicit")]
+    return run(lab_base, tmp_path_factory.mktemp("one"), runs, processes=1)
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +125,20 @@ def two_processes(lab_base, tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ddp", "fsdp"])
-def test_two_processes_give_the_losses_of_one(one_process, two_processes, name):
-    two = outcome(two_processes / name)
-    assert two["losses"] == pytest.approx(one_process["losses"], rel=1e-3)
-    assert two["norms"] == pytest.approx(one_process["norms"], rel=2e-2)
-    assert two["tokens"] == one_process["tokens"]
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["", "-tokens", "-implicit"])
+def test_two_processes_give_the_losses_of_one(one_process, two_processes, way, kind):
+    folders = one_process / f"plain{kind}", two_processes / f"{way}{kind}"
+    one, two = map(outcome, folders)
+    assert (one["processes"], two["processes"]) == (1, 2)
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-3)
+    assert two["norms"] == pytest.approx(one["norms"], rel=2e-2)
+    assert two["tokens"] == one["tokens"]
+    weights = load_file(folders[0] / "model.safetensors")
+    saved = load_file(folders[1] / "model.safetensors")
+    assert saved.keys() == weights.keys()
+    for name, tensor in saved.items():
+        assert (tensor - weights[name]).abs().max() < 2e-3, name
 
 
 @pytest.mark.slow

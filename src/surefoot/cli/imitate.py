@@ -142,11 +142,12 @@ class Imitate(RoundsCommand):
 
     def run(self) -> None:
         """Clone, then follow the expert."""
-        from surefoot.cli.runs import file_inputs, read_table, stages
+        from surefoot.cli.runs import file_inputs, read_table, require_one_process, stages
         from surefoot.io import Run
         from surefoot.records import Problem
         from surefoot.rl.imitation import imitate
 
+        require_one_process("imitate")
         problems = read_table(self.problems, Problem)
         demonstrations = self._demonstrations(problems)
         inputs = file_inputs(
@@ -237,11 +238,12 @@ class ExpertIteration(RoundsCommand):
 
     def run(self) -> None:
         """Sample, select and fine-tune."""
-        from surefoot.cli.runs import file_inputs, read_table, stages
+        from surefoot.cli.runs import file_inputs, read_table, require_one_process, stages
         from surefoot.io import Run
         from surefoot.records import Problem
         from surefoot.rl.expert_iteration import iterate
 
+        require_one_process("expert-iteration")
         problems = read_table(self.problems, Problem)
         inputs = file_inputs(problems=self.problems, held_out=self.held_out) | self.judge.files()
         with (

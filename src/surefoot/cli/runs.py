@@ -212,6 +212,15 @@ def labelled(
     return items
 
 
+def require_one_process(command: str) -> None:
+    """Raise ``RunError`` if this process was started with others, for a command that they cannot share."""
+    if (count := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise RunError(
+            f"{command} works in one process, and {count} were started: run it without torchrun or "
+            "accelerate launch"
+        )
+
+
 @contextmanager
 def one_writer(
     out: Path, command: str, settings: Mapping[str, Any], inputs: Mapping[str, Path]

@@ -26,7 +26,7 @@ from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.stats.roc import roc_auc
 from surefoot.training.batches import can_pack, lay_out
 from surefoot.training.config import TrainingConfig, TrainingLog
-from surefoot.training.distributed import Distributed, SingleProcess, full_tensor, open_distributed
+from surefoot.training.distributed import Distributed, SingleProcess, full_state, open_distributed
 from surefoot.training.examples import Example, TrainingItem
 from surefoot.training.loop import BETAS, CHECKPOINT, Progress, Validation, finish, run_updates
 from surefoot.training.losses import check_head, ranking_loss, reduced_loss
@@ -87,7 +87,7 @@ def train(
     processes.barrier()  # or one process could see a checkpoint that another has only just written
     log = _fit(model, examples, config, directory, processes, held_out=held_out, progress=progress)
     model.eval()
-    state = {name: full_tensor(tensor) for name, tensor in model.state_dict().items()}
+    state = full_state(model)
     finish(directory, config, log, processes, lambda: model.save(directory, state=state))
     return log
 

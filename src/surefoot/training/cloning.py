@@ -117,7 +117,8 @@ def clone_steps(
 
     The loss is the mean over the learned tokens of an update. With ``config.lora`` an adapter is trained and
     saved, whose base has to stay where it was loaded from. ``progress`` gets (updates done, updates in all,
-    loss). Goes on from ``directory/checkpoint.safetensors`` if there is one. One process.
+    loss). Goes on from ``directory/checkpoint.safetensors`` if there is one. Several processes as in
+    :func:`surefoot.training.train`.
 
     Raises ``TrainingError`` where :func:`surefoot.training.sft.fit_tokens` does, and for a model that is
     an adapter already.
@@ -132,7 +133,7 @@ def clone_steps(
         examples,
         config,
         directory,
-        save=lambda: save_causal(model, tokenizer, directory),
+        save=lambda state: save_causal(model, tokenizer, directory, state=state),
         name="the cloned policy",
         progress=progress,
     )

@@ -53,6 +53,9 @@ class LoopConfig(BaseModel):
         default=False,
         description="Recompute activations in the backward pass: less memory for about a third more time.",
     )
+    report_to: tuple[str, ...] = Field(
+        default=(), description="Trackers for the curves: tensorboard, wandb, trackio (those of accelerate)."
+    )
 
 
 class TrunkConfig(LoopConfig):
@@ -111,9 +114,6 @@ class TrainingConfig(TrunkConfig):
     )
     patience: int | None = Field(
         default=None, ge=1, description="Stop after this many evaluations without a better step AUC."
-    )
-    report_to: tuple[str, ...] = Field(
-        default=(), description="Trackers for the curves: tensorboard, wandb, trackio (those of accelerate)."
     )
 
     @model_validator(mode="after")

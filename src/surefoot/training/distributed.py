@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -22,6 +23,9 @@ from surefoot.extras import need
 
 Reduction = Literal["sum", "min", "max"]
 MakeOptimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+# one process may evaluate or read a reference while the others wait for it; the launcher ends them if it dies
+WAIT = timedelta(hours=6)
 
 
 class Distributed(Protocol):
@@ -94,6 +98,7 @@ class Accelerated:
 
     def __init__(self, report_to: Sequence[str], settings: BaseModel, directory: Path) -> None:
         from accelerate import Accelerator
+        from accelerate.utils import InitProcessGroupKwargs
 
         _check_trackers(report_to)
         self._accelerator = Accelerator(
@@ -101,6 +106,7 @@ class Accelerated:
             cpu=_launched() > 1 and not torch.accelerator.is_available(),
             log_with=list(report_to) or None,
             project_dir=str(directory / "tracking"),
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=WAIT)],
         )
         self.world_size: int = self._accelerator.num_processes
         self.rank: int = self._accelerator.process_index
@@ -160,19 +166,6 @@ def open_distributed(report_to: Sequence[str], settings: BaseModel, directory: P
     return Accelerated(report_to, settings, directory)
 
 
-def only_process(name: str) -> SingleProcess:
-    """This process, for a training of ``name`` that no others can share.
-
-    Raises ``TrainingError`` if it was launched with others, which would train copies into one directory.
-    """
-    if _launched() > 1:
-        raise TrainingError(
-            f"{name} is trained by one process, and {_launched()} were started: run the command without "
-            "torchrun or accelerate launch"
-        )
-    return SingleProcess()
-
-
 def _launched() -> int:
     """Processes that ``torchrun`` or ``accelerate launch`` started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
@@ -181,6 +174,11 @@ def _launched() -> int:
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """All of a tensor of which each process may hold a shard; every process has to call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def full_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The whole weights of ``model``, sharded or not; every process has to call it."""
+    return {name: full_tensor(tensor) for name, tensor in model.state_dict().items()}
 
 
 def shard_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

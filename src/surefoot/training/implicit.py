@@ -19,7 +19,7 @@ from surefoot.models.engine.packing import pad_batch
 from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, response_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.training.config import ImplicitConfig, TrainingLog
-from surefoot.training.distributed import only_process
+from surefoot.training.distributed import full_state, open_distributed
 from surefoot.training.examples import DropCounter, Example, ExampleSet
 from surefoot.training.loop import BETAS, Progress, finish, run_updates
 from surefoot.training.optimisation import ModelOptimiser, recompute_activations
@@ -63,14 +63,15 @@ def build_outcome_examples(
     return built
 
 
-class OutcomeLoss:
+class OutcomeLoss(torch.nn.Module):
     """-[l log σ(r) + (1 - l) log(1 - σ(r))] with r = beta (log π(y) - log π_ref(y)), summed over traces.
 
     Log π_ref(y) of all ``examples`` is computed here, once; with the model's cache, once for all runs.
     """
 
     def __init__(self, model: ImplicitPRM, examples: Sequence[Example]) -> None:
-        self._model = model
+        super().__init__()
+        self.policy, self._beta = model.policy, model.settings.beta
         distinct = list(dict.fromkeys(examples))
         first = [min(example.positions) for example in distinct]
         logprobs_of, _ = model.reference.logprobs(
@@ -81,7 +82,7 @@ class OutcomeLoss:
             for example, logprobs, start in zip(distinct, logprobs_of, first, strict=True)
         }
 
-    def __call__(self, parts: Sequence[Example]) -> torch.Tensor:
+    def forward(self, parts: Sequence[Example]) -> torch.Tensor:
         """Sum of the losses of some of the examples, with gradient."""
         rewards = self.rewards(parts)
         targets = torch.tensor([part.targets[0] for part in parts], device=rewards.device)
@@ -89,7 +90,7 @@ class OutcomeLoss:
 
     def rewards(self, parts: Sequence[Example]) -> torch.Tensor:
         """r(y) of each, shape [B], in log odds, with gradient."""
-        policy, beta = self._model.policy, self._model.settings.beta
+        policy = self.policy
         ids, mask = pad_batch([part.ids for part in parts])
         rows = torch.tensor([row for row, part in enumerate(parts) for _ in part.positions])
         at = torch.tensor([position for part in parts for position in part.positions])
@@ -102,7 +103,7 @@ class OutcomeLoss:
         ]  # a token is predicted where the one before it is read
         logprobs = token_statistics(policy, states, ids[rows, at])[0]
         sums = logprobs.new_zeros(len(parts)).index_add(0, rows.to(device), logprobs)
-        return beta * (sums - torch.tensor([self._reference[part] for part in parts], device=device))
+        return self._beta * (sums - torch.tensor([self._reference[part] for part in parts], device=device))
 
 
 def train_implicit(
@@ -118,28 +119,35 @@ def train_implicit(
 
     The loss is the mean over the traces of an update. ``config.balance`` draws wrong and right traces equally
     often; the paper takes 8 samples a problem as they come. EurusPRM (7B) had a learning rate of 5e-7 and 64
-    traces an update. One process. ``progress`` gets (updates done, updates in all, loss). Continues from
-    ``directory/checkpoint.safetensors`` if there is one.
+    traces an update. ``progress`` gets (updates done, updates in all, loss). Continues from
+    ``directory/checkpoint.safetensors`` if there is one. Several processes as in
+    :func:`surefoot.training.train`; each holds the whole reference.
 
-    Raises ``TrainingError`` if several processes were started, for options that do not apply, and naming the
-    traces of a batch whose loss or gradient is not finite.
+    Raises ``TrainingError`` naming the traces of a batch whose loss or gradient is not finite.
     """
-    process = only_process("an implicit reward model")
+    processes = open_distributed(config.report_to, config, directory)
+    if processes.rank > 0:
+        processes.barrier()  # what the first process computes of the reference, the others find in its cache
     summed = OutcomeLoss(model, examples)  # reads the reference, without dropout
+    if processes.rank == 0:
+        processes.barrier()
     policy = model.policy.train()
     if config.gradient_checkpointing:
         recompute_activations(policy)
+    optimiser = ModelOptimiser(
+        policy, config, name="the implicit reward model", betas=BETAS, processes=processes, reader=summed
+    )
     log = run_updates(
-        ModelOptimiser(policy, config, name="the implicit reward model", betas=BETAS),
+        optimiser,
         examples,
-        lambda microbatch, traces: summed(microbatch) / traces,
+        lambda microbatch, traces: optimiser.called(microbatch) / traces,
         config,
         directory,
-        processes=process,
+        processes=processes,
         balance=config.balance,
         progress=progress,
     )
     policy.eval()
-    save = partial(model.save, directory, with_reference=with_reference)
-    finish(directory, config, log, process, save)
+    save = partial(model.save, directory, with_reference=with_reference, state=full_state(policy))
+    finish(directory, config, log, processes, save)
     return log

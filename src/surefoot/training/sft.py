@@ -7,8 +7,9 @@ of an update; the other tokens are only read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.training.batches import can_pack, lay_out
 from surefoot.training.config import SFTConfig, TrainingLog, VerifierConfig
-from surefoot.training.distributed import only_process
+from surefoot.training.distributed import full_state, open_distributed
 from surefoot.training.examples import Example
 from surefoot.training.loop import BETAS, Progress, finish, run_updates
 from surefoot.training.optimisation import ModelOptimiser, recompute_activations
@@ -46,7 +47,7 @@ def train_verifier(
 
     ``examples`` are those of :func:`surefoot.training.critiques.build_critique_examples`. The loss is the
     mean over the critiques' tokens of an update. With ``config.lora`` an adapter is trained and saved
-    instead of the whole model, which then has to stay where it was loaded from. One process.
+    instead of the whole model, which then has to stay where it was loaded from.
 
     The directory can be loaded by :func:`surefoot.models.kinds.generative.load_verifier` and, as an ordinary
     transformers (or peft) checkpoint, by anything else. ``progress`` gets (updates done, updates in all,
@@ -70,7 +71,7 @@ def train_verifier(
         examples,
         config,
         directory,
-        save=lambda: trained.save(directory),
+        save=lambda state: trained.save(directory, state=state),
         name="the verifier",
         progress=progress,
     )
@@ -82,21 +83,20 @@ def fit_tokens(
     config: SFTConfig,
     directory: Path,
     *,
-    save: Callable[[], None],
+    save: Callable[[Mapping[str, torch.Tensor]], None],
     name: str,
     progress: Progress | None = None,
 ) -> TrainingLog:
     """Train ``model``, or an adapter of it (``config.lora``), on the tokens at the examples' positions.
 
-    ``save`` writes the result and is called at the end; ``name`` is that of the model in errors. ``progress``
-    gets (updates done, updates in all, loss). Resumes from ``directory/checkpoint.safetensors`` if there is
-    one. One process.
+    ``save`` gets the weights and writes the result, at the end and in one process; ``name`` is that of the
+    model in errors. ``progress`` gets (updates done, updates in all, loss). Resumes from
+    ``directory/checkpoint.safetensors`` if there is one. Several processes as in
+    :func:`surefoot.training.train`.
 
-    Raises ``TrainingError`` if several processes were started, for no examples, one longer than the model's
-    context, an adapter whose base could not be found again, or a loss or gradient that is not finite, naming
-    the traces.
+    Raises ``TrainingError`` for no examples, one longer than the model's context, an adapter whose base could
+    not be found again, or a loss or gradient that is not finite, naming the traces.
     """
-    process = only_process(name)
     _check_examples(model, examples)
     if config.layout == "packed" and not can_pack(model.base_model):
         raise TrainingError(
@@ -108,50 +108,54 @@ def fit_tokens(
     model.train()
     if config.gradient_checkpointing:
         recompute_activations(model)
-    summed = TokenLoss(model, config)
+    processes = open_distributed(config.report_to, config, directory)
+    optimiser = ModelOptimiser(
+        model, config, name=name, betas=BETAS, processes=processes, reader=TokenLoss(model, config)
+    )
     with attending_to_each(model.base_model) if config.layout == "packed" else nullcontext():
         log = run_updates(
-            ModelOptimiser(model, config, name=name, betas=BETAS),
+            optimiser,
             examples,
-            lambda microbatch, tokens: summed(microbatch) / tokens,
+            lambda microbatch, tokens: optimiser.called(microbatch) / tokens,
             config,
             directory,
-            processes=process,
+            processes=processes,
             terms=lambda example: len(example.positions),
             layout=config.layout,
             progress=progress,
         )
     model.eval()
-    finish(directory, config, log, process, save)
+    finish(directory, config, log, processes, partial(save, full_state(model)))
     return log
 
 
-class TokenLoss:
+class TokenLoss(torch.nn.Module):
     """Cross-entropy of the tokens at the examples' positions, in nats, summed; the others are only read.
 
     The head is applied to those positions, some at a time, where the logits are its plain product.
     """
 
     def __init__(self, model: PreTrainedModel, config: SFTConfig) -> None:
-        self._model, self._config = model, config
+        super().__init__()
+        self.model, self._config = model, config
         try:
             require_plain_head(model)
             self._plain = True
         except CheckpointError:
             self._plain = False  # scaled or capped: ask the model itself for all logits
 
-    def __call__(self, parts: Sequence[Example]) -> torch.Tensor:
+    def forward(self, parts: Sequence[Example]) -> torch.Tensor:
         """Of some examples, with gradient."""
-        device = self._model.device
+        device = self.model.device
         batch = lay_out(parts, self._config.layout, device)
-        packed = packed_inputs(self._model, batch.position_ids_bt, batch.lengths)
+        packed = packed_inputs(self.model, batch.position_ids_bt, batch.lengths)
         before = (batch.rows_s, batch.at_s - 1)  # a token is predicted where the one before it is read
         targets = batch.ids_bt[batch.rows_s, batch.at_s]
-        called = self._model.base_model if self._plain else self._model
+        called = self.model.base_model if self._plain else self.model
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self._config.bf16):
             output = called(input_ids=batch.ids_bt, attention_mask=batch.mask_bt, use_cache=False, **packed)
             if self._plain:
-                return -token_statistics(self._model, output.last_hidden_state[before], targets)[0].sum()
+                return -token_statistics(self.model, output.last_hidden_state[before], targets)[0].sum()
         return torch.nn.functional.cross_entropy(output.logits[before].float(), targets, reduction="sum")
 
 

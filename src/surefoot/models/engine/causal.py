@@ -8,7 +8,7 @@ again in the backward pass. :class:`ReferenceModel` keeps what it computed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -37,13 +37,22 @@ def load_causal(
     return load_pretrained(AutoModelForCausalLM, path, loading, trust_remote_code=trust_remote_code)
 
 
-def save_causal(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """Write weights and tokenizer as transformers does; of an adapter its own weights, as peft does."""
+def save_causal(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    directory: Path,
+    *,
+    state: Mapping[str, torch.Tensor] | None = None,
+) -> None:
+    """Write weights and tokenizer as transformers does; of an adapter its own weights, as peft does.
+
+    ``state`` are the model's weights where it holds shards of them.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     if has_adapter(model):
-        save_adapter(model, directory, model.state_dict())
+        save_adapter(model, directory, state or model.state_dict())
     else:
-        model.save_pretrained(directory)
+        model.save_pretrained(directory, state_dict=dict(state) if state else None)
     tokenizer.save_pretrained(directory)
 
 

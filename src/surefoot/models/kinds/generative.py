@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
@@ -256,12 +257,14 @@ class VerifierCheckpoint:
     form: VerifierFormat
     card: CheckpointCard
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, *, state: Mapping[str, torch.Tensor] | None = None) -> None:
         """Write weights, tokenizer, ``verifier.json`` and ``surefoot.json``; of an adapter its weights alone.
+
+        ``state`` are the weights where the model holds shards of them.
 
         ``surefoot.json`` comes last and atomically: a directory that has it is complete.
         """
-        save_causal(self.model, self.tokenizer, directory)
+        save_causal(self.model, self.tokenizer, directory, state=state)
         write_json(directory / FORMAT, self.form.model_dump())
         write_card(directory, self.card)
 

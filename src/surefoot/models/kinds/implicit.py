@@ -215,13 +215,20 @@ class ImplicitPRM(CheckpointScorer):
         loading.cast(policy, *([] if other is None else [other]))
         return model
 
-    def save(self, directory: Path, *, with_reference: bool = True) -> None:
+    def save(
+        self,
+        directory: Path,
+        *,
+        with_reference: bool = True,
+        state: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
         """Write model, tokenizer, ``implicit.json`` and, last, ``surefoot.json``.
 
+        ``state`` are the model's weights where it holds shards of them.
         The reference goes into ``reference/``, or with ``with_reference=False`` only its name is noted.
         """
         directory.mkdir(parents=True, exist_ok=True)
-        self.policy.save_pretrained(directory)
+        self.policy.save_pretrained(directory, state_dict=dict(state) if state else None)
         self.tokenizer.save_pretrained(directory)
         reference = self.reference.model
         changes: dict[str, str | None] = {"reference_fingerprint": self.reference.fingerprint}
