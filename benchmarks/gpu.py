@@ -461,7 +461,6 @@ def apart(losses: Sequence[float], others: Sequence[float]) -> float:
 
 def ddp_gap(shape: str, sizes: Sizes, device: torch.device) -> float:
     """Largest difference of a gradient with and without DistributedDataParallel; run as a worker."""
-    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     trunk = random_model(AutoModel, shape, torch.float32, device)
     card = CheckpointCard(kind="prm", encoding=Encoding(), label_source="none", base="random")
     model = RewardModel(trunk, AutoTokenizer.from_pretrained(POLICY), card)
@@ -476,12 +475,13 @@ def ddp_gap(shape: str, sizes: Sizes, device: torch.device) -> float:
         model.zero_grad()
         module(ids, None, torch.zeros_like(at), at, positions, lengths).sum().backward()
         gradients.append(torch.cat([one.grad.flatten() for one in model.parameters()]))
-    torch.distributed.destroy_process_group()
     return float((gradients[0] - gradients[1]).norm() / gradients[0].norm())
 
 
 def worker(shape: str, sizes: Sizes, device: torch.device) -> None:
     """One process in a group of one; its results are the last line of its output."""
+    # one group for both: a second one at the same address can meet the store of the first, and wait for ever
+    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     found = {"ddp": ddp_gap(shape, sizes, device), "fsdp2": None}
     if find_spec("accelerate"):
         os.environ |= {
@@ -490,7 +490,9 @@ def worker(shape: str, sizes: Sizes, device: torch.device) -> None:
             "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
             "FSDP_TRANSFORMER_CLS_TO_WRAP": "Qwen2DecoderLayer",
         }
-        found["fsdp2"] = trained(shape, sizes, device, "packed").losses
+        found["fsdp2"] = trained(shape, sizes, device, "packed").losses  # ends the group
+    else:
+        torch.distributed.destroy_process_group()
     print(json.dumps(found))
 
 
