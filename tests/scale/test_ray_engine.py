@@ -100,7 +100,7 @@ def test_nothing_is_lost_or_done_twice_when_workers_and_a_node_die(cluster, tmp_
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("job", "error", "said"),
-    [(Fatal, RunError, "workers died 4 times in piece 1 "), (Closed, LabelError, "no such model")],
+    [(Fatal, RunError, "workers died 2 times in piece 1 "), (Closed, LabelError, "no such model")],
 )
 def test_a_job_that_cannot_be_done_ends(cluster, tmp_path, job, error, said):
     items = items_of(tmp_path, [f"step {number}\n" for number in range(6)])
@@ -111,5 +111,5 @@ def test_a_job_that_cannot_be_done_ends(cluster, tmp_path, job, error, said):
     numbers = iter(range(6))
     done = []
     with pytest.raises(error, match=said):
-        done.extend(RayEngine(1).run(assignment, lambda _: next(numbers, None)))
+        done.extend(RayEngine(1, most_deaths=2).run(assignment, lambda _: next(numbers, None)))
     assert all(piece.number != 1 for piece in done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
@@ -101,6 +102,8 @@ class PieceDone:
     records: tuple[Any, ...] = ()
     worker: int = 0
     """Who did it."""
+    seconds: float = 0.0
+    """That it took there."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """What this worker has counted so far, in all its pieces."""
 
@@ -149,6 +152,7 @@ def isolated(job: Job, work: Work, items: Sequence[Any]) -> list[Any]:
 
 def do_piece(assignment: Assignment, opened: Opened, number: int) -> PieceDone:
     """Do one piece and save it, unless nothing of it succeeded. ``opened`` is of :func:`open_here`."""
+    start = time.monotonic()
     records = opened.work(assignment.pieces[number])
     failure = assignment.job.failed(records)
     if failure is None:
@@ -159,6 +163,7 @@ def do_piece(assignment: Assignment, opened: Opened, number: int) -> PieceDone:
         failure=failure,
         records=tuple(records) if failure is not None else (),
         worker=os.getpid(),
+        seconds=time.monotonic() - start,
         counts=dict(opened.counts),
     )
 

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from ray import ObjectRef
 
 _LOG = logging.getLogger("surefoot.scale")
-_MOST_DEATHS = 4
-"""Workers that may die in the same piece before the work is given up."""
-_AHEAD = 2
-"""Pieces that each worker has waiting or under way, so that none is idle."""
+_SHORT_S = 2.0
+"""Where pieces take less than this, one waits at each worker, so that it is never idle. Longer ones do not
+wait at a worker, which may turn out to be the slow one."""
 _PATIENCE_S = 60.0
 """Seconds without any worker after which that is logged."""
 
@@ -35,10 +34,13 @@ class RayEngine:
     nodes share. Ray starts a worker that died again, on another node if its own is gone. Its pieces are done
     by those that live, so a cluster that has become too small for all workers goes on with the others. A
     piece's file is written whole or not at all, and has the same bytes whoever writes it.
+
+    The work is given up when ``most_deaths`` workers have died in the same piece. Among a thousand workers
+    that live half an hour each, some piece meets three or four deaths by chance.
     """
 
-    def __init__(self, workers: int, *, cpus: float = 1, gpus: float = 0) -> None:
-        self.workers, self.cpus, self.gpus = workers, cpus, gpus
+    def __init__(self, workers: int, *, cpus: float = 1, gpus: float = 0, most_deaths: int = 6) -> None:
+        self.workers, self.cpus, self.gpus, self.most_deaths = workers, cpus, gpus, most_deaths
 
     def run(self, assignment: Assignment, following: Next) -> Generator[PieceDone]:
         """The pieces whose numbers ``following`` gives; see :class:`surefoot.scale.engines.Engine`.
@@ -56,7 +58,7 @@ class RayEngine:
         if not ray.is_initialized():
             ray.init(log_to_driver=False, include_dashboard=False)
         actor: Any = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=-1)(_Worker)
-        calls = _Calls([actor.remote(assignment) for _ in range(self.workers)])
+        calls = _Calls([actor.remote(assignment) for _ in range(self.workers)], self.most_deaths)
         again = [first]
         try:
             while True:
@@ -80,7 +82,7 @@ class RayEngine:
                     except RayError as error:  # the worker or its node died
                         again += calls.died(ref, error)
                         continue
-                    calls.answered(ref)
+                    calls.answered(ref, done)
                     if done is not None:
                         yield done
         finally:
@@ -95,14 +97,17 @@ class _Calls:
     its calls would wait for ever.
     """
 
-    def __init__(self, actors: list[Any]) -> None:
+    def __init__(self, actors: list[Any], most_deaths: int) -> None:
         self.actors = actors
+        self._most_deaths = most_deaths
         self.free: deque[int] = deque()
         """Workers, as often as each can take a piece."""
         self.underway: dict[ObjectRef[PieceDone | None], tuple[int, int | None]] = {}
         """Worker and piece, oldest first; no piece = getting ready."""
         self.pieces = 0
         """Pieces under way."""
+        self._slots: Counter[int] = Counter()
+        """Of each worker: how often it is free, and its pieces under way."""
         self._dead: set[int] = set()
         self._deaths: Counter[int] = Counter()
         for worker in range(len(actors)):
@@ -114,13 +119,16 @@ class _Calls:
         self.underway[self.actors[worker].do.remote(number)] = worker, number
         self.pieces += 1
 
-    def answered(self, ref: ObjectRef[PieceDone | None]) -> None:
+    def answered(self, ref: ObjectRef[PieceDone | None], done: PieceDone | None) -> None:
         """A call ended well."""
         worker, number = self._remove(ref)
         if worker in self._dead:
             self._revive(worker)
-        else:
-            self.free.extend([worker] * (_AHEAD if number is None else 1))
+            return
+        self._slots[worker] -= number is not None
+        more = (2 if done is not None and done.seconds < _SHORT_S else 1) - self._slots[worker]
+        self.free.extend([worker] * more)
+        self._slots[worker] += more
 
     def died(self, ref: ObjectRef[PieceDone | None], error: Exception) -> list[int]:
         """The pieces to do again, as the worker of this call is dead.
@@ -133,13 +141,14 @@ class _Calls:
         if worker not in self._dead:
             self._dead.add(worker)
             self.free = deque(other for other in self.free if other != worker)
+            self._slots[worker] = 0
             oldest = next(piece for who, piece in self.underway.values() if who == worker)
             if oldest is not None:
                 self._deaths[oldest] += 1
-                if self._deaths[oldest] == _MOST_DEATHS:
+                if self._deaths[oldest] == self._most_deaths:
                     raise RunError(
-                        f"workers died {_MOST_DEATHS} times in piece {oldest} (out of memory?); use fewer "
-                        "--workers on a node, and start the same command again"
+                        f"workers died {self._most_deaths} times in piece {oldest} (out of memory?); use "
+                        "fewer --workers on a node, and start the same command again"
                     ) from error
         self._remove(ref)
         self._revive(worker)
