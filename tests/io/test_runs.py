@@ -14,6 +14,7 @@ import pytest
 
 from surefoot.errors import RunError
 from surefoot.io import Run, read_records, write_records
+from surefoot.io.atomic import NODE
 from surefoot.io.files import write_lines
 from surefoot.records import Problem
 
@@ -248,13 +249,20 @@ def test_a_refused_directory_keeps_its_files(tmp_path: Path):
     assert mine.exists()
     assert deep.exists()
     with Run.open(tmp_path / "run", command="c", config={}) as run:
-        unfinished = run.shards("s", Problem) and tmp_path / "run" / "shards" / "s" / ".000000.jsonl.1.part"
-        unfinished.write_text("half")
+        folder = run.shards("s", Problem).folder
+    unfinished, remote, forgotten = (
+        folder / f".000000.jsonl.{owner}.part" for owner in (f"{NODE}.12.ab", "far-away.12.ab", "gone.12.ab")
+    )
+    for path in (unfinished, remote, forgotten):
+        path.write_text("half")
+    os.utime(forgotten, (time.time() - 1000,) * 2)
     with pytest.raises(RunError, match="another run"):
         Run.open(tmp_path / "run", command="d", config={})
     assert unfinished.exists()
     Run.open(tmp_path / "run", command="c", config={}).close()
     assert not unfinished.exists()
+    assert not forgotten.exists()
+    assert remote.exists(), "a worker elsewhere may be writing it"
 
 
 @pytest.mark.parametrize("text", ['{"a":' * 100_000, "[]", "9" * 5_000, '{"config": 1}', "\udcff"])

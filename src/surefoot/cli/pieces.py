@@ -142,7 +142,14 @@ def in_pieces(
                     record=record,
                     threads=max(1, _cores() // engine.workers),
                 )
-                missing = _do_elsewhere(engine, assignment, missing, account, bar.done, finished, counts)
+
+                def saved_elsewhere(number: int) -> None:
+                    run.check()
+                    bar.done(number)
+
+                missing = _do_elsewhere(
+                    engine, assignment, missing, account, saved_elsewhere, finished, counts
+                )
             if isinstance(saved, Journal) or out.endswith(".parquet"):
                 written = write_records(Path(out), watched(saved.read()), record=record)
             else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -35,12 +35,16 @@ class Journal(Generic[R]):
     A piece counts as finished from the moment :meth:`write` returns: a process that is killed loses nothing
     of it. A machine that loses power may lose the pieces since the last sync, which comes with the first
     piece that is a second or more after the sync before, and with :meth:`close`. Those pieces are done anew,
-    as is one whose line was cut off. One process writes at a time: the run's lock sees to it.
+    as is one whose line was cut off. One process writes at a time: the run's lease sees to it.
     """
 
-    def __init__(self, path: Path, record: type[R]) -> None:
-        """Open or begin the file. Use :meth:`surefoot.io.runs.Run.journal`."""
+    def __init__(self, path: Path, record: type[R], check: Callable[[], object] = bool) -> None:
+        """Open or begin the file. Use :meth:`surefoot.io.runs.Run.journal`.
+
+        ``check`` raises where nothing may be written any more.
+        """
         self._path = path
+        self._check = check
         self._records = TypeAdapter(list[record])  # type: ignore[valid-type]
         self._places = _places(path)
         if not path.exists():
@@ -60,6 +64,7 @@ class Journal(Generic[R]):
         except (PydanticSerializationError, UnicodeEncodeError) as error:
             raise RecordError(f"a record of piece {number} cannot be written as JSON: {error}") from error
         line = b'{"piece":%d,"records":%s}\n' % (number, packed)
+        self._check()
         place = self._stream.tell()
         self._stream.write(line)
         self._stream.flush()

@@ -10,33 +10,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from pydantic_core import from_json
 
 from surefoot.errors import RunError
-from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_file, make_directory, write_json
+from surefoot.io.atomic import NODE, TEMPORARY_SUFFIX, atomic_file, make_directory, write_json
 from surefoot.io.files import read_records, write_records
 from surefoot.io.hub import hub_commits
 from surefoot.io.journal import Journal
+from surefoot.io.lease import LEASE_S, Lease
 from surefoot.io.sources import origin
 from surefoot.records import Record, now
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - on Windows two runs in one directory are not kept apart
-    fcntl = None  # type: ignore[assignment]
 
 JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
 """What ``json.dumps`` takes."""
@@ -50,11 +45,11 @@ _FIX = "use another --out, or delete the directory"
 class Run:
     """One run's directory, held by this process until ``close`` (or the end of a ``with`` block)."""
 
-    def __init__(self, directory: Path, manifest: dict[str, Any], lock: RunLock) -> None:
+    def __init__(self, directory: Path, manifest: dict[str, Any], lease: Lease) -> None:
         """Use ``Run.open``."""
         self.directory = directory
         self.manifest = manifest
-        self._lock = lock
+        self._lease = lease
 
     @classmethod
     def open(
@@ -78,25 +73,25 @@ class Run:
             make_directory(directory)
         except OSError as error:
             raise RunError(f"{directory}: cannot be a run directory: {error}; use another --out") from error
-        lock = RunLock(directory / ".lock")
+        lease = Lease(directory)
         try:
             resumed = (directory / "manifest.json").exists()
             there = _settle(directory, manifest)
             _clear_unfinished(directory, resumed=resumed)
-            return cls(directory, there, lock)
+            return cls(directory, there, lease)
         except BaseException:
-            lock.release()
+            lease.release()
             raise
 
     def close(self) -> None:
         """Give the directory up for another process; a second call does nothing."""
-        if self._lock.held:
+        if self._lease.held:
             # models that were fetched meanwhile
             models = {**hub_commits(self.manifest["config"]), **self.manifest.get("models", {})}
             if models != self.manifest.get("models", {}):
                 self.manifest = self.manifest | {"models": models}
                 write_json(self.directory / "manifest.json", self.manifest)
-        self._lock.release()
+        self._lease.release()
 
     def __enter__(self) -> Self:
         return self
@@ -106,15 +101,19 @@ class Run:
     ) -> None:
         self.close()
 
+    def check(self) -> None:
+        """Raise ``RunError`` if a process on another machine took the directory over; see :class:`Lease`."""
+        self._lease.check()
+
     def shards(self, stage: str, record: type[R]) -> Shards[R]:
         """The numbered pieces of ``stage``, whose records are of class ``record``."""
         folder = make_directory(self.directory / "shards" / _checked(stage))
-        return Shards(folder, record)
+        return Shards(folder, record, self.check)
 
     def journal(self, stage: str, record: type[R]) -> Journal[R]:
         """The same for pieces that are small and many; close it."""
         folder = make_directory(self.directory / "shards")
-        return Journal(folder / f"{_checked(stage)}.journal", record)
+        return Journal(folder / f"{_checked(stage)}.journal", record, self.check)
 
     def done(self, name: str) -> bool:
         """Whether ``finish(name)`` was called, in this process or an earlier one."""
@@ -122,6 +121,7 @@ class Run:
 
     def finish(self, name: str, data: JSON = None) -> None:
         """Mark stage ``name`` as finished, with a small result. A second call replaces the first."""
+        self.check()
         make_directory(self._marker(name).parent)
         write_json(self._marker(name), {"finished": now().isoformat(), "data": data})
 
@@ -158,10 +158,11 @@ class Run:
 class Shards(Generic[R]):
     """The finished pieces of one stage: JSON Lines files named by number, each whole or absent."""
 
-    def __init__(self, folder: Path, record: type[R]) -> None:
-        """Use ``Run.shards``."""
+    def __init__(self, folder: Path, record: type[R], check: Callable[[], object]) -> None:
+        """Use ``Run.shards``. ``check`` raises where nothing may be written any more."""
         self.folder = folder
         self._record = record
+        self._check = check
 
     def missing(self, count: int) -> list[int]:
         """Numbers in ``0 … count - 1`` still to be done, in order."""
@@ -172,6 +173,7 @@ class Shards(Generic[R]):
         """Store piece ``number``; it counts as done from the moment this returns. An empty one is fine."""
         if number < 0:
             raise RunError(f"shard number {number} is negative; count from 0")
+        self._check()
         write_records(self._path(number), records, record=self._record)
 
     def read(self) -> Iterator[R]:
@@ -218,43 +220,6 @@ class Shards(Generic[R]):
         return [int(path.stem) for path in self.folder.glob("*.jsonl") if path.stem.isdecimal()]
 
 
-class RunLock:
-    """A lock that the operating system holds for as long as the process lives, and no longer.
-
-    So a run that was killed leaves no lock behind. The file's text (the holder's process id) is only
-    for the message.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Take the lock, or raise ``RunError`` if a living process holds it."""
-        self._stream: IO[str] | None = path.open("a+", encoding="utf-8")
-        if fcntl is None:  # pragma: no cover
-            return
-        try:
-            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._stream.seek(0)
-            holder = self._stream.read().strip() or "unknown"
-            self.release()
-            raise RunError(
-                f"{path.parent} is in use by process {holder}; wait for it to end, or use another --out"
-            ) from None
-        self._stream.truncate(0)
-        self._stream.write(f"{os.getpid()}\n")
-        self._stream.flush()
-
-    @property
-    def held(self) -> bool:
-        """Whether :meth:`release` was not called yet."""
-        return self._stream is not None
-
-    def release(self) -> None:
-        """Give the lock up; a second call does nothing."""
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-
 def _settle(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Write the manifest of a new run, or hold an old one against it."""
     path = directory / "manifest.json"
@@ -274,8 +239,9 @@ def _settle(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _clear_unfinished(directory: Path, *, resumed: bool) -> None:
-    """Remove what a killed process was writing; the lock says that no living one writes here.
+    """Remove what a killed process was writing; the lease says that no living run writes here.
 
+    A worker on another machine may still be writing for a run that died; its file is left until it is old.
     Where no run was before, only a manifest can be unfinished: a wrong ``--out`` may hold others' files of
     such names.
     """
@@ -284,8 +250,11 @@ def _clear_unfinished(directory: Path, *, resumed: bool) -> None:
         if resumed
         else directory.glob(f".manifest.json.*{TEMPORARY_SUFFIX}")
     )
+    now_s = time.time()
     for path in unfinished:
-        path.unlink()
+        with suppress(FileNotFoundError):
+            if f".{NODE}." in path.name or now_s - path.stat().st_mtime > LEASE_S:
+                path.unlink()
 
 
 def _load(path: Path) -> dict[str, Any]:
