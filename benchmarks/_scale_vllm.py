@@ -18,7 +18,7 @@ from typing import Any
 
 from _scale_workers import Inputs, make_inputs
 
-from surefoot.lab.checkpoints import POLICY
+from surefoot.lab import POLICY
 
 START_S = 600.0
 NAME = "lab"
