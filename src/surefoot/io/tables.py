@@ -27,14 +27,12 @@ from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_path
 from surefoot.io.files import ReadReport, error_reason, placed_lines, readable, shortened
 from surefoot.io.limits import FileLimits
-from surefoot.io.seen import SeenByKey
+from surefoot.io.seen import CACHE_KIB, SeenByKey
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, as_json
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
-_CACHE_KIB = 16_384
-"""Memory that SQLite may use for the pages of one index."""
 _COLUMNS = (
     "first INTEGER PRIMARY KEY, count INTEGER, start INTEGER, bytes INTEGER, "
     "key TEXT, parent TEXT, size INTEGER"
@@ -91,7 +89,7 @@ class Index:
         """The rows that ``statement`` selects, as they are asked for."""
         if self._opened is None or self._opened[0] != os.getpid():
             connection = sqlite3.connect(uri_of(self.path), uri=True, check_same_thread=False)
-            connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             self._opened = (os.getpid(), connection)
         yield from self._opened[1].execute(statement, values)
 
@@ -355,7 +353,7 @@ def _once(rows: Iterator[_Row | None], table: RecordTable[Any], name: str) -> It
 
 def _write_index(path: Path, rows: Iterator[_Row | None]) -> None:
     with atomic_path(path) as temporary, closing(sqlite3.connect(temporary)) as database:
-        for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}"):
+        for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{CACHE_KIB}"):
             database.execute(f"PRAGMA {setting}")
         database.execute(f"CREATE TABLE places ({_COLUMNS})")
         waiting = _joined(rows)
