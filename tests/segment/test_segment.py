@@ -154,7 +154,9 @@ def test_names_and_patterns_are_checked():
         Sentence(),
     ]
     with pytest.raises(
-        SegmentError, match="blank-line, line, sentence, thoughts, turns, step-k, ki, regex:PATTERN"
+        SegmentError,
+        match="blank-line, line, sentence, thoughts, turns, step-k, ki, python, "
+        "python-blocks, python-functions, prose-and-code, regex:PATTERN",
     ):
         segmenter("lines")
     for pattern in ("", "("):

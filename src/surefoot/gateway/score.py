@@ -44,8 +44,8 @@ class SolutionInput(RequestModel):
     """Exact pieces of the solution, each including the white space that ends it."""
     solution: str | None = Field(default=None, min_length=1)
     segment: str | None = Field(default=None, max_length=20)
-    """How ``solution`` is cut: blank-line, line, sentence, thoughts, turns, step-k, ki; by blank line or
-    line if not given."""
+    """How ``solution`` is cut: blank-line, line, sentence, thoughts, turns, step-k, ki, python,
+    python-blocks, python-functions, prose-and-code; by blank line or line if not given."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,3 +1,5 @@
+from .code import ProseAndCode as ProseAndCode
+from .code import PythonCode as PythonCode
 from .segmenters import BlankLine as BlankLine
 from .segmenters import Line as Line
 from .segmenters import Marker as Marker

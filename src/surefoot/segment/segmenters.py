@@ -11,6 +11,7 @@ from typing import Literal, Self
 
 from surefoot.errors import SegmentError
 from surefoot.protocols import Segmenter
+from surefoot.segment.code import ProseAndCode, PythonCode
 from surefoot.segment.spans import BLANK_LINE, VISIBLE, Span, outside, protected, tile
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
@@ -149,11 +150,16 @@ _NAMED: dict[str, Callable[[], Segmenter]] = {
     "turns": partial(Thoughts, paragraphs=False),
     "step-k": Marker.step_k,
     "ki": Marker.ki,
+    "python": PythonCode,
+    "python-blocks": partial(PythonCode, "block"),
+    "python-functions": partial(PythonCode, "function"),
+    "prose-and-code": ProseAndCode,
 }
 
 
 def segmenter(name: str) -> Segmenter:
-    """Segmenter by name: blank-line, line, sentence, thoughts, turns, step-k, ki, or ``regex:PATTERN``.
+    """Segmenter by name: blank-line, line, sentence, thoughts, turns, step-k, ki, python, python-blocks,
+    python-functions, prose-and-code, or ``regex:PATTERN``.
 
     A match of PATTERN ends a step.
 

@@ -29,11 +29,16 @@ def tile(text: str, cuts: Iterable[int], *, inline: bool = False) -> list[Span]:
     A span that begins on a new line begins with that line, so that its indentation is its own: the line
     breaks and blank lines in between belong to the span before.
     """
+    return tile_at(text, outside(cuts, protected(text, inline=inline)))
+
+
+def tile_at(text: str, cuts: Iterable[int]) -> list[Span]:
+    """:func:`tile` at exactly these ``cuts``, in code and LaTeX too."""
     visible = VISIBLE.search(text)
     if visible is None:
         return []
     begin, spans, reached = 0, [], visible.start()
-    for cut in outside(cuts, protected(text, inline=inline)):
+    for cut in cuts:
         # Cuts in a run of white space that was passed already are not searched again: this stays linear.
         if cut <= reached:
             continue
@@ -81,9 +86,9 @@ def outside(cuts: Iterable[int], blocked: Sequence[Span]) -> Iterator[int]:
 
 def protected(text: str, *, inline: bool) -> list[Span]:
     """Spans not to be cut, disjoint and in order."""
-    fences = list(_fences(text))
-    masked = _blank_out(text, fences)
-    spans = [*fences, *_displays(masked), *(_inline_maths(masked) if inline else ())]
+    fenced = list(fences(text))
+    masked = _blank_out(text, fenced)
+    spans = [*fenced, *_displays(masked), *(_inline_maths(masked) if inline else ())]
     merged: list[Span] = []
     for start, end in sorted(spans):
         if merged and start < merged[-1][1]:
@@ -93,7 +98,7 @@ def protected(text: str, *, inline: bool) -> list[Span]:
     return merged
 
 
-def _fences(text: str) -> Iterator[Span]:
+def fences(text: str) -> Iterator[Span]:
     """Code fences as CommonMark has them, at any indentation (lists indent them)."""
     opened: tuple[int, str] | None = None
     for match in _FENCE.finditer(text):

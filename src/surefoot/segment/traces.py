@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,7 @@ from typing import Literal
 from surefoot.errors import SegmentError
 from surefoot.protocols import Segmenter
 from surefoot.records import Message, Reasoning, Step, StepKind, StepPart, ToolCall, Trace
+from surefoot.segment.code import code_spans
 from surefoot.segment.segmenters import BlankLine, Line, Thoughts, segmenter, segmenter_name
 from surefoot.segment.spans import VISIBLE, Span
 
@@ -107,11 +109,23 @@ def _cut(
     steps: list[tuple[Span, StepKind]] = []
     for start, inner, end, reasoning in _pieces(text):
         # The tags are no steps of their own: they go with the first and the last step of their part.
-        spans = _tiles(text[inner[0] : inner[1]], for_reasoning if reasoning else segmenter, trace_id)
+        cutter = for_reasoning if reasoning else segmenter
+        part = text[inner[0] : inner[1]]
+        spans, code = _tiles(part, cutter, trace_id), code_spans(part, cutter)
         starts = [start, *(inner[0] + first for first, _ in spans[1:])]
-        for first, last in zip(starts, [*starts[1:], end], strict=True):
-            steps.append(((first, last), "reasoning" if reasoning else _kind(text[first:last])))
+        for (first, _), begin, last in zip(spans, starts, [*starts[1:], end], strict=True):
+            kind = "code" if _lies_in(code, part, first) else _kind(text[begin:last])
+            steps.append(((begin, last), "reasoning" if reasoning else kind))
     return steps
+
+
+def _lies_in(spans: Sequence[Span], text: str, first: int) -> bool:
+    """Whether the first visible character from ``first`` on lies in one of the sorted ``spans``."""
+    visible = VISIBLE.search(text, first) if spans else None
+    if visible is None:
+        return False
+    at = bisect_right(spans, (visible.start(), len(text))) - 1
+    return at >= 0 and visible.start() < spans[at][1]
 
 
 def _pieces(text: str) -> list[tuple[int, Span, int, bool]]:

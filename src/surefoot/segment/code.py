@@ -1,0 +1,268 @@
+"""Programs into steps: whole lines that make up statements, blocks or functions.
+
+Nothing is executed. A program that does not parse is cut as far as it does, and at its lines from there on.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from surefoot.errors import SegmentError
+from surefoot.segment.spans import BLANK_LINE, Span, fences, tile, tile_at
+
+Unit = Literal["statement", "block", "function"]
+"""``statement``: each one, the head of a compound one (``for x in y:``) apart from its body. ``block``: a run
+of simple statements with the head above it. ``function``: each function and method, what lies between."""
+
+PARSED_CHARACTERS = 2_000_000
+"""Characters given to the parser in all for one text: what does not parse is tried again, shorter."""
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
+_PYTHON = frozenset({"python", "python3", "py", "py3"})
+_INFO = re.compile(r"[ \t]*(?:`{3,}|~{3,})[ \t]*(?P<language>[^\s{]*)[^\r\n]*(?P<newline>\r\n|\r|\n|\Z)")
+
+
+@dataclass(frozen=True)
+class PythonCode:
+    """Steps of a Python program, or of the rest of one: an indented body that a policy was asked to complete.
+
+    A step has whole lines, so statements on one line share a step. ``else:``, ``except …:`` and the like go
+    with what follows them, decorators and comments with what they stand above, a docstring with its function.
+
+    Raises:
+        SegmentError: ``unit`` is unknown.
+    """
+
+    unit: Unit = "statement"
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("statement", "block", "function"):
+            raise SegmentError(f"unit is {self.unit!r}; choose statement, block or function")
+
+    def segment(self, text: str) -> list[Span]:
+        """Spans that tile ``text``."""
+        lines = [match.group() for match in _LINE.finditer(text)]
+        parsed, suite = _longest_prefix(lines)
+        cutter = _Cutter(lines, self.unit)
+        cutter.top(suite)
+        starts = {*cutter.first_lines, *range(parsed + 1, len(lines) + 1)}
+        cuts: list[int] = []
+        at = 0
+        for number, line in enumerate(lines, start=1):
+            if number in starts and at:
+                cuts.append(at)
+            at += len(line)
+        return tile_at(text, cuts)
+
+
+@dataclass(frozen=True)
+class ProseAndCode:
+    """Solutions that mix prose and fenced code: prose is cut at blank lines, Python in a fence by ``code``.
+
+    The marks of a fence go with its first and last step. A fence of another language is one step, as is one
+    without a language whose content is not Python.
+    """
+
+    code: PythonCode = PythonCode()
+
+    def segment(self, text: str) -> list[Span]:
+        """Spans that tile ``text``."""
+        cuts: list[int] = []
+        done = 0
+        for start, end in fences(text):
+            cuts += _prose_cuts(text, done, start)
+            cuts += [start, *self._inner_cuts(text, start, end), end]
+            done = end
+        return tile_at(text, [*cuts, *_prose_cuts(text, done, len(text))])
+
+    def _inner_cuts(self, text: str, start: int, end: int) -> list[int]:
+        """Where the second and later steps of one fence begin."""
+        opening = _INFO.match(text, start)
+        first = opening.end() if opening else start
+        last = text.rfind("\n", first, end) + 1
+        code = text[first : last if text[last:end].strip().strip("`~") == "" and last > first else end]
+        language = opening["language"].lower() if opening else ""
+        if language not in _PYTHON and (language or not parses(code)):
+            return []
+        return [first + begin for begin, _ in self.code.segment(code)[1:]]
+
+
+def code_spans(text: str, segmenter: object) -> Sequence[Span]:
+    """Where ``text`` is code by what ``segmenter`` takes it for: all of it, its fences, or nowhere."""
+    if isinstance(segmenter, PythonCode):
+        return [(0, len(text))]
+    return list(fences(text)) if isinstance(segmenter, ProseAndCode) else []
+
+
+def _prose_cuts(text: str, start: int, end: int) -> list[int]:
+    part = text[start:end]
+    return [start + first for first, _ in tile(part, (match.end() for match in BLANK_LINE.finditer(part)))]
+
+
+def parses(text: str) -> bool:
+    """Whether ``text`` is Python: a program, or the indented rest of one."""
+    lines = [match.group() for match in _LINE.finditer(text)]
+    return _longest_prefix(lines, tries=1)[0] == len(lines)
+
+
+def parse(text: str) -> ast.Module:
+    """The syntax tree of a program. Raises ``SyntaxError``, also for one too deep or with bad characters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an invalid escape is the writer's affair
+        try:
+            return ast.parse(text)
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise SyntaxError(str(error) or "too deeply nested") from error
+
+
+def _longest_prefix(lines: Sequence[str], tries: int = 64) -> tuple[int, list[ast.stmt]]:
+    """How many of the first ``lines`` parse, and their statements with line numbers of the text."""
+    visible = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    rest_of_body = visible[:1] in (" ", "\t")
+    count, budget = len(lines), PARSED_CHARACTERS
+    for _ in range(tries):
+        program = "".join(lines[:count])
+        budget -= len(program)
+        if not count or budget < 0:
+            break
+        try:
+            # The rest of a body gets a head in a line of its own.
+            tree = parse(f"if True:\n{program}" if rest_of_body else program)
+        except SyntaxError as error:
+            count = min(count - 1, (error.lineno or 1) - 1 - rest_of_body)
+            continue
+        if not rest_of_body:
+            return count, tree.body
+        ast.increment_lineno(tree, -1)
+        inside = [one for head in tree.body[:1] if isinstance(head, ast.If) for one in head.body]
+        return count, [*inside, *tree.body[1:]]
+    return 0, []
+
+
+class _Cutter:
+    """Collects the lines on which steps begin."""
+
+    def __init__(self, lines: Sequence[str], unit: Unit) -> None:
+        self.lines, self.unit = lines, unit
+        self.first_lines: set[int] = set()
+        """Counted from 1."""
+        self._end = 0
+        """Last line of what was passed."""
+
+    def top(self, suite: Sequence[ast.stmt]) -> None:
+        """Cut a program. It begins with a step in any case."""
+        if self.unit == "function":
+            self._functions(suite)
+        else:
+            self._suite(suite, joins_head=True)
+
+    def _functions(self, suite: Sequence[ast.stmt]) -> None:
+        before: ast.stmt | None = None
+        for statement in suite:
+            if before is not None and (_defines(before) or _defines(statement)):
+                self._cut_after_end(statement)
+            elif before is None and _defines(statement) and self._end:
+                self._cut_above(statement)
+            if isinstance(statement, ast.ClassDef):
+                self._end = _head_end(statement)
+                self._functions(statement.body)
+            self._end = _last_line(statement)
+            before = statement
+
+    def _suite(
+        self,
+        suite: Sequence[ast.stmt],
+        *,
+        joins_head: bool = False,
+        after_head: bool = False,
+        doc: bool = False,
+    ) -> None:
+        """Cut one suite: ``joins_head``, its first step begins before it; ``after_head``, right below it."""
+        before: ast.stmt | None = None
+        for statement in suite:
+            if doc and before is None and _is_text(statement):
+                self._end = _last_line(statement)
+                doc = False
+                continue
+            whole = self.unit == "block" and not _is_compound(statement)
+            if before is not None:
+                if not whole or _is_compound(before):
+                    self._cut_after_end(statement)
+            elif after_head and not whole:
+                self._cut_above(statement)
+            elif not after_head and not joins_head:
+                self._cut_after_end(statement)
+            self._inside(statement)
+            before = statement
+
+    def _inside(self, statement: ast.stmt) -> None:
+        end = _last_line(statement)
+        while _is_compound(statement):
+            self._end = max(self._end, _head_end(statement))
+            tries = isinstance(statement, ast.Try | ast.TryStar)
+            body: Sequence[ast.stmt] = getattr(statement, "body", ())
+            self._suite(body, joins_head=tries, after_head=not tries, doc=_defines(statement))
+            for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+                self._suite(part.body)
+            orelse: Sequence[ast.stmt] = getattr(statement, "orelse", ())
+            if isinstance(statement, ast.If) and len(orelse) == 1 and isinstance(orelse[0], ast.If):
+                statement = orelse[0]  # a chain of elif may be longer than calls can be deep
+                self._cut_after_end(statement)
+                continue
+            self._suite(orelse)
+            self._suite(getattr(statement, "finalbody", ()))
+            break
+        self._end = max(self._end, end)
+
+    def _cut_after_end(self, statement: ast.stmt) -> None:
+        """Begin a step on the line after what was passed, unless ``statement`` shares that line."""
+        if _first_line(statement) > self._end:
+            self.first_lines.add(self._end + 1)
+
+    def _cut_above(self, statement: ast.stmt) -> None:
+        """Begin a step with ``statement`` and the comments right above it, below its head."""
+        line = _first_line(statement)
+        if line <= self._end:
+            return
+        while line - 1 > self._end and self.lines[line - 2].lstrip()[:1] in ("", "#"):
+            line -= 1
+        self.first_lines.add(line)
+
+
+def _first_line(statement: ast.stmt) -> int:
+    decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", ())
+    return min([statement.lineno, *(one.lineno for one in decorators)])
+
+
+def _last_line(node: ast.AST) -> int:
+    line: int | None = getattr(node, "end_lineno", None)
+    return line or max(map(_last_line, ast.iter_child_nodes(node)), default=0)
+
+
+def _head_end(statement: ast.stmt) -> int:
+    """Last line that an expression of a compound statement's head reaches."""
+    parts = (
+        node
+        for node in ast.iter_child_nodes(statement)
+        if not isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case)
+    )
+    return max([statement.lineno, *map(_last_line, parts)])
+
+
+def _defines(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+
+
+def _is_compound(statement: ast.stmt) -> bool:
+    return any(isinstance(getattr(statement, name, None), list) for name in ("body", "cases"))
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """Whether it is a docstring, by its form."""
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
