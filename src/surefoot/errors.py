@@ -41,6 +41,10 @@ class DeviceError(SurefootError):
     """The device that a model is to run on is not there."""
 
 
+class SandboxError(SurefootError):
+    """Programs cannot be isolated here, or a sandbox did not answer; the message says what to install."""
+
+
 class MissingExtraError(SurefootError):
     """An optional package is not installed; the message has the command that installs it."""
 

@@ -1,0 +1,14 @@
+from .bubblewrap import BubblewrapSandbox as BubblewrapSandbox
+from .opening import open_sandbox as open_sandbox
+from .protocol import Ending as Ending
+from .protocol import Limits as Limits
+from .protocol import Program as Program
+from .protocol import ProgramResult as ProgramResult
+from .protocol import Sandbox as Sandbox
+from .python_tests import NamedTest as NamedTest
+from .python_tests import PythonTask as PythonTask
+from .python_tests import TaskVerdict as TaskVerdict
+from .python_tests import TestOutcome as TestOutcome
+from .python_tests import TestVerdict as TestVerdict
+from .python_tests import TestVisibility as TestVisibility
+from .python_tests import grade_python as grade_python

@@ -1,0 +1,118 @@
+"""Programs in, results out: what every sandbox takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Protocol, Self, runtime_checkable
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_MIB = 1 << 20
+
+
+class Limits(BaseModel):
+    """What one program may use. Every limit is enforced by the sandbox, whose ``describe`` says how."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    wall_s: float = Field(default=10.0, gt=0, le=3600, description="Seconds from start to end.")
+    cpu_s: int = Field(default=10, ge=1, le=3600, description="Seconds of CPU time of one process.")
+    memory_bytes: int = Field(
+        default=1 << 30,
+        ge=64 * _MIB,
+        le=1 << 40,
+        description="Memory of all processes together, in bytes; also the address space of each.",
+    )
+    processes: int = Field(default=16, ge=1, le=1024, description="Processes and threads at once.")
+    open_files: int = Field(default=64, ge=16, le=4096, description="Open files of one process.")
+    file_bytes: int = Field(default=16 * _MIB, ge=0, le=1 << 40, description="Bytes of the largest file.")
+    disk_bytes: int = Field(
+        default=64 * _MIB, ge=_MIB, le=1 << 40, description="Bytes of all files together."
+    )
+    output_bytes: int = Field(
+        default=_MIB, ge=0, le=64 * _MIB, description="Bytes of standard output and error, each."
+    )
+
+
+class Program(BaseModel):
+    """Files, and the command that runs them in an empty directory.
+
+    ``("python", "main.py", …)`` runs a file of ``files`` in a warm interpreter; anything else is executed,
+    with the names of ``/usr/bin``. With ``peer``, another program in isolation of its own, standard input
+    and output of the two are joined crosswise, so that both speak to the outside by standard error alone.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", strict=False
+    )
+
+    argv: tuple[str, ...] = Field(min_length=1)
+    files: dict[str, bytes] = Field(default_factory=dict, description="Relative name → content.")
+    stdin: bytes = b""
+    limits: Limits = Limits()
+    peer: Program | None = None
+
+    @model_validator(mode="after")
+    def _names_stay_inside(self) -> Self:
+        for name in self.files:
+            parts = PurePosixPath(name).parts
+            if not parts or name.startswith("/") or ".." in parts or "\0" in name:
+                raise ValueError(
+                    f"'files' has the name {name!r}; give names relative to the working directory"
+                )
+        if any("\0" in word for word in self.argv):
+            raise ValueError("'argv' holds a NUL character, which no command line can have")
+        if self.peer is not None and (self.peer.peer is not None or self.stdin or self.peer.stdin):
+            raise ValueError(
+                "'peer' joins two programs by their standard input, so neither has 'stdin' or a third"
+            )
+        return self
+
+
+class Ending(StrEnum):
+    """Why a program ended."""
+
+    EXITED = "exited"
+    """By itself, with ``exit_code``."""
+    CRASHED = "crashed"
+    """By a signal, such as a segmentation fault; ``exit_code`` is minus its number."""
+    TIMEOUT = "timeout"
+    """The limit of wall or CPU time."""
+    MEMORY = "memory"
+    """The limit of memory."""
+    OUTPUT = "output"
+    """The limit of output."""
+    REFUSED = "refused"
+    """The program never began: no such command, or its files do not fit on the disk."""
+    SANDBOX_FAILURE = "sandbox_failure"
+    """The sandbox failed, not the program: nothing is known of it."""
+
+
+class ProgramResult(BaseModel):
+    """How one program ended, and what it wrote. ``stdout`` is empty where the program had a peer."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", strict=False
+    )
+
+    ending: Ending
+    exit_code: int | None = None
+    reason: str = ""
+    """What the sandbox says of the ending, for people."""
+    stdout: bytes = b""
+    stderr: bytes = b""
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    """User and system time of the first process and of those it waited for."""
+    peak_bytes: int = 0
+    """Largest resident memory of one process."""
+    peer: ProgramResult | None = None
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """Runs programs that nobody trusts, each on its own, and returns one result for each, in order."""
+
+    def run(self, programs: Sequence[Program]) -> list[ProgramResult]: ...

@@ -1,0 +1,273 @@
+"""Python graded by tests: the tests run in one process and call the candidate in another, each in its own
+isolation.
+
+All that comes from the candidate's process is plain values (``inside/wire.py``). It never holds the tests,
+so it can neither find, nor change, nor answer for them; the verdict leaves on a channel that only the tests'
+process has.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from surefoot.sandbox.protocol import Ending, Limits, Program, ProgramResult, Sandbox
+
+_MARGIN_S = 1.0
+"""Seconds that the tests' process has beyond the candidate's, to say that the candidate took too long."""
+
+TestVisibility = Literal["visible", "hidden"]
+"""Visible tests may be shown to a policy or used to choose; hidden ones measure what was chosen."""
+
+
+class TestOutcome(StrEnum):
+    """What came of one test."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    """The test's assertion does not hold, or the test raised on what the candidate returned."""
+    RAISED = "raised"
+    """The candidate raised an exception, or returned what is not a plain value."""
+    LOAD_ERROR = "load_error"
+    """The candidate does not compile, or raised while it was loaded."""
+    CRASHED = "crashed"
+    """The candidate's process ended, by itself or by a signal, or broke the channel."""
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    NOT_RUN = "not_run"
+    """A test before it ended the candidate's process."""
+    ERROR = "error"
+    """The test itself is broken: nothing is known of the candidate."""
+    SANDBOX_FAILURE = "sandbox_failure"
+    """The sandbox failed: nothing is known of the candidate."""
+
+    @property
+    def known(self) -> bool:
+        """Whether it says something of the candidate."""
+        return self not in (TestOutcome.ERROR, TestOutcome.SANDBOX_FAILURE)
+
+
+TestOutcome.__test__ = False  # type: ignore[attr-defined]  # pytest must not take it for a test
+
+
+class NamedTest(BaseModel):
+    """Statements that raise where the candidate is wrong."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1)
+    code: str
+
+
+class PythonTask(BaseModel):
+    """What a Python program has to do: the functions that the tests call, and the tests.
+
+    ``setup`` is trusted text, run before the tests and apart from the candidate: imports, helpers, ``def
+    check``. In the tests, each of ``entry_points`` is the candidate's function, and ``candidate`` is the
+    first of them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    entry_points: tuple[str, ...] = Field(min_length=1)
+    tests: tuple[NamedTest, ...] = Field(min_length=1)
+    setup: str = ""
+    visibility: TestVisibility = "hidden"
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = Counter(test.name for test in self.tests)
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"'tests' has the name {twice[0]!r} more than once")
+        return self
+
+    @classmethod
+    def from_check(
+        cls, entry_point: str, check: str, *, prompt: str = "", visibility: TestVisibility = "hidden"
+    ) -> Self:
+        """A task in HumanEval's form: ``check`` defines ``check(candidate)``; helpers are in ``prompt``."""
+        return cls(
+            entry_points=(entry_point,),
+            setup=f"{_complete(prompt)}\n{check}\n_check = check",  # an entry point may be called check, too
+            tests=(NamedTest(name="check", code="_check(candidate)"),),
+            visibility=visibility,
+        )
+
+    @classmethod
+    def from_asserts(
+        cls,
+        entry_points: Sequence[str],
+        asserts: Sequence[str],
+        *,
+        setup: str = "",
+        visibility: TestVisibility = "hidden",
+    ) -> Self:
+        """A task in MBPP's form: each of ``asserts`` is a test, named by its place."""
+        tests = tuple(NamedTest(name=f"assert {at + 1}", code=code) for at, code in enumerate(asserts))
+        return cls(entry_points=tuple(entry_points), setup=setup, tests=tests, visibility=visibility)
+
+
+def _complete(prompt: str) -> str:
+    """A prompt as a module: its last function has no body where there is no docstring."""
+    try:
+        ast.parse(prompt)
+    except SyntaxError:
+        return f"{prompt.rstrip()}\n    ...\n"
+    return prompt
+
+
+class TestVerdict(BaseModel):
+    """What came of one test, and why."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    __test__: ClassVar[bool] = False
+
+    name: str
+    outcome: TestOutcome
+    reason: str = ""
+
+
+class TaskVerdict(BaseModel):
+    """What came of all tests of one candidate."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tests: tuple[TestVerdict, ...]
+    visibility: TestVisibility
+    """Which tests these were."""
+    passes: int
+    """Runs in which every test passed."""
+    runs: int
+    """Runs of which something is known."""
+    reason: str = ""
+    """Why nothing is known, where that is so; else of the first test that did not pass."""
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether all tests passed in every run; ``None``: nothing is known."""
+        return self.passes == self.runs if self.runs else None
+
+    @property
+    def flaky(self) -> bool:
+        """Whether the runs differ."""
+        return 0 < self.passes < self.runs
+
+    @property
+    def fraction(self) -> float | None:
+        """Share of the tests that passed in the run that is told here; ``None``: nothing is known."""
+        if not self.runs:
+            return None
+        return sum(test.outcome is TestOutcome.PASSED for test in self.tests) / len(self.tests)
+
+
+def grade_python(
+    sandbox: Sandbox,
+    candidates: Sequence[tuple[str, PythonTask]],
+    *,
+    limits: Limits | None = None,
+    repeats: int = 1,
+) -> list[TaskVerdict]:
+    """Verdicts on programs' texts by their tasks' tests, in order.
+
+    ``limits`` hold for the candidate's process; the tests' own has a second more. With ``repeats`` above 1,
+    each is run so often, and the verdict tells the first run in which a test did not pass, if there is one.
+
+    Raises:
+        SandboxError: the sandbox does not answer.
+    """
+    if repeats < 1:
+        raise ValueError("'repeats' is less than 1; give the number of runs")
+    limits = limits or Limits()
+    programs = [_program(text, task, limits) for text, task in candidates for _ in range(repeats)]
+    results = sandbox.run(programs)
+    return [
+        _combined([_run_verdict(result, task) for result in results[at * repeats : (at + 1) * repeats]], task)
+        for at, (_, task) in enumerate(candidates)
+    ]
+
+
+def _program(text: str, task: PythonTask, limits: Limits) -> Program:
+    """The tests' process, with the candidate's as its peer."""
+    plan = {
+        "entry_points": task.entry_points,
+        "setup": task.setup,
+        "tests": [(test.name, test.code) for test in task.tests],
+    }
+    candidate = Program(
+        argv=("python", "-m", "inside.callee", "solution.py"),
+        files={"solution.py": text.encode("utf-8", "surrogatepass")},
+        limits=limits.model_copy(update={"wall_s": limits.wall_s + _MARGIN_S / 2}),
+    )
+    return Program(
+        argv=("python", "-m", "inside.judge", "task.json", str(limits.wall_s)),
+        files={"task.json": json.dumps(plan).encode()},
+        limits=limits.model_copy(
+            update={"wall_s": limits.wall_s + _MARGIN_S, "output_bytes": Limits().output_bytes * 16}
+        ),
+        peer=candidate,
+    )
+
+
+_LINES: TypeAdapter[list[tuple[str, TestOutcome, str]]] = TypeAdapter(list[tuple[str, TestOutcome, str]])
+
+
+def _run_verdict(result: ProgramResult, task: PythonTask) -> list[TestVerdict]:
+    """The verdict of one run: what the tests' process said, if it ended as it should."""
+
+    def all_are(outcome: TestOutcome, reason: str) -> list[TestVerdict]:
+        return [TestVerdict(name=test.name, outcome=outcome, reason=reason) for test in task.tests]
+
+    if result.ending is Ending.SANDBOX_FAILURE:
+        return all_are(TestOutcome.SANDBOX_FAILURE, result.reason)
+    if result.ending is Ending.TIMEOUT:
+        return all_are(TestOutcome.TIMEOUT, result.reason)
+    if result.ending is not Ending.EXITED or result.exit_code != 0:
+        said = result.reason or result.stderr[-200:].decode(errors="replace")
+        return all_are(TestOutcome.ERROR, f"the tests' process ended ({result.ending}): {said}")
+    try:
+        lines = _LINES.validate_json(result.stderr)
+    except ValidationError:
+        return all_are(TestOutcome.ERROR, "the tests' process gave no verdict")
+    if [name for name, _, _ in lines] != [test.name for test in task.tests]:
+        return all_are(TestOutcome.ERROR, "the tests' process gave a verdict on other tests")
+    return [
+        TestVerdict(name=name, **_explained(outcome, reason, result.peer)) for name, outcome, reason in lines
+    ]
+
+
+def _explained(outcome: TestOutcome, reason: str, candidate: ProgramResult | None) -> dict[str, Any]:
+    """Why the candidate's process ended, which its sandbox knows and the tests do not."""
+    if outcome is TestOutcome.CRASHED and candidate is not None:
+        match candidate.ending:
+            case Ending.MEMORY:
+                outcome, reason = TestOutcome.MEMORY, candidate.reason
+            case Ending.TIMEOUT:
+                outcome, reason = TestOutcome.TIMEOUT, candidate.reason
+            case Ending.CRASHED | Ending.OUTPUT | Ending.REFUSED:
+                reason = f"{reason} ({candidate.reason})"
+    return {"outcome": outcome, "reason": reason}
+
+
+def _combined(runs: list[list[TestVerdict]], task: PythonTask) -> TaskVerdict:
+    known = [run for run in runs if all(test.outcome.known for test in run)]
+    shown = next((run for run in known if not _all_passed(run)), known[0] if known else runs[0])
+    bad = next((test for test in shown if test.outcome is not TestOutcome.PASSED), None)
+    return TaskVerdict(
+        tests=tuple(shown),
+        visibility=task.visibility,
+        passes=sum(map(_all_passed, known)),
+        runs=len(known),
+        reason=""
+        if bad is None
+        else f"{bad.name}: {bad.outcome}" + (f": {bad.reason}" if bad.reason else ""),
+    )
+
+
+def _all_passed(run: list[TestVerdict]) -> bool:
+    return all(test.outcome is TestOutcome.PASSED for test in run)
