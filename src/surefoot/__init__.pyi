@@ -19,6 +19,7 @@ from .protocols import LabelledTrace as LabelledTrace
 from .protocols import ProblemTrace as ProblemTrace
 from .protocols import Sampling as Sampling
 from .records import Attachment as Attachment
+from .records import CodeTask as CodeTask
 from .records import Message as Message
 from .records import Problem as Problem
 from .records import Reasoning as Reasoning

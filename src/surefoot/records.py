@@ -187,6 +187,53 @@ class Problem(Record):
         return f"{self.id}: {_short(self.text)}{answer}"
 
 
+TestVisibility = Literal["visible", "hidden"]
+"""Who may see a test. ``visible``: policies, and what chooses among programs; ``hidden``: graders alone."""
+
+
+class CodeTest(BaseModel):
+    """A test of a program: statements that raise where the program is wrong."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1)
+    code: str
+    visibility: TestVisibility
+
+
+class CodeTask(BaseModel):
+    """What a program has to do, in ``Problem.meta["code"]``: its function, and the tests of that.
+
+    ``Problem.text``, from which prompts are made, has no hidden test.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    language: Literal["python"] = "python"
+    entry_point: str = Field(min_length=1)
+    """The function that the tests call, by this name or as ``candidate``."""
+    prompt: str = ""
+    """Beginning of the program, which a solution continues; empty where a solution is the whole of it."""
+    setup: str = ""
+    """Trusted text that the tests need, run before them and apart from the program."""
+    tests: tuple[CodeTest, ...] = ()
+    reference: str | None = None
+    """A solution known to pass, which continues ``prompt``. Only graders may see it."""
+
+    @classmethod
+    def of(cls, problem: Problem) -> CodeTask | None:
+        """That of a problem; ``None``: it has none, so its solutions are no programs.
+
+        Raises ``ValueError`` where ``meta["code"]`` is something else.
+        """
+        task = problem.meta.get("code")
+        return None if task is None else cls.model_validate(task)
+
+    def that_are(self, visibility: TestVisibility) -> tuple[CodeTest, ...]:
+        """The visible, or the hidden tests."""
+        return tuple(test for test in self.tests if test.visibility == visibility)
+
+
 Visibility = Literal["visible", "summarised", "encrypted", "withheld"]
 """What a provider shows of its model's reasoning: all of it, a summary, an opaque blob, or nothing."""
 

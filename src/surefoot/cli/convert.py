@@ -36,8 +36,8 @@ class Convert(Command):
         description="File to read; with `--from records` a directory."
     )
     reader: Annotated[str, Flag(name="--from")] = Field(
-        description="bigbench-mistake, gsm8k, gsm8k-solutions, label-studio, math500, math-aps, "
-        "math-shepherd, prm800k, prm800k-steps, prmbench, prmbench-controls, processbench, "
+        description="bigbench-mistake, gsm8k, gsm8k-solutions, humaneval, label-studio, math500, math-aps, "
+        "math-shepherd, mbpp, mbpp-check, prm800k, prm800k-steps, prmbench, prmbench-controls, processbench, "
         "stepwise, or records (problems, traces and labels as this package writes them)."
     )
     writer: Annotated[str, Flag(name="--to")] = Field(

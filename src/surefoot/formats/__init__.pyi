@@ -7,6 +7,9 @@ from ._rows import WriteReport as WriteReport
 from .bigbench_mistake import read_bigbench_mistake as read_bigbench_mistake
 from .candidate_pool import CandidatePool as CandidatePool
 from .candidate_pool import read_candidate_pool as read_candidate_pool
+from .code_problems import read_humaneval as read_humaneval
+from .code_problems import read_mbpp as read_mbpp
+from .code_problems import read_mbpp_check as read_mbpp_check
 from .imports import EXPORTS as EXPORTS
 from .imports import IMPORTS as IMPORTS
 from .imports import RECORDS as RECORDS

@@ -11,6 +11,7 @@ from typing import Any
 from surefoot.errors import RecordError
 from surefoot.formats._rows import WriteReport
 from surefoot.formats.bigbench_mistake import read_bigbench_mistake
+from surefoot.formats.code_problems import read_humaneval, read_mbpp, read_mbpp_check
 from surefoot.formats.label_studio import read_label_studio, write_label_studio
 from surefoot.formats.math_aps import read_math_aps, write_math_aps
 from surefoot.formats.math_shepherd import read_math_shepherd, write_math_shepherd
@@ -31,10 +32,13 @@ SOURCES: Mapping[str, Reader] = MappingProxyType(
         "bigbench-mistake": read_bigbench_mistake,
         "gsm8k": read_gsm8k,
         "gsm8k-solutions": read_gsm8k_solutions,
+        "humaneval": read_humaneval,
         "label-studio": read_label_studio,
         "math500": read_math500,
         "math-aps": read_math_aps,
         "math-shepherd": read_math_shepherd,
+        "mbpp": read_mbpp,
+        "mbpp-check": read_mbpp_check,
         "prm800k": read_prm800k,
         "prm800k-steps": read_prm800k_steps,
         "prmbench": read_prmbench,

@@ -10,5 +10,4 @@ from .python_tests import PythonTask as PythonTask
 from .python_tests import TaskVerdict as TaskVerdict
 from .python_tests import TestOutcome as TestOutcome
 from .python_tests import TestVerdict as TestVerdict
-from .python_tests import TestVisibility as TestVisibility
 from .python_tests import grade_python as grade_python

@@ -13,17 +13,15 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from surefoot.records import TestVisibility
 from surefoot.sandbox.protocol import Ending, Limits, Program, ProgramResult, Sandbox
 
 _MARGIN_S = 1.0
 """Seconds that the tests' process has beyond the candidate's, to say that the candidate took too long."""
-
-TestVisibility = Literal["visible", "hidden"]
-"""Visible tests may be shown to a policy or used to choose; hidden ones measure what was chosen."""
 
 
 class TestOutcome(StrEnum):

@@ -1,0 +1,227 @@
+"""Programming problems with tests: HumanEval and MBPP.
+
+Hidden tests are those that the text of the problem does not show. They are kept apart in the record
+(:class:`surefoot.records.CodeTask`), so no prompt holds them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from surefoot.errors import RecordError
+from surefoot.formats._rows import FileRow, read_rows
+from surefoot.io.files import ReadReport
+from surefoot.records import CodeTask, CodeTest, Problem
+
+
+class _CheckRow(FileRow):
+    """HumanEval (Chen et al., arXiv 2107.03374); MXEval has MBPP in this form (arXiv 2210.14868)."""
+
+    task_id: str
+    prompt: str
+    entry_point: str
+    test: str
+    canonical_solution: str | None = None
+    language: str = "python"
+    description: str | None = None
+
+
+def read_humaneval(path: Path | str, *, report: ReadReport | None = None) -> Iterator[Problem]:
+    """Problems of HumanEval's form; the text is the beginning of a program, ids are those of the data set.
+
+    The examples of the docstring are the visible tests. Where ``check`` is a list of assertions, each is a
+    hidden test, else the whole is one. They are those of the data set, which repeat some examples.
+
+    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
+    """
+    return read_rows(path, _CheckRow, lambda _, row: _humaneval_problem(row), report)
+
+
+def read_mbpp_check(path: Path | str, *, report: ReadReport | None = None) -> Iterator[Problem]:
+    """MBPP in HumanEval's form, as MXEval has it. Its docstrings show all tests: here they show the first.
+
+    The first example is the visible test, the other assertions are hidden. Raises as ``read_humaneval``.
+    """
+    return read_rows(path, _CheckRow, lambda _, row: _mbpp_check_problem(row), report)
+
+
+class _MBPPRow(FileRow):
+    """MBPP (Austin et al., arXiv 2108.07732)."""
+
+    task_id: int
+    text: str
+    code: str
+    test_list: list[str]
+    test_setup_code: str = ""
+    challenge_test_list: tuple[str, ...] | list[str] = ()
+
+
+def read_mbpp(path: Path | str, *, report: ReadReport | None = None) -> Iterator[Problem]:
+    """Problems of MBPP. The text shows the first of ``test_list``, which is visible; the others are hidden.
+
+    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
+    """
+    return read_rows(path, _MBPPRow, lambda _, row: _mbpp_problem(row), report)
+
+
+def _humaneval_problem(row: _CheckRow) -> Problem:
+    shown = [
+        CodeTest(name=f"example {number}", code=code, visibility="visible")
+        for number, code in enumerate(_examples(row.prompt, row.entry_point), start=1)
+    ]
+    return _problem(row, row.prompt, "humaneval", shown, known=[])
+
+
+def _mbpp_check_problem(row: _CheckRow) -> Problem:
+    asserts = _asserts(row.test)
+    if not asserts:
+        raise RecordError("field 'test': 'check' is no list of assertions")
+    shown = [CodeTest(name="example 1", code=asserts[0], visibility="visible")]
+    return _problem(row, _first_example(row.prompt), "mbpp", shown, known=asserts[:1])
+
+
+def _problem(
+    row: _CheckRow, prompt: str, source: str, shown: list[CodeTest], known: Sequence[str]
+) -> Problem:
+    if row.language != "python":
+        raise RecordError(f"field 'language': {row.language!r}, but only Python is run")
+    asserts = [code for code in _asserts(row.test) if code not in known]
+    preamble, setup = _helpers(prompt, row.entry_point), row.test
+    hidden = [
+        CodeTest(name=f"assert {number}", code=code, visibility="hidden")
+        for number, code in enumerate(asserts, start=1)
+    ]
+    if asserts or known:
+        setup = _helpers(row.test, "check")
+    else:
+        setup += "\n_check = check\n"  # a program's function may be called check, too
+        hidden = [CodeTest(name="check", code="_check(candidate)", visibility="hidden")]
+    task = CodeTask(
+        entry_point=row.entry_point,
+        prompt=prompt,
+        setup=f"{preamble}\n{setup}",
+        tests=(*shown, *hidden),
+        reference=row.canonical_solution,
+    )
+    return Problem(id=row.task_id, text=prompt, source=source, meta={"code": task.model_dump()})
+
+
+def _mbpp_problem(row: _MBPPRow) -> Problem:
+    if not row.test_list:
+        raise RecordError("field 'test_list': there is no test")
+    defined = [node.name for node in _module(row.code).body if isinstance(node, ast.FunctionDef)]
+    named = [name for name in defined if re.search(rf"\b{name}\s*\(", row.test_list[0])]
+    if not named:
+        raise RecordError("field 'test_list': the first test calls no function of 'code'")
+    shown, hidden = row.test_list[0], [*row.test_list[1:], *row.challenge_test_list]
+    tests = [CodeTest(name="example 1", code=shown, visibility="visible")]
+    tests += [
+        CodeTest(name=f"assert {number}", code=code, visibility="hidden")
+        for number, code in enumerate(dict.fromkeys(hidden), start=1)
+        if code != shown
+    ]
+    task = CodeTask(entry_point=named[0], setup=row.test_setup_code, tests=tuple(tests), reference=row.code)
+    text = f"{row.text}\nYour code should pass this test:\n{shown}"
+    return Problem(id=f"MBPP/{row.task_id}", text=text, source="mbpp", meta={"code": task.model_dump()})
+
+
+def _module(text: str) -> ast.Module:
+    """A program, or the beginning of one: its last function has no body where it has no docstring."""
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        try:
+            return ast.parse(f"{text.rstrip()}\n    ...\n")
+        except SyntaxError as error:
+            raise RecordError(f"not a Python program: {error}") from error
+
+
+def _helpers(text: str, without: str) -> str:
+    """The program without the function ``without``: what the tests need of it."""
+    kept = [node for node in _module(text).body if getattr(node, "name", None) != without]
+    return "\n".join(map(ast.unparse, kept))
+
+
+def _asserts(test: str) -> list[str]:
+    """The assertions of ``def check(candidate)``; none if there is anything else in it, or around it."""
+    tree = _module(test)
+    check = next(
+        (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check"), None
+    )
+    if check is None:
+        raise RecordError("field 'test': it does not define 'check'")
+    body = [node for node in check.body if not (isinstance(node, ast.Pass) or _is_text(node))]
+    if not all(isinstance(node, ast.Assert) for node in body):
+        return []
+    said = [node for node in body if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)]
+    return list(dict.fromkeys(map(ast.unparse, said)))
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+_PROMPTED = re.compile(r"^[ \t]*>>>.*$")
+_RESULT = re.compile(r"\s*(?:==|=>|=|➞|->|→|➔|returns?:?|should return:?|#\s*(?:returns)?)\s*(\S.*)")
+
+
+def _examples(prompt: str, entry_point: str) -> list[str]:
+    """Assertions for the calls with a result that the docstring shows, in the forms that HumanEval has."""
+    functions = [node for node in _module(prompt).body if isinstance(node, ast.FunctionDef)]
+    doc = next((ast.get_docstring(node) or "" for node in functions if node.name == entry_point), "")
+    lines, found = doc.splitlines(), []
+    for number, line in enumerate(lines):
+        at = line.find(f"{entry_point}(")
+        call = _longest(line[at:], ast.Call) if at >= 0 else None
+        if call is None:
+            continue
+        rest = line[at + len(call) :]
+        stated = _RESULT.match(rest)
+        after = lines[number + 1] if ">>>" in line and not rest.strip() and number + 1 < len(lines) else None
+        result = stated[1] if stated else after
+        value = _longest(result.strip(), None) if result else None
+        if value is not None:
+            found.append(f"assert {call} == {value}")
+    return list(dict.fromkeys(found))
+
+
+def _longest(text: str, kind: type[ast.expr] | None) -> str | None:
+    """The longest beginning of ``text`` that is a call of ``kind``, or else a plain value."""
+    for end in range(len(text), 0, -1):
+        if text[end - 1].isspace():
+            continue
+        try:
+            tree = ast.parse(text[:end], mode="eval").body
+            if kind is None:
+                ast.literal_eval(tree)
+            elif not isinstance(tree, kind) or not all(map(_is_plain, getattr(tree, "args", ()))):
+                continue
+        except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+            continue
+        return text[:end]
+    return None
+
+
+def _is_plain(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+def _first_example(prompt: str) -> str:
+    """The prompt with its first ``>>>`` example alone."""
+    kept, examples, inside = [], 0, False
+    for line in prompt.splitlines(keepends=True):
+        if _PROMPTED.match(line.rstrip("\n")):
+            examples += 1
+            inside = examples > 1
+        elif '"""' in line or "'''" in line:
+            inside = False
+        if not inside:
+            kept.append(line)
+    return "".join(kept)
