@@ -191,7 +191,7 @@ def _examples(prompt: str, entry_point: str) -> list[str]:
 def _longest(text: str, kind: type[ast.expr] | None) -> str | None:
     """The longest beginning of ``text`` that is a call of ``kind``, or else a plain value."""
     for end in range(len(text), 0, -1):
-        if text[end - 1].isspace():
+        if text[end - 1].isspace() or text[end - 1] == ",":
             continue
         try:
             tree = ast.parse(text[:end], mode="eval").body
