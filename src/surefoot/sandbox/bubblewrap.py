@@ -1,7 +1,7 @@
 """Programs in a box that bubblewrap makes: Linux namespaces, started once and kept warm.
 
 One bubblewrap holds a *zygote* (``inside/zygote.py``), which starts a fresh process for every program, in
-user, PID, mount, IPC and UTS namespaces of its own. Nothing here parses what a program says: results come
+user, PID and mount namespaces of its own. Nothing here parses what a program says: results come
 from the zygote over sockets that programs do not have.
 """
 
@@ -102,7 +102,7 @@ class BubblewrapSandbox:
                 f"bubblewrap {_version()}, {who}",
                 "files: empty root with /usr and the interpreter, read-only; working directory in memory",
                 "network: none (network namespace; sockets are refused by the filter of system calls)",
-                "other processes: not visible (PID, IPC, UTS, user and mount namespaces)",
+                "other processes: not visible (PID, user and mount namespaces for each program)",
                 "rights: no capabilities, no new privileges",
                 "system calls: seccomp filter against namespaces, mounts, ptrace, bpf, io_uring, keys …",
                 "wall_s: the zygote kills the PID namespace",

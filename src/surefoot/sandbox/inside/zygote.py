@@ -4,9 +4,9 @@ ended.
 One message on the control socket starts one program. It is JSON with the limits and comes with the
 descriptors ``status`` (a socket), ``program`` (a sealed file: ``box.pack``), ``stdin``, ``stdout`` and
 ``stderr``. The zygote never reads a program, so no program can find another one in its own memory. Each gets
-new user, PID, mount, IPC and UTS namespaces; the network namespace, which has no interface, is the zygote's.
-On ``status`` comes one JSON message when all processes of the program are gone; if the other side shuts down
-``status``, the program is killed.
+new user, PID and mount namespaces; those of the network (which has no interface), IPC and host name are the
+box's, and the filter of system calls refuses what they are for. On ``status`` comes one JSON message when all
+processes of the program are gone; if the other side shuts down ``status``, the program is killed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import select
@@ -26,13 +27,19 @@ from typing import Any, NoReturn
 
 from . import box, callee, judge, seccomp, wire  # noqa: F401 - programs start faster with these loaded
 
-_NEW = 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000
-"""Mount, UTS, IPC, user and PID namespaces."""
+_NEW = 0x00020000 | 0x10000000 | 0x20000000
+"""Mount, user and PID namespaces."""
 _SYS_CLONE = 56
 _UID = 65534
 """The program's user inside its own user namespace."""
 _PROGRAM, _REPORT, _READY = 3, 4, 5
 """Descriptors in a new process, after its standard streams."""
+_MNT_DETACH = 2
+_USUAL = (
+    "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "hashlib",
+    "heapq", "itertools", "math", "operator", "random", "re", "statistics", "string", "typing",
+)  # fmt: skip
+"""Modules that small programs import, loaded once."""
 _WATCH_S = 0.02
 """Seconds between two looks at the memory of a program of several processes."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -141,7 +148,7 @@ class Zygote:
             ("gid_map", line),
             ("oom_score_adj", "1000"),
         ):
-            with open(f"/proc/{pid}/{name}", "w") as file:
+            with open(f"{pid}/{name}", "w") as file:
                 file.write(text)
 
     def _child(
@@ -209,10 +216,10 @@ class Zygote:
 def process_tree() -> dict[int, list[int]]:
     """Process → its children, of all in the box."""
     children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
+    for name in os.listdir():
         if name.isdigit():
             try:
-                with open(f"/proc/{name}/stat", "rb") as file:
+                with open(f"{name}/stat", "rb") as file:
                     parent = int(file.read().rpartition(b")")[2].split()[1])
             except OSError:
                 continue  # gone
@@ -227,7 +234,7 @@ def private_bytes(root: int, children: dict[int, list[int]]) -> int:
         pid = stack.pop()
         stack += children.get(pid, ())
         try:
-            with open(f"/proc/{pid}/statm", "rb") as file:
+            with open(f"{pid}/statm", "rb") as file:
                 _, resident, shared, *_ = file.read().split()
         except OSError:
             continue
@@ -241,6 +248,11 @@ def main() -> None:
     os.dup2(os.open("/dev/null", os.O_RDWR), 0)
     with contextlib.suppress(PermissionError):  # an ordinary user cannot
         os.setgroups([])
+    # From here on /proc is this process's working directory, and nowhere else: programs cannot open it.
+    os.chdir("/proc")
+    box.checked(box.libc.umount2(b"/proc", _MNT_DETACH), "hide /proc")
+    for name in _USUAL:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     control.send(b"ready")
