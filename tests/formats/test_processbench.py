@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from surefoot.errors import RecordError
 from surefoot.formats import read_processbench, write_processbench
 from surefoot.io import ReadReport
 from surefoot.protocols import LabelledTrace
@@ -166,3 +167,12 @@ def test_real_records_come_back_exactly(tmp_path: Path, name: str, errors: int, 
     write_processbench(items, tmp_path / "out.json", neutral="drop")
     with gzip.open(DATA / name) as stream:
         assert json.loads((tmp_path / "out.json").read_text()) == json.load(stream)
+
+
+def test_a_pattern_names_several_files(tmp_path: Path):
+    for number in range(2):
+        file(tmp_path / f"part-{number}.json", ROW | {"id": f"gsm8k-{number}"})
+    found = read_processbench(f"{tmp_path}/part-*.json")
+    assert [item.trace.id for item in found] == ["gsm8k-0", "gsm8k-1"]
+    with pytest.raises(RecordError, match="no file matches"):
+        list(read_processbench(f"{tmp_path}/gone-*.json"))

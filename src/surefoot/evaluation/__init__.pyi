@@ -1,7 +1,6 @@
 from . import audits as audits
 from . import benchmarks as benchmarks
 from .best_of_n import BestOfNResult as BestOfNResult
-from .best_of_n import ScorerTable as ScorerTable
 from .best_of_n import SelectorCurve as SelectorCurve
 from .best_of_n import evaluate_best_of_n as evaluate_best_of_n
 from .best_of_n_report import best_of_n_findings as best_of_n_findings
@@ -27,6 +26,7 @@ from .report import Table as Table
 from .scorer_calibration import CalibrationAudit as CalibrationAudit
 from .scorer_calibration import audit_calibration as audit_calibration
 from .scorer_calibration import write_calibration_report as write_calibration_report
+from .scorer_table import ScorerTable as ScorerTable
 from .splits import half_of as half_of
 from .step_scores import System as System
 from .step_scores import labelled_system as labelled_system

@@ -7,7 +7,7 @@ paired by problem.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
@@ -25,8 +25,8 @@ from surefoot.evaluation.pools import (
     sizes_up_to,
 )
 from surefoot.evaluation.report import JSONResult
+from surefoot.evaluation.scorer_table import ScorerTable
 from surefoot.io.seen import Seen
-from surefoot.io.tables import RecordTable
 from surefoot.records import StepScores
 from surefoot.scores import AGGREGATORS, Aggregator, complete_scores
 from surefoot.search.estimators import Method, RandomOrders, pool_curve
@@ -156,29 +156,6 @@ def evaluate_best_of_n(
         unknown=study.unknown,
         settings={"draws": draws, "bootstrap": bootstrap, "seed": seed},
     )
-
-
-class ScorerTable:
-    """Step scores of one scorer: read one after another, or looked up by trace.
-
-    ``records`` of a table stay on disk. Where they are of several scorers, those of ``scorer`` count.
-    """
-
-    def __init__(self, records: Sequence[StepScores], scorer: str | None = None) -> None:
-        self._records, self._scorer = records, scorer
-        table = isinstance(records, RecordTable)
-        self._known = {} if table else {record.trace_id: record for record in self}
-
-    def __iter__(self) -> Iterator[StepScores]:
-        return (record for record in self._records if self._scorer in (None, record.scorer))
-
-    def of(self, trace_ids: Sequence[str]) -> dict[str, StepScores]:
-        """The records of these traces; those that have none are left out."""
-        if not isinstance(self._records, RecordTable):
-            return {name: self._known[name] for name in trace_ids if name in self._known}
-        found = self._records.find_many(trace_ids).items()
-        own = {name: [one for one in some if self._scorer in (None, one.scorer)] for name, some in found}
-        return {name: some[-1] for name, some in own.items() if some}
 
 
 class _PoolCurves:

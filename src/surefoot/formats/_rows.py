@@ -29,6 +29,7 @@ from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_file
 from surefoot.io.files import ReadReport, error_reason, json_lines, readable, shortened
 from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
+from surefoot.io.sources import files_of
 from surefoot.labels import AFTER_FIRST_ERROR, NO_ERROR, up_to_first_error
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, content_id, now
@@ -166,12 +167,20 @@ def read_rows(
 ) -> Iterator[T]:
     """Yield ``build(number, row)`` for each row of ``path``; numbers count from 1 (lines, or array items).
 
+    As a text, ``path`` may be a pattern, a folder or a URL (:func:`surefoot.io.sources.files_of`); numbers
+    are those of each file.
     ``row`` is a model, or a TypedDict where millions of small objects would be made.
     ``build`` refuses a row by raising ``RecordError`` or a ``ValidationError``. A refused row is counted in
     ``report``; without one it raises ``RecordError`` naming file, line, field and fix.
     """
-    path = Path(path)
     check = TypeAdapter(row).validate_python
+    for file in files_of(path):
+        yield from _rows_of(file, check, build, report)
+
+
+def _rows_of(
+    path: Path, check: Callable[[object], M], build: Callable[[int, M], T], report: ReadReport | None
+) -> Iterator[T]:
     if report is not None:
         report.opened(path.name)
     for number, raw in _items(path):

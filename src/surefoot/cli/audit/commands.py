@@ -11,8 +11,9 @@ from surefoot.cli import options as o
 from surefoot.cli.audit.inputs import (
     AuditCommand,
     CaseAudit,
+    CaseChoice,
     PartialAudit,
-    limited,
+    first_of_each,
     read_cases,
     read_folder,
     read_pool,
@@ -183,10 +184,11 @@ class AuditTransfer(AuditCommand):
         from surefoot.evaluation.audits import audit_transfer, transfer_section
 
         subjects = self.subjects(partial=True)
+        choice = CaseChoice(problems=self.limit, seed=self.seed)
         audit = audit_transfer(
             {subject.name: subject for subject in subjects},
             {
-                name: with_scores(limited(read_folder(path), self.limit, None, self.seed), subjects)
+                name: with_scores(read_folder(path, choice), subjects)
                 for name, path in self._domains().items()
             },
             threshold=self.threshold,
@@ -257,9 +259,9 @@ class AuditOverOptimisation(AuditCommand):
             subjects, items = read_pool(self.pool, self.aggregate)
         else:
             subjects = self.subjects()
-            cases = read_cases(self.problems or "", self.traces or "", None)
-            cases = with_scores(limited(cases, self.limit, None, self.seed), subjects)
-            items = [case.item for case in cases]
+            choice = CaseChoice(problems=self.limit, seed=self.seed)
+            cases = read_cases(self.problems or "", self.traces or "", None, choice)
+            items = [case.item for case in with_scores(cases, subjects)]
         self.leave(*audit_pressure(self, subjects, items, self.largest))
 
 
@@ -294,7 +296,7 @@ class AuditAll(PartialAudit):
         subjects = self.subjects(partial=self.partial)
         live = [subject for subject in subjects if not subject.stored]
         cases = with_scores(self.cases(), subjects)
-        few = limited(cases, None, self.per_problem, self.seed)
+        few = list(first_of_each(cases, self.per_problem, lambda case: case.problem_id))
 
         def edits() -> Results:
             if not live:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
@@ -20,6 +21,7 @@ from surefoot.scores import AGGREGATORS, Aggregator
 if TYPE_CHECKING:
     from surefoot.evaluation.audits import AuditedScorer, Case
     from surefoot.evaluation.report import Section
+    from surefoot.io.tables import RecordTable
     from surefoot.protocols import ProblemTrace
     from surefoot.records import StepScores
 
@@ -140,11 +142,10 @@ class CaseAudit(AuditCommand):
 
     def cases(self, *, per_problem: int | None = None) -> list[Case]:
         """The first ``per_problem`` traces of each problem; without labels every step is unknown."""
+        choice = CaseChoice(problems=self.limit, per_problem=per_problem, seed=self.seed)
         if self.processbench:
-            cases = read_processbench_cases(self.processbench)
-        else:
-            cases = read_cases(self.problems or "", self.traces or "", self.labels)
-        return limited(cases, self.limit, per_problem, self.seed)
+            return read_processbench_cases(self.processbench, choice)
+        return read_cases(self.problems or "", self.traces or "", self.labels, choice)
 
 
 class PartialAudit(CaseAudit):
@@ -174,41 +175,67 @@ def refuse_unused(beside: str, **options: object) -> None:
         raise ValueError(f"{', '.join(unused)}: not used with {beside}; leave out one or the other")
 
 
-def read_cases(problems: str, traces: str, labels: str | None) -> list[Case]:
-    """Traces with what is known of their steps; without labels every step is unknown."""
+@dataclass(frozen=True, kw_only=True)
+class CaseChoice:
+    """Which of a file's cases are read: the ``per_problem`` first ones of each of so many problems.
+
+    The problems are drawn with ``seed``. ``None`` = all.
+    """
+
+    problems: int | None = None
+    per_problem: int | None = None
+    seed: int = 0
+
+    def names(self, problem_ids: Iterable[str]) -> set[str]:
+        """The ids that were drawn."""
+        return set(subset(list(dict.fromkeys(problem_ids)), self.problems, self.seed))
+
+
+ALL_CASES = CaseChoice()
+
+
+def first_of_each(items: Iterable[T], most: int | None, problem_id: Callable[[T], str]) -> Iterator[T]:
+    """The first ``most`` items of each problem; ``None`` = all."""
+    read: Counter[str] = Counter()
+    for item in items:
+        read[problem_id(item)] += 1
+        if most is None or read[problem_id(item)] <= most:
+            yield item
+
+
+def read_cases(problems: str, traces: str, labels: str | None, choice: CaseChoice = ALL_CASES) -> list[Case]:
+    """Traces with what is known of their steps; without labels every step is unknown.
+
+    Of the files, only what is chosen is held in memory.
+    """
     from surefoot.cli.runs import pair, read_table
     from surefoot.evaluation.audits import Case, lab_cases, labelled_cases
     from surefoot.records import Problem, StepLabel, Trace
 
-    items = pair(read_table(problems, Problem), read_table(traces, Trace))
+    joined = pair(read_table(problems, Problem), read_table(traces, Trace))
+    names = choice.names(joined.problem_ids())
+    chosen = joined.of_problems(names.__contains__)
+    items = list(first_of_each(chosen, choice.per_problem, lambda item: item.problem.id))
     if labels == "lab":
         return lab_cases(items)
     if labels:
-        return labelled_cases(items, read_table(labels, StepLabel))
+        found = read_table(labels, StepLabel).find_many([item.trace.id for item in items])
+        return labelled_cases(items, [label for some in found.values() for label in some])
     return [Case(item=item, good=(None,) * len(item.trace.steps)) for item in items]
 
 
-def read_processbench_cases(files: Sequence[str]) -> list[Case]:
+def read_processbench_cases(files: Sequence[str], choice: CaseChoice = ALL_CASES) -> list[Case]:
     """Traces of files in ProcessBench's format, with the labels there."""
     from surefoot.evaluation.audits import labelled_cases
     from surefoot.formats import read_processbench
     from surefoot.protocols import ProblemTrace
 
-    rows = [item for file in files for item in read_processbench(file)]
-    items = [ProblemTrace(problem=item.problem, trace=item.trace) for item in rows]
-    return labelled_cases(items, [label for item in rows for label in item.labels])
-
-
-def limited(cases: list[Case], limit: int | None, per_problem: int | None, seed: int) -> list[Case]:
-    """Cases of ``limit`` problems drawn with ``seed``, the first ``per_problem`` of each; ``None`` = all."""
-    names = subset(list(dict.fromkeys(case.problem_id for case in cases)), limit, seed)
-    left = dict.fromkeys(names, per_problem if per_problem is not None else len(cases))
-    selected = []
-    for case in cases:
-        if left.get(case.problem_id, 0):
-            left[case.problem_id] -= 1
-            selected.append(case)
-    return selected
+    read = [row for file in files for row in read_processbench(file)]
+    names = choice.names(row.problem.id for row in read)
+    chosen = (row for row in read if row.problem.id in names)
+    rows = list(first_of_each(chosen, choice.per_problem, lambda row: row.problem.id))
+    items = [ProblemTrace(problem=row.problem, trace=row.trace) for row in rows]
+    return labelled_cases(items, [label for row in rows for label in row.labels])
 
 
 def subset(rows: Sequence[T], limit: int | None, seed: int) -> Sequence[T]:
@@ -228,7 +255,8 @@ def with_scores(cases: list[Case], subjects: list[AuditedScorer]) -> list[Case]:
     from surefoot.evaluation.audits import StoredScores
 
     files = [subject.scorer for subject in subjects if isinstance(subject.scorer, StoredScores)]
-    scored = [case for case in cases if all(file.has(case.item) for file in files)]
+    known = [file.have([case.item for case in cases]) for file in files]
+    scored = [case for case, *there in zip(cases, *known, strict=True) if all(there)]
     if not scored:
         raise RunError("no trace has a record in every file of scores; give the traces that were scored")
     if len(scored) < len(cases):
@@ -238,20 +266,20 @@ def with_scores(cases: list[Case], subjects: list[AuditedScorer]) -> list[Case]:
     return scored
 
 
-def read_folder(path: str) -> list[Case]:
+def read_folder(path: str, choice: CaseChoice) -> list[Case]:
     """Cases of a file in ProcessBench's format, or of a directory that ``convert`` wrote."""
     from surefoot.io.sources import ENDINGS
 
     folder = Path(path)
     if folder.is_file():
-        return read_processbench_cases([path])
+        return read_processbench_cases([path], choice)
     files = {}
     for name in ("problems", "traces", "labels"):
         there = [folder / f"{name}{ending}" for ending in ENDINGS if (folder / f"{name}{ending}").is_file()]
         if not there:
             raise RunError(f"{path}: no {name}.jsonl in it; make the directory with `surefoot convert`")
         files[name] = str(there[0])
-    return read_cases(files["problems"], files["traces"], files["labels"])
+    return read_cases(files["problems"], files["traces"], files["labels"], choice)
 
 
 def read_pool(path: str, aggregate: str | None) -> tuple[list[AuditedScorer], list[ProblemTrace]]:
@@ -291,24 +319,20 @@ def _loaded(name: str, path: str, rules: Mapping[str, Aggregator], loading: Load
 def _stored(name: str, path: str, rules: Mapping[str, Aggregator]) -> list[AuditedScorer]:
     """One scorer per name in the file: ``name`` itself if there is only one, else ``name/scorer``."""
     from surefoot.evaluation.audits import AuditedScorer, StoredScores
+    from surefoot.evaluation.scorer_table import scorer_tables
 
-    records = _read_scores(path)
-    names = list(dict.fromkeys(record.scorer for record in records))
-    parts = {f"{name}/{scorer}": [r for r in records if r.scorer == scorer] for scorer in names}
-    if len(parts) == 1:
-        parts = {name: records}
     return [
         AuditedScorer(
             name=part,
-            scorer=StoredScores(part, rows),
+            scorer=StoredScores(part, table),
             rule=rules.get(part) or rules.get(name) or rules.get("", "min"),
             stored=True,
         )
-        for part, rows in parts.items()
+        for part, table in scorer_tables(name, _read_scores(path)).items()
     ]
 
 
-def _read_scores(path: str) -> list[StepScores]:
+def _read_scores(path: str) -> RecordTable[StepScores]:
     from surefoot.errors import RecordError
     from surefoot.formats import read_fover_scores
     from surefoot.io import ReadReport, read_records
@@ -317,16 +341,17 @@ def _read_scores(path: str) -> list[StepScores]:
     from surefoot.records import StepScores
 
     report = ReadReport()
-    records = list(read_records(path, StepScores, report=report))
-    records = records or [one for file in files_of(path) for one in read_fover_scores(file)]
-    table = open_table(path, StepScores, records=records)
+    table = open_table(path, StepScores, records=read_records(path, StepScores, report=report))
+    if not table:
+        published = (one for file in files_of(path) for one in read_fover_scores(file))
+        table = open_table(path, StepScores, records=published)
     if not table:
         raise RecordError(f"{path}: no step scores in it; see docs/reference/formats.md")
     if report.bad_count:
         echo(f"{path}: {report.summary()}", err=True)
     if table.repeated:
         echo(f"{path}: {table.repeated} scores come again and are left out", err=True)
-    return list(table)
+    return table
 
 
 def _print(sections: Sequence[Section]) -> None:

@@ -18,9 +18,10 @@ from surefoot.search.selection import COMMON_RULES, ScoreRule
 
 if TYPE_CHECKING:
     from surefoot.answers import AnswerChecker
-    from surefoot.evaluation.best_of_n import BestOfNResult, ScorerTable
+    from surefoot.evaluation.best_of_n import BestOfNResult
     from surefoot.evaluation.pools import StoredPools
-    from surefoot.records import Problem, StepScores, Trace
+    from surefoot.evaluation.scorer_table import ScorerTable
+    from surefoot.records import Problem, Trace
 
 Progress = Callable[[str, int, int], None]
 
@@ -88,6 +89,7 @@ class EvaluateBestOfN(EvaluationCommand):
         from surefoot.evaluation.best_of_n import evaluate_best_of_n
         from surefoot.evaluation.best_of_n_report import write_best_of_n_report
         from surefoot.evaluation.pools import judged_candidates
+        from surefoot.evaluation.scorer_table import scorer_tables
         from surefoot.io import write_json
         from surefoot.io.tables import facts_in
         from surefoot.records import Problem, Trace
@@ -98,7 +100,7 @@ class EvaluateBestOfN(EvaluationCommand):
             samples = stored.traces if stored else read_table(self.traces or "-", Trace)
             read = read_table(self.problems, Problem) if self.problems else None
             problems = stored.problems if stored else read
-            scores = _by_scorer(None, stored.scores) if stored else {}
+            scores = scorer_tables(None, stored.scores) if stored else {}
             scores |= _scores(files, problems, samples, folder, self.loading, progress)
             total = len({facts.parent for facts in facts_in(samples)})
             candidates = judged_candidates(
@@ -159,7 +161,7 @@ def _scores(
     """Scores by scorer; a checkpoint scores the traces that have steps, unless that was done before."""
     from surefoot.cli.runs import pair, read_table
     from surefoot.errors import ScoreError
-    from surefoot.evaluation.best_of_n import ScorerTable
+    from surefoot.evaluation.scorer_table import ScorerTable, scorer_tables
     from surefoot.evaluation.step_scores import score_once
     from surefoot.io.sources import names_files
     from surefoot.io.tables import open_table
@@ -168,7 +170,7 @@ def _scores(
     found: dict[str, ScorerTable] = {}
     for name, path in files.items():
         if names_files(path):
-            found |= _by_scorer(name, read_table(path, StepScores))
+            found |= scorer_tables(name, read_table(path, StepScores))
             continue
         if problems is None:
             raise ScoreError(f"{name}={path} is no file; a checkpoint needs --problems to score the traces")
@@ -176,17 +178,6 @@ def _scores(
         scores = score_once(name, path, items, folder / "scores", loading=loading, progress=progress)
         found[name] = ScorerTable(open_table(name, StepScores, records=scores))
     return found
-
-
-def _by_scorer(name: str | None, records: Sequence[StepScores]) -> dict[str, ScorerTable]:
-    """Under ``name``, or ``name/scorer`` each if there are several; without ``name`` by the scorer's own."""
-    from surefoot.evaluation.best_of_n import ScorerTable
-
-    scorers = list(dict.fromkeys(record.scorer for record in records))
-    if name is not None and len(scorers) == 1:
-        return {name: ScorerTable(records)}
-    prefix = "" if name is None else f"{name}/"
-    return {f"{prefix}{scorer}": ScorerTable(records, scorer) for scorer in scorers}
 
 
 def _say_left_out(result: BestOfNResult, stored: StoredPools | None) -> None:

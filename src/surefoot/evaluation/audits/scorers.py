@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot.evaluation.scorer_table import ScorerTable
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import StepScores, Usage
 from surefoot.scores import Aggregator, checked_scores, trace_score
@@ -60,17 +61,19 @@ class AuditedScorer:
 class StoredScores:
     """A :class:`surefoot.protocols.StepScorer` that looks scores up by trace id."""
 
-    def __init__(self, name: str, records: Sequence[StepScores]) -> None:
+    def __init__(self, name: str, records: Sequence[StepScores] | ScorerTable) -> None:
         self.name = name
-        self._records: Mapping[str, StepScores] = {record.trace_id: record for record in records}
+        self._table = records if isinstance(records, ScorerTable) else ScorerTable(records)
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """One record per trace; a trace that has none stays unscored, with a reason."""
-        return [self._records.get(item.trace.id) or self._missing(item) for item in items]
+        found = self._table.of([item.trace.id for item in items])
+        return [found.get(item.trace.id) or self._missing(item) for item in items]
 
-    def has(self, item: ProblemTrace) -> bool:
-        """Whether there is a record of the trace, be it one without scores."""
-        return item.trace.id in self._records
+    def have(self, items: Sequence[ProblemTrace]) -> list[bool]:
+        """Whether there is a record of each trace, be it one without scores."""
+        found = self._table.of([item.trace.id for item in items])
+        return [item.trace.id in found for item in items]
 
     def _missing(self, item: ProblemTrace) -> StepScores:
         return StepScores.unscored(item.trace, self.name, "no stored scores of this trace")
