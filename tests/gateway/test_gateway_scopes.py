@@ -9,11 +9,12 @@ from fastapi.routing import APIRoute
 from gateway_server import LineScorer, ask, served
 
 from surefoot.annotation import create_pages_app, open_database
-from surefoot.gateway import Gateway
+from surefoot.gateway import Gateway, create_sandbox_app
 from surefoot.gateway.app import create_app
 from surefoot.gateway.scopes import ROLE_SCOPES, ROUTES, SCOPES, scope_of
 from surefoot.gateway.settings import ServerSettings
 from surefoot.policies.scripted import ScriptedPolicy
+from surefoot.sandbox import RemoteSandbox
 
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "hello"}]}
 SOLUTION = {"problem": "p", "steps": ["a bad line\n", "b"]}
@@ -37,6 +38,7 @@ def test_every_route_has_one_scope_and_every_scope_a_route(tmp_path):
         found = {
             *routes_of(create_app(ServerSettings(), gateway=gateway, keys=db.keys).routes),
             *routes_of(create_pages_app(db).routes),
+            *routes_of(create_sandbox_app(RemoteSandbox("http://127.0.0.1:9"), ServerSettings()).routes),
         }
         gateway.checker.close()
     declared = [route for routes in ROUTES.values() for route in routes]

@@ -12,6 +12,7 @@ from .records import GatewayRecord as GatewayRecord
 from .records import KeyStore as KeyStore
 from .records import RecordStore as RecordStore
 from .records import ScoreHistory as ScoreHistory
+from .sandbox import create_sandbox_app as create_sandbox_app
 from .settings import GatewaySettings as GatewaySettings
 from .settings import Limits as Limits
 from .settings import MonitorSettings as MonitorSettings

@@ -32,7 +32,7 @@ ROUTES: Final[Mapping[KeyScope | None, tuple[str, ...]]] = MappingProxyType(
     {
         "chat": ("POST /v1/chat/completions", "POST /v1/completions"),
         # with `resample`, /v1/verify needs "chat", too
-        "score": ("POST /v1/score", "POST /v1/verify", "POST /pooling", "POST /classify"),
+        "score": ("POST /v1/score", "POST /v1/verify", "POST /pooling", "POST /classify", "POST /v1/run"),
         "read": (
             "GET /projects",
             f"GET {_PROJECT}",
