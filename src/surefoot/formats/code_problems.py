@@ -167,6 +167,8 @@ def _is_text(node: ast.stmt) -> bool:
 _PROMPTED = re.compile(r"^[ \t]*>>>.*$")
 _RESULT = re.compile(r"\s*(?:==|=>|=|➞|->|→|➔|returns?:?|should return:?|#\s*(?:returns)?)\s*(\S.*)")
 
+_GOES_ON = re.compile(r"[\w\"']|\s*[-+*/%=<>(\[]")
+
 
 def _examples(prompt: str, entry_point: str) -> list[str]:
     """Assertions for the calls with a result that the docstring shows, in the forms that HumanEval has."""
@@ -181,9 +183,10 @@ def _examples(prompt: str, entry_point: str) -> list[str]:
         rest = line[at + len(call) :]
         stated = _RESULT.match(rest)
         after = lines[number + 1] if ">>>" in line and not rest.strip() and number + 1 < len(lines) else None
-        result = stated[1] if stated else after
-        value = _longest(result.strip(), None) if result else None
-        if value is not None:
+        result = (stated[1] if stated else after or "").strip()
+        value = _longest(result, None)
+        # "== 1 + 9 = 10" and the like state more than a value
+        if value is not None and not _GOES_ON.match(result[len(value) :]):
             found.append(f"assert {call} == {value}")
     return list(dict.fromkeys(found))
 

@@ -92,7 +92,10 @@ def _verified(verifier: StepVerifier, items: Sequence[ProblemTrace]) -> list[lis
 VERIFIERS: Mapping[str, str] = MappingProxyType(
     {
         "arithmetic": "surefoot.labelling.verifiers.arithmetic:ArithmeticVerifier",
+        "compile": "surefoot.labelling.verifiers.programs:CompileVerifier",
+        "execution-trace": "surefoot.labelling.verifiers.programs:ExecutionTraceVerifier",
         "lab": "surefoot.lab.world:LabVerifier",
+        "python-tests": "surefoot.labelling.verifiers.programs:PythonTestsVerifier",
     }
 )
 """Verifiers by name: the module and class of each."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Verify(LabelCommand):
-    """Label steps by rule: equations that hold, the lab's exact checker, or a verifier of your own.
+    """Label steps by rule: equations, programs that are run, the lab's checker, or a verifier of your own.
 
     The labels are of kind correctness, with the verifier's reason as evidence. What a verifier cannot check
     has no value, and a reason.
@@ -34,7 +34,9 @@ class Verify(LabelCommand):
     """
 
     verifier: tuple[str, ...] = Field(
-        min_length=1, description="`arithmetic`, `lab` or `module:Class`; the lowest verdict counts."
+        min_length=1,
+        description="`arithmetic`, `compile`, `execution-trace`, `lab`, `python-tests` or `module:Class`; "
+        "the lowest verdict counts.",
     )
 
     workers: o.Workers = 1

@@ -1,0 +1,425 @@
+"""Steps of programs checked by parsing and running them: ``compile``, ``python-tests``, ``execution-trace``.
+
+Programs run in a sandbox alone (:mod:`surefoot.sandbox`). The tests are those of ``Problem.meta["code"]``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any, Self
+
+from surefoot.errors import LabelError
+from surefoot.labelling.verifiers import tracer
+from surefoot.labels import AFTER_FIRST_ERROR
+from surefoot.protocols import ProblemTrace, Verdict
+from surefoot.records import CodeTask, CodeTest, Problem, Trace
+from surefoot.sandbox import (
+    BubblewrapSandbox,
+    Ending,
+    Limits,
+    NamedTest,
+    Program,
+    ProgramResult,
+    PythonTask,
+    Sandbox,
+    TaskVerdict,
+    grade_python,
+    open_sandbox,
+)
+from surefoot.segment.code import ProseAndCode, code_spans, parse
+
+LIMITS = Limits(wall_s=5, cpu_s=5, output_bytes=8 << 20)
+"""Of one run with its trace."""
+
+_NO_TESTS = "the problem has no tests of a program in meta['code']"
+_ALIKE = 0.5
+"""Least share of equal lines with which a program is compared with the reference line by line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceProgram:
+    """The program that a trace amounts to, and the step of each of its lines."""
+
+    text: str
+    steps: tuple[int | None, ...]
+    """Step of each line; ``None`` = the line is the prompt's."""
+
+    @classmethod
+    def of(cls, trace: Trace, task: CodeTask) -> TraceProgram:
+        """The prompt and what continues it, or the code in its fences if it has any.
+
+        A program that defines the entry point itself follows the prompt all the same, whose imports and
+        helpers it may need, and takes the place of its function.
+        """
+        text = trace.text or ""
+        fenced = code_spans(text, ProseAndCode())
+        spans = [_inside_fence(text, start, end) for start, end in fenced] or [(0, len(text))]
+        pieces: list[str] = [_closed(task.prompt, text[spans[0][0] :])]
+        steps: list[int | None] = [None] * pieces[0].count("\n")
+        for start, end in spans:
+            at = start
+            for line in text[start:end].splitlines(keepends=True):
+                pieces.append(line.rstrip("\r\n") + "\n")
+                steps.append(_step_at(trace, at + len(line) - len(line.lstrip())))
+                at += len(line)
+        return cls(text="".join(pieces), steps=tuple(steps))
+
+    def step(self, line: int | None) -> int | None:
+        """The step that line ``line``, counted from 1, belongs to."""
+        return self.steps[line - 1] if line is not None and 0 < line <= len(self.steps) else None
+
+
+def _closed(prompt: str, continuation: str) -> str:
+    """The prompt as it stands before ``continuation``, ending with its line."""
+    if not prompt:
+        return ""
+    prompt = prompt if prompt.endswith("\n") else f"{prompt}\n"
+    first = next((line for line in continuation.splitlines() if line.strip()), "")
+    return prompt if first[:1] in (" ", "\t") else f"{prompt}    ...\n"
+
+
+def _inside_fence(text: str, start: int, end: int) -> tuple[int, int]:
+    first = text.find("\n", start, end) + 1 or end
+    last = text.rfind("\n", first, end) + 1
+    return first, last if last > first and not text[last:end].strip(" \t`~") else end
+
+
+def _step_at(trace: Trace, at: int) -> int | None:
+    for number, step in enumerate(trace.steps):
+        if step.start <= at < step.end:
+            return number
+    return None
+
+
+class CompileVerifier:
+    """A :class:`surefoot.protocols.StepVerifier`: does the program parse, and which step breaks it?
+
+    Steps before the first syntax error are +1, that with the error is -1, and those after it are unknown. It
+    says nothing of what the program does. Nothing is run.
+    """
+
+    name = "compile"
+
+    def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
+        """One list per item, one verdict per step."""
+        return [self._verdicts(item) for item in items]
+
+    def _verdicts(self, item: ProblemTrace) -> list[Verdict]:
+        task, count = _task(item.problem), len(item.trace.steps)
+        if task is None or item.trace.text is None:
+            return _unknown(count, _NO_TESTS)
+        program = TraceProgram.of(item.trace, task)
+        try:
+            compile(parse(program.text), "solution.py", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            line = getattr(error, "lineno", None)
+            wrong = program.step(line)
+            # an error after the last line, or in the prompt's last one, is that of the step that ends it
+            wrong = count - 1 if wrong is None else wrong
+            return _first_error(count, wrong, f"{getattr(error, 'msg', error)}", "parses")
+        return [Verdict(value=1, reason="parses")] * count
+
+
+class _InSandbox:
+    """A verifier that runs programs. Use as a context manager, or call ``close``."""
+
+    def __init__(self, sandbox: Sandbox | None = None) -> None:
+        """``sandbox``: by default bubblewrap, opened when it is needed and closed at the end."""
+        self._given = sandbox
+        self._own: BubblewrapSandbox | None = None
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """Raises ``SandboxError`` where programs cannot be isolated."""
+        if self._given is not None:
+            return self._given
+        if self._own is None:
+            self._own = open_sandbox()
+        return self._own
+
+    def close(self) -> None:
+        """End the sandbox if it is this verifier's own."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class PythonTestsVerifier(_InSandbox):
+    """A :class:`surefoot.protocols.StepVerifier`: the hidden tests decide on the whole program.
+
+    If all pass, every step is +1. If not, the last step is -1, with the first test that failed, and nothing
+    is known of the steps before it.
+    """
+
+    name = "python-tests"
+
+    def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
+        """One list per item, one verdict per step. Raises ``SandboxError``."""
+        graded = grade_traces(self.sandbox, items)
+        return [
+            self._verdicts(verdict, len(item.trace.steps))
+            for item, verdict in zip(items, graded, strict=True)
+        ]
+
+    def _verdicts(self, verdict: TaskVerdict | None, count: int) -> list[Verdict]:
+        if verdict is None or verdict.passed is None:
+            return _unknown(count, _NO_TESTS if verdict is None else verdict.reason)
+        if verdict.passed:
+            return [Verdict(value=1, reason=f"all {len(verdict.tests)} tests pass")] * count
+        before = _unknown(max(count - 1, 0), "the program fails; which step is wrong is not known")
+        return [*before, *[Verdict(value=-1, reason=verdict.reason)] * min(count, 1)]
+
+
+def grade_traces(
+    sandbox: Sandbox, items: Sequence[ProblemTrace], *, limits: Limits | None = None
+) -> list[TaskVerdict | None]:
+    """What the hidden tests say of each trace's program; ``None``: there are no such tests, or no text."""
+    tasks = [_task(item.problem) for item in items]
+    known = [
+        (TraceProgram.of(item.trace, task).text, python_task(task))
+        for item, task in zip(items, tasks, strict=True)
+        if _gradable(item, task) and task is not None
+    ]
+    verdicts: Iterator[TaskVerdict] = iter(grade_python(sandbox, known, limits=limits or LIMITS))
+    return [
+        next(verdicts) if _gradable(item, task) else None for item, task in zip(items, tasks, strict=True)
+    ]
+
+
+def python_task(task: CodeTask, tests: Sequence[CodeTest] | None = None) -> PythonTask:
+    """What the sandbox grades by: the hidden tests, or those given, which must be of one visibility."""
+    tests = task.that_are("hidden") if tests is None else tests
+    return PythonTask(
+        entry_points=(task.entry_point,),
+        setup=task.setup,
+        tests=tuple(NamedTest(name=test.name, code=test.code) for test in tests),
+        visibility=tests[0].visibility if tests else "hidden",
+    )
+
+
+def _gradable(item: ProblemTrace, task: CodeTask | None) -> bool:
+    return task is not None and item.trace.text is not None and bool(task.that_are("hidden"))
+
+
+def _task(problem: Problem) -> CodeTask | None:
+    try:
+        return CodeTask.of(problem)
+    except ValueError as error:
+        raise LabelError(f"problem {problem.id}: meta['code'] is no programming task: {error}") from error
+
+
+class ExecutionTraceVerifier(_InSandbox):
+    """A :class:`surefoot.protocols.StepVerifier`: the line at which a run parts from the reference's.
+
+    Both run on the calls that the hidden tests make. Line by line, the plain values of all local variables
+    are compared, in a call whose result differs. The step that ran right before the first difference is -1:
+    it computed another value, took another way, or raised. Steps run before it are +1; those after it are
+    unknown. Of a program that passes the tests, the steps that ran are +1.
+
+    Lines are compared with the reference's lines of equal text, and one line that takes the place of another.
+    Where less than half of the lines have such a partner, only a line that raised is -1, and the others are
+    unknown: two right programs need not pass through the same states. What a program says of its own run is
+    believed for that purpose, but never whether it passed.
+    """
+
+    name = "execution-trace"
+
+    def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
+        """One list per item, one verdict per step. Raises ``SandboxError``."""
+        rows = [_unknown(len(item.trace.steps), _NO_TESTS) for item in items]
+        usable = [
+            (at, item, task) for at, item in enumerate(items) if (task := _task(item.problem)) is not None
+        ]
+        usable = [(at, item, task) for at, item, task in usable if _gradable(item, task) and task.reference]
+        tasks = {item.problem.id: task for _, item, task in usable}
+        references = dict(
+            zip(tasks, self._run([_plan(task, None, None) for task in tasks.values()]), strict=True)
+        )
+        graded = grade_traces(self.sandbox, [item for _, item, _ in usable])
+        programs = [TraceProgram.of(item.trace, task) for _, item, task in usable]
+        runs = self._run(
+            [
+                _plan(task, program.text, [call["given"] for call in references[item.problem.id]["calls"]])
+                for (_, item, task), program in zip(usable, programs, strict=True)
+            ]
+        )
+        for (at, item, task), verdict, program, run in zip(usable, graded, programs, runs, strict=True):
+            if verdict is None or verdict.passed is None:
+                continue
+            reference = Run(_reference(task), references[item.problem.id])
+            rows[at] = _compared(reference, Run(program.text, run), program, verdict, len(item.trace.steps))
+        return rows
+
+    def _run(self, plans: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        code = Path(tracer.__file__).read_bytes()
+        programs = [
+            Program(
+                argv=("python", "main.py"),
+                files={"main.py": code, "plan.json": json.dumps(plan).encode("utf-8", "surrogatepass")},
+                limits=LIMITS,
+            )
+            for plan in plans
+        ]
+        return [_said(result) for result in self.sandbox.run(programs)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A program and what its run said."""
+
+    program: str
+    said: Mapping[str, Any]
+
+
+def _plan(task: CodeTask, program: str | None, calls: Sequence[str] | None) -> dict[str, Any]:
+    """What the tracer has to do: without ``calls``, run the tests on the reference and note their calls."""
+    tests = [] if program is not None else [test.code for test in task.that_are("hidden")]
+    return {
+        "program": _reference(task) if program is None else program,
+        "entry_point": task.entry_point,
+        "setup": "" if program is not None else task.setup,
+        "tests": tests,
+        "calls": calls,
+    }
+
+
+def _reference(task: CodeTask) -> str:
+    return _closed(task.prompt, task.reference or "") + (task.reference or "")
+
+
+def _said(result: ProgramResult) -> dict[str, Any]:
+    nothing: dict[str, Any] = {"calls": [], "load": None}
+    if result.ending is not Ending.EXITED:
+        return nothing
+    try:
+        said = json.loads(result.stdout)
+        calls = [
+            {
+                "given": str(call["given"]),
+                "events": [(str(k), int(n), int(d), str(s)) for k, n, d, s in call["events"]],
+                "result": call["result"],
+                "raised": _exception(call["raised"]),
+            }
+            for call in said["calls"]
+        ]
+        return {"calls": calls, "load": _exception(said["load"])}
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        return nothing  # the program wrote something else
+
+
+def _exception(said: Any) -> tuple[str, str, int | None] | None:
+    """Type, text and line of an exception. Raises ``TypeError`` or ``ValueError`` for what is none."""
+    if said is None:
+        return None
+    kind, text, line = said
+    return str(kind), str(text), None if line is None else int(line)
+
+
+def _compared(
+    reference: Run, own: Run, program: TraceProgram, verdict: TaskVerdict, count: int
+) -> list[Verdict]:
+    ran = {program.step(line) for call in own.said["calls"] for _, line, _, _ in call["events"]}
+    if verdict.passed:
+        return [
+            Verdict(value=1, reason="it ran, and all tests pass")
+            if step in ran
+            else Verdict(value=None, reason="no test ran it")
+            for step in range(count)
+        ]
+    line, reason, compared = _first_difference(reference, own)
+    step = program.step(line)
+    if step is None:
+        return _unknown(count, f"the program fails ({verdict.reason}), and no line of it could be blamed")
+    before = "the same values as in the reference's run" if compared else None
+    return [
+        Verdict(value=1, reason=before)
+        if one < step and before and one in ran
+        else Verdict(value=-1, reason=f"line {line}: {reason}")
+        if one == step
+        else Verdict(value=None, reason=AFTER_FIRST_ERROR if one > step else "not run, or not comparable")
+        for one in range(count)
+    ]
+
+
+def _first_difference(reference: Run, own: Run) -> tuple[int | None, str, bool]:
+    """Line of the program, what happened there, and whether states were compared."""
+    if own.said["load"]:
+        kind, text, line = own.said["load"]
+        return line, f"{kind}: {text}", False
+    lines, alike = _partners(reference.program, own.program)
+    pairs = list(zip(reference.said["calls"], own.said["calls"], strict=False))
+    failed = [
+        (a, b) for a, b in pairs if a["result"] != b["result"] or bool(a["raised"]) != bool(b["raised"])
+    ]
+    if alike:
+        for right, mine in [*failed, *pairs]:
+            found = _parting(right["events"], mine["events"], lines)
+            if found is not None:
+                return *found, True
+    for _, mine in failed:
+        if mine["raised"]:
+            kind, text, line = mine["raised"]
+            return line, f"{kind}: {text}", False
+    return None, "", False
+
+
+_Event = tuple[str, int, int, str]
+
+
+def _parting(
+    right: Sequence[_Event], mine: Sequence[_Event], lines: Mapping[int, int]
+) -> tuple[int, str] | None:
+    """The line that ran right before the first event that differs, and how it differs."""
+    for at, (kind, line, depth, state) in enumerate(mine):
+        if at < len(right):
+            its_kind, its_line, its_depth, its_state = right[at]
+            if (kind, depth, state) == (its_kind, its_depth, its_state) and lines.get(its_line) == line:
+                continue
+            if kind == "exception" != its_kind:
+                return line, "it raised, the reference does not"
+            moved = lines.get(its_line) != line or depth != its_depth
+            reason = "the run goes on elsewhere" if moved else "the values differ from the reference's"
+        else:
+            reason = "the run goes on"
+        # what computed this state is the last line of the same call, or of the caller
+        for earlier, before, its, _ in reversed(mine[:at]):
+            if earlier == "line" and its <= depth:
+                return before, reason
+        return line, reason
+    return None
+
+
+def _partners(reference: str, own: str) -> tuple[dict[int, int], bool]:
+    """Line of ``own`` for lines of ``reference``, from 1, and whether enough of them have one."""
+    ours, theirs = own.splitlines(), reference.splitlines()
+    partners: dict[int, int] = {}
+    for tag, a, b, c, d in SequenceMatcher(None, theirs, ours, autojunk=False).get_opcodes():
+        if tag == "equal" or (tag == "replace" and b - a == d - c):
+            partners |= {a + number + 1: c + number + 1 for number in range(b - a)}
+    visible = sum(bool(line.strip()) for line in theirs)
+    return partners, sum(bool(theirs[line - 1].strip()) for line in partners) >= _ALIKE * visible
+
+
+def _unknown(count: int, reason: str) -> list[Verdict]:
+    return [Verdict(value=None, reason=reason)] * count
+
+
+def _first_error(count: int, wrong: int, reason: str, before: str) -> list[Verdict]:
+    return [
+        Verdict(value=1, reason=before)
+        if step < wrong
+        else Verdict(value=-1, reason=reason)
+        if step == wrong
+        else Verdict(value=None, reason=AFTER_FIRST_ERROR)
+        for step in range(count)
+    ]

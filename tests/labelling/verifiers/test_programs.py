@@ -1,0 +1,159 @@
+"""Programs checked by parsing and running: against faults whose lines are known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from surefoot import CodeTask, Problem, Trace
+from surefoot.errors import SandboxError
+from surefoot.labelling import VerifierLabeller
+from surefoot.labelling.verifiers.programs import (
+    CompileVerifier,
+    ExecutionTraceVerifier,
+    PythonTestsVerifier,
+    TraceProgram,
+)
+from surefoot.protocols import ProblemTrace, StepVerifier
+from surefoot.sandbox import BubblewrapSandbox, open_sandbox
+from surefoot.segment import segment_trace, segmenter
+
+PROMPT = 'def total(numbers, least):\n    """Sum of the numbers above least."""\n'
+REFERENCE = """\
+    result = 0
+    for number in numbers:
+        if number > least:
+            result += number
+    return result
+"""
+
+
+def check(code: str) -> dict[str, str]:
+    return {"name": code, "code": f"assert {code}", "visibility": "hidden"}
+
+
+PROBLEM = Problem(
+    id="total",
+    text=PROMPT,
+    meta={
+        "code": {
+            "entry_point": "total",
+            "prompt": PROMPT,
+            "reference": REFERENCE,
+            "tests": [
+                check("candidate([1, 2, 3], 1) == 5"),
+                check("total([], 0) == 0"),
+                check("total([4], 9) == 0"),
+            ],
+        }
+    },
+)
+
+
+def item(text: str, cut: str = "python") -> ProblemTrace:
+    return ProblemTrace(
+        problem=PROBLEM, trace=segment_trace(Trace(problem_id="total", text=text), segmenter(cut))
+    )
+
+
+def values(verifier: StepVerifier, text: str, cut: str = "python") -> list[int | None]:
+    [verdicts] = verifier.verify([item(text, cut)])
+    return [verdict.value for verdict in verdicts]
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[BubblewrapSandbox]:
+    try:
+        box = open_sandbox("bubblewrap", concurrency=2)
+    except SandboxError as missing:
+        pytest.skip(str(missing))
+    with box:
+        yield box
+
+
+def test_compile_names_the_step_that_breaks_the_program():
+    assert values(CompileVerifier(), REFERENCE) == [1, 1, 1, 1, 1]
+    assert values(CompileVerifier(), REFERENCE.replace("+= number", "+= (number")) == [1, 1, 1, -1, None]
+    # cut off in the middle
+    assert values(CompileVerifier(), "    result = 0\n    for number in numbers:\n") == [1, -1]
+    assert values(CompileVerifier(), "    result = 0\n    break\n    return 1\n") == [1, -1, None]
+    assert values(CompileVerifier(), "    " + "(" * 10_000) == [-1]
+
+
+def test_a_program_with_prose_has_lines_of_its_steps():
+    text = "We add.\n\n```python\ndef total(numbers, least):\n    return sum(numbers)\n```\nDone.\n"
+    program = TraceProgram.of(item(text, "prose-and-code").trace, CodeTask.of(PROBLEM))
+    assert program.text == PROMPT + "    ...\ndef total(numbers, least):\n    return sum(numbers)\n"
+    assert program.steps == (None, None, None, 1, 2)
+    assert values(CompileVerifier(), text, "prose-and-code") == [1, 1, 1, 1]
+
+
+def test_the_tests_decide_on_the_whole(sandbox):
+    verifier = PythonTestsVerifier(sandbox)
+    assert values(verifier, REFERENCE) == [1, 1, 1, 1, 1]
+    [verdicts] = verifier.verify([item(REFERENCE.replace(">", ">="))])
+    assert [verdict.value for verdict in verdicts] == [None, None, None, None, -1]
+    assert "candidate([1, 2, 3], 1) == 5" in verdicts[-1].reason
+    assert values(verifier, "    import os\n    os._exit(0)\n") == [None, -1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        (REFERENCE, [1, 1, 1, 1, 1]),
+        (REFERENCE.replace("result = 0", "result = 1"), [-1, None, None, None, None]),
+        (REFERENCE.replace("in numbers:", "in numbers[:1]:"), [1, -1, None, None, None]),
+        (REFERENCE.replace(">", ">="), [1, 1, -1, None, None]),
+        (REFERENCE.replace("+=", "-="), [1, 1, 1, -1, None]),
+        (REFERENCE.replace("+= number", "+= numbr"), [1, 1, 1, -1, None]),
+        (REFERENCE.replace("return result", "return least"), [1, 1, 1, 1, -1]),
+        (REFERENCE.replace("result += number", "pass"), [1, 1, 1, -1, None]),
+        ("    it = 7\n    return it.real.nothing\n", [None, -1]),
+        ("    return 1 + sum(n for n in numbers if n > least)\n", [None]),
+        ("    x = (\n", [-1]),
+    ],
+)
+def test_the_first_line_that_parts_from_the_reference(sandbox, wrong, expected):
+    assert values(ExecutionTraceVerifier(sandbox), wrong) == expected
+
+
+def test_a_call_in_between_is_not_blamed(sandbox):
+    helper = "    return helper(numbers[0]) + 1\n\ndef helper(x):\n    y = x + 1\n    return y\n"
+    meta = {"code": PROBLEM.meta["code"] | {"reference": helper, "tests": [check("candidate([1], 0) == 3")]}}
+    problem = Problem(id="helped", text=PROMPT, meta=meta)
+    trace = Trace(problem_id="helped", text=helper.replace("+ 1\n\n", "+ 2\n\n"))
+    [verdicts] = ExecutionTraceVerifier(sandbox).verify(
+        [ProblemTrace(problem=problem, trace=segment_trace(trace, segmenter("python")))]
+    )
+    assert [verdict.value for verdict in verdicts] == [-1, None, None, None]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        '    import os\n    os.write(1, b\'{"calls": [], "load": null}\')\n    os._exit(0)\n',
+        "    import sys\n    sys.settrace(None)\n    return 5\n",
+        "    import sys\n    sys._getframe(1).f_globals.clear()\n    return 5\n",
+    ],
+)
+def test_a_program_that_forges_its_trace_does_not_pass(sandbox, forged):
+    assert 1 not in values(ExecutionTraceVerifier(sandbox), forged)[-1:]
+
+
+def test_what_has_no_tests_or_an_error_in_them(sandbox):
+    other = ProblemTrace(problem=Problem(id="p", text="1 + 1?"), trace=item(REFERENCE).trace)
+    for verifier in (CompileVerifier(), PythonTestsVerifier(sandbox), ExecutionTraceVerifier(sandbox)):
+        [verdicts] = verifier.verify([other])
+        assert {verdict.value for verdict in verdicts} == {None}
+        assert "no tests" in verdicts[0].reason
+
+
+def test_the_lowest_verdict_counts(sandbox):
+    verifiers = (CompileVerifier(), ExecutionTraceVerifier(sandbox))
+    labeller = VerifierLabeller(verifiers=verifiers)
+    [labels] = asyncio.run(labeller.label([item(REFERENCE.replace(">", ">="))]))
+    assert [label.value for label in labels] == [1, 1, -1, 1, 1]
+    assert labels[2].evidence.rater == "execution-trace"
+    assert "line 5: " in labels[2].evidence.message
