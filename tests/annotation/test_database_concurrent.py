@@ -11,9 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from random import Random
 
+import pytest
 from conftest import CHEAP, make_lab
+from sqlalchemy import text
 
 from surefoot.annotation import Database, LabelInput, open_database
+from surefoot.annotation.database.accounts import QueuePolicy
 from surefoot.errors import ConflictError
 from surefoot.gateway import GatewayRecord
 
@@ -152,3 +155,65 @@ def test_one_of_many_editors_wins_and_no_count_is_lost(db: Database) -> None:
     assert won.count(True) == 1
     assert db.projects.get(project.id).instructions == str(won.index(True))
     assert {one.name: one.value for one in db.gateway.counters()} == {"requests": 6, "of 0": 1.5, "of 1": 1.5}
+
+
+def test_claims_wait_neither_for_writers_nor_for_other_claims(db: Database) -> None:
+    if db.backend == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    lab = make_lab(db, items=3, annotators=2)
+    for policy in ("order", "random", "uncertainty"):
+        lab.set(queue=policy)
+        with (
+            ThreadPoolExecutor(1) as pool,
+            db._connections.engine.connect() as other,  # a writer, and a claim that is not committed
+        ):
+            other.execute(text("SELECT id FROM projects FOR NO KEY UPDATE"))
+            other.execute(text("SELECT id FROM items ORDER BY id LIMIT 1 FOR NO KEY UPDATE"))
+            offer = pool.submit(db.assignments.next, lab.id, lab.people[0].user_id, Random(0))
+            try:
+                assignment = offer.result(timeout=10).assignment
+            finally:
+                other.rollback()
+        assert assignment is not None
+        assert assignment.item_id in lab.items[1:]
+        db.projects.set_member(lab.id, lab.people[0].user_id, "annotator", active=False)
+        db.projects.set_member(lab.id, lab.people[0].user_id, "annotator", active=True)
+
+
+def test_the_last_item_is_waited_for_and_given_if_it_has_room(db: Database) -> None:
+    if db.backend == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    lab = make_lab(db, items=1, annotators=2)
+    with ThreadPoolExecutor(1) as pool, db._connections.engine.connect() as other:
+        other.execute(text("SELECT id FROM items FOR NO KEY UPDATE"))
+        offer = pool.submit(db.assignments.next, lab.id, lab.people[0].user_id, Random(0))
+        with pytest.raises(TimeoutError):
+            offer.result(timeout=0.3)
+        other.rollback()
+        assignment = offer.result(timeout=10).assignment
+    assert assignment is not None
+    assert assignment.item_id == lab.items[0]
+
+
+@pytest.mark.parametrize("policy", ["random", "uncertainty"])
+def test_many_claims_at_once_fill_every_item_once(db: Database, policy: QueuePolicy) -> None:
+    lab = make_lab(db, items=12, annotators=1)
+    lab.set(queue=policy)
+    for number in range(6):
+        user = db.users.create(f"more {number}")
+        lab.people.append(db.projects.set_member(lab.id, user.id, "annotator"))
+
+    def work(user: int) -> list[int]:
+        done = []
+        while (offer := db.assignments.next(lab.id, user, Random(user))).assignment:
+            item = offer.assignment.item_id
+            trace = db.items.get(lab.id, item).trace_ids[0]
+            db.labels.submit(
+                lab.id, item, user, [LabelInput(trace_id=trace, step=0, value=1)], f"k{item}", finish=True
+            )
+            done.append(item)
+        return done
+
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(work, [person.user_id for person in lab.people]))
+    assert sorted(item for items in done for item in items) == lab.items

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from random import Random
+from statistics import median
 
 import pytest
 from conftest import Lab, make_lab
 from test_database_labels import rate
 
-from surefoot.annotation import Database, KnownAnswer, NewItem
+from surefoot.annotation import Database, KnownAnswer, LabelInput, NewItem
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
 
 
@@ -38,6 +39,48 @@ def test_each_item_goes_to_as_many_as_asked_and_once_to_each(db: Database) -> No
     assert (progress.items, progress.complete, progress.needed, progress.done) == (3, 3, 6, 6)
     assert sum(one.done for one in progress.annotators) == 6
     assert {one.milliseconds for one in progress.annotators} == {1000}
+
+
+def test_progress_is_that_of_the_assignments(db: Database) -> None:
+    lab, rng, times = make_lab(db, items=7, annotators=2), Random(1), dict[int, list[int]]()
+    for person, finished in ((0, 6), (1, 5)):
+        user = lab.people[person].user_id
+        for _ in range(finished):
+            item, time = lab.next(person), rng.randrange(1, 99)
+            trace = db.items.get(lab.id, item).trace_ids[0]
+            label = LabelInput(trace_id=trace, step=0, value=1)
+            db.labels.submit(lab.id, item, user, [label], f"k{item}", finish=True, milliseconds=time)
+            times.setdefault(user, []).append(time)
+    db.assignments.skip(lab.id, lab.next(1), lab.people[1].user_id, "cannot read it")
+    progress = db.assignments.progress(lab.id)
+    assert {one.user_id: one.milliseconds for one in progress.annotators} == {
+        user: int(median(own)) for user, own in times.items()
+    }
+    assert sorted((one.done, one.skipped, one.labels) for one in progress.annotators) == [
+        (5, 1, 5),
+        (6, 0, 6),
+    ]
+    last = {
+        one.user_id: max(a.finished for a in db.assignments.of_user(lab.id, one.user_id) if a.finished)
+        for one in progress.annotators
+    }
+    for one in progress.annotators:
+        assert one.last == last[one.user_id]
+        assert db.assignments.progress_of_user(lab.id, one.user_id) == one
+        assert db.assignments.progress(lab.id, [one.user_id]).annotators == (one,)
+    assert db.assignments.progress(lab.id, ()).annotators == ()
+    both = [
+        item
+        for item in lab.items
+        if sum(
+            item in {a.item_id for a in db.assignments.of_user(lab.id, p.user_id) if a.state == "done"}
+            for p in lab.people
+        )
+        == 2
+    ]
+    assert (progress.done, progress.complete, progress.needed) == (11, len(both), 14)
+    nobody = db.users.create("nobody").id
+    assert db.assignments.progress_of_user(lab.id, nobody) is None
 
 
 def test_asking_again_gives_the_same_item(lab: Lab) -> None:

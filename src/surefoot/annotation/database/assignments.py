@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
-from statistics import median
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -46,11 +46,12 @@ class Assignments(Repository):
     def next(self, project_id: int, user_id: int, rng: random.Random) -> Offer:
         """The next item for the user: the one leased to them, then screening, then control, then the queue.
 
-        Raises ``ForbiddenError`` if the user is not a member of the project.
+        On PostgreSQL it waits for no other annotator, unless the only items left are being given to others
+        at this moment. Raises ``ForbiddenError`` if the user is not a member of the project.
         """
         with self._connections.write() as connection:
-            project, at = locked_project(connection, project_id), self._connections.clock()
-            pseudonym_in(connection, project_id, user_id)
+            project, at = project_in(connection, project_id), self._connections.clock()
+            pseudonym_in(connection, project_id, user_id, lock=True)
             if project.archived:
                 return Offer(assignment=None, why="empty")
             own = (_A.project_id == project_id) & (_A.user_id == user_id)
@@ -86,7 +87,7 @@ class Assignments(Repository):
         checked_text("reason", reason)
         with self._connections.write() as connection:
             project, at = locked_project(connection, project_id), self._connections.clock()
-            pseudonym_in(connection, project_id, user_id)
+            pseudonym_in(connection, project_id, user_id, lock=True)
             row = renewed(connection, project, item_in(connection, project_id, item_id), user_id, at)
             changed = change(connection, row["id"], state="skipped", reason=reason, finished=at)
             return as_data(Assignment, changed)
@@ -99,11 +100,17 @@ class Assignments(Repository):
             project_in(connection, project_id)
             return rows_of(connection, Assignment, query)
 
-    def progress(self, project_id: int) -> Progress:
-        """Progress of the project and of each annotator. Raises ``NotFoundError``."""
+    def progress(self, project_id: int, users: Collection[int] | None = None) -> Progress:
+        """Progress of the project, with that of ``users`` (by default all). Raises ``NotFoundError``."""
         with self._connections.read() as connection:
             project = project_in(connection, project_id)
-            return progress_of(connection, project, self._connections.clock())
+            return progress_of(connection, project, self._connections.clock(), users)
+
+    def progress_of_user(self, project_id: int, user_id: int) -> AnnotatorProgress | None:
+        """What one annotator did; ``None`` if nothing was assigned to them yet. Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return next(iter(_annotators(connection, project_id, [user_id])), None)
 
 
 def choose(
@@ -124,15 +131,40 @@ def choose(
     query = open_to(project, user_id, "normal", at)
     policy = "random" if at_random else protocol.queue
     if policy == "random":
-        item_id = _at(connection, query, fraction)
-    elif policy == "order":
-        item_id = connection.scalar(query.order_by(t.items.c.id).limit(1))
-    else:
+        # in a circle from the one that was drawn, in case it is being given to somebody else
+        drawn = _at(connection, query, fraction)
+        if drawn is None:
+            return None
+        query = query.order_by(t.items.c.id < drawn)
+    elif policy != "order":
         ranked = and_(t.priorities.c.item_id == t.items.c.id, t.priorities.c.policy == policy)
         query = query.join(t.priorities, ranked, isouter=True)
-        query = query.order_by(t.priorities.c.value.desc().nulls_last(), t.items.c.id)
-        item_id = connection.scalar(query.limit(1))
+        query = query.order_by(t.priorities.c.value.desc().nulls_last())
+    item_id = _claimed(connection, project, query.order_by(t.items.c.id).limit(1), at)
     return None if item_id is None else (item_id, policy)
+
+
+def _claimed(connection: Connection, project: Project, query: Select[int], at: datetime) -> int | None:
+    """The first item of ``query``, locked until the transaction ends; ``None`` if there is none.
+
+    Items that others are claiming are passed over, and waited for only if no other is left: they may have
+    room for one more. An item can have filled up between the query and the lock, so it is counted again;
+    then the next query, which sees that, selects another.
+    """
+    while True:
+        item_id: int | None = connection.scalar(_locked(query, skip_locked=True))
+        if item_id is None:
+            item_id = connection.scalar(_locked(query))
+        if item_id is None:
+            return None
+        count = connection.scalar(select(func.count()).where(_A.item_id == item_id, occupies(at))) or 0
+        if count < project.protocol.annotators:
+            return item_id
+
+
+def _locked(query: Select[int], *, skip_locked: bool = False) -> Select[int]:
+    """``query`` with its items locked against other claims; SQLite, which has one writer, leaves it out."""
+    return query.with_for_update(of=t.items, key_share=True, skip_locked=skip_locked)
 
 
 def open_to(project: Project, user_id: int, role: str, at: datetime) -> Select[int]:
@@ -200,6 +232,7 @@ def renewed(connection: Connection, project: Project, item: Item, user_id: int, 
     if row["state"] != "leased":
         raise ConflictError(f"item {item.id} is {row['state']} for this user; undo to reopen it")
     if row["leased_until"] <= at:
+        connection.scalar(_locked(select(t.items.c.id).where(t.items.c.id == item.id)))
         refuse_full(connection, project, item, user_id, at)
     return lease(connection, project, item.id, user_id, row["chosen_by"], at)
 
@@ -249,65 +282,94 @@ def passed_screening(connection: Connection, project: Project, user_id: int) -> 
     return bool(correct >= project.protocol.screening_pass * len(known))
 
 
-def progress_of(connection: Connection, project: Project, at: datetime) -> Progress:
-    """Counts over active normal items; per annotator over all items."""
+def progress_of(
+    connection: Connection, project: Project, at: datetime, users: Collection[int] | None = None
+) -> Progress:
+    """Counts over active normal items; per annotator of ``users`` (by default all) over all items."""
     per_item = project.protocol.annotators
     normal = and_(t.items.c.project_id == project.id, t.items.c.role == "normal", t.items.c.active.is_(True))
+    items = connection.scalar(select(func.count()).where(normal)) or 0
     finished = (
-        select(t.items.c.id, func.count(_A.id).label("done"))
-        .join(t.assignments, and_(_A.item_id == t.items.c.id, _A.state == "done"), isouter=True)
-        .where(normal)
-        .group_by(t.items.c.id)
+        select(_A.item_id, func.count().label("done"))
+        .join(t.items, t.items.c.id == _A.item_id)
+        .where(_A.project_id == project.id, _A.state == "done", normal)
+        .group_by(_A.item_id)
         .subquery()
     )
-    counts = connection.execute(
+    done, complete = connection.execute(
         select(
-            func.count(),
-            func.coalesce(func.sum(finished.c.done), 0),
-            func.count().filter(finished.c.done >= per_item),
+            func.coalesce(func.sum(finished.c.done), 0), func.count().filter(finished.c.done >= per_item)
         ).select_from(finished)
     ).one()
     live = (_A.project_id == project.id) & (_A.state == "leased") & (_A.leased_until > at)
     return Progress(
-        items=counts[0],
-        done=int(counts[1]),
-        complete=counts[2],
-        needed=counts[0] * per_item,
+        items=items,
+        done=int(done),
+        complete=complete,
+        needed=items * per_item,
         leased=connection.scalar(select(func.count()).where(live)) or 0,
-        annotators=tuple(_annotators(connection, project.id)),
+        annotators=tuple(_annotators(connection, project.id, users)),
     )
 
 
-def _annotators(connection: Connection, project_id: int) -> list[AnnotatorProgress]:
-    label = t.labels.c
+def _annotators(
+    connection: Connection, project_id: int, users: Collection[int] | None
+) -> Iterator[AnnotatorProgress]:
+    """By pseudonym, without those to whom nothing was assigned; added up by the database."""
+
+    def own(column: ColumnElement[int]) -> list[ColumnElement[bool]]:
+        return [] if users is None else [column.in_(users)]
+
+    if users is not None and not users:
+        return
+    label, member = t.labels.c, members.c
     counted = select(label.user_id, func.count()).where(
-        label.project_id == project_id, label.is_current, label.user_id.is_not(None)
+        label.project_id == project_id, label.is_current, label.user_id.is_not(None), *own(label.user_id)
     )
     labels = {user: count for user, count in connection.execute(counted.group_by(label.user_id))}  # noqa: C416
-    query = select(_A.user_id, _A.state, _A.milliseconds, _A.finished).where(_A.project_id == project_id)
-    assigned: dict[int, list[Any]] = {}
-    for row in connection.execute(query):
-        assigned.setdefault(row.user_id, []).append(row)
-    names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
-    progress = []
-    for user_id, pseudonym in connection.execute(names.order_by(members.c.pseudonym)):
-        own = assigned.get(user_id, [])
-        if not own:
-            continue
-        done = [row for row in own if row.state == "done"]
-        times = [row.milliseconds for row in done if row.milliseconds is not None]
-        progress.append(
-            AnnotatorProgress(
-                user_id=user_id,
-                annotator=pseudonym,
-                done=len(done),
-                skipped=sum(row.state == "skipped" for row in own),
-                labels=labels.get(user_id, 0),
-                milliseconds=int(median(times)) if times else None,
-                last=max((row.finished for row in own if row.finished), default=None),
-            )
+    times = _median_times(connection, project_id, own(_A.user_id))
+    query = (
+        select(
+            _A.user_id,
+            member.pseudonym,
+            func.count().filter(_A.state == "done").label("done"),
+            func.count().filter(_A.state == "skipped").label("skipped"),
+            func.max(_A.finished).label("last"),
         )
-    return progress
+        .join(members, and_(member.project_id == _A.project_id, member.user_id == _A.user_id))
+        .where(_A.project_id == project_id, *own(_A.user_id))
+        .group_by(_A.user_id, member.pseudonym)
+        .order_by(member.pseudonym)
+    )
+    for row in connection.execute(query):
+        yield AnnotatorProgress(
+            user_id=row.user_id,
+            annotator=row.pseudonym,
+            done=row.done,
+            skipped=row.skipped,
+            labels=labels.get(row.user_id, 0),
+            milliseconds=times.get(row.user_id),
+            last=row.last,
+        )
+
+
+def _median_times(
+    connection: Connection, project_id: int, own: Sequence[ColumnElement[bool]]
+) -> dict[int, int]:
+    """Median milliseconds of the finished items, by user; SQLite has no function for it."""
+    ranked = (
+        select(
+            _A.user_id,
+            _A.milliseconds,
+            func.row_number().over(partition_by=_A.user_id, order_by=_A.milliseconds).label("place"),
+            func.count().over(partition_by=_A.user_id).label("count"),
+        )
+        .where(_A.project_id == project_id, _A.state == "done", _A.milliseconds.is_not(None), *own)
+        .subquery()
+    )
+    middle = ranked.c.place.in_([(ranked.c.count + 1) // 2, (ranked.c.count + 2) // 2])
+    query = select(ranked.c.user_id, func.avg(ranked.c.milliseconds)).where(middle)
+    return {user: int(time) for user, time in connection.execute(query.group_by(ranked.c.user_id))}
 
 
 def _at(connection: Connection, query: Select[int], fraction: float) -> int | None:

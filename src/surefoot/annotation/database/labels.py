@@ -79,7 +79,7 @@ class Labels(Repository):
             raise StoreError("'labels' is empty, and there is no 'choice'; send at least one of them")
         with self._connections.write() as connection:
             project = locked_project(connection, project_id)
-            pseudonym = pseudonym_in(connection, project_id, user_id)
+            pseudonym = pseudonym_in(connection, project_id, user_id, lock=True)
             before = _repeated(connection, project_id, user_id, key, digest)
             if before is not None:
                 return before
@@ -106,7 +106,7 @@ class Labels(Repository):
         digest = digest_of("undo", item_id)
         with self._connections.write() as connection:
             project, at = locked_project(connection, project_id), self._connections.clock()
-            pseudonym = pseudonym_in(connection, project_id, user_id)
+            pseudonym = pseudonym_in(connection, project_id, user_id, lock=True)
             before = _repeated(connection, project_id, user_id, key, digest)
             if before is not None:
                 return before

@@ -206,8 +206,7 @@ def _previous(place: Place, item_id: int) -> int | None:
 
 def _own_progress(place: Place) -> dict[str, Any] | None:
     """The annotator's own progress; nothing about others."""
-    progress = place.db.assignments.progress(place.project.id)
-    own = next((row for row in progress.annotators if row.user_id == place.user_id), None)
+    own = place.db.assignments.progress_of_user(place.project.id, place.user_id)
     fields = ("done", "skipped", "labels", "milliseconds")
     return None if own is None else {name: getattr(own, name) for name in fields}
 

@@ -58,9 +58,9 @@ def create(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
 def overview(request: Request, place: MemberPlace) -> Response:
     """Progress of a project; annotators see only their own pace."""
     db = place.db
-    progress = db.assignments.progress(place.id)
-    everyone = place.role in ("admin", "viewer")
-    rows = [row for row in progress.annotators if everyone or row.user_id == place.visitor.user_id]
+    everyone, visitor = place.role in ("admin", "viewer"), place.visitor.user_id
+    users = None if everyone else [] if visitor is None else [visitor]
+    progress = db.assignments.progress(place.id, users)
     data = {
         "project": {
             "id": place.id,
@@ -76,7 +76,7 @@ def overview(request: Request, place: MemberPlace) -> Response:
             "done": progress.done,
             "leased": progress.leased,
         },
-        "annotators": rows,
+        "annotators": progress.annotators,
     }
     return show(request, place, "project.html", data)
 
@@ -125,7 +125,7 @@ def set_member(request: Request, place: AdminPlace, form: CheckedForm) -> Respon
 
 
 def _summary(db: Database, visitor: Visitor, project: Project, role: Role) -> dict[str, Any]:
-    progress = db.assignments.progress(project.id)
+    progress = db.assignments.progress(project.id, users=())
     member = visitor.user_id is not None and db.projects.member(project.id, visitor.user_id) is not None
     return {
         "id": project.id,
