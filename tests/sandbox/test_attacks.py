@@ -18,7 +18,17 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.sandbox import Ending, Limits, Program, PythonTask, Sandbox, TaskVerdict, grade_python
+from surefoot.errors import SandboxError
+from surefoot.sandbox import (
+    Ending,
+    Limits,
+    Program,
+    PythonTask,
+    Sandbox,
+    TaskVerdict,
+    grade_python,
+    open_sandbox,
+)
 
 MIB = 1 << 20
 SECRET = "secret-of-the-host-5d1f"
@@ -454,6 +464,33 @@ def test_a_program_does_not_find_the_one_before(sandbox):
     assert sandbox.run([first, first, second])[2].stdout == b"[]\n"
     own = Program(argv=("python", "main.py"), files={"main.py": f"x = {hidden!r}\n{search}".encode()})
     assert hidden.encode() in sandbox.run([own])[0].stdout
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_the_same_in_containers(engine, host):
+    """An image has files of its own, such as ``/etc/passwd``, so only what is the host's is looked for."""
+    try:
+        containers = open_sandbox(engine)
+    except SandboxError as missing:
+        pytest.skip(str(missing))
+    programs = [
+        Program(
+            argv=tuple(host.fill(word) for word in attack.argv),
+            files={"main.py": host.fill(PRELUDE + attack.text).encode()},
+            limits=attack.limits,
+        )
+        for attack in PROGRAMS.values()
+    ]
+    results = containers.run(programs)
+    assert not any(SECRET.encode() in result.stdout + result.stderr for result in results)
+    assert not any(result.ending is Ending.SANDBOX_FAILURE for result in results)
+    assert host.victim.poll() is None
+    assert {path.name for path in host.directory.iterdir()} == {"secret"}
+    limits = LIMITS.model_copy(update={"wall_s": 3})
+    graded = grade_python(containers, [(text, TASK) for text in VERDICTS.values()], limits=limits)
+    assert {name: v.passed for name, v in zip(VERDICTS, graded, strict=True)} == dict.fromkeys(
+        VERDICTS, False
+    )
 
 
 def test_the_list_is_long():

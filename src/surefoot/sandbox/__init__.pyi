@@ -1,4 +1,5 @@
 from .bubblewrap import BubblewrapSandbox as BubblewrapSandbox
+from .containers import ContainerSandbox as ContainerSandbox
 from .opening import open_sandbox as open_sandbox
 from .protocol import Ending as Ending
 from .protocol import Limits as Limits

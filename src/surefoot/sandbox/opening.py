@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from surefoot.errors import SandboxError
 from surefoot.sandbox.bubblewrap import BubblewrapSandbox
+from surefoot.sandbox.containers import IMAGE, ContainerSandbox
 from surefoot.sandbox.remote import RemoteSandbox
 
 
 def open_sandbox(
     name: str = "bubblewrap", *, concurrency: int | None = None
-) -> BubblewrapSandbox | RemoteSandbox:
-    """The sandbox ``name``: ``bubblewrap``, or the URL of a server (``surefoot serve sandbox``).
+) -> BubblewrapSandbox | ContainerSandbox | RemoteSandbox:
+    """The sandbox ``name``: ``bubblewrap``, ``docker``, ``podman`` (``docker:IMAGE`` names the image), or the
+    URL of a server (``surefoot serve sandbox``).
 
     ``concurrency`` is the number of programs at once (default: one for each core); a server has its own.
 
@@ -22,4 +24,9 @@ def open_sandbox(
         return BubblewrapSandbox(concurrency=concurrency)
     if name.startswith(("http://", "https://")):
         return RemoteSandbox(name)
-    raise SandboxError(f"there is no sandbox {name!r}; use 'bubblewrap' or the URL of a server")
+    engine, _, image = name.partition(":")
+    if engine in ("docker", "podman"):
+        return ContainerSandbox(engine, image=image or IMAGE, concurrency=concurrency)
+    raise SandboxError(
+        f"there is no sandbox {name!r}; use 'bubblewrap', 'docker', 'podman' or a server's URL"
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import io
 import json
 import os
 import resource
@@ -14,7 +13,7 @@ import sys
 import threading
 import types
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from . import seccomp
 
@@ -63,10 +62,16 @@ def run(program_fd: int, report_fd: int, limits: dict[str, Any], uid: int, filte
         refuse(report_fd, f"the files cannot be written: {problem.strerror}; raise 'disk_bytes'")
     confine(limits, filter_program)
     os.write(report_fd, BEGUN)
-    if argv[0] == "python" and len(argv) > 1 and (argv[1].endswith(".py") or argv[1] == "-m"):
-        os.close(report_fd)
-        run_python(argv[1:])
     os.set_inheritable(report_fd, False)
+    start(argv, report_fd)
+
+
+def start(argv: list[str], report_fd: int) -> NoReturn:
+    """Become the program. That it cannot be executed is written to ``report_fd``."""
+    if argv[0] == "python" and len(argv) > 1 and (argv[1].endswith(".py") or argv[1] == "-m"):
+        if not os.get_inheritable(report_fd):
+            os.close(report_fd)
+        run_python(argv[1:])
     try:
         os.execvp(sys.executable if argv[0] == "python" else argv[0], argv)  # noqa: S606
     except OSError as problem:
@@ -94,7 +99,7 @@ def own_file_system(limits: dict[str, Any]) -> None:
     os.chdir(WORK)
 
 
-def unpack(file: io.BufferedReader) -> tuple[list[str], bytes | None]:
+def unpack(file: IO[bytes]) -> tuple[list[str], bytes | None]:
     """Write the files of a program; its command line and standard input. Raises ``OSError``: no room."""
     (length,) = struct.unpack("<I", file.read(4))
     header = json.loads(file.read(length))
@@ -116,6 +121,20 @@ def replace_stdin(data: bytes) -> None:
 
 def confine(limits: dict[str, Any], filter_program: bytes) -> None:
     """Limits, then no rights, then the filter of system calls. Nothing of it can be undone."""
+    limit(limits)
+    os.umask(0o077)
+    for capability in range(_LAST_CAPABILITY + 1):
+        checked(libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "capability bounding set")
+    checked(libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "ambient capabilities")
+    checked(libc.prctl(_PR_SET_SECUREBITS, _ALL_SECURE_BITS_LOCKED, 0, 0, 0), "secure bits")
+    nothing = struct.pack("=6I", *([0] * 6))
+    checked(libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), nothing), "capabilities")
+    checked(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "signal at the parent's death")
+    seccomp.install(libc, filter_program)
+
+
+def limit(limits: dict[str, Any]) -> None:
+    """The limits that hold for each process."""
     cpu = int(limits["cpu_s"])
     bounds = {
         resource.RLIMIT_CPU: cpu,
@@ -131,15 +150,6 @@ def confine(limits: dict[str, Any], filter_program: bytes) -> None:
     }
     for name, value in bounds.items():
         resource.setrlimit(name, (value, value))
-    os.umask(0o077)
-    for capability in range(_LAST_CAPABILITY + 1):
-        checked(libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "capability bounding set")
-    checked(libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "ambient capabilities")
-    checked(libc.prctl(_PR_SET_SECUREBITS, _ALL_SECURE_BITS_LOCKED, 0, 0, 0), "secure bits")
-    nothing = struct.pack("=6I", *([0] * 6))
-    checked(libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), nothing), "capabilities")
-    checked(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "signal at the parent's death")
-    seccomp.install(libc, filter_program)
 
 
 def run_python(arguments: list[str]) -> NoReturn:
