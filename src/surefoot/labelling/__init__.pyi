@@ -21,6 +21,10 @@ from .judge import JudgeLabeller as JudgeLabeller
 from .judge import structured_output as structured_output
 from .judge_prompt import JudgePrompt as JudgePrompt
 from .monte_carlo import MonteCarloLabeller as MonteCarloLabeller
+from .mutation import Mutant as Mutant
+from .mutation import MutantReport as MutantReport
+from .mutation import labelled_mutants as labelled_mutants
+from .mutation import mutants as mutants
 from .omegaprm import OmegaPRMLabeller as OmegaPRMLabeller
 from .omegaprm_tree import TreeSettings as TreeSettings
 from .queueing import QueueCandidate as QueueCandidate

@@ -11,6 +11,7 @@ from surefoot import CodeTask, Problem, Trace
 from surefoot.errors import SandboxError
 from surefoot.labelling import VerifierLabeller
 from surefoot.labelling.verifiers.programs import (
+    LIMITS,
     CompileVerifier,
     ExecutionTraceVerifier,
     PythonTestsVerifier,
@@ -157,3 +158,25 @@ def test_the_lowest_verdict_counts(sandbox):
     assert [label.value for label in labels] == [1, 1, -1, 1, 1]
     assert labels[2].evidence.rater == "execution-trace"
     assert "line 5: " in labels[2].evidence.message
+
+
+def test_recursion_and_loops_without_end(sandbox):
+    fib = "    if n < 2:\n        return n\n"
+    fib += "    a = total(n - 1, 0)\n    b = total(n - 2, 0)\n    return a + b\n"
+    prompt = "def total(n, least):\n"
+    code = PROBLEM.meta["code"] | {
+        "prompt": prompt,
+        "reference": fib,
+        "tests": [check("candidate(6, 0) == 8")],
+    }
+    problem = Problem(id="fib", text=prompt, meta={"code": code})
+    wrong = [
+        fib.replace("n - 2", "n - 3"),
+        "    if n < 2:\n        return n\n    while True:\n        n += 1\n",
+    ]
+    traces = [segment_trace(Trace(problem_id="fib", text=text), segmenter("python")) for text in wrong]
+    rows = ExecutionTraceVerifier(sandbox, limits=LIMITS.model_copy(update={"wall_s": 0.5})).verify(
+        [ProblemTrace(problem=problem, trace=one) for one in traces]
+    )
+    assert [verdict.value for verdict in rows[0]] == [1, 1, 1, -1, None]
+    assert [verdict.value for verdict in rows[1]] == [None] * 4

@@ -25,6 +25,7 @@ from surefoot.sandbox import (
     Program,
     ProgramResult,
     PythonTask,
+    RemoteSandbox,
     Sandbox,
     TaskVerdict,
     grade_python,
@@ -127,10 +128,10 @@ class CompileVerifier:
 class _InSandbox:
     """A verifier that runs programs. Use as a context manager, or call ``close``."""
 
-    def __init__(self, sandbox: Sandbox | None = None) -> None:
+    def __init__(self, sandbox: Sandbox | None = None, *, limits: Limits = LIMITS) -> None:
         """``sandbox``: by default bubblewrap, opened when it is needed and closed at the end."""
-        self._given = sandbox
-        self._own: BubblewrapSandbox | None = None
+        self._given, self.limits = sandbox, limits
+        self._own: BubblewrapSandbox | RemoteSandbox | None = None
 
     @property
     def sandbox(self) -> Sandbox:
@@ -165,7 +166,7 @@ class PythonTestsVerifier(_InSandbox):
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
         """One list per item, one verdict per step. Raises ``SandboxError``."""
-        graded = grade_traces(self.sandbox, items)
+        graded = grade_traces(self.sandbox, items, limits=self.limits)
         return [
             self._verdicts(verdict, len(item.trace.steps))
             for item, verdict in zip(items, graded, strict=True)
@@ -227,9 +228,9 @@ class ExecutionTraceVerifier(_InSandbox):
     unknown. Of a program that passes the tests, the steps that ran are +1.
 
     Lines are compared with the reference's lines of equal text, and one line that takes the place of another.
-    Where less than half of the lines have such a partner, only a line that raised is -1, and the others are
-    unknown: two right programs need not pass through the same states. What a program says of its own run is
-    believed for that purpose, but never whether it passed.
+    Where less than half of the lines have such a partner, and from a line on that has none, only a line that
+    raised is -1, and the others are unknown: two right programs need not pass through the same states. What a
+    program says of its own run is believed for that purpose, but never whether it passed.
     """
 
     name = "execution-trace"
@@ -245,7 +246,7 @@ class ExecutionTraceVerifier(_InSandbox):
         references = dict(
             zip(tasks, self._run([_plan(task, None, None) for task in tasks.values()]), strict=True)
         )
-        graded = grade_traces(self.sandbox, [item for _, item, _ in usable])
+        graded = grade_traces(self.sandbox, [item for _, item, _ in usable], limits=self.limits)
         programs = [TraceProgram.of(item.trace, task) for _, item, task in usable]
         runs = self._run(
             [
@@ -266,7 +267,7 @@ class ExecutionTraceVerifier(_InSandbox):
             Program(
                 argv=("python", "main.py"),
                 files={"main.py": code, "plan.json": json.dumps(plan).encode("utf-8", "surrogatepass")},
-                limits=LIMITS,
+                limits=self.limits,
             )
             for plan in plans
         ]
@@ -379,12 +380,18 @@ _Event = tuple[str, int, int, str]
 def _parting(
     right: Sequence[_Event], mine: Sequence[_Event], lines: Mapping[int, int]
 ) -> tuple[int, str] | None:
-    """The line that ran right before the first event that differs, and how it differs."""
+    """The line that ran right before the first event that differs, and how it differs.
+
+    ``None``: there is none, or the run comes to a line that the reference does not have, which may be right.
+    """
+    known = set(lines.values())
     for at, (kind, line, depth, state) in enumerate(mine):
         if at < len(right):
             its_kind, its_line, its_depth, its_state = right[at]
             if (kind, depth, state) == (its_kind, its_depth, its_state) and lines.get(its_line) == line:
                 continue
+            if line not in known:
+                return None
             if kind == "exception" != its_kind:
                 return line, "it raised, the reference does not"
             moved = lines.get(its_line) != line or depth != its_depth
@@ -393,8 +400,10 @@ def _parting(
             reason = "the run goes on"
         # what computed this state is the last line of the same call, or of the caller
         for earlier, before, its, _ in reversed(mine[:at]):
-            if earlier == "line" and its <= depth:
-                return before, reason
+            if its <= depth:
+                if earlier == "line":
+                    return before, reason
+                depth -= earlier == "return"  # of a call that was over, so this is the first event of another
         return line, reason
     return None
 

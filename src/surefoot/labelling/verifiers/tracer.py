@@ -40,6 +40,10 @@ def digest(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=6).hexdigest()
 
 
+class EnoughError(BaseException):
+    """A call was cut off: what it did up to here is known. It may not end by itself."""
+
+
 class Recorder:
     """The calls of one function: arguments, events (kind, line, depth, state), result."""
 
@@ -61,8 +65,10 @@ class Recorder:
         base, events = _depth(sys._getframe()), call["events"]
 
         def trace(frame: FrameType, kind: str, value: Any) -> Any:
-            if frame.f_code.co_filename != FILE or self.left <= 0:
+            if frame.f_code.co_filename != FILE:
                 return None
+            if self.left <= 0:
+                raise EnoughError
             if kind in ("line", "return", "exception"):
                 self.left -= 1
                 if kind == "line":
@@ -78,7 +84,7 @@ class Recorder:
             result = self.function(*args, **kwargs)
         except BaseException as error:
             sys.settrace(None)
-            call["raised"] = raised(error)
+            call["raised"] = None if isinstance(error, EnoughError) else raised(error)
             raise
         finally:
             sys.settrace(None)
@@ -139,9 +145,11 @@ def _run_tests(plan: dict[str, Any], recorder: Recorder) -> None:
     exec(plan["setup"], names)  # noqa: S102 - in the sandbox
     names |= {"candidate": recorder, plan["entry_point"]: recorder}
     for code in plan["tests"]:
+        if recorder.left <= 0:
+            return
         try:
             exec(code, names)  # noqa: S102 - in the sandbox
-        except Exception:  # noqa: S112 - what counts is what was called
+        except BaseException:  # noqa: S112 - what counts is what was called
             continue
 
 
