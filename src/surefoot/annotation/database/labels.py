@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, String, column, func, insert, select, values
 
 from surefoot.annotation.database import labelling as t
 from surefoot.annotation.database.accounts import Project
@@ -18,7 +18,7 @@ from surefoot.annotation.database.assignments import (
     lease,
     renewed,
 )
-from surefoot.annotation.database.engine import Repository
+from surefoot.annotation.database.engine import Repository, insert_rows
 from surefoot.annotation.database.items import check_step, item_in
 from surefoot.annotation.database.label_queries import choices_in, labels_in, last_submission, refresh_current
 from surefoot.annotation.database.labelling import (
@@ -170,11 +170,15 @@ class Labels(Repository):
                 continue
             added += Added(same=int(row["digest"] in rows))
             rows.setdefault(row["digest"], row)
-        where = (t.labels.c.project_id == project_id) & t.labels.c.digest.in_(rows)
-        before = set(connection.scalars(select(t.labels.c.digest).where(where)))
+        imported = (
+            values(column("digest", String), name="imported").data([(digest,) for digest in rows]).cte()
+        )
+        # looked up one by one: for IN, PostgreSQL without statistics (a long import) reads the whole project
+        at_hand = (t.labels.c.project_id == project_id) & (t.labels.c.digest == imported.c.digest)
+        query = select(select(t.labels.c.digest).where(at_hand).correlate(imported).scalar_subquery())
+        before = set(connection.scalars(query.select_from(imported))) - {None} if rows else set[str]()
         new = [row for digest, row in rows.items() if digest not in before]
-        if new:
-            connection.execute(insert(t.labels), new)
+        insert_rows(connection, t.labels, new)
         size = stored_bytes(*(row["payload"] for row in new))
         return added + Added(new=len(new), same=len(before), bytes=size)
 
