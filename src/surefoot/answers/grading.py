@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from surefoot.answers.checker import AnswerChecker
 from surefoot.answers.extraction import EXPLICIT, AnswerStyle, extract_statement
+from surefoot.records import Problem
 
 CUT_OFF = frozenset({"length"})
 """Values of ``finish_reason`` of a text that the limit of tokens ended, not its writer."""
@@ -57,6 +59,30 @@ class Grader:
                 outcome = next(verdicts) if answer is not None else False
             grades.append(Grade(answer=answer, outcome=outcome))
         return grades
+
+    def can_grade(self, problem: Problem) -> bool:
+        """Whether it has a reference answer."""
+        return problem.answer is not None
+
+    async def grade_problem(self, problem: Problem, solutions: Sequence[Solution]) -> list[Grade]:
+        """One grade per solution; other requests go on during algebra, which may take seconds."""
+        references = [problem.answer] * len(solutions)
+        if self.checker.method != "math":
+            return self.grade(solutions, references)
+        return await self.checker.run(lambda: self.grade(solutions, references))
+
+
+@runtime_checkable
+class ProblemGrader(Protocol):
+    """Decides the outcome of solutions of one problem: by its reference answer, or by running its tests."""
+
+    def can_grade(self, problem: Problem) -> bool:
+        """Whether the problem has what it takes."""
+        ...
+
+    async def grade_problem(self, problem: Problem, solutions: Sequence[Solution]) -> list[Grade]:
+        """One grade per solution."""
+        ...
 
 
 def final_answer(solution: Solution, styles: Sequence[AnswerStyle]) -> str | None:

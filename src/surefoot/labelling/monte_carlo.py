@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from surefoot.answers import Grader
+from surefoot.answers import ProblemGrader
 from surefoot.batching import Batcher
 from surefoot.labelling.rollouts import PrefixRollouts, RolloutSampler, require_rollable
 from surefoot.labelling.stopping import HardEstimate, StoppingRule
@@ -54,7 +54,7 @@ class MonteCarloLabeller:
     """
 
     policy: Policy
-    grader: Grader
+    grader: ProblemGrader
     prompt: PromptFormat = field(default_factory=PromptFormat)
     rule: StoppingRule = field(default_factory=HardEstimate)
     order: Order = "every"
@@ -66,10 +66,10 @@ class MonteCarloLabeller:
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
         """One list per item, one label per step.
 
-        Raises ``LabelError`` for a problem without reference answer or a chat trace.
+        Raises ``LabelError`` for a problem without reference answer (or hidden tests) or a chat trace.
         """
         for item in items:
-            require_rollable(item)
+            require_rollable(item, self.grader)
         batcher = Batcher(self.policy)
         groups = independent_groups(items)
         rows = await batcher.run([self._label_group([items[n] for n in group], batcher) for group in groups])

@@ -56,7 +56,7 @@ class OmegaPRMLabeller:
         Raises ``LabelError`` for a problem without reference answer or a chat trace.
         """
         for item in items:
-            require_rollable(item)
+            require_rollable(item, self.grader)
         problems = {item.problem.id: item.problem for item in items}
         seeds: dict[str, list[Trace]] = {name: [] for name in problems}
         for item in items:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from surefoot.answers import Grade, Grader, Solution
+from surefoot.answers import ProblemGrader, Solution
 from surefoot.batching import Batcher
 from surefoot.errors import LabelError
 from surefoot.labelling.stopping import Borrowed, StoppingRule
@@ -84,7 +84,7 @@ class RolloutSampler:
 
     problem: Problem
     batcher: Batcher
-    grader: Grader
+    grader: ProblemGrader
     prompt: PromptFormat
     sampling: Sampling
     seed: int
@@ -106,7 +106,7 @@ class RolloutSampler:
             for trace in traces
             if trace.outcome is None
         ]
-        graded = iter(await self._grade(solutions))
+        graded = iter(await self.grader.grade_problem(self.problem, solutions))
         return [next(graded).outcome if trace.outcome is None else trace.outcome for trace in traces]
 
     async def settle(self, tallies: Iterable[PrefixRollouts], rule: StoppingRule) -> None:
@@ -127,13 +127,14 @@ class RolloutSampler:
                 if not result.completions and result.error is None:
                     tally.error = "policy: no completion came"
                 drawn += [(tally, completion) for completion in result.completions]
-            grades = await self._grade(
+            grades = await self.grader.grade_problem(
+                self.problem,
                 [
                     Solution(
                         prefix=tally.prefix, text=completion.text, finish_reason=completion.finish_reason
                     )
                     for tally, completion in drawn
-                ]
+                ],
             )
             for (tally, completion), grade in zip(drawn, grades, strict=True):
                 tally.rollouts.append(GradedCompletion(completion=completion, outcome=grade.outcome))
@@ -150,13 +151,6 @@ class RolloutSampler:
             # a solution that ends where the prefix does has drawn nothing after it
             if len(prefix) < len(text):
                 self._tallies[prefix].borrow(outcome, borrowed)
-
-    async def _grade(self, solutions: Sequence[Solution]) -> list[Grade]:
-        references = [self.problem.answer] * len(solutions)
-        if self.grader.checker.method != "math":
-            return self.grader.grade(solutions, references)
-        # algebra may take seconds, in which other requests have to go on
-        return await self.grader.checker.run(lambda: self.grader.grade(solutions, references))
 
     def _request(self, tally: PrefixRollouts, count: int) -> SampleRequest:
         return SampleRequest(
@@ -198,9 +192,10 @@ class PrefixIndex:
             place = self._parent[place]
 
 
-def require_rollable(item: ProblemTrace) -> None:
-    """Raises ``LabelError`` for a problem without reference answer, or a chat trace."""
-    if item.problem.answer is None:
-        raise LabelError(f"problem {item.problem.id} has no 'answer'; rollouts cannot be judged without one")
+def require_rollable(item: ProblemTrace, grader: ProblemGrader) -> None:
+    """Raises ``LabelError`` for a problem without reference answer or tests, or a chat trace."""
+    if not grader.can_grade(item.problem):
+        what = "hidden tests in meta['code']" if item.problem.answer is not None else "'answer'"
+        raise LabelError(f"problem {item.problem.id} has no {what}; rollouts cannot be judged without")
     if item.trace.text is None:
         raise LabelError(f"trace {item.trace.id} has messages; Monte Carlo rollouts continue text traces")

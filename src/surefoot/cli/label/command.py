@@ -134,6 +134,16 @@ def with_answer(items: JoinedTraces) -> JoinedTraces:
     return known
 
 
+def with_tests(items: JoinedTraces) -> JoinedTraces:
+    """Items whose problem has hidden tests of a program; the others are counted on standard error."""
+    from surefoot.labelling.verifiers.programs import has_hidden_tests
+
+    known = items.where(lambda item: has_hidden_tests(item.problem))
+    if len(known) < len(items):
+        echo(f"{len(items) - len(known)} traces skipped: their problem has no hidden tests", err=True)
+    return known
+
+
 class Tally:
     """Labels written, those without a value by reason, and their cost."""
 

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.label.command import LabelCommand, with_answer
+from surefoot.cli.label.command import LabelCommand, with_answer, with_tests
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.labelling.monte_carlo import Order, OwnOutcome
@@ -23,7 +23,7 @@ from surefoot.records import Record, StepLabel, StepPair, Trace, Usage
 from surefoot.scale.cost import Rates
 
 if TYPE_CHECKING:
-    from surefoot.answers import Grader
+    from surefoot.answers import Grader, ProblemGrader
     from surefoot.labelling.monte_carlo import MonteCarloLabeller
     from surefoot.labelling.omegaprm import OmegaPRMLabeller
     from surefoot.labelling.omegaprm_tree import ProblemTree
@@ -137,9 +137,20 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         description="Count a trace's outcome as a rollout of its prefixes: if the policy wrote it, always or "
         "never.",
     )
+    grader: Literal["answer", "tests"] = Field(
+        default="answer",
+        description="What decides on a completion: the reference answer, or the hidden tests of a program, "
+        "which run in a sandbox.",
+    )
     workers: o.Workers = 1
     engine: o.EngineName = "local"
     retry_failed: o.RetryFailed = False
+
+    @model_validator(mode="after")
+    def _check_grader(self) -> Self:
+        if self.dry_run and self.grader == "tests":
+            raise ValueError("'dry_run' predicts for --grader answer alone; it cannot guess which tests pass")
+        return self
 
     def outputs(self) -> list[Path]:
         """The labels; a prediction writes none."""
@@ -147,7 +158,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
 
     def run(self) -> None:
         """Label, or predict."""
-        items = with_answer(self.items())
+        items = with_tests(self.items()) if self.grader == "tests" else with_answer(self.items())
         self.estimate.report()
         if self.dry_run:
             self.predict(items, self._labeller)
@@ -165,10 +176,17 @@ class MonteCarlo(RolloutSettings, LabelCommand):
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
         """Who completes prefixes, and grades the completions."""
-        with self.grading.open() as grader:
-            yield self._labeller(self.open_policy(), grader)
+        if self.grader == "answer":
+            with self.grading.open() as grader:
+                yield self._labeller(self.open_policy(), grader)
+            return
+        from surefoot.labelling.program_grader import ProgramGrader
+        from surefoot.sandbox import open_sandbox
 
-    def _labeller(self, policy: Policy, grader: Grader) -> MonteCarloLabeller:
+        with open_sandbox() as sandbox:
+            yield self._labeller(self.open_policy(), ProgramGrader(sandbox))
+
+    def _labeller(self, policy: Policy, grader: ProblemGrader) -> MonteCarloLabeller:
         from surefoot.labelling.monte_carlo import MonteCarloLabeller
 
         return MonteCarloLabeller(

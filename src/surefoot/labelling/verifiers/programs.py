@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -18,14 +19,12 @@ from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import CodeTask, CodeTest, Problem, Trace
 from surefoot.sandbox import (
-    BubblewrapSandbox,
     Ending,
     Limits,
     NamedTest,
     Program,
     ProgramResult,
     PythonTask,
-    RemoteSandbox,
     Sandbox,
     TaskVerdict,
     grade_python,
@@ -131,7 +130,8 @@ class _InSandbox:
     def __init__(self, sandbox: Sandbox | None = None, *, limits: Limits = LIMITS) -> None:
         """``sandbox``: by default bubblewrap, opened when it is needed and closed at the end."""
         self._given, self.limits = sandbox, limits
-        self._own: BubblewrapSandbox | RemoteSandbox | None = None
+        self._own: Sandbox | None = None
+        self._closing = ExitStack()
 
     @property
     def sandbox(self) -> Sandbox:
@@ -139,14 +139,15 @@ class _InSandbox:
         if self._given is not None:
             return self._given
         if self._own is None:
-            self._own = open_sandbox()
+            opened = open_sandbox()
+            self._closing.callback(opened.close)
+            self._own = opened
         return self._own
 
     def close(self) -> None:
         """End the sandbox if it is this verifier's own."""
-        if self._own is not None:
-            self._own.close()
-            self._own = None
+        self._closing.close()
+        self._own = None
 
     def __enter__(self) -> Self:
         return self
@@ -195,6 +196,12 @@ def grade_traces(
     return [
         next(verdicts) if _gradable(item, task) else None for item, task in zip(items, tasks, strict=True)
     ]
+
+
+def has_hidden_tests(problem: Problem) -> bool:
+    """Whether programs can be graded. Raises ``LabelError`` for ``meta["code"]`` that is something else."""
+    task = _task(problem)
+    return task is not None and bool(task.that_are("hidden"))
 
 
 def python_task(task: CodeTask, tests: Sequence[CodeTest] | None = None) -> PythonTask:
