@@ -11,7 +11,7 @@ import pytest
 from surefoot.policies import OpenAIPolicy
 from surefoot.protocols import SampleRequest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 from scale import SLOTS, simulated
 
 

@@ -12,7 +12,7 @@ from surefoot.io import write_records
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from on_paper import DATA_SETS, table
 
 from surefoot.scale.cost import Rates
