@@ -23,6 +23,10 @@ weights). Programs run in bubblewrap. How many verdicts a second, and beside whi
   - ``oracle_inputs_majority``: the majority on the inputs of the hidden tests, which no rule may know;
   - ``any``: the ceiling.
 
+- ``first_wrong_line_accuracy``: how often ``execution-trace`` names the faulty step of mutants of reference
+  solutions, two a problem, that fail the hidden tests (saying nothing is wrong, too); beside it what one gets
+  who names the first, the last or the longest step, and ``visible_false_pass``: mutants that pass the visible
+  examples, of those whose problem has some.
 - ``fused_vs_best_rival_at_100``: ``examples_majority`` minus the best of the others, over the same tasks.
 
 Nothing is learned or chosen on these data. Equal programs of a task are run once.
@@ -44,8 +48,10 @@ import json
 import os
 import platform
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +59,8 @@ import numpy as np
 
 from surefoot import __version__
 from surefoot.formats import read_humaneval
+from surefoot.labelling import labelled_mutants, open_verifier
+from surefoot.protocols import ProblemTrace
 from surefoot.records import CodeTask
 from surefoot.sandbox import Limits, NamedTest, PythonTask, Sandbox, TaskVerdict, grade_python, open_sandbox
 
@@ -62,6 +70,8 @@ SUBSETS = 20
 INPUTS = 12
 """On which behaviour is compared, at most."""
 LIMITS = Limits(wall_s=3.0, cpu_s=3)
+DIGEST = re.compile("[0-9a-f]{64}")
+"""Of a returned value. Messages of exceptions can be as long."""
 SHOW = (
     "import hashlib\n"
     "def _plain(v):\n"
@@ -94,7 +104,7 @@ class Sample:
     @property
     def clean(self) -> bool:
         """Whether it raises nothing and returns something, everywhere."""
-        return all(len(one) == 64 for one in self.behaviour)
+        return all(DIGEST.fullmatch(one) for one in self.behaviour)
 
 
 class Cache:
@@ -323,6 +333,35 @@ def differing_verdicts(data: Path, sandbox: Sandbox) -> int:
     return sum(verdict.flaky for verdict in grade_python(sandbox, jobs, repeats=3))
 
 
+def first_wrong_lines(data: Path, sandbox: Sandbox, quick: bool) -> list[dict[str, Any]]:
+    """Naming the fault of mutants."""
+    problems = list(read_humaneval(data / "HumanEval.jsonl.gz"))[: 30 if quick else None]
+    items = list(labelled_mutants(problems, sandbox, per_problem=2))
+    faults = [[label.value for label in item.labels].index(-1.0) for item in items]
+    verifier = open_verifier("execution-trace")
+    with verifier if isinstance(verifier, AbstractContextManager) else nullcontext():
+        rows = verifier.verify([ProblemTrace(problem=item.problem, trace=item.trace) for item in items])
+    named = [next((at for at, verdict in enumerate(row) if verdict.value == -1), None) for row in rows]
+    lengths = [[step.end - step.start for step in item.trace.steps] for item in items]
+    guesses: dict[str, list[int | None]] = {
+        "first_wrong_line_accuracy": named,
+        "first_wrong_line_floor_first": [0] * len(items),
+        "first_wrong_line_floor_last": [len(some) - 1 for some in lengths],
+        "first_wrong_line_floor_longest": [some.index(max(some)) for some in lengths],
+    }
+    figures = []
+    for name, guess in guesses.items():
+        by_problem = defaultdict(list)
+        for item, one, fault in zip(items, guess, faults, strict=True):
+            by_problem[item.problem.id].append(float(one == fault))
+        value, low, high = interval([sum(some) / len(some) for some in by_problem.values()])
+        figures.append(figure(name, value, f"of {len(items)} mutants", low=low, high=high))
+    tasks = [(item.trace.text or "", CodeTask.of(item.problem)) for item in items]
+    jobs = [(task.prompt + text, judge) for text, task in tasks if task and (judge := visible_task(task))]
+    passed = [verdict.passed is True for verdict in grade_python(sandbox, jobs, limits=LIMITS)]
+    return [*figures, figure("visible_false_pass", sum(passed) / len(passed), f"of {len(passed)} mutants")]
+
+
 def figure(name: str, value: float, unit: str, **more: float | None) -> dict[str, Any]:
     """One line of the output file."""
     between = f" [{more['low']:.3f}, {more['high']:.3f}]" if more.get("low") is not None else ""
@@ -346,6 +385,7 @@ def main() -> None:
         parser.error(f"--data: there is no folder {options.data}; get the three files named above")
     with open_sandbox() as sandbox:
         figures = [figure("verdicts_that_differ", differing_verdicts(options.data, sandbox), "of 164")]
+        figures += first_wrong_lines(options.data, sandbox, options.quick)
         tasks = samples_of(options.data, sandbox, Cache(options.cache), 16 if options.quick else None)
     pass_at_1 = interval([sum(one.right for one in some) / len(some) for some in tasks])
     pass_at_all = interval([float(any(one.right for one in some)) for some in tasks])

@@ -49,6 +49,13 @@ def test_rules_choose_as_they_say(rule, share):
     assert found == pytest.approx(share)
 
 
+def test_a_long_message_of_an_exception_is_no_returned_value():
+    message = "ypeError: '<' not supported between instances of 'int' and 'str'"
+    assert len(message) == len(A)
+    assert sample(A).clean
+    assert not sample(message).clean
+
+
 def test_all_rules_are_equal_for_one_sample():
     found = {name: bench.accuracy(SAMPLES, rule, 1, random.Random(0)) for name, rule in bench.RULES.items()}
     assert len(set(found.values())) == 1

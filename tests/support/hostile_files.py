@@ -109,6 +109,28 @@ _ROWS: dict[str, tuple[Any, ...]] = {
     ),
     "source gsm8k": ({"question": "How many?", "answer": "2*3=<<2*3=6>>6\n#### 6"},),
     "source gsm8k-solutions": ({"question": "How many?", "answer": "2*3=<<2*3=6>>6\n#### 6"},),
+    **{
+        f"source {name}": (
+            {
+                "task_id": "Test/0",
+                "prompt": 'def f(x):\n    """ Add one.\n    >>> f(1)\n    2\n    """\n',
+                "entry_point": "f",
+                "test": "def check(candidate):\n    assert candidate(1) == 2\n    assert candidate(2) == 3\n",
+                "canonical_solution": "    return x + 1\n",
+            },
+        )
+        for name in ("humaneval", "mbpp-check")
+    },
+    "source mbpp": (
+        {
+            "task_id": 1,
+            "text": "Add one.",
+            "code": "def f(x):\n    return x + 1",
+            "test_list": ["assert f(1) == 2", "assert f(2) == 3"],
+            "test_setup_code": "",
+            "challenge_test_list": [],
+        },
+    ),
     "source label-studio": (
         {
             "data": {"question": "q", "steps": [{"text": "a"}, "b"]},

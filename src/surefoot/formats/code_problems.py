@@ -106,7 +106,7 @@ def _problem(
         tests=(*shown, *hidden),
         reference=row.canonical_solution,
     )
-    return Problem(id=row.task_id, text=prompt, source=source, meta={"code": task.model_dump()})
+    return Problem(id=row.task_id, text=prompt, source=source, meta={"code": task.model_dump(mode="json")})
 
 
 def _mbpp_problem(row: _MBPPRow) -> Problem:
@@ -125,7 +125,8 @@ def _mbpp_problem(row: _MBPPRow) -> Problem:
     ]
     task = CodeTask(entry_point=named[0], setup=row.test_setup_code, tests=tuple(tests), reference=row.code)
     text = f"{row.text}\nYour code should pass this test:\n{shown}"
-    return Problem(id=f"MBPP/{row.task_id}", text=text, source="mbpp", meta={"code": task.model_dump()})
+    meta = {"code": task.model_dump(mode="json")}
+    return Problem(id=f"MBPP/{row.task_id}", text=text, source="mbpp", meta=meta)
 
 
 def _module(text: str) -> ast.Module:
