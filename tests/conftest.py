@@ -13,7 +13,7 @@ from lab_traces import lab_item
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.protocols import ProblemTrace
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: more threads would only get in each other's way
+if "PYTEST_XDIST_WORKER" in os.environ:  # more threads would only get in each other's way
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The same examples each time: a run that fails fails again. Look for new ones with
@@ -23,6 +23,11 @@ settings.load_profile("repeatable")
 
 LONGEST = ("rl/test_rl_processes.py", "training/test_processes.py", "quickstart/test_quickstart.py")
 """Files that take longest: they start first, so that no process is left with one of them at the end."""
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores: tests of servers and of killed workers mostly wait."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
