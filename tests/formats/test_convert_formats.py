@@ -69,6 +69,36 @@ LABEL_STUDIO_TASK = {
     "predictions": [],
 }
 ROWS = {
+    "agent-processbench": {
+        "total_index": 3,
+        "query_index": 1,
+        "sample_index": 2,
+        "question": "Who wrote it?",
+        "data_source": "hotpotqa",
+        "ground_truth": {"target": ["Ann"]},
+        "answer_text": "Ann",
+        "messages": [
+            {"role": "user", "content": "Who wrote it?"},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [
+                    {"id": "a", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+                ],
+            },
+            {"role": "tool", "name": "search", "content": "Ann did.", "tool_call_id": "a"},
+            {"role": "assistant", "content": "Ann"},
+        ],
+        "tool_metrics": {"search": [{"status": "success"}]},
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "search", "description": "Search.", "parameters": {"type": "object"}},
+            }
+        ],
+        "step_labels": {"1": 0, "3": 1},
+        "final_label": 1,
+    },
     "label-studio": LABEL_STUDIO_TASK,
     "math-aps": {
         "question": "q",

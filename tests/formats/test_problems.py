@@ -80,7 +80,7 @@ def test_registry(tmp_path: Path):
     path = lines(tmp_path / "g.jsonl", ROW)
     assert list(read_source("gsm8k", path)) == list(read_gsm8k(path))
     assert "processbench" in SOURCES
-    with pytest.raises(RecordError, match="no source is called 'gsm9k'; choose one of bigbench-mistake, "):
+    with pytest.raises(RecordError, match="no source is called 'gsm9k'; choose one of agent-processbench, "):
         read_source("gsm9k", path)
 
 

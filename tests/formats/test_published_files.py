@@ -28,6 +28,7 @@ from surefoot.records import Problem, StepLabel, Trace
 DATA = Path(__file__).parents[2] / "../shared/data"
 
 FILES = [
+    ("agent-processbench", "agent/agentprocessbench_hotpotqa.jsonl.gz", 150),
     ("math-aps", "prm800k/openr_samples_math-aps.jsonl.gz", 3),
     ("math-shepherd", "prm800k/openr_samples_math-shepherd.jsonl.gz", 7),
     ("prm800k", "prm800k/openr_samples_prm800k.jsonl.gz", 6),

@@ -26,6 +26,7 @@ from surefoot.formats import (
     ImportSettings,
     detect_format,
     import_traces,
+    read_agent_judgements,
     read_candidate_pool,
     read_fover_scores,
     read_source,
@@ -94,7 +95,11 @@ _EXAMPLES: dict[str, tuple[Record, ...]] = {
     ),
     "StepScores": (StepScores(trace_id="t", scorer="s", scores=(0.5, None), unscored_reason="long"),),
 }
-POOLS: dict[str, Callable[..., Any]] = {"candidates": read_candidate_pool, "fover": read_fover_scores}
+POOLS: dict[str, Callable[..., Any]] = {
+    "candidates": read_candidate_pool,
+    "fover": read_fover_scores,
+    "judgements": read_agent_judgements,
+}
 
 _COMPLETION = {"text": "a", "rating": 1, "flagged": None}
 _REGION = {
@@ -104,6 +109,42 @@ _REGION = {
     "meta": {"text": ["why"]},
 }
 _ROWS: dict[str, tuple[Any, ...]] = {
+    "source agent-processbench": (
+        {
+            "total_index": 3,
+            "query_index": 1,
+            "sample_index": 2,
+            "question": "Who wrote it?",
+            "data_source": "hotpotqa",
+            "ground_truth": {"target": ["Ann"]},
+            "answer_text": "Ann",
+            "messages": [
+                {"role": "user", "content": "Who wrote it?"},
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [
+                        {"id": "a", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+                    ],
+                },
+                {"role": "tool", "name": "search", "content": "Ann did.", "tool_call_id": "a"},
+                {"role": "assistant", "content": "Ann"},
+            ],
+            "tool_metrics": {"search": [{"status": "success"}]},
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": "search",
+                        "description": "Search.",
+                        "parameters": {"type": "object"},
+                    },
+                }
+            ],
+            "step_labels": {"1": 0, "3": 1},
+            "final_label": 1,
+        },
+    ),
     "source bigbench-mistake": (
         {"input": "( [", "steps": ["a", "b"], "target": "])", "answer": "])", "mistake_index": 1},
     ),
@@ -223,6 +264,18 @@ _ROWS: dict[str, tuple[Any, ...]] = {
             "candidates": [{"text": "a\n\nb", "step_scores": [0.5, 1.0], "n_steps_split": 2}],
         },
         {"question": "q", "gt": "2", "response": ["2"], "pred_score": [[0.5]], "score": [True]},
+    ),
+    "pool judgements": (
+        {
+            "dataset": "hotpotqa",
+            "record_id": "hotpotqa:1:2",
+            "data_source": "hotpotqa",
+            "query_index": 1,
+            "sample_index": 2,
+            "human_step_labels": {"1": 0, "3": 1},
+            "human_final_label": 1,
+            "judges": {"m": {"step_labels": {"1": None, "3": -1}, "final_label": None}},
+        },
     ),
     "pool fover": ({"id": "t", "n_steps": 2, "label": 1, "scores": {"a": [0.9, 0.1]}},),
     "import batch": (

@@ -36,14 +36,15 @@ class Convert(Command):
         description="File to read; with `--from records` a directory."
     )
     reader: Annotated[str, Flag(name="--from")] = Field(
-        description="bigbench-mistake, gsm8k, gsm8k-solutions, humaneval, label-studio, math500, math-aps, "
-        "math-shepherd, mbpp, mbpp-check, prm800k, prm800k-steps, prmbench, prmbench-controls, processbench, "
-        "stepwise, or records (problems, traces and labels as this package writes them)."
+        description="agent-processbench, bigbench-mistake, gsm8k, gsm8k-solutions, humaneval, label-studio, "
+        "math500, math-aps, math-shepherd, mbpp, mbpp-check, prm800k, prm800k-steps, prmbench, "
+        "prmbench-controls, processbench, stepwise, or records (problems, traces and labels as this package "
+        "writes them)."
     )
     writer: Annotated[str, Flag(name="--to")] = Field(
         default="records",
-        description="records, label-studio, math-aps, math-shepherd, prm800k, prm800k-steps, "
-        "processbench or stepwise.",
+        description="records, agent-processbench, label-studio, math-aps, math-shepherd, prm800k, "
+        "prm800k-steps, processbench or stepwise.",
     )
     out: Annotated[str, Flag(short="-o", output=True)] = Field(
         description="Directory for records; file for the other formats."

@@ -4,6 +4,10 @@ from ._imports import ImportSettings as ImportSettings
 from ._results import TraceResults as TraceResults
 from ._results import results_of as results_of
 from ._rows import WriteReport as WriteReport
+from .agent_processbench import JudgedRun as JudgedRun
+from .agent_processbench import read_agent_judgements as read_agent_judgements
+from .agent_processbench import read_agent_processbench as read_agent_processbench
+from .agent_processbench import write_agent_processbench as write_agent_processbench
 from .bigbench_mistake import read_bigbench_mistake as read_bigbench_mistake
 from .candidate_pool import CandidatePool as CandidatePool
 from .candidate_pool import read_candidate_pool as read_candidate_pool

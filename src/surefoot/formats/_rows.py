@@ -45,7 +45,8 @@ SEPARATOR_KEY = "separator"
 """Where ``Trace.meta`` notes what a reader put between steps, so that a writer can take it out again."""
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """``value``, unless it holds what JSON cannot: then it raises ``ValueError``."""
     try:
         json.dumps(value, allow_nan=False)
     except ValueError as error:
@@ -53,7 +54,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-Finite = Annotated[Any, AfterValidator(_finite)]
+Finite = Annotated[Any, AfterValidator(finite)]
 """What surefoot does not use and keeps in ``meta``, which is JSON."""
 
 
@@ -79,7 +80,7 @@ class FileRow(BaseModel):
     def _check_extra(self) -> Self:
         for name, value in (self.model_extra or {}).items():
             try:
-                _finite(value)
+                finite(value)
             except ValueError as error:
                 raise ValueError(f"'{name}' {error}") from error
         return self

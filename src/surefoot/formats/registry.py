@@ -10,6 +10,7 @@ from typing import Any
 
 from surefoot.errors import RecordError
 from surefoot.formats._rows import WriteReport
+from surefoot.formats.agent_processbench import read_agent_processbench, write_agent_processbench
 from surefoot.formats.bigbench_mistake import read_bigbench_mistake
 from surefoot.formats.code_problems import read_humaneval, read_mbpp, read_mbpp_check
 from surefoot.formats.label_studio import read_label_studio, write_label_studio
@@ -29,6 +30,7 @@ Reader = Callable[..., Iterator[Problem] | Iterator[ProblemTrace] | Iterator[Lab
 
 SOURCES: Mapping[str, Reader] = MappingProxyType(
     {
+        "agent-processbench": read_agent_processbench,
         "bigbench-mistake": read_bigbench_mistake,
         "gsm8k": read_gsm8k,
         "gsm8k-solutions": read_gsm8k_solutions,
@@ -61,6 +63,7 @@ SIGN_WRITERS: Mapping[str, Callable[..., WriteReport]] = MappingProxyType(
 WRITERS: Mapping[str, Callable[..., WriteReport]] = MappingProxyType(
     {
         **SIGN_WRITERS,
+        "agent-processbench": write_agent_processbench,
         "label-studio": write_label_studio,
         "math-aps": write_math_aps,
         "prm800k": write_prm800k,

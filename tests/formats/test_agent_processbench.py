@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surefoot.errors import RecordError
+from surefoot.formats import read_agent_judgements, read_agent_processbench, write_agent_processbench
+from surefoot.io import ReadReport
+from surefoot.protocols import LabelledTrace
+from surefoot.records import Message, Problem, StepLabel, Trace
+from surefoot.segment import segment_trace
+
+DATA = Path(__file__).parents[2] / "../shared/data/agent"
+
+
+def call(name: str, **more: Any) -> dict[str, Any]:
+    return {"id": "1", "type": "function", "function": {"name": name, "arguments": '{"q": 1}'}, **more}
+
+
+ROW: dict[str, Any] = {
+    "total_index": 12,
+    "query_index": 2,
+    "sample_index": 4,
+    "question": "Who?",
+    "data_source": "tau2",
+    "ground_truth": {"target": ["Ann", "A."]},
+    "answer_text": None,
+    "messages": [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": "", "tool_calls": [call("search")]},
+        {"role": "tool", "name": "search", "content": "none", "tool_call_id": "1"},
+        {"role": "user", "content": "And now?"},
+        {"role": "assistant", "content": "Ann"},
+    ],
+    "tool_metrics": {"search": [{"status": "success"}]},
+    "tools": [{"type": "function", "function": {"name": "search", "description": "d", "parameters": {}}}],
+    "step_labels": {"2": 0, "5": -1},
+    "final_label": -1,
+}
+
+
+def lines(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def read(tmp_path: Path, *rows: dict[str, Any]) -> list[LabelledTrace]:
+    return list(read_agent_processbench(lines(tmp_path / "in.jsonl", *rows)))
+
+
+def back(tmp_path: Path, items: list[LabelledTrace]) -> tuple[list[dict[str, Any]], str]:
+    report = write_agent_processbench(items, tmp_path / "out.jsonl")
+    return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()], report.summary()
+
+
+def test_each_assistant_message_is_a_step(tmp_path: Path):
+    (item,) = read(tmp_path, ROW)
+    trace = item.trace
+    assert (trace.id, item.problem.id, item.problem.source) == ("tau2:2:4", "tau2:2", "tau2")
+    assert [(step.message, step.part) for step in trace.steps] == [(2, "message"), (5, "message")]
+    assert [trace.step_text(0), trace.step_text(1)] == ['search({"q": 1})', "Ann"]
+    assert [(one.step, one.value, one.source) for one in item.labels] == [(0, 0, "human"), (1, -1, "human")]
+    assert (trace.outcome, trace.answer, item.problem.answer) == (False, None, "Ann; A.")
+    assert trace.tools[0].name == "search"
+    kept = {"total_index": 12, "query_index": 2, "sample_index": 4}
+    assert trace.meta["agent_processbench"] == {
+        **kept,
+        "ground_truth": ROW["ground_truth"],
+        "tool_metrics": ROW["tool_metrics"],
+    }
+    assert "message_rows" not in trace.meta
+
+
+@pytest.mark.parametrize(("label", "outcome"), [(1, True), (0, None), (-1, False)])
+def test_final_label(tmp_path: Path, label: int, outcome: bool | None):
+    (item,) = read(tmp_path, {**ROW, "final_label": label})
+    assert item.trace.outcome is outcome
+    assert back(tmp_path, [item])[0] == [{**ROW, "final_label": label}]
+
+
+def test_odd_rows_come_back(tmp_path: Path):
+    odd = [
+        *ROW["messages"][:2],
+        {"role": "assistant", "tool_calls": [call("search", index=0)], "weight": 1},
+        *ROW["messages"][3:],
+    ]
+    rows = [
+        {**ROW, "messages": odd, "stop_reason": "x", "ground_truth": [{"name": "call"}]},
+        {**ROW, "tools": None, "step_labels": {"5": None}},
+        {name: ROW[name] for name in reversed(ROW) if name not in ("total_index", "tools", "tool_metrics")},
+    ]
+    items = read(tmp_path, *rows)
+    assert [item.trace.id for item in items] == ["tau2:2:4", "tau2:2:4#1", "tau2:2:4#2"]
+    written, summary = back(tmp_path, items)
+    assert written == rows
+    assert [list(row) for row in written] == [list(row) for row in rows]
+    assert summary == "3 rows written; dropped: nothing"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"step_labels": {"3": 1}}, "field 'step_labels': message 3 is not an assistant's"),
+        ({"step_labels": {"2": 2}}, "field 'step_labels.2': Input should be -1, 0 or 1"),
+        ({"messages": ROW["messages"][:2]}, "field 'messages': no message is an assistant's"),
+        ({"messages": [{"role": "assistant", "content": 3}]}, "content"),
+    ],
+)
+def test_bad_rows_are_named(tmp_path: Path, change: dict[str, Any], reason: str):
+    path = lines(tmp_path / "in.jsonl", {**ROW, **change}, ROW)
+    with pytest.raises(RecordError, match="line 1"):
+        list(read_agent_processbench(path))
+    report = ReadReport()
+    assert len(list(read_agent_processbench(path, report=report))) == 1
+    assert reason in report.bad[0][1]
+
+
+def test_own_runs_are_written_and_read_again(tmp_path: Path):
+    problem = Problem(text="2+2?", answer="4")
+    messages = (Message(role="user", content="2+2?"), Message(role="assistant", content="4"))
+    traces = [Trace(problem_id=problem.id, messages=messages, sample=sample) for sample in range(2)]
+
+    def labelled(trace: Trace, *values: float | None, kind: str = "correctness") -> LabelledTrace:
+        labels = [
+            StepLabel(trace_id=trace.id, step=0, kind=kind, value=value, reason="?", source="s")
+            for value in values
+        ]
+        return LabelledTrace(problem=problem, trace=trace, labels=tuple(labels))
+
+    whole = [segment_trace(trace, granularity="message") for trace in traces]
+    text = Trace(problem_id=problem.id, text="4")
+    items = [
+        labelled(whole[0], 1, None),
+        labelled(whole[1], 1, -1),
+        labelled(whole[1], 0.5, kind="value"),
+        labelled(segment_trace(traces[0]), 1),
+        LabelledTrace(problem=problem, trace=text, labels=()),
+    ]
+    rows, summary = back(tmp_path, items)
+    assert [(row["query_index"], row["sample_index"], row["step_labels"]) for row in rows] == [
+        (0, 0, {"1": 1}),
+        (0, 1, {}),
+        (0, 2, {}),
+    ]
+    assert summary == (
+        "3 rows written; dropped: 1 labels: kind 'value', 1 steps: labels disagree, "
+        "1 traces: steps are not whole messages, 1 traces: text, no messages"
+    )
+    again = list(read_agent_processbench(tmp_path / "out.jsonl"))
+    assert [item.trace.messages for item in again] == [messages] * 3
+
+
+def test_judges_beside_people(tmp_path: Path):
+    row = {
+        "dataset": "tau2",
+        "record_id": "tau2:2:4",
+        "data_source": "tau2",
+        "query_index": 2,
+        "sample_index": 4,
+        "human_step_labels": {"2": 0, "15": -1},
+        "human_final_label": 0,
+        "judges": {"m": {"step_labels": {"15": 1}, "final_label": None}, "n": {"step_labels": {"2": None}}},
+    }
+    (run,) = read_agent_judgements(lines(tmp_path / "j.jsonl", row))
+    (item,) = read(tmp_path, ROW)
+    assert (run.trace_id, run.problem_id) == (item.trace.id, item.problem.id)
+    assert (run.subset, run.steps, run.outcome) == ("tau2", 2, None)
+    assert [(one.step, one.value, one.source) for one in run.labels] == [(0, 0, "human"), (1, -1, "human")]
+    assert [(one.step, one.value, one.source, one.evidence.rater) for one in run.judges["m"]] == [
+        (1, 1, "judge", "m")
+    ]
+    assert [(one.value, one.reason) for one in run.judges["n"]] == [(None, "no label given")]
+    report = ReadReport()
+    bad = {**row, "judges": {"m": {"step_labels": {"3": 1}}}}
+    unsorted = {**row, "human_step_labels": {"15": 1, "2": 1}, "judges": {}}
+    empty = {**row, "human_step_labels": {}, "judges": {}}
+    assert not list(read_agent_judgements(lines(tmp_path / "b.jsonl", bad, unsorted, empty), report=report))
+    assert [reason for _, reason in report.bad] == [
+        "field 'step_labels': message 3 is not an assistant's",
+        "field 'human_step_labels': message indices must be ascending numbers",
+        "field 'human_step_labels': empty",
+    ]
+
+
+def test_published_judgements():
+    path = DATA / "apb_human_vs_judges.jsonl.gz"
+    if not path.exists():
+        pytest.skip("the shared data set is not here")
+    runs = list(read_agent_judgements(path))
+    with gzip.open(path, "rt") as stream:
+        ids = [json.loads(line)["record_id"] for line in stream]
+    assert [run.trace_id for run in runs] == ids
+    assert {len(run.judges) for run in runs} == {20}
+    assert sum(run.steps for run in runs) == sum(len(run.labels) for run in runs)
