@@ -23,6 +23,9 @@ from .pools import sizes_up_to as sizes_up_to
 from .report import Report as Report
 from .report import Section as Section
 from .report import Table as Table
+from .run_metrics import MonitoredRun as MonitoredRun
+from .run_metrics import RunMetrics as RunMetrics
+from .run_metrics import run_metrics as run_metrics
 from .scorer_calibration import CalibrationAudit as CalibrationAudit
 from .scorer_calibration import audit_calibration as audit_calibration
 from .scorer_calibration import write_calibration_report as write_calibration_report

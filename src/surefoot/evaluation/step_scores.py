@@ -1,7 +1,7 @@
 """What is under evaluation, laid beside the steps of traces: step scores or labels, stored or made here.
 
 A source is a checkpoint (its scores are kept, and used again where model and traces are the same), a file of
-``StepScores``, a file of ``StepLabel`` (a judge's, say), or a file of published scores.
+``StepScores``, a file of ``StepLabel`` (a judge's, say), or a file of published scores or judgements.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class System:
     """Of a system that scores; empty for labels."""
     good: StepRows[bool]
     """Of a system that labels; empty for scores."""
+    values: StepRows[float]
+    """The labels' own numbers, which tell a neutral step from a good one; empty for scores."""
     recorded: BoolArray
     """[traces]: whether there is any record of the trace, be it one without values."""
     counts: RecordCounts
@@ -154,6 +156,7 @@ class _ScoreArrays:
             kind="scores",
             scores=score_rows(self._scores, self._layout),
             good=good_rows(np.empty(0, dtype=np.int8), StepLayout(())),
+            values=score_rows(np.empty(0), StepLayout(())),
             recorded=self._recorded,
             counts=RecordCounts(
                 records=self._records,
@@ -184,6 +187,7 @@ def _of_labels(
         kind="labels",
         scores=score_rows(np.empty(0), StepLayout(())),
         good=found.good,
+        values=score_rows(found.values, layout),
         recorded=recorded,
         counts=RecordCounts(
             records=found.counts.labels,
@@ -204,19 +208,21 @@ def open_systems(
     items: Sequence[ProblemTrace],
     store: Path,
     *,
+    layout: StepLayout | None = None,
     reading: LabelRule | None = None,
     loading: Loading = LOADING,
     progress: Progress = lambda *_: None,
 ) -> list[System]:
     """One system per source, in order; a file with scores of several scorers gives one each, ``name/scorer``.
 
-    A source that is a file, a pattern or a URL of a store holds records; any other is a checkpoint for
+    ``layout`` has the steps of the traces, where ``items`` lacks some of which the text is not there. A
+    source that is a file, a pattern or a URL of a store holds records; any other is a checkpoint for
     ``load_prm``, whose scores are kept in ``store/NAME`` piece by piece. Raises ``RunError`` if that folder
     holds scores of another model or of other traces, ``RecordError`` for a file without usable records, and
     whatever loading or scoring raises.
     """
     systems: list[System] = []
-    layout = StepLayout(facts_of(item.trace) for item in items)
+    layout = layout or StepLayout(facts_of(item.trace) for item in items)
     for name, path in sources.items():
         if names_files(path):
             systems += _stored(name, path, layout, reading)
@@ -298,8 +304,12 @@ def _stored(name: str, path: str, layout: StepLayout, reading: LabelRule | None)
         published = (read_fover_scores(file, report=report) for file in files_of(path))
         systems = _of_scores(name, chain.from_iterable(published), layout)
     if not systems:
+        report = ReadReport()
+        systems = _of_judges(name, path, layout, reading, report)
+    if not systems:
         raise RecordError(
-            f"{path}: no StepScores, no StepLabel and no published scores; see docs/reference/formats.md"
+            f"{path}: no StepScores, no StepLabel and no published scores or judgements; see "
+            "docs/reference/formats.md"
         )
     lines = report.bad_count
     return [replace(system, counts=replace(system.counts, skipped_lines=lines)) for system in systems]
@@ -314,6 +324,19 @@ def _of_scores(name: str, records: Iterable[StepScores], layout: StepLayout) -> 
         scorers[record.scorer].add(record)
     alone = len(scorers) == 1
     return [arrays.system(name if alone else f"{name}/{scorer}") for scorer, arrays in scorers.items()]
+
+
+def _of_judges(
+    name: str, path: str, layout: StepLayout, reading: LabelRule | None, report: ReadReport
+) -> list[System]:
+    """One system for each judge of a file of judgements; none without any."""
+    from surefoot.formats.agent_processbench import read_agent_judgements
+
+    judges: dict[str, list[StepLabel]] = {}
+    for run in read_agent_judgements(path, report=report):
+        for judge, labels in run.judges.items():
+            judges.setdefault(judge, []).extend(labels)
+    return [_of_labels(f"{name}/{judge}", labels, layout, reading) for judge, labels in judges.items()]
 
 
 def _records(path: str, record: type[R], report: ReadReport) -> Iterator[R]:

@@ -18,6 +18,7 @@ from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
     from surefoot.evaluation.report import Report
+    from surefoot.evaluation.step_layout import StepLayout
     from surefoot.evaluation.step_scores import System
     from surefoot.labels import LabelRule
     from surefoot.protocols import ProblemTrace
@@ -75,16 +76,26 @@ def open_all(
     items: Sequence[ProblemTrace],
     out: Path,
     *,
+    layout: StepLayout | None = None,
     reading: LabelRule | None = None,
     loading: Loading,
 ) -> list[System]:
-    """Scorers and judges; scores of checkpoints are stored in ``out/scores``. Bad lines are reported."""
+    """Scorers and judges; scores of checkpoints are stored in ``out/scores``. Bad lines are reported.
+
+    ``layout`` has the steps of the traces, where ``items`` lacks some.
+    """
     from surefoot.cli.runs import stages
     from surefoot.evaluation.step_scores import open_systems
 
     with stages() as progress:
         systems = open_systems(
-            sources, items, out / "scores", reading=reading, loading=loading, progress=progress
+            sources,
+            items,
+            out / "scores",
+            layout=layout,
+            reading=reading,
+            loading=loading,
+            progress=progress,
         )
     for system in systems:
         if system.counts.skipped_lines:

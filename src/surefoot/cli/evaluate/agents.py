@@ -1,0 +1,97 @@
+"""``surefoot evaluate agent-processbench``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+
+from surefoot.cli import options as o
+from surefoot.cli.evaluate.inputs import EvaluationCommand, named, open_all, show
+from surefoot.cli.terminal import echo
+from surefoot.labels import LabelRule
+from surefoot.policies.devices import Loading
+
+if TYPE_CHECKING:
+    from surefoot.formats import JudgedRun
+    from surefoot.protocols import LabelledTrace
+
+
+class EvaluateAgentProcessBench(EvaluationCommand):
+    """Judge each step of runs with tools: AgentProcessBench's accuracies, always beside floors.
+
+    Sources are checkpoints, or files of step scores, of a judge's labels, or of stored judgements; without
+    any the floors stand alone. Scores of checkpoints are stored in DIR/scores and reused; a killed run
+    resumes. The tables are printed; DIR/agent-processbench.json has every number and
+    DIR/agent-processbench.html the plots. What a source does not predict is wrong.
+
+    Example: `surefoot evaluate agent-processbench mine=runs/prm rules=labels.jsonl --data hotpotqa.jsonl
+    --out bench`
+    """
+
+    report_name: ClassVar[str] = "agent-processbench"
+
+    sources: o.Sources = Field(
+        default=(), description="NAME=CHECKPOINT, or NAME=FILE of step scores, labels or judgements."
+    )
+    data: Annotated[tuple[str, ...], o.INPUT] = Field(
+        min_length=1,
+        description="The benchmark's file, or one of people's labels beside judges'; repeat it for several.",
+    )
+    threshold: tuple[str, ...] = Field(
+        default=("split",),
+        description="`split` (fitted for each subset on the other half of its problems) or a number: a step "
+        "scored below it is wrong.",
+    )
+    loading: o.Models = Loading()
+
+    def run(self) -> None:
+        """Evaluate, print and write the report."""
+        from surefoot.evaluation.benchmarks.agent_processbench import (
+            agent_runs,
+            evaluate_agent_processbench,
+        )
+        from surefoot.evaluation.benchmarks.agent_report import write_agent_processbench_report
+        from surefoot.evaluation.splits import parse_rules
+        from surefoot.evaluation.step_layout import StepLayout
+        from surefoot.io import write_json
+        from surefoot.protocols import LabelledTrace, ProblemTrace
+
+        files, rules = named(self.sources), parse_rules(self.threshold, [])
+        data = [item for path in self.data for item in _read(path)]
+        runs = agent_runs(data)
+        folder = self.folder()
+        systems = open_all(
+            files,
+            [
+                ProblemTrace(problem=one.problem, trace=one.trace)
+                for one in data
+                if isinstance(one, LabelledTrace)
+            ],
+            folder,
+            layout=StepLayout(run.facts for run in runs),
+            reading=LabelRule(neutral="good"),
+            loading=self.loading,
+        )
+        result = evaluate_agent_processbench(runs, systems, rules=rules, draws=self.draws, seed=self.seed)
+        inputs = {"sources": files, "data": list(self.data)}
+        for_json, for_html = self.outputs()
+        write_json(for_json, {"inputs": inputs, **result.to_json()})
+        show(write_agent_processbench_report(result, for_html))
+
+
+def _read(path: str) -> list[LabelledTrace | JudgedRun]:
+    """Runs of the benchmark, or of a file of judgements; what is skipped is said."""
+    from surefoot.formats import read_agent_judgements, read_agent_processbench
+    from surefoot.io import ReadReport
+
+    report, judged = ReadReport(), ReadReport()
+    items: list[LabelledTrace | JudgedRun] = [
+        *read_agent_processbench(path, report=report),
+        *read_agent_judgements(path, report=judged),
+    ]
+    counted = judged if judged.good else report
+    counted.require_some("give a file of AgentProcessBench, or of people's labels beside judges'")
+    if counted.bad_count:
+        echo(counted.summary(), err=True)
+    return items

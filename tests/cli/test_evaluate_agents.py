@@ -1,0 +1,108 @@
+"""``surefoot evaluate agent-processbench`` on files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import good, refused
+
+from surefoot.evaluation.splits import half_of
+from surefoot.formats import read_agent_processbench
+from surefoot.io import write_records
+from surefoot.records import StepScores
+
+FEW = "--draws=20"
+
+
+def row(query: int, labels: list[int]) -> dict[str, Any]:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Do it."}]
+    messages += [{"role": "assistant", "content": f"step {step}"} for step in range(len(labels))]
+    return {
+        "total_index": query,
+        "query_index": query,
+        "sample_index": 0,
+        "question": "Do it.",
+        "data_source": "own",
+        "ground_truth": None,
+        "answer_text": "done",
+        "messages": messages,
+        "tool_metrics": {},
+        "tools": [],
+        "step_labels": {str(step + 1): label for step, label in enumerate(labels)},
+        "final_label": min(labels),
+    }
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two runs of each half of the problems: one without error, one wrong from its second step on."""
+    halves = [[query for query in range(20) if half_of(f"own:{query}") == half][:2] for half in (0, 1)]
+    rows = [
+        row(query, labels) for own in halves for query, labels in zip(own, ([1, 0], [1, -1, -1]), strict=True)
+    ]
+    path = tmp_path / "apb.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return path
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    found = json.loads((folder / "agent-processbench.json").read_text())
+    return {one["system"]: one["subsets"]["own"] for one in found["scores"]}
+
+
+def test_floors_stand_alone(data: Path, tmp_path: Path):
+    ended = good("evaluate", "agent-processbench", "--data", data, "--out", tmp_path / "out", FEW)
+    assert "4 runs of 4 problems, 10 steps" in " ".join(ended.out.split())
+    found = figures(tmp_path / "out")["last step wrong iff the run failed"]
+    assert found["step"]["value"] == 0.6  # the neutral steps and the first wrong ones are missed
+    assert found["first_error"]["value"] == 0.5
+    assert "floor: all good" in (tmp_path / "out" / "agent-processbench.html").read_text()
+
+
+def test_scores_labels_and_judgements_side_by_side(data: Path, tmp_path: Path):
+    items = list(read_agent_processbench(data))
+    scores = [
+        StepScores(
+            trace_id=item.trace.id,
+            scorer="s",
+            scores=[0.1 if label.value == -1 else 0.8 for label in item.labels],
+        )
+        for item in items
+    ]
+    write_records(tmp_path / "scores.jsonl", scores)
+    write_records(tmp_path / "people.jsonl", [label for item in items for label in item.labels])
+    judged = [
+        {
+            "dataset": "own",
+            "record_id": item.trace.id,
+            "data_source": "own",
+            "query_index": item.trace.meta["agent_processbench"]["query_index"],
+            "sample_index": 0,
+            "human_step_labels": {str(label.step + 1): int(label.value or 0) for label in item.labels},
+            "human_final_label": -1,
+            "judges": {"kind": {"step_labels": {str(label.step + 1): 1 for label in item.labels}}},
+        }
+        for item in items
+    ]
+    (tmp_path / "judged.jsonl").write_text("".join(json.dumps(one) + "\n" for one in judged))
+    sources = [f"{name}={tmp_path / name}.jsonl" for name in ("scores", "people", "judged")]
+    good("evaluate", "agent-processbench", *sources, "--data", data, "--out", tmp_path / "out", FEW)
+    found = figures(tmp_path / "out")
+    assert [found["scores"][name]["value"] for name in ("step", "first_error")] == [0.8, 1.0]
+    assert [found["people"][name]["value"] for name in ("step", "first_error")] == [1.0, 1.0]
+    assert [found["judged/kind"][name]["value"] for name in ("step", "first_error")] == [0.4, 0.5]
+
+
+def test_files_of_another_kind_are_refused(data: Path, tmp_path: Path):
+    (tmp_path / "other.jsonl").write_text('{"id": "1"}\n')
+    ended = refused(
+        "evaluate", "agent-processbench", "--data", tmp_path / "other.jsonl", "--out", tmp_path / "out"
+    )
+    assert "give a file of AgentProcessBench" in " ".join(ended.split())
+    ended = refused(
+        "evaluate", "agent-processbench", "--data", data, "--data", data, "--out", tmp_path / "out"
+    )
+    assert "occurs twice" in ended

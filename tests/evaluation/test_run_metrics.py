@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from surefoot.errors import LabelError
+from surefoot.evaluation.run_metrics import MonitoredRun, RunMetrics, run_metrics
+
+
+def measured(*runs: MonitoredRun) -> RunMetrics:
+    return run_metrics(runs, range(len(runs)), draws=200, rng=np.random.default_rng(0))
+
+
+def run(labels: str, alarms: str, scores: list[float | None] | None = None, **more: object) -> MonitoredRun:
+    """Labels from ``-0+?``, alarms from ``.!``."""
+    signs = {"-": -1.0, "0": 0.0, "+": 1.0, "?": None}
+    return MonitoredRun(
+        labels=[signs[sign] for sign in labels],
+        scores=scores or [None] * len(labels),
+        alarms=[mark == "!" for mark in alarms],
+        failed=more.pop("failed", True),
+        **more,
+    )
+
+
+def test_false_alarms_are_those_at_steps_labelled_good_or_neutral():
+    found = measured(run("+0-?", "!!!!"), run("+++", "..."))
+    assert found.false_alarms.value == 1.0
+    assert found.runs == 2
+
+
+def test_lead_time_counts_from_the_first_true_alarm_to_the_end():
+    """An alarm before the error is no warning; runs that did not fail, or have no error, are not counted."""
+    early = run("+---+", "!.!..")  # at step 2 of 0..4
+    last = run("++-", "..!")
+    missed = run("+-", "..")
+    not_failed, unknown = run("-+", "!.", failed=False), run("-+", "!.", failed=None)
+    no_error = run("++", "!!")
+    found = measured(early, last, missed, not_failed, unknown, no_error)
+    assert found.warnable == 3
+    assert found.warned.value == pytest.approx(2 / 3)
+    assert found.lead_time.value == 1.0  # (2 + 0) / 2
+
+
+def test_recovery_credit():
+    """First +1 after a -1: higher 1, equal a half, lower or not scored 0; compared with the last -1."""
+    higher = run("-0-+", "....", [0.9, 0.0, 0.2, 0.5])
+    equal = run("-+", "..", [0.5, 0.5])
+    lower = run("-+", "..", [0.6, 0.5])
+    unscored = run("-+", "..", [None, 0.5])
+    none = run("-0", "..", [0.1, 0.9])
+    twice = run("-+-+", "....", [0.1, 0.2, 0.1, 0.2])
+    found = measured(higher, equal, lower, unscored, none, twice)
+    assert found.recoveries == 6
+    assert found.recovery_credit.value == pytest.approx((1 + 0.5 + 0 + 0 + 2) / 6)
+
+
+def test_loopholes_found():
+    found = measured(run("+-", "!.", loopholes=[True, True]), run("+", "!"))
+    assert (found.loopholes, found.loopholes_found.value) == (2, 0.5)
+
+
+def test_what_does_not_occur_is_undefined():
+    found = measured(run("+", "."))
+    for rate in (found.warned, found.lead_time, found.recovery_credit, found.loopholes_found):
+        assert math.isnan(rate.value)
+
+
+def test_intervals_resample_problems():
+    """Two problems, of which one has all the alarms: the draws hold none, one or both of it."""
+    runs = [run("++", "!!"), run("+", ".")]
+    found = run_metrics(runs, ["p", "q"], draws=500, rng=np.random.default_rng(1)).false_alarms
+    assert (found.low, found.value, found.high) == (0.0, 1.0, 2.0)
+    one = run_metrics(runs, ["p", "p"], draws=50, rng=np.random.default_rng(1)).false_alarms
+    assert one.low == one.high == 1.0
+
+
+def test_lists_of_other_lengths_are_refused():
+    with pytest.raises(LabelError, match=r"runs\[0\] has lists of \[1, 2\] entries"):
+        measured(run("++", "!"))
+    with pytest.raises(LabelError, match="'runs' is empty"):
+        measured()
