@@ -141,6 +141,19 @@ ROWS = {
         "final_answer_correct": True,
         "label": -1,
     },
+    "who-and-when": {
+        "question": "When?",
+        "question_ID": "q",
+        "ground_truth": "now",
+        "history": [
+            {"content": "When?", "role": "human"},
+            {"content": "Ask.", "role": "Orchestrator (thought)"},
+            {"content": "Then.", "role": "assistant", "name": "Clock_Expert"},
+        ],
+        "mistake_agent": "Clock_Expert",
+        "mistake_step": "2",
+        "mistake_reason": "It is now.",
+    },
     "stepwise": {"prompt": "p", "completions": ["a"], "labels": [True]},
 }
 

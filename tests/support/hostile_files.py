@@ -145,6 +145,21 @@ _ROWS: dict[str, tuple[Any, ...]] = {
             "final_label": 1,
         },
     ),
+    "source who-and-when": (
+        {
+            "question": "When?",
+            "question_ID": "q",
+            "ground_truth": "now",
+            "history": [
+                {"content": "When?", "role": "human"},
+                {"content": "Ask.", "role": "Orchestrator (thought)"},
+                {"content": "Then.", "role": "assistant", "name": "Clock_Expert"},
+            ],
+            "mistake_agent": "Clock_Expert",
+            "mistake_step": "2",
+            "mistake_reason": "It is now.",
+        },
+    ),
     "source bigbench-mistake": (
         {"input": "( [", "steps": ["a", "b"], "target": "])", "answer": "])", "mistake_index": 1},
     ),

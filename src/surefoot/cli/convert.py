@@ -38,13 +38,13 @@ class Convert(Command):
     reader: Annotated[str, Flag(name="--from")] = Field(
         description="agent-processbench, bigbench-mistake, gsm8k, gsm8k-solutions, humaneval, label-studio, "
         "math500, math-aps, math-shepherd, mbpp, mbpp-check, prm800k, prm800k-steps, prmbench, "
-        "prmbench-controls, processbench, stepwise, or records (problems, traces and labels as this package "
-        "writes them)."
+        "prmbench-controls, processbench, stepwise, who-and-when, or records (problems, traces and labels as "
+        "this package writes them)."
     )
     writer: Annotated[str, Flag(name="--to")] = Field(
         default="records",
         description="records, agent-processbench, label-studio, math-aps, math-shepherd, prm800k, "
-        "prm800k-steps, processbench or stepwise.",
+        "prm800k-steps, processbench, stepwise or who-and-when.",
     )
     out: Annotated[str, Flag(short="-o", output=True)] = Field(
         description="Directory for records; file for the other formats."

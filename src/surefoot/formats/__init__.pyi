@@ -45,3 +45,6 @@ from .registry import WRITERS as WRITERS
 from .registry import read_source as read_source
 from .stepwise import read_stepwise as read_stepwise
 from .stepwise import write_stepwise as write_stepwise
+from .who_and_when import agent_name as agent_name
+from .who_and_when import read_who_and_when as read_who_and_when
+from .who_and_when import write_who_and_when as write_who_and_when

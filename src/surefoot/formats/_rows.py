@@ -1,6 +1,7 @@
 """What the formats share: rows in files, their form, and steps given as a list.
 
-A file is JSON Lines or one JSON array, also gzipped; each row is checked against the format's row class.
+A file is JSON Lines, one JSON array or one object over many lines, also gzipped; each row is checked against
+the format's row class.
 """
 
 from __future__ import annotations
@@ -331,19 +332,19 @@ def _items(path: Path) -> Iterator[tuple[int, object]]:
     limits = FileLimits.from_environment()
     with readable(str(path)), open_bounded(path, limits) as stream:
         for number, text in json_lines(stream, limits):
-            if text.startswith(b"[") and number == 1:
-                yield from enumerate(_array(text + b"\n" + read_whole(stream, limits), path, limits), start=1)
+            if number == 1 and (text.startswith(b"[") or text == b"{"):
+                yield from enumerate(_whole(text + b"\n" + read_whole(stream, limits), path, limits), start=1)
                 return
             yield number, text
 
 
-def _array(text: bytes, path: Path, limits: FileLimits) -> list[object]:
+def _whole(text: bytes, path: Path, limits: FileLimits) -> list[object]:
     try:
         items = from_json(text)
     except ValueError as error:
-        raise RecordError(f"{path}: not a JSON array: {error}; fetch the file again") from error
-    limits.check_fields(items, "the array")
-    return list(items)
+        raise RecordError(f"{path}: not one JSON value: {error}; fetch the file again") from error
+    limits.check_fields(items, "its value")
+    return items if isinstance(items, list) else [items]
 
 
 def _write(stream: IO[bytes] | gzip.GzipFile, rows: Iterable[Mapping[str, Any]], array: bool) -> None:

@@ -22,6 +22,7 @@ from surefoot.formats.prmbench import read_prmbench, read_prmbench_controls
 from surefoot.formats.problems import read_gsm8k, read_gsm8k_solutions, read_math500
 from surefoot.formats.processbench import read_processbench, write_processbench
 from surefoot.formats.stepwise import read_stepwise, write_stepwise
+from surefoot.formats.who_and_when import read_who_and_when, write_who_and_when
 from surefoot.io.sources import files_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem
@@ -47,6 +48,7 @@ SOURCES: Mapping[str, Reader] = MappingProxyType(
         "prmbench-controls": read_prmbench_controls,
         "processbench": read_processbench,
         "stepwise": read_stepwise,
+        "who-and-when": read_who_and_when,
     }
 )
 """Readers by name; each takes a path and ``report``."""
@@ -68,6 +70,7 @@ WRITERS: Mapping[str, Callable[..., WriteReport]] = MappingProxyType(
         "math-aps": write_math_aps,
         "prm800k": write_prm800k,
         "prm800k-steps": write_prm800k_steps,
+        "who-and-when": write_who_and_when,
     }
 )
 """All writers by name; those not in ``SIGN_WRITERS`` keep values as they are and take no options."""
