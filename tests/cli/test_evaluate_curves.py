@@ -88,7 +88,14 @@ def test_a_checkpoint_and_stored_scores_side_by_side(files: Path, checkpoint: Pa
 def test_every_rule_reads_every_scorer_alike(files: Path, tmp_path: Path):
     words = ["evaluate", "best-of-n", f"a={files / 'scores.jsonl'}", f"b={files / 'scores.jsonl'}"]
     words += ["--traces", files / "traces.jsonl", "--sizes", "1,4", "--bootstrap", "50", "--out", tmp_path]
-    rules = ["best_of_n", "weighted_vote", "confidence_vote_10", "confidence_vote_90", "knockout"]
+    rules = [
+        "best_of_n",
+        "weighted_vote",
+        "confidence_vote_10",
+        "confidence_vote_90",
+        "agreement",
+        "knockout",
+    ]
     good(*words, *(f"--rule={rule}" for rule in rules))
     data = json.loads((tmp_path / "best_of_n.json").read_text())
     assert data["inputs"]["rule"] == rules

@@ -1,6 +1,7 @@
 import itertools
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,12 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.protocols import Candidate
-from surefoot.search import SELECTORS, Pool, best_of_n, pass_at_k, selection_curve, vote_at_k
+from surefoot.search import (
+    SELECTORS,
+    Pool,
+    best_of_n,
+    pass_at_k,
+    select_among,
+    selection_curve,
+    vote_at_k,
+)
 
 METHODS = ("pass", *SELECTORS)
 
 
-def brute_force(method, answers, correct, scores, k):
+def brute_force(method, answers, correct, scores, k, gate=None):
     """Mean over all ordered draws of k samples of what the shipped selector picks."""
     hits = []
     for drawn in itertools.permutations(range(len(answers)), k):
@@ -21,7 +30,8 @@ def brute_force(method, answers, correct, scores, k):
         if method == "pass":
             hits.append(any(correct[i] for i in drawn))
         else:
-            hits.append(correct[drawn[SELECTORS[method].select(candidates)]])
+            its = None if gate is None else [gate[i] for i in drawn]
+            hits.append(correct[drawn[select_among(SELECTORS[method], candidates, its)]])
     return float(np.mean(hits))
 
 
@@ -33,6 +43,7 @@ def pools(draw):
         answers=draw(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=n, max_size=n)),
         correct=draw(st.lists(st.booleans(), min_size=n, max_size=n)),
         scores=draw(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, None]), min_size=n, max_size=n)),
+        gate=draw(st.none() | st.lists(st.sampled_from([0.0, 0.5, 1.0, None]), min_size=n, max_size=n)),
     )
 
 
@@ -43,7 +54,7 @@ def test_every_method_equals_the_mean_over_all_draws(pool, data):
     for method in METHODS:
         got = selection_curve([pool], method, [k], draws=720, rng=np.random.default_rng(0))
         assert got.shape == (1, 1)
-        expected = brute_force(method, pool.answers, pool.correct, pool.scores, k)
+        expected = brute_force(method, pool.answers, pool.correct, pool.scores, k, pool.gate)
         assert got[0, 0] == pytest.approx(expected, abs=1e-12), method
 
 
@@ -54,6 +65,14 @@ def test_no_selector_exceeds_pass_at_k(pool, data):
     curves = {m: selection_curve([pool], m, sizes, rng=np.random.default_rng(0)) for m in METHODS}
     for method in METHODS:
         assert (curves[method] <= curves["pass"] + 1e-12).all()
+
+
+def test_a_gate_comes_before_every_score():
+    pool = Pool(answers="aab", correct=[0, 0, 1], scores=[0.9, 0.8, 0.1], gate=[0.5, 0.5, 1.0])
+    for method in SELECTORS:
+        assert selection_curve([pool], method, [3], rng=np.random.default_rng(0)) == 1.0
+    with pytest.raises(ValueError, match="'gate' has 2"):
+        selection_curve([replace(pool, gate=[1, 1])], "majority", [1], rng=np.random.default_rng(0))
 
 
 def test_pass_at_k_closed_form():
@@ -115,7 +134,7 @@ def big_pool(seed, n=40):
     )
 
 
-@pytest.mark.parametrize("method", ["confidence_vote_10", "confidence_vote_90", "knockout"])
+@pytest.mark.parametrize("method", ["confidence_vote_10", "confidence_vote_90", "agreement", "knockout"])
 def test_random_draws_agree_with_the_selectors(method):
     pool, k = big_pool(3), 15
     [[got]] = selection_curve([pool], method, [k], draws=4000, rng=np.random.default_rng(0))

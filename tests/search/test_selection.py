@@ -204,6 +204,14 @@ def test_equal_scores_make_the_weighted_vote_a_majority(answers, score):
     assert WeightedVote().select(candidates) == Majority().select(candidates)
 
 
+def test_agreement_takes_the_root_of_the_votes():
+    """CodeT (arXiv 2207.10397): the root of the size of a group times the tests that it passes."""
+    few = [Candidate(answer="two", score=2.0)] * 2
+    for others, winner in ((7, "two"), (9, "many")):  # sqrt(2) * 2 = sqrt(8) * 1
+        candidates = [Candidate(answer="many", score=1.0)] * others + few
+        assert candidates[SELECTORS["agreement"].select(candidates)].answer == winner
+
+
 @settings(deadline=None)
 @given(CANDIDATES)
 def test_choices_satisfy_their_definitions(candidates):

@@ -11,6 +11,7 @@ from surefoot.cli import (
     audit,
     convert,
     evaluate,
+    execute,
     imitate,
     import_export,
     label,
@@ -69,6 +70,7 @@ add(app, "rl", rl.RL)
 add(app, "imitate", imitate.Imitate)
 add(app, "expert-iteration", imitate.ExpertIteration)
 add(app, "score", score.Score)
+add(app, "execute", execute.Execute)
 add(app, "select", select.Select)
 app.add_typer(search.app, name="search")
 app.add_typer(evaluate.app, name="evaluate")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self, cast
 
@@ -37,8 +38,13 @@ class Select(Command):
     rule: SelectorName = Field(
         default="best_of_n",
         description="The best-scored trace; one with the most frequent answer; one with the answer whose "
-        "scores add up to most, among all, the best-scored 10 % or 90 % of the traces; the winner of a "
-        "knockout.",
+        "scores add up to most, among all, the best-scored 10 % or 90 % of the traces; with the highest mean "
+        "score times root of its votes (agreement); the winner of a knockout.",
+    )
+    among: Annotated[str | None, o.INPUT] = Field(
+        default=None,
+        description="File of step scores that come first: of a problem's traces those with the highest "
+        "lowest score there take part. For example visible tests, by `surefoot execute --scores`.",
     )
     aggregate: Aggregator = Field(default="min", description="How step scores become one number.")
     equality: Literal["math", "numeric", "exact"] = Field(
@@ -60,14 +66,11 @@ class Select(Command):
         from surefoot.cli.runs import read_table
         from surefoot.io import write_records
         from surefoot.protocols import Candidate
-        from surefoot.records import StepScores, Trace
-        from surefoot.search import SELECTORS, Pool
+        from surefoot.records import Trace
+        from surefoot.search import SELECTORS, Pool, select_among
 
-        scores = read_table(self.scores, StepScores) if self.scores else None
-        if len(scorers := sorted({record.scorer for record in scores or ()})) > 1:
-            raise ScoreError(
-                f"{self.scores}: scores of {len(scorers)} scorers ({', '.join(scorers[:3])}); give one's"
-            )
+        scores = _table_of_one(self.scores) if self.scores else None
+        among = _table_of_one(self.among) if self.among else None
         traces = read_table(self.traces, Trace)
         selector = SELECTORS[self.rule]
         chosen: list[str] = []
@@ -80,11 +83,17 @@ class Select(Command):
                 pool = [Candidate(answer=a, score=v) for a, v in zip(answers, values, strict=True)]
                 answered += sum(answer is not None for answer in answers)
                 scored += sum(value is not None for value in values)
-                chosen.append(group[selector.select(pool)].id)
+                gate = None if among is None else _values(group, among, "min")
+                chosen.append(group[select_among(selector, pool, gate)].id)
                 if all(trace.outcome is not None for trace in group):
                     correct = np.array([trace.outcome for trace in group], dtype=bool)
                     graded.append(
-                        Pool(answers=answers, correct=correct, scores=np.array(values, dtype=float))
+                        Pool(
+                            answers=answers,
+                            correct=correct,
+                            scores=np.array(values, dtype=float),
+                            gate=None if gate is None else np.array(gate, dtype=float),
+                        )
                     )
         if scores is not None and not scored:
             raise ScoreError(_no_score(self.scores or "-", scores[0], traces[0]))
@@ -98,6 +107,17 @@ class Select(Command):
         out = self.out if self.out == "-" else Path(self.out)
         write_records(out, (trace for name in chosen for trace in traces.find(name)), record=Trace)
         _table(graded, self.rule)
+
+
+def _table_of_one(path: str) -> RecordTable[StepScores]:
+    """The scores of a file, which must be of one scorer."""
+    from surefoot.cli.runs import read_table
+    from surefoot.records import StepScores
+
+    table = read_table(path, StepScores)
+    if len(scorers := sorted({record.scorer for record in table})) > 1:
+        raise ScoreError(f"{path}: scores of {len(scorers)} scorers ({', '.join(scorers[:3])}); give one's")
+    return table
 
 
 def _values(
@@ -132,10 +152,16 @@ def _table(graded: Sequence[Pool], rule: str) -> None:
         return
     sizes = sizes_up_to(min(len(pool.correct) for pool in graded))
     methods: list[Method] = ["pass", "majority", cast("Method", rule)]
-    curves = [selection_curve(graded, method, sizes, rng=np.random.default_rng(0)) for method in methods]
+    plain = [replace(pool, gate=None) for pool in graded]
+    curves = [
+        selection_curve(pools, method, sizes, rng=np.random.default_rng(0))
+        for method, pools in zip(methods, (plain, plain, graded), strict=True)
+    ]
     rows = []
     for column, size in enumerate(sizes):
         estimates = [bootstrap_mean(curve[:, column], rng=np.random.default_rng(0)) for curve in curves]
         rows.append([str(size), *(f"{estimate:.1%}" for estimate in estimates)])
     title = f"{len(graded)} problems, accuracy with 95 % interval"
-    echo_table(title, ("N", "pass@N", "majority", rule), rows, err=True)
+    gated = any(pool.gate is not None for pool in graded)
+    name = f"{rule}, among the best" if gated else rule
+    echo_table(title, ("N", "pass@N", "majority", name), rows, err=True)

@@ -48,6 +48,7 @@ RULE_NAMES: Mapping[ScoreRule, str] = {
     "weighted_vote": "weighted vote",
     "confidence_vote_10": "confidence vote 10 %",
     "confidence_vote_90": "confidence vote 90 %",
+    "agreement": "agreement",
     "knockout": "knockout",
 }
 

@@ -163,6 +163,7 @@ _RULES: Mapping[str, dict[str, Any]] = {
     "weighted_vote": {"marker": "^", "linestyle": "--"},
     "confidence_vote_10": {"marker": "v", "linestyle": "-."},
     "confidence_vote_90": {"marker": "<", "linestyle": "-."},
+    "agreement": {"marker": ">", "linestyle": "--"},
     "knockout": {"marker": "D", "linestyle": ":"},
 }
 

@@ -3,6 +3,9 @@ from .advantage import best_of_k as best_of_k
 from .advantage import pit_seeds as pit_seeds
 from .advantage import progress_labels as progress_labels
 from .advantage import start_values as start_values
+from .behaviour import Behaviour as Behaviour
+from .behaviour import observe_programs as observe_programs
+from .behaviour import task_inputs as task_inputs
 from .consensus import ConsensusLabeller as ConsensusLabeller
 from .consensus import SameFirstError as SameFirstError
 from .consensus import Unanimous as Unanimous

@@ -30,7 +30,9 @@ from surefoot.search.selection import (
     ConfidenceVote,
     Knockout,
     SelectorName,
+    WeightedVote,
     confidence_threshold,
+    passing,
     preference,
 )
 
@@ -50,6 +52,9 @@ class Pool:
     correct: Sequence[bool] | BoolArray
     scores: Sequence[float | None] | FloatArray
     """Aggregated scores; ``None`` or NaN = not scored."""
+    gate: Sequence[float | None] | FloatArray | None = None
+    """Only the samples with the highest value of those drawn take part
+    (:func:`surefoot.search.selection.select_among`); ``None`` = all do."""
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -67,14 +72,20 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def best_of_n(
-    scores: ArrayLike, correct: ArrayLike, k: int, *, answers: Sequence[str | None] | None = None
+    scores: ArrayLike,
+    correct: ArrayLike,
+    k: int,
+    *,
+    answers: Sequence[str | None] | None = None,
+    gate: ArrayLike | None = None,
 ) -> float:
     """Expected correctness of what ``BestOfN`` chooses of k samples drawn without replacement from n.
 
     With samples in ascending order of preference, sample i (from 1) is the best of a subset with probability
     C(i-1, k-1) / C(n, k); tied samples share the sum of their probabilities. ``scores`` and ``correct``
     have shape [n], ``answers`` too: a sample without an answer ranks behind those with one. Without
-    ``answers`` every sample has one. Raises ``ValueError`` if lengths differ or k is outside [1, n].
+    ``answers`` every sample has one. ``gate``, of shape [n], comes before both (``Pool.gate``). Raises
+    ``ValueError`` if lengths differ or k is outside [1, n].
     """
     values, right = _scores(scores), _correct(correct)
     n = len(values)
@@ -82,6 +93,10 @@ def best_of_n(
     _check_lengths(scores=n, correct=len(right), answers=len(given))
     _check_size(n, k)
     ranks = _ranks(given, values)
+    if gate is not None:
+        first = _gate(gate)
+        _check_lengths(scores=n, gate=len(first))
+        ranks = np.unique(np.stack([first, ranks]), axis=1, return_inverse=True)[1].reshape(n)
     order = np.argsort(ranks, kind="stable")
     ranked, right = ranks[order], right[order]
     starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])
@@ -166,16 +181,20 @@ def pool_curve(pool: Pool, method: Method, sizes: Sequence[int], random: RandomO
     if method == "pass":
         return [pass_at_k(n, int(right.sum()), k) for k in sizes]
     values = _scores(cast(ArrayLike, pool.scores))
+    gate = None if pool.gate is None else _gate(cast(ArrayLike, pool.gate))
+    _check_lengths(correct=n, gate=n if gate is None else len(gate))
     if method == "best_of_n":
-        return [best_of_n(values, right, k, answers=pool.answers) for k in sizes]
+        return [best_of_n(values, right, k, answers=pool.answers, gate=gate) for k in sizes]
     if method not in SELECTORS:
         raise ValueError(f"unknown method {method!r}; use pass, {', '.join(SELECTORS)}")
     selector = SELECTORS[method]
     if isinstance(selector, Knockout):
-        return [_mean_over_orders(selector, pool.answers, values, right, k, random) for k in sizes]
-    ballot = _Ballot.of(pool.answers, right, None if method == "majority" else values)
+        return [_mean_over_orders(selector, pool.answers, values, right, k, random, gate) for k in sizes]
+    ballot = _Ballot.of(pool.answers, right, None if method == "majority" else values, gate)
     if isinstance(selector, ConfidenceVote):
         ballot = replace(ballot, keep=selector.keep)
+    if isinstance(selector, WeightedVote):
+        ballot = replace(ballot, power=selector.power)
     return [_mean_over_subsets(ballot, k, random) for k in sizes]
 
 
@@ -196,15 +215,23 @@ class _Ballot:
     correct: FloatArray  # [n]
     weights: FloatArray | None  # [n], NaN = not scored; None = every answer counts 1
     answer: IntArray  # [n], 0 … A - 1, -1 = none
+    gate: FloatArray | None = None  # [n]; those with the highest value of a subset take part
     keep: float = 1.0  # share of the voters, those with the highest weights, whose votes count
+    power: float = 1.0  # of the number of votes; see WeightedVote
 
     @classmethod
-    def of(cls, answers: Sequence[Hashable], correct: FloatArray, weights: FloatArray | None) -> _Ballot:
+    def of(
+        cls,
+        answers: Sequence[Hashable],
+        correct: FloatArray,
+        weights: FloatArray | None,
+        gate: FloatArray | None = None,
+    ) -> _Ballot:
         index: dict[Hashable, int] = {}
         answer = np.array(
             [-1 if a is None else index.setdefault(a, len(index)) for a in answers], dtype=np.int32
         )
-        return cls(correct=correct, weights=weights, answer=answer)
+        return cls(correct=correct, weights=weights, answer=answer, gate=gate)
 
     @cached_property
     def _may_vote(self) -> BoolArray:
@@ -221,7 +248,8 @@ class _Ballot:
 
     def expected(self, subsets: IntArray) -> FloatArray:
         """Expected correctness of the vote in each subset: [S, k] -> [S]."""
-        votes = self._may_vote[subsets]
+        playing = self._playing(subsets)
+        votes = self._may_vote[subsets] & playing
         if self.weights is not None and self.keep < 1:
             voting = np.where(votes, self.weights[subsets], np.nan)
             votes &= voting >= confidence_threshold(voting, self.keep)[:, None]
@@ -230,8 +258,15 @@ class _Ballot:
         if voted.any():
             result[voted] = self._winner_value(subsets[voted], votes[voted])
         if not voted.all():
-            result[~voted] = self._without_votes(subsets[~voted])
+            result[~voted] = self._without_votes(subsets[~voted], playing[~voted])
         return result
+
+    def _playing(self, subsets: IntArray) -> BoolArray:
+        """Who takes part, [S, k]."""
+        if self.gate is None:
+            return np.ones(subsets.shape, dtype=bool)
+        values = self.gate[subsets]
+        return np.asarray(values == values.max(axis=1, keepdims=True))
 
     def _winner_value(self, subsets: IntArray, votes: BoolArray) -> FloatArray:
         shape = len(subsets), int(self.answer.max()) + 1
@@ -245,6 +280,8 @@ class _Ballot:
 
         counts = count()
         totals = counts if self.weights is None else count(self.weights[samples])
+        if self.power != 1:
+            totals = totals * np.maximum(counts, 1.0) ** (self.power - 1)
         totals = np.where(counts > 0, totals, -np.inf)
         best = totals.max(axis=1, keepdims=True)
         # the tied answer seen first in a random order is one in proportion to its votes
@@ -259,16 +296,17 @@ class _Ballot:
             value = count(self.correct[samples]) / np.maximum(counts, 1.0)
         return cast(FloatArray, (share * value).sum(axis=1) / share.sum(axis=1))
 
-    def _without_votes(self, subsets: IntArray) -> FloatArray:
+    def _without_votes(self, subsets: IntArray, playing: BoolArray) -> FloatArray:
         """Fallbacks of ``WeightedVote``: majority, or without any answer the best score."""
         if self.weights is None:
-            return cast(FloatArray, self.correct[subsets].sum(axis=1) / subsets.shape[1])
+            return cast(FloatArray, (playing * self.correct[subsets]).sum(axis=1) / playing.sum(axis=1))
         scores = np.where(np.isnan(self.weights), -np.inf, self.weights)[subsets]
-        top = scores == scores.max(axis=1, keepdims=True)
+        scores = np.where(playing, scores, np.nan)
+        top = scores == np.nanmax(scores, axis=1, keepdims=True)
         result = (top * self.correct[subsets]).sum(axis=1) / top.sum(axis=1)
-        answered = (self.answer[subsets] >= 0).any(axis=1)
+        answered = ((self.answer[subsets] >= 0) & playing).any(axis=1)
         if answered.any():
-            plain = replace(self, weights=None, keep=1.0)
+            plain = replace(self, weights=None, keep=1.0, power=1.0)
             result[answered] = plain.expected(subsets[answered])
         return cast(FloatArray, result)
 
@@ -293,6 +331,7 @@ def _mean_over_orders(
     right: FloatArray,
     k: int,
     random: RandomOrders,
+    gate: FloatArray | None,
 ) -> float:
     """As :func:`_mean_over_subsets`, for a rule whose choice depends on the order of the samples."""
     n = random.n
@@ -308,6 +347,8 @@ def _mean_over_orders(
         else random.orders[:, :k].tolist()
     )
     select = selector.among(candidates)
+    if gate is not None:
+        orders = ([order[at] for at in passing(gate[list(order)].tolist())] for order in orders)
     hits = [right[select(order)] for order in orders]
     return float(np.mean(hits))
 
@@ -322,6 +363,11 @@ def _chance_of_being_best(n: int, k: int) -> FloatArray:
 def _scores(scores: ArrayLike) -> FloatArray:
     values = np.asarray(scores, dtype=float)  # None becomes NaN
     return np.where(np.isfinite(values), values, np.nan)
+
+
+def _gate(gate: ArrayLike) -> FloatArray:
+    values = np.asarray(gate, dtype=float)  # None becomes NaN
+    return np.where(np.isfinite(values), values, -np.inf)
 
 
 def _correct(correct: ArrayLike) -> FloatArray:

@@ -21,7 +21,9 @@ from surefoot.errors import ScoreError
 from surefoot.protocols import Candidate, Selector
 from surefoot.records import as_json, id_of_json
 
-ScoreRule = Literal["best_of_n", "weighted_vote", "confidence_vote_10", "confidence_vote_90", "knockout"]
+ScoreRule = Literal[
+    "best_of_n", "weighted_vote", "confidence_vote_10", "confidence_vote_90", "agreement", "knockout"
+]
 """Selectors that read scores, of whatever scorer."""
 
 COMMON_RULES: tuple[ScoreRule, ...] = ("best_of_n", "weighted_vote")
@@ -80,7 +82,13 @@ class WeightedVote:
     Uesato et al. 2022 (arXiv 2211.14275), reward-model weighted decoding. Scores should be >= 0: with
     negative ones a further vote counts against its answer. Only candidates with an answer and a score vote.
     If there is none, the rule falls back to ``Majority``, and without any answer to ``BestOfN``.
+
+    With ``power`` p an answer's total is the mean of its scores times its number of votes to the power of p.
+    CodeT's dual execution agreement (Chen et al. 2022, arXiv 2207.10397) is p = 1/2: answers are the
+    behaviour of programs, and the score is the number of tests passed.
     """
+
+    power: float = 1.0
 
     def select(self, candidates: Sequence[Candidate]) -> int:
         """Index of the chosen candidate; ``ScoreError`` if there are no candidates."""
@@ -92,7 +100,9 @@ class WeightedVote:
         if not votes:
             answered = any(candidate.answer is not None for candidate in candidates)
             return Majority().select(candidates) if answered else BestOfN().select(candidates)
-        totals = {answer: math.fsum(scores) for answer, scores in votes.items()}
+        totals = {
+            answer: math.fsum(scores) * len(scores) ** (self.power - 1) for answer, scores in votes.items()
+        }
         best = max(totals.values())
         floor = best - TIE_TOLERANCE * abs(best)
         winner = next(answer for answer, total in totals.items() if total >= floor)
@@ -228,10 +238,32 @@ SELECTORS: Mapping[str, Selector] = MappingProxyType(
         "weighted_vote": WeightedVote(),
         "confidence_vote_10": ConfidenceVote(keep=0.1),
         "confidence_vote_90": ConfidenceVote(keep=0.9),
+        "agreement": WeightedVote(power=0.5),
         "knockout": Knockout(),
     }
 )
 """Selectors by the name that the command line and the reports use."""
+
+
+def select_among(
+    selector: Selector, candidates: Sequence[Candidate], gate: Sequence[float | None] | None
+) -> int:
+    """What ``selector`` chooses among the candidates with the highest value in ``gate``, of the same length.
+
+    Without a gate, or where it has no finite value, all take part. This puts what is nearly certain (visible
+    tests of a program) before what is not (votes, learned scores), without weights to be fitted.
+    """
+    if gate is None:
+        return selector.select(candidates)
+    among = passing(gate)
+    return among[selector.select([candidates[at] for at in among])]
+
+
+def passing(gate: Sequence[float | None]) -> list[int]:
+    """Indices of the highest value; all, if none is finite."""
+    values = [value if value is not None and math.isfinite(value) else -math.inf for value in gate]
+    best = max(values, default=-math.inf)
+    return [at for at, value in enumerate(values) if value == best]
 
 
 def _require(candidates: Sequence[Candidate]) -> None:

@@ -109,7 +109,7 @@ class CompileVerifier:
         return [self._verdicts(item) for item in items]
 
     def _verdicts(self, item: ProblemTrace) -> list[Verdict]:
-        task, count = _task(item.problem), len(item.trace.steps)
+        task, count = code_task(item.problem), len(item.trace.steps)
         if task is None or item.trace.text is None:
             return _unknown(count, _NO_TESTS)
         program = TraceProgram.of(item.trace, task)
@@ -186,7 +186,7 @@ def grade_traces(
     sandbox: Sandbox, items: Sequence[ProblemTrace], *, limits: Limits | None = None
 ) -> list[TaskVerdict | None]:
     """What the hidden tests say of each trace's program; ``None``: there are no such tests, or no text."""
-    tasks = [_task(item.problem) for item in items]
+    tasks = [code_task(item.problem) for item in items]
     known = [
         (TraceProgram.of(item.trace, task).text, python_task(task))
         for item, task in zip(items, tasks, strict=True)
@@ -200,7 +200,7 @@ def grade_traces(
 
 def has_hidden_tests(problem: Problem) -> bool:
     """Whether programs can be graded. Raises ``LabelError`` for ``meta["code"]`` that is something else."""
-    task = _task(problem)
+    task = code_task(problem)
     return task is not None and bool(task.that_are("hidden"))
 
 
@@ -219,7 +219,8 @@ def _gradable(item: ProblemTrace, task: CodeTask | None) -> bool:
     return task is not None and item.trace.text is not None and bool(task.that_are("hidden"))
 
 
-def _task(problem: Problem) -> CodeTask | None:
+def code_task(problem: Problem) -> CodeTask | None:
+    """That of a problem, or ``None``. Raises ``LabelError`` for ``meta["code"]`` that is something else."""
     try:
         return CodeTask.of(problem)
     except ValueError as error:
@@ -246,7 +247,7 @@ class ExecutionTraceVerifier(_InSandbox):
         """One list per item, one verdict per step. Raises ``SandboxError``."""
         rows = [_unknown(len(item.trace.steps), _NO_TESTS) for item in items]
         usable = [
-            (at, item, task) for at, item in enumerate(items) if (task := _task(item.problem)) is not None
+            (at, item, task) for at, item in enumerate(items) if (task := code_task(item.problem)) is not None
         ]
         usable = [(at, item, task) for at, item, task in usable if _gradable(item, task) and task.reference]
         tasks = {item.problem.id: task for _, item, task in usable}

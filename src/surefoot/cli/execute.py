@@ -1,0 +1,133 @@
+"""``surefoot execute``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from surefoot.cli import options as o
+from surefoot.cli.settings import Command, Flag
+from surefoot.cli.terminal import echo
+from surefoot.errors import LabelError
+from surefoot.labelling.behaviour import INPUTS, Errors
+
+if TYPE_CHECKING:
+    from surefoot.labelling.behaviour import Behaviour
+    from surefoot.protocols import ProblemTrace
+    from surefoot.records import StepScores, Trace
+    from surefoot.sandbox import Sandbox
+
+SCORER = "visible-tests"
+
+
+class Execute(Command):
+    """Run programs: what each returns becomes its answer, and the visible tests it passes its score.
+
+    Programs that return the same on the same inputs have the same answer, so `surefoot select` and
+    `evaluate best-of-n` vote among them as among numbers. Inputs are those of the visible tests and
+    variations of them, or values of the annotated types. Hidden tests are run for `--grade` alone, which
+    fills in outcomes. Traces of one problem must lie together, as `sample` writes them. Programs run in a
+    sandbox.
+
+    Example: `surefoot execute traces.jsonl --problems problems.jsonl --scores visible.jsonl --out ran.jsonl`
+    """
+
+    traces: o.TracesArgument
+    problems: o.Problems
+    out: o.Out = "-"
+    scores: Annotated[Path | None, Flag(output=True)] = Field(
+        default=None,
+        description="File for scores by visible tests: the share that a program passes, at each step.",
+    )
+    grade: bool = Field(default=False, description="Fill in outcomes by the hidden tests.")
+    errors: Errors = Field(
+        default="abstain",
+        description="Whether a program that raises, or returns nothing, on some input has no answer "
+        "(abstain), or has that as part of its answer (vote).",
+    )
+    inputs: int = Field(default=INPUTS, ge=1, le=1000, description="Inputs on which programs are compared.")
+    seed: o.Seed = 0
+
+    def run(self) -> None:
+        """Run, write and count."""
+        from surefoot.cli.pieces import in_pieces
+        from surefoot.cli.runs import file_inputs, pair, read_table
+        from surefoot.io import write_records
+        from surefoot.records import Problem, StepScores, Trace
+        from surefoot.sandbox import open_sandbox
+        from surefoot.scale import FunctionJob
+
+        if self.scores and self.out == "-":
+            raise LabelError("--scores is written from the file of traces; give --out a file, too")
+        items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
+        counts: Counter[str] = Counter()
+        with open_sandbox() as sandbox:
+            outcome = in_pieces(
+                self.out,
+                Trace,
+                items,
+                FunctionJob(work=lambda piece: self._executed(sandbox, piece)),
+                size=4,
+                by_problem=True,
+                command="execute",
+                config=self.resolved(),
+                inputs=file_inputs(problems=self.problems, traces=self.traces),
+                each=lambda trace: counts.update(_counted(trace)),
+            )
+        if not counts["programs"]:
+            raise LabelError(f"{self.problems}: no problem has a programming task in meta['code']")
+        echo(", ".join(f"{count} {name}" for name, count in counts.items() if count), err=True)
+        if self.scores:
+            write_records(self.scores, _scores(read_table(self.out, Trace)), record=StepScores)
+        outcome.require_complete()
+
+    def _executed(self, sandbox: Sandbox, items: Sequence[ProblemTrace]) -> list[Trace]:
+        from surefoot.labelling import observe_programs
+        from surefoot.labelling.verifiers.programs import grade_traces
+
+        found = observe_programs(sandbox, items, inputs=self.inputs, seed=self.seed)
+        graded = grade_traces(sandbox, items) if self.grade else [None] * len(items)
+        return [
+            self._with(item.trace, behaviour, None if verdict is None else verdict.passed)
+            for item, behaviour, verdict in zip(items, found, graded, strict=True)
+        ]
+
+    def _with(self, trace: Trace, behaviour: Behaviour | None, passed: bool | None) -> Trace:
+        if behaviour is None:
+            return trace
+        said = {"passed": behaviour.visible_passed, "of": behaviour.visible, "clean": behaviour.clean}
+        changes = {"answer": behaviour.answer(self.errors), "meta": trace.meta | {"executed": said}}
+        return trace.model_copy(update=changes | ({"outcome": passed} if self.grade else {}))
+
+
+def _counted(trace: Trace) -> Iterator[str]:
+    said = trace.meta.get("executed")
+    if said is None:
+        yield "traces that are no programs, unchanged"
+        return
+    yield "programs"
+    if said["clean"]:
+        yield "that return something on every input"
+    if said["of"] and said["passed"] == said["of"]:
+        yield "that pass all visible tests"
+    if not said["of"]:
+        yield "whose problem has no visible test"
+    if trace.outcome:
+        yield "that are right"
+
+
+def _scores(traces: Sequence[Trace]) -> Iterator[StepScores]:
+    """The share of visible tests at each step, so that every way to make one number of them gives it."""
+    from surefoot.records import StepScores
+
+    for trace in traces:
+        said = trace.meta.get("executed") or {"of": 0}
+        if not said["of"]:
+            yield StepScores.unscored(trace, SCORER, "no visible test")
+        else:
+            share = said["passed"] / said["of"]
+            yield StepScores(trace_id=trace.id, scorer=SCORER, scores=(share,) * len(trace.steps))
