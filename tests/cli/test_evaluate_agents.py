@@ -1,4 +1,4 @@
-"""``surefoot evaluate agent-processbench`` on files."""
+"""``surefoot evaluate agent-processbench`` and ``who-and-when`` on files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from command_line import good, refused
 
 from surefoot.evaluation.splits import half_of
-from surefoot.formats import read_agent_processbench
+from surefoot.formats import read_agent_processbench, read_who_and_when
 from surefoot.io import write_records
 from surefoot.records import StepScores
 
@@ -106,3 +106,34 @@ def test_files_of_another_kind_are_refused(data: Path, tmp_path: Path):
         "evaluate", "agent-processbench", "--data", data, "--data", data, "--out", tmp_path / "out"
     )
     assert "occurs twice" in ended
+
+
+def test_who_and_when(tmp_path: Path):
+    """Two files of one run each; a scorer that is right about one of them."""
+    for number in range(2):
+        run = {
+            "question": f"q{number}",
+            "question_ID": str(number),
+            "ground_truth": "a",
+            "history": [{"role": "human", "content": "?"}, *({"role": who, "content": who} for who in "AB")],
+            "mistake_agent": "B",
+            "mistake_step": "2",
+            "mistake_reason": "r",
+        }
+        (tmp_path / f"{number}.json").write_text(json.dumps(run, indent=4))
+    items = list(read_who_and_when(str(tmp_path / "?.json")))
+    scores = [
+        StepScores(trace_id=item.trace.id, scorer="s", scores=(0.0, 0.5, low))
+        for item, low in zip(items, (0.1, 0.9), strict=True)
+    ]
+    write_records(tmp_path / "s.jsonl", scores)
+    words = ("--data", f"made={tmp_path}/?.json", "--out", tmp_path / "out", FEW)
+    ended = good("evaluate", "who-and-when", f"s={tmp_path}/s.jsonl", *words)
+    assert "made, 2 runs" in " ".join(ended.out.split())
+    found = json.loads((tmp_path / "out" / "who-and-when.json").read_text())["scores"]
+    by_name = {one["system"]: one["subsets"]["made"] for one in found}
+    assert (by_name["s"]["agent"]["value"], by_name["s"]["within"]["1"]["value"]) == (0.5, 1.0)
+    assert by_name["last step"]["within"]["0"]["value"] == 1.0
+    assert "give files of Who&When" in refused(
+        "evaluate", "who-and-when", "--data", tmp_path / "s.jsonl", "--out", tmp_path / "out2"
+    )

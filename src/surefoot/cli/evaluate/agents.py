@@ -1,4 +1,4 @@
-"""``surefoot evaluate agent-processbench``."""
+"""``surefoot evaluate agent-processbench`` and ``who-and-when``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import EvaluationCommand, named, open_all, show
+from surefoot.cli.evaluate.inputs import EvaluationCommand, named, open_all, show, unlabelled
 from surefoot.cli.terminal import echo
 from surefoot.labels import LabelRule
 from surefoot.policies.devices import Loading
@@ -55,7 +55,7 @@ class EvaluateAgentProcessBench(EvaluationCommand):
         from surefoot.evaluation.splits import parse_rules
         from surefoot.evaluation.step_layout import StepLayout
         from surefoot.io import write_json
-        from surefoot.protocols import LabelledTrace, ProblemTrace
+        from surefoot.protocols import LabelledTrace
 
         files, rules = named(self.sources), parse_rules(self.threshold, [])
         data = [item for path in self.data for item in _read(path)]
@@ -63,11 +63,7 @@ class EvaluateAgentProcessBench(EvaluationCommand):
         folder = self.folder()
         systems = open_all(
             files,
-            [
-                ProblemTrace(problem=one.problem, trace=one.trace)
-                for one in data
-                if isinstance(one, LabelledTrace)
-            ],
+            unlabelled(one for one in data if isinstance(one, LabelledTrace)),
             folder,
             layout=StepLayout(run.facts for run in runs),
             reading=LabelRule(neutral="good"),
@@ -78,6 +74,55 @@ class EvaluateAgentProcessBench(EvaluationCommand):
         for_json, for_html = self.outputs()
         write_json(for_json, {"inputs": inputs, **result.to_json()})
         show(write_agent_processbench_report(result, for_html))
+
+
+class EvaluateWhoAndWhen(EvaluationCommand):
+    """Find who is to blame for a failed run of several agents, and when: Who&When, always beside floors.
+
+    Sources are checkpoints, or files of step scores or of a judge's labels; without any the floors stand
+    alone. A scorer blames the agents' step that it scores lowest, a judge its first bad step. Scores of
+    checkpoints are stored in DIR/scores and reused. The tables are printed; DIR/who-and-when.json has every
+    number and DIR/who-and-when.html the tables.
+
+    Example: `surefoot evaluate who-and-when judge=labels.jsonl --data hand='Hand-Crafted/*.json' --out
+    bench`
+    """
+
+    report_name: ClassVar[str] = "who-and-when"
+
+    sources: o.Sources = Field(
+        default=(), description="NAME=CHECKPOINT, or NAME=FILE of step scores or labels."
+    )
+    data: Annotated[tuple[str, ...], o.INPUT] = Field(
+        min_length=1,
+        description="The data set's files, as NAME=FILE or NAME=PATTERN; repeat it for several subsets.",
+    )
+    loading: o.Models = Loading()
+
+    def run(self) -> None:
+        """Evaluate, print and write the report."""
+        from surefoot.evaluation.benchmarks.who_and_when import (
+            blamed_runs,
+            evaluate_who_and_when,
+            write_who_and_when_report,
+        )
+        from surefoot.formats import read_who_and_when
+        from surefoot.io import ReadReport, write_json
+
+        files, paths = named(self.sources), named(self.data)
+        report = ReadReport()
+        data = {name: list(read_who_and_when(path, report=report)) for name, path in paths.items()}
+        report.require_some("give files of Who&When")
+        if report.bad_count:
+            echo(report.summary(), err=True)
+        runs = blamed_runs(data)
+        folder = self.folder()
+        items = unlabelled(item for rows in data.values() for item in rows)
+        systems = open_all(files, items, folder, reading=LabelRule(neutral="good"), loading=self.loading)
+        result = evaluate_who_and_when(runs, systems, draws=self.draws, seed=self.seed)
+        for_json, for_html = self.outputs()
+        write_json(for_json, {"inputs": {"sources": files, "data": paths}, **result.to_json()})
+        show(write_who_and_when_report(result, for_html))
 
 
 def _read(path: str) -> list[LabelledTrace | JudgedRun]:

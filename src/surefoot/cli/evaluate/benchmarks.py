@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import EvaluationCommand, named, open_all, show
+from surefoot.cli.evaluate.inputs import EvaluationCommand, named, open_all, show, unlabelled
 from surefoot.cli.terminal import echo
 from surefoot.labels import LabelRule
 from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
-    from surefoot.protocols import LabelledTrace, ProblemTrace
+    from surefoot.protocols import LabelledTrace
 
 
 class BenchmarkCommand(EvaluationCommand):
@@ -65,7 +64,7 @@ class EvaluateProcessBench(BenchmarkCommand):
         default = [SPLIT, *(["gsm8k"] if "gsm8k" in paths else []), "0.5"]
         rules = parse_rules(list(self.threshold) or default, list(paths))
         subsets = {name: _read_processbench(path) for name, path in paths.items()}
-        items = _unlabelled(item for rows in subsets.values() for item in rows)
+        items = unlabelled(item for rows in subsets.values() for item in rows)
         folder = self.folder()
         systems = open_all(
             files, items, folder, reading=LabelRule(neutral=self.neutral), loading=self.loading
@@ -120,7 +119,7 @@ class EvaluatePRMBench(BenchmarkCommand):
         files, paths, redundancy = named(self.sources), named(self.data), named(self.redundancy)
         rules = parse_rules(list(self.threshold), [])
         cases = prmbench_cases([item for path in paths.values() for item in _read_prmbench(path)])
-        items = _unlabelled(case.item for case in cases.cases)
+        items = unlabelled(case.item for case in cases.cases)
         folder = self.folder()
         systems = open_all(
             files, items, folder, reading=LabelRule(neutral=self.neutral), loading=self.loading
@@ -141,12 +140,6 @@ class EvaluatePRMBench(BenchmarkCommand):
         for_json, for_html = self.outputs()
         write_json(for_json, {"inputs": inputs, **result.to_json()})
         show(write_prmbench_report(result, for_html))
-
-
-def _unlabelled(items: Iterable[LabelledTrace]) -> list[ProblemTrace]:
-    from surefoot.protocols import ProblemTrace
-
-    return [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
 
 
 def _read_processbench(path: str) -> list[LabelledTrace]:

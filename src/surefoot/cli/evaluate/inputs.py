@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from surefoot.evaluation.step_layout import StepLayout
     from surefoot.evaluation.step_scores import System
     from surefoot.labels import LabelRule
-    from surefoot.protocols import ProblemTrace
+    from surefoot.protocols import LabelledTrace, ProblemTrace
     from surefoot.records import StepLabel
 
 AfterError = Literal["unlabelled", "step", "wrong"]
@@ -101,6 +101,13 @@ def open_all(
         if system.counts.skipped_lines:
             echo(f"{system.name}: {system.counts.skipped_lines} lines skipped, no valid record", err=True)
     return systems
+
+
+def unlabelled(items: Iterable[LabelledTrace]) -> list[ProblemTrace]:
+    """Traces without their labels, as scorers take them."""
+    from surefoot.protocols import ProblemTrace
+
+    return [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
 
 
 def show(report: Report) -> None:

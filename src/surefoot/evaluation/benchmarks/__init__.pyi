@@ -19,3 +19,8 @@ from .processbench import evaluate_processbench as evaluate_processbench
 from .processbench import processbench_cases as processbench_cases
 from .processbench import write_processbench_report as write_processbench_report
 from .step_flags import PRMBenchCase as PRMBenchCase
+from .who_and_when import BlamedRun as BlamedRun
+from .who_and_when import BlameEvaluation as BlameEvaluation
+from .who_and_when import blamed_runs as blamed_runs
+from .who_and_when import evaluate_who_and_when as evaluate_who_and_when
+from .who_and_when import write_who_and_when_report as write_who_and_when_report
