@@ -366,7 +366,8 @@ def _inspect_log() -> dict[str, Any]:
 
 def _from_data(reader: str, name: str) -> Seed:
     text = (DATA / name).read_text("utf-8")
-    rows = [json.loads(text)] if name.endswith(".json") else [json.loads(line) for line in text.splitlines()]
+    rows = json.loads(text) if name.endswith(".json") else [json.loads(line) for line in text.splitlines()]
+    rows = rows if isinstance(rows, list) else [rows]
     return Seed(reader, Path(name).suffix, rows=tuple(rows))
 
 
@@ -383,6 +384,8 @@ SEEDS: tuple[Seed, ...] = (
     _from_data("import otel", "genai-otlp.json"),
     _from_data("import otel", "openinference.jsonl"),
     _from_data("import atif", "atif.json"),
+    _from_data("import tau-bench", "tau-bench.json"),
+    _from_data("import tau2", "tau2.json"),
 )
 REGISTERED = frozenset(
     {

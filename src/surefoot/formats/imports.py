@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from surefoot.errors import RecordError
-from surefoot.formats import atif, batch_output, inspect_log, otel_spans, own_rows
+from surefoot.formats import atif, batch_output, inspect_log, otel_spans, own_rows, tau_bench
 from surefoot.formats._imports import IMPORT_KEY, ImportContext, ImportedTrace, ImportSettings, raw_rows
 from surefoot.formats._results import TraceResults
 from surefoot.io.seen import Seen
@@ -23,6 +23,8 @@ IMPORTS: Mapping[str, Callable[[Path | str, ImportContext], Iterator[ImportedTra
         otel_spans.NAME: otel_spans.read_otel_spans,
         atif.NAME: atif.read_atif,
         batch_output.NAME: batch_output.read_batch_output,
+        tau_bench.TAU: tau_bench.read_tau_bench,
+        tau_bench.TAU2: tau_bench.read_tau2,
     }
 )
 """Readers by the name of their format."""
@@ -34,6 +36,8 @@ EXPORTS: Mapping[str, Callable[[Path, Path, Mapping[str, TraceResults]], int]] =
         otel_spans.NAME: otel_spans.write_otel_events,
         atif.NAME: atif.write_atif,
         batch_output.NAME: batch_output.write_batch_output,
+        tau_bench.TAU: own_rows.write_own_rows,
+        tau_bench.TAU2: tau_bench.write_tau2,
     }
 )
 """Writers by the name of their format; each takes the original, the new file, and results by their place."""
@@ -49,6 +53,8 @@ _PLACES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     otel_spans.NAME: lambda note: note["conversation"],
     atif.NAME: lambda note: note["trajectory"],
     batch_output.NAME: lambda note: f"{note['row']}/{note['choice']}",
+    tau_bench.TAU: lambda note: str(note["row"]),
+    tau_bench.TAU2: lambda note: str(note["simulation"]),
 }
 
 
@@ -79,6 +85,10 @@ def _format_of(row: Mapping[str, Any]) -> str:
         return inspect_log.NAME
     if str(row.get("schema_version", "")).startswith("ATIF") or ("agent" in row and _has_turns(row)):
         return atif.NAME
+    if tau_bench.is_tau_bench(row):
+        return tau_bench.TAU
+    if tau_bench.is_tau2(row):
+        return tau_bench.TAU2
     spans = {"resourceSpans", "resource_spans"} & row.keys()
     if spans or ("attributes" in row and {"context", "traceId", "trace_id", "span_id"} & row.keys()):
         return otel_spans.NAME
