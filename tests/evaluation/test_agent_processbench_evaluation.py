@@ -153,6 +153,18 @@ def test_thresholds_of_scores(tmp_path: Path):
     assert set(split.thresholds) == {"s, half 0", "s, half 1"}
 
 
+def test_a_scorer_that_could_score_nothing_is_wrong_everywhere(tmp_path: Path):
+    runs = [run("a", "+-", outcome=False), run("b", "+")]
+    records = [
+        StepScores(trace_id=one.trace_id, scorer="s", scores=[None] * len(one.signs), unscored_reason="long")
+        for one in runs
+    ]
+    write_records(tmp_path / "s.jsonl", records)
+    found = evaluate_agent_processbench(runs, open_again(tmp_path, runs), rules=[0.5], draws=20).scores[-1]
+    assert (found.subsets["s"].step.value, found.subsets["s"].first_error.value) == (0.0, 0.0)
+    assert (found.subsets["s"].missing_runs, found.subsets["s"].lenient_first_error) == (2, 0.5)
+
+
 def open_again(tmp_path: Path, runs: Sequence[AgentRun]) -> list:
     layout = StepLayout(one.facts for one in runs)
     return open_systems({"s": str(tmp_path / "s.jsonl")}, [], tmp_path, layout=layout)

@@ -28,7 +28,7 @@ from surefoot.evaluation.benchmarks.processbench import AS_LABELLED
 from surefoot.evaluation.report import JSONResult
 from surefoot.evaluation.run_metrics import MonitoredRun, RunMetrics, run_metrics
 from surefoot.evaluation.splits import SPLIT
-from surefoot.evaluation.step_layout import FloatArray, StepLayout
+from surefoot.evaluation.step_layout import BoolArray, FloatArray, StepLayout
 from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.formats.agent_processbench import JudgedRun
 from surefoot.io.tables import Facts
@@ -184,6 +184,7 @@ def evaluate_agent_processbench(
                 rule=floor.rule,
                 uses_outcome=floor.uses_outcome,
                 predicted=floor.predicted,
+                recorded=np.ones(len(runs), dtype=bool),
             )
             for floor in floors(truth)
         ),
@@ -210,6 +211,8 @@ class _Entry:
     kind: Literal["floor", "scores", "labels"]
     rule: str
     predicted: SignArray
+    recorded: BoolArray
+    """[runs]: whether the source has a record of the run, be it one without values."""
     scores: FloatArray | None = None
     """[steps]; NaN = none. Without them, what is predicted is the score."""
     thresholds: Mapping[str, float] | None = None
@@ -227,7 +230,15 @@ def _entries(
             for good, value in zip(row, values, strict=True)
         ]
         predicted = np.array(signs, dtype=np.int8)
-        return [_Entry(system=system.name, kind="labels", rule=AS_LABELLED, predicted=predicted)]
+        return [
+            _Entry(
+                system=system.name,
+                kind="labels",
+                rule=AS_LABELLED,
+                predicted=predicted,
+                recorded=system.recorded,
+            )
+        ]
     scores: FloatArray = system.scores.flat
     entries = []
     for rule in rules:
@@ -238,6 +249,7 @@ def _entries(
                 kind="scores",
                 rule=str(rule),
                 predicted=predicted,
+                recorded=system.recorded,
                 scores=scores,
                 thresholds=thresholds,
             )
@@ -298,7 +310,8 @@ class _Evaluator:
             name: [max(blind, key=lambda at: _accuracy(hits[at][own], metric)) for metric in range(2)]
             for name, own in self._members.items()
         }
-        covered = [self._covered(entry) for entry in entries]
+        subset = self._truth.subset
+        covered = [np.isin(subset, subset[entry.recorded]) for entry in entries]
         scores = tuple(
             AgentScore(
                 system=entry.system,
@@ -321,16 +334,10 @@ class _Evaluator:
             for name, floor in best.items()
         }
 
-    def _covered(self, entry: _Entry) -> NDArray[np.bool_]:
-        """[runs]: whether there is a prediction of any step of the run's subset."""
-        known = np.add.reduceat(entry.predicted != MISSING, self._truth.layout.starts[:-1], dtype=np.int64)
-        covered: NDArray[np.bool_] = np.isin(self._truth.subset, self._truth.subset[known > 0])
-        return covered
-
     def _of(
         self,
         entry: _Entry,
-        own: NDArray[np.bool_],
+        own: BoolArray,
         hits: NDArray[np.int64],
         floor: Sequence[NDArray[np.int64]],
     ) -> AgentAccuracy:
@@ -351,7 +358,7 @@ class _Evaluator:
             missing_runs=int((gaps == layout.lengths)[own].sum()),
         )
 
-    def _strata(self, counts: NDArray[np.int64], own: NDArray[np.bool_]) -> list[FloatArray]:
+    def _strata(self, counts: NDArray[np.int64], own: BoolArray) -> list[FloatArray]:
         """Sums over the runs of each problem, [problems, columns], one array a subset."""
         strata = []
         for subset in np.unique(self._truth.subset[own]):
@@ -362,14 +369,14 @@ class _Evaluator:
             strata.append(sums)
         return strata
 
-    def _lenient(self, predicted: SignArray, own: NDArray[np.bool_]) -> float:
+    def _lenient(self, predicted: SignArray, own: BoolArray) -> float:
         layout = self._truth.layout
         truth = first_errors(self._truth.signs, layout)
         passed_over = first_errors(np.where(predicted == MISSING, 1, predicted).astype(np.int8), layout)
         known = own & ~np.isnan(truth)
         return float((passed_over == truth)[known].mean()) if known.any() else math.nan
 
-    def _monitoring(self, entry: _Entry, covered: NDArray[np.bool_]) -> RunMetrics:
+    def _monitoring(self, entry: _Entry, covered: BoolArray) -> RunMetrics:
         truth, layout = self._truth, self._truth.layout
         signs, missing = entry.predicted.astype(float), entry.predicted == MISSING
         scores = np.where(missing, math.nan, signs) if entry.scores is None else entry.scores
