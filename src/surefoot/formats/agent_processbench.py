@@ -35,7 +35,7 @@ from surefoot.formats._rows import (
 )
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, Problem, StepLabel, Trace, now
+from surefoot.records import Evidence, Problem, StepLabel, Trace, now, trusted_copy
 
 NAME: Final = "agent-processbench"
 _FIELDS = (
@@ -159,10 +159,10 @@ def step_labels(
     """
     if other := [index for index in signs if index not in steps]:
         raise RecordError(f"field 'step_labels': message {other[0]} is not an assistant's")
-    return tuple(
-        StepLabel(
+    usual = {
+        sign: StepLabel(
             trace_id=trace_id,
-            step=steps[index],
+            step=0,
             kind="correctness",
             value=sign,
             reason="no label given" if sign is None else None,
@@ -170,8 +170,9 @@ def step_labels(
             evidence=Evidence(rater=rater),
             created=created,
         )
-        for index, sign in signs.items()
-    )
+        for sign in set(signs.values())
+    }
+    return tuple(trusted_copy(usual[sign], {"step": steps[index]}) for index, sign in signs.items())
 
 
 def _reference(ground_truth: object) -> str | None:

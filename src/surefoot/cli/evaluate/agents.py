@@ -48,12 +48,12 @@ class EvaluateAgentProcessBench(EvaluationCommand):
     def run(self) -> None:
         """Evaluate, print and write the report."""
         from surefoot.evaluation.benchmarks.agent_processbench import (
+            agent_layout,
             agent_runs,
             evaluate_agent_processbench,
         )
         from surefoot.evaluation.benchmarks.agent_report import write_agent_processbench_report
         from surefoot.evaluation.splits import parse_rules
-        from surefoot.evaluation.step_layout import StepLayout
         from surefoot.io import write_json
         from surefoot.protocols import LabelledTrace
 
@@ -65,7 +65,7 @@ class EvaluateAgentProcessBench(EvaluationCommand):
             files,
             unlabelled(one for one in data if isinstance(one, LabelledTrace)),
             folder,
-            layout=StepLayout(run.facts for run in runs),
+            layout=agent_layout(runs),
             reading=LabelRule(neutral="good"),
             loading=self.loading,
         )

@@ -1,5 +1,6 @@
 from .agent_processbench import AgentEvaluation as AgentEvaluation
 from .agent_processbench import AgentRun as AgentRun
+from .agent_processbench import agent_layout as agent_layout
 from .agent_processbench import agent_runs as agent_runs
 from .agent_processbench import evaluate_agent_processbench as evaluate_agent_processbench
 from .agent_report import write_agent_processbench_report as write_agent_processbench_report

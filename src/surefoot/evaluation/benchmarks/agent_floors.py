@@ -20,8 +20,8 @@ SignArray = NDArray[np.int8]
 MISSING = 2
 """In place of −1, 0 or +1: no prediction, or no label."""
 FITTED = "fitted on the other half"
-_LENGTHS = 10
-"""Lengths of runs that a floor tries, at most."""
+_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Lengths of runs that a floor tries: fixed, so that what is beside a subset does not change its floors."""
 
 
 def first_errors(signs: SignArray, layout: StepLayout) -> FloatArray:
@@ -110,7 +110,6 @@ def floors(truth: RunTruth) -> list[Floor]:
     failed = layout.of_step(truth.failed == 1)
     last = step == length - 1
     starts = range(int(layout.lengths.max()) + 1)
-    lengths = np.unique(np.quantile(layout.lengths, np.linspace(0, 1, _LENGTHS), method="lower"))
     every = [
         ("all good", False, [last & False]),
         ("last step wrong", False, [last]),
@@ -118,7 +117,7 @@ def floors(truth: RunTruth) -> list[Floor]:
         (
             "wrong from step k on if longer than n",
             False,
-            [(step >= k) & (length > n) for n in lengths for k in starts if k <= n],
+            [(step >= k) & (length > n) for n in _LENGTHS for k in starts if k <= n],
         ),
         ("last step wrong iff the run failed", True, [last & failed]),
         ("wrong from step k on iff the run failed", True, [(step >= k) & failed for k in starts]),

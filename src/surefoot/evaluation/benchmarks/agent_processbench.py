@@ -124,6 +124,11 @@ def agent_runs(items: Iterable[LabelledTrace | JudgedRun]) -> list[AgentRun]:
     return list(runs.values())
 
 
+def agent_layout(runs: Iterable[AgentRun]) -> StepLayout:
+    """The steps of ``runs``, beside which :func:`surefoot.evaluation.open_systems` lays scores and labels."""
+    return StepLayout(run.facts for run in runs)
+
+
 def _labelled(item: LabelledTrace) -> AgentRun:
     return AgentRun(
         trace_id=item.trace.id,
@@ -171,7 +176,7 @@ def evaluate_agent_processbench(
         raise LabelError("give at least one run")
     names = list(dict.fromkeys(run.subset for run in runs))
     truth = RunTruth(
-        layout=StepLayout(run.facts for run in runs),
+        layout=agent_layout(runs),
         signs=np.array([MISSING if one is None else one for run in runs for one in run.signs], dtype=np.int8),
         subset=np.array([names.index(run.subset) for run in runs], dtype=np.intp),
         failed=np.array([-1 if run.outcome is None else not run.outcome for run in runs], dtype=np.int8),

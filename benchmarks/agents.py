@@ -1,0 +1,228 @@
+"""Agents: who finds the first wrong step of a run, beside floors; what tells runs that fail.
+
+    python benchmarks/agents.py [--data DIR] [--quick] [--json FILE]
+
+DIR has ``agentprocessbench_hotpotqa.jsonl.gz`` and ``apb_human_vs_judges.jsonl.gz`` (made of
+github.com/RUCBM/AgentProcessBench: runs, and people's labels beside those of 20 judges) and
+``tau_bench_gpt4o_airline.json.gz`` (github.com/sierra-research/tau-bench).
+
+AgentProcessBench, in percent with 95 % intervals over problems; judges' labels are of two of the subsets:
+
+- ``step_SUBSET_SOURCE``, ``first_error_SUBSET_SOURCE``: accuracies of floors and judges;
+- ``first_error_vs_floor_agentprocessbench``: first-error accuracy over GAIA and BFCL together of the judge
+  that is best there (the best of 20 on the same runs); ``ratio`` is that over the best floor without the
+  outcome;
+- ``judges_above_floor_METRIC``: how many of 20 are above that floor on both subsets, with their intervals.
+
+The accuracies of two floors on each subset are known from an independent count; the program ends with
+status 1 if one differs in its first decimal.
+
+tau-bench, 200 runs of 50 tasks: area under the ROC curve of what tells runs with a reward from those without,
+higher = more likely a success; intervals over tasks:
+
+- ``tau_auc_short``: fewer messages of the agent; a floor, which reads nothing;
+- ``tau_auc_no_tool_errors``: fewer results of tools that report an error;
+- ``tau_auc_gold_actions``: share of the task's gold actions that were called; it knows the solution.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from surefoot import __version__
+from surefoot.evaluation import open_systems
+from surefoot.evaluation.benchmarks import (
+    AgentEvaluation,
+    agent_layout,
+    agent_runs,
+    evaluate_agent_processbench,
+)
+from surefoot.formats import (
+    ImportContext,
+    ImportSettings,
+    import_traces,
+    read_agent_judgements,
+    read_agent_processbench,
+)
+from surefoot.io import ReadReport
+from surefoot.records import Trace
+from surefoot.segment import reports_error
+from surefoot.stats import Interval, bootstrap_auc
+
+DATA = Path(__file__).parents[1] / "../shared/data/agent"
+SOURCE = "judge"
+JUDGED = ("gaia_dev", "bfcl_multi_turn_base")
+HOTPOTQA = "searchR1_hotpotqa"
+
+KNOWN: Mapping[tuple[str, str], tuple[float, float]] = MappingProxyType(
+    {
+        (HOTPOTQA, "all good"): (67.1, 56.7),
+        (HOTPOTQA, "last step wrong iff the run failed"): (79.8, 83.3),
+        ("bfcl_multi_turn_base", "all good"): (74.0, 26.4),
+        ("bfcl_multi_turn_base", "last step wrong iff the run failed"): (74.9, 31.6),
+        ("gaia_dev", "all good"): (37.6, 26.8),
+        ("gaia_dev", "last step wrong iff the run failed"): (47.6, 58.8),
+    }
+)
+"""Accuracy of steps and of first errors, percent."""
+
+
+def evaluate(data: Path, *, draws: int) -> tuple[AgentEvaluation, AgentEvaluation]:
+    """Floors on HotpotQA; floors and judges on GAIA and BFCL."""
+    judges = data / "apb_human_vs_judges.jsonl.gz"
+    judged = agent_runs(read_agent_judgements(judges))
+    with tempfile.TemporaryDirectory() as folder:
+        systems = open_systems({SOURCE: str(judges)}, [], Path(folder), layout=agent_layout(judged))
+    runs = agent_runs(read_agent_processbench(data / "agentprocessbench_hotpotqa.jsonl.gz"))
+    return (
+        evaluate_agent_processbench(runs, [], draws=draws),
+        evaluate_agent_processbench(judged, systems, draws=draws),
+    )
+
+
+def accuracies(found: AgentEvaluation) -> list[dict[str, Any]]:
+    """Both accuracies of each source on each subset."""
+    return [
+        figure(f"{metric}_{subset}_{one.system.removeprefix(f'{SOURCE}/')}", 100 * value, "%")
+        for one in found.scores
+        for subset, accuracy in one.subsets.items()
+        for metric, value in (("step", accuracy.step), ("first_error", accuracy.first_error))
+    ]
+
+
+def headlines(found: AgentEvaluation) -> list[dict[str, Any]]:
+    """The best judge against the best floor without the outcome, and how many judges are above it."""
+    judges = [one for one in found.scores if one.kind == "labels"]
+    best = max(judges, key=lambda one: one.subsets["all"].first_error.value).subsets["all"]
+    floor = best.first_error.value - best.first_error_less_floor.value
+    above = {
+        "first_error": [[one.subsets[name].first_error_less_floor.low for name in JUDGED] for one in judges],
+        "step": [[one.subsets[name].step_less_floor.low for name in JUDGED] for one in judges],
+    }
+    return [
+        figure(
+            "first_error_vs_floor_agentprocessbench",
+            100 * best.first_error,
+            "%",
+            ratio=best.first_error.value / floor,
+        ),
+        *(
+            figure(
+                f"judges_above_floor_{metric}", sum(min(low) > 0 for low in lows), f"of {len(judges)} judges"
+            )
+            for metric, lows in above.items()
+        ),
+    ]
+
+
+def differing(*found: AgentEvaluation) -> list[str]:
+    """Known accuracies that were not counted again."""
+    wrong = []
+    for evaluation in found:
+        for one in evaluation.scores:
+            for subset, accuracy in one.subsets.items():
+                counted = tuple(round(100 * x.value, 1) for x in (accuracy.step, accuracy.first_error))
+                if counted != KNOWN.get((subset, one.system), counted):
+                    wrong.append(f"{one.system} on {subset}: {counted}")
+    return wrong
+
+
+def rewards(data: Path, *, draws: int) -> list[dict[str, Any]]:
+    """What tells successful runs of tau-bench from others."""
+    context = ImportContext(settings=ImportSettings(), report=ReadReport())
+    found = import_traces(data / "tau_bench_gpt4o_airline.json.gz", "tau-bench", context)
+    traces = [one.trace for one in found if one.trace is not None]
+    signals = {"short": _shortness, "no_tool_errors": _errors, "gold_actions": _gold_share}
+    return [
+        figure(
+            f"tau_auc_{name}",
+            bootstrap_auc(
+                [signal(trace) for trace in traces],
+                [float(trace.outcome is True) for trace in traces],
+                [trace.problem_id for trace in traces],
+                draws=draws,
+                rng=np.random.default_rng(0),
+            ),
+            "of pairs",
+        )
+        for name, signal in signals.items()
+    ]
+
+
+def _shortness(trace: Trace) -> float:
+    return -sum(message.role == "assistant" for message in trace.messages)
+
+
+def _errors(trace: Trace) -> float:
+    return -sum(reports_error(message) for message in trace.messages)
+
+
+def _gold_share(trace: Trace) -> float:
+    """1 for a task without any gold action."""
+    made = [
+        (call.name, json.loads(call.arguments)) for message in trace.messages for call in message.tool_calls
+    ]
+    gold = trace.meta["gold_actions"]
+    return sum((one["name"], one["arguments"]) in made for one in gold) / len(gold) if gold else 1.0
+
+
+def figure(name: str, value: Interval | float, unit: str, ratio: float | None = None) -> dict[str, Any]:
+    """One line of the output file."""
+    bounds = {"value": value, "low": None, "high": None}
+    if isinstance(value, Interval):
+        bounds = {"value": value.value, "low": value.low, "high": value.high}
+    return {"name": name.replace(" ", "_"), "unit": unit, "ratio": ratio, **bounds}
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the three files")
+    parser.add_argument("--quick", action="store_true", help="few bootstrap draws: the intervals are rough")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    if not options.data.is_dir():
+        parser.error(f"--data: there is no folder {options.data}; get the three files named above")
+    started, draws = time.perf_counter(), 100 if options.quick else 1000
+    hotpotqa, judged = evaluate(options.data, draws=draws)
+    figures = [
+        *headlines(judged),
+        *rewards(options.data, draws=draws),
+        *accuracies(hotpotqa),
+        *accuracies(judged),
+    ]
+    for one in figures:
+        between = "" if one["low"] is None else f" [{one['low']:.3g}, {one['high']:.3g}]"
+        above = "" if one["ratio"] is None else f", {one['ratio']:.2f} of the floor"
+        print(f"{one['name']}: {one['value']:.3g} {one['unit']}{between}{above}")
+    wrong = differing(hotpotqa, judged)
+    print(f"known accuracies: {len(KNOWN) - len(wrong)} of {len(KNOWN)} agree to one decimal")
+    if options.json:
+        setting = {
+            "version": __version__,
+            "draws": draws,
+            "runs": {**hotpotqa.runs, **judged.runs},
+            "seconds": round(time.perf_counter() - started, 1),
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+        }
+        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
+    if wrong:
+        raise SystemExit(f"not as known: {'; '.join(wrong)}")
+
+
+if __name__ == "__main__":
+    main()
