@@ -33,6 +33,10 @@ class ScoreError(SurefootError):
     """A trace could not be scored, or scores could not be reduced to one number."""
 
 
+class SchemaError(SurefootError):
+    """The JSON schema of a tool's parameters cannot be used; the message says why."""
+
+
 class TrainingError(SurefootError):
     """Training data or numbers are unusable (nothing labelled, loss not finite)."""
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
-from surefoot.records import Message, Problem, Reasoning, StepLabel, StepScores, ToolCall, Trace, Usage
+from surefoot.records import Message, Problem, Reasoning, StepLabel, StepScores, Tool, ToolCall, Trace, Usage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +163,66 @@ class StepScorer(Protocol):
     """The one way to a step score, for every kind of reward model."""
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What an environment answers to an action."""
+
+    text: str
+    """A tool's result; after a text to the user, the user's next message. Empty where there is none."""
+    error: bool = False
+    """Whether the tool failed."""
+    done: bool = False
+    """Whether the episode is over: no further action is taken."""
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """A world in which an agent calls tools, one episode at a time. The same actions after the same ``reset``
+    give the same observations, so that a run can be replayed."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What can be called, with JSON schemas."""
+        ...
+
+    def reset(self, problem: Problem, seed: int = 0) -> tuple[Message, ...]:
+        """Begin an episode. Returns the messages that a run begins with, such as the rules and the request.
+
+        Raises ``RecordError`` for a problem of another world.
+        """
+        ...
+
+    def step(self, action: ToolCall | str) -> Observation:
+        """Take a call, or a text to the user. What an agent can get wrong is an observation with ``error``,
+        such as a tool or an argument that does not exist: nothing is raised for it."""
+        ...
+
+    def outcome(self) -> bool | None:
+        """Whether the present state solves the task; ``None`` = that cannot be told."""
+        ...
+
+
+@runtime_checkable
+class RestorableEnvironment(Environment, Protocol):
+    """An environment whose state can be compared, and put back. Ask with ``isinstance``."""
+
+    def state(self) -> JsonValue:
+        """What can be changed, as JSON data: equal data are equal states. What was only read, or counted on
+        the way, is no part of it."""
+        ...
+
+    def snapshot(self) -> object:
+        """All that :meth:`restore` needs. Later steps do not change it."""
+        ...
+
+    def restore(self, snapshot: object) -> None:
+        """Go back to the moment of a ``snapshot`` of this environment; it can be used again."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from surefoot.answers import Grader
     from surefoot.models.kinds.verifier_format import VerifierFormat
     from surefoot.models.scorer import CheckpointScorer
-    from surefoot.protocols import Labeller, Policy, StepScorer
+    from surefoot.protocols import Labeller, Policy, StepScorer, StepVerifier
     from surefoot.scale import Engine
 
 M = TypeVar("M", bound=BaseModel)
@@ -342,12 +343,14 @@ class JudgeSettings(SettingsGroup):
 
 
 @contextmanager
-def open_verifiers(names: Sequence[str]) -> Iterator[Labeller]:
-    """The verifiers of these names as one labeller."""
+def open_verifiers(
+    names: Sequence[str], opened_before: Mapping[str, StepVerifier] = MappingProxyType({})
+) -> Iterator[Labeller]:
+    """The verifiers of these names as one labeller; ``opened_before`` has those that need settings."""
     from surefoot.labelling.verifier import VerifierLabeller, open_verifier
 
     with ExitStack() as stack:
-        opened = [open_verifier(name) for name in dict.fromkeys(names)]
+        opened = [opened_before.get(name) or open_verifier(name) for name in dict.fromkeys(names)]
         for one in opened:
             if isinstance(one, AbstractContextManager):
                 stack.enter_context(one)

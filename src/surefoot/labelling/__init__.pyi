@@ -39,3 +39,8 @@ from .verifier import VerifierLabeller as VerifierLabeller
 from .verifier import open_verifier as open_verifier
 from .verifiers.arithmetic import ArithmeticVerifier as ArithmeticVerifier
 from .verifiers.arithmetic import EquationCheck as EquationCheck
+from .verifiers.tool_calls import CallResult as CallResult
+from .verifiers.tool_calls import PolicyClause as PolicyClause
+from .verifiers.tool_calls import ToolCallVerifier as ToolCallVerifier
+from .verifiers.tool_calls import ToolPolicy as ToolPolicy
+from .verifiers.tool_calls import call_results as call_results

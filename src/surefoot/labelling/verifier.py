@@ -96,6 +96,7 @@ VERIFIERS: Mapping[str, str] = MappingProxyType(
         "execution-trace": "surefoot.labelling.verifiers.programs:ExecutionTraceVerifier",
         "lab": "surefoot.lab.world:LabVerifier",
         "python-tests": "surefoot.labelling.verifiers.programs:PythonTestsVerifier",
+        "tool-calls": "surefoot.labelling.verifiers.tool_calls:ToolCallVerifier",
     }
 )
 """Verifiers by name: the module and class of each."""

@@ -50,7 +50,7 @@ class LabelCommand(Command):
         engine: Engine | None = None,
         counts: Counter[str] | None = None,
         retry_failed: bool = False,
-        **inputs: str,
+        **inputs: str | None,
     ) -> None:
         """Label ``items``, and report at the end what it cost, earlier starts included.
 

@@ -14,6 +14,7 @@ from surefoot.cli.label.command import LabelCommand, Tally
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo
 from surefoot.errors import LabelError
+from surefoot.labelling.verifiers.tool_calls import TOOL_RULES, ToolRule
 from surefoot.labels import Neutral
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Verify(LabelCommand):
-    """Label steps by rule: equations, programs that are run, the lab's checker, or a verifier of your own.
+    """Label steps by rule: equations, programs that are run, tool calls, the lab's checker, or your own.
 
     The labels are of kind correctness, with the verifier's reason as evidence. What a verifier cannot check
     has no value, and a reason.
@@ -35,22 +36,48 @@ class Verify(LabelCommand):
 
     verifier: tuple[str, ...] = Field(
         min_length=1,
-        description="`arithmetic`, `compile`, `execution-trace`, `lab`, `python-tests` or `module:Class`; "
-        "the lowest verdict counts.",
+        description="`arithmetic`, `compile`, `execution-trace`, `lab`, `python-tests`, `tool-calls` or "
+        "`module:Class`; the lowest verdict counts.",
+    )
+    tool_rules: tuple[ToolRule, ...] = Field(
+        default=TOOL_RULES, description="Rules of `tool-calls`, which say -1 where one is broken."
+    )
+    tool_policy: Annotated[str | None, o.INPUT] = Field(
+        default=None,
+        description="JSON file of what `tool-calls` forbids (`forbidden`, `clauses`, `repeatable`, "
+        "`read_only`), beside what a problem has in `meta.tool_policy`.",
     )
 
     workers: o.Workers = 1
     engine: o.EngineName = "local"
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        given = self.tool_policy is not None or self.tool_rules != TOOL_RULES
+        if given and "tool-calls" not in self.verifier:
+            raise ValueError("'tool_rules' and 'tool_policy' belong to --verifier tool-calls")
+        return self
+
     def run(self) -> None:
         """Check every step."""
         self.write_labels(
-            "label verify", self.items(), size=500, engine=o.open_engine(self.engine, self.workers)
+            "label verify",
+            self.items(),
+            size=500,
+            engine=o.open_engine(self.engine, self.workers),
+            tool_policy=self.tool_policy,
         )
 
     def labeller(self) -> AbstractContextManager[Labeller]:
         """The verifiers."""
-        return o.open_verifiers(self.verifier)
+        from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier, ToolPolicy
+
+        if "tool-calls" not in self.verifier:
+            return o.open_verifiers(self.verifier)
+        policy = ToolPolicy.of_file(self.tool_policy) if self.tool_policy else ToolPolicy()
+        return o.open_verifiers(
+            self.verifier, {"tool-calls": ToolCallVerifier(rules=self.tool_rules, policy=policy)}
+        )
 
 
 class LabelExpert(LabelCommand):
