@@ -8,7 +8,18 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 
 from pydantic import Field, JsonValue
 
-from surefoot.records import Message, Problem, Reasoning, StepLabel, StepScores, Tool, ToolCall, Trace, Usage
+from surefoot.records import (
+    Execution,
+    Message,
+    Problem,
+    Reasoning,
+    StepLabel,
+    StepScores,
+    Tool,
+    ToolCall,
+    Trace,
+    Usage,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +154,8 @@ class Verdict:
     value: Literal[-1, 0, 1] | None
     """+1 right and a step forward, 0 right without progress, -1 wrong, ``None`` = cannot be checked."""
     reason: str
+    execution: Execution | None = None
+    """The run that it rests on, where there is one."""
 
 
 @runtime_checkable

@@ -234,6 +234,8 @@ class CodeTask(BaseModel):
         return tuple(test for test in self.tests if test.visibility == visibility)
 
 
+ShortText = Annotated[str, Field(max_length=500)]
+
 Visibility = Literal["visible", "summarised", "encrypted", "withheld"]
 """What a provider shows of its model's reasoning: all of it, a summary, an opaque blob, or nothing."""
 
@@ -532,6 +534,74 @@ def _identity(message: Message) -> dict[str, Any]:
     return message.model_dump(include=first) | message.model_dump(exclude=first, exclude_defaults=True)
 
 
+EventKind = Literal["line", "return", "exception"]
+
+
+class ExecutedLine(BaseModel):
+    """One event of a program's run: a line, what a call returned, or an exception that passed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    event: EventKind = "line"
+    line: int = Field(ge=0)
+    """Line of its program, from 1."""
+    changed: tuple[tuple[ShortText, ShortText], ...] = Field(default=(), max_length=100)
+    """Local variables that the line gave another value, with that; long values are cut."""
+    said: ShortText = ""
+    """The value returned, or the type of the exception."""
+
+
+class ComparedCall(BaseModel):
+    """One call of a program's function, beside the same call of the reference."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    test: ShortText
+    """Name of the test that made it."""
+    visibility: TestVisibility
+    """Who may see the call."""
+    call: ShortText
+    result: ShortText | None
+    """``None``: it raised, or was cut off."""
+    raised: ShortText | None = None
+    """The exception, with its text."""
+    reference_result: ShortText | None
+    reference_raised: ShortText | None = None
+    rows: tuple[tuple[ExecutedLine | None, ExecutedLine | None], ...] = Field(default=(), max_length=200)
+    """The program's run and the reference's, side by side; ``None`` where only the other has such a line.
+    Without lines in common there is none of the reference."""
+    first: int | None = None
+    """Index of the row at which they part; ``None``: they do not, or cannot be compared."""
+    before: int = Field(default=0, ge=0)
+    """Events of the program left out before the first row."""
+    after: int = Field(default=0, ge=0)
+    """Events left out after the last row."""
+
+
+class Execution(BaseModel):
+    """A program's run beside the reference's: what a label by ``execution-trace`` rests on.
+
+    Lines are those of :class:`surefoot.labelling.verifiers.programs.TraceProgram`. What it holds is the
+    program's own statement, so text of strangers.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    calls: tuple[ComparedCall, ...] = Field(default=(), max_length=20)
+    raised: ShortText | None = None
+    """Why the program could not be loaded."""
+    line: int | None = None
+    """Where that was raised."""
+
+
+ExecutionField = Annotated[
+    Execution | None,
+    BeforeValidator(lambda value: from_json(value) if isinstance(value, str) else value),
+    # as text, like meta: every line of a file has the same columns
+    PlainSerializer(lambda value: value and value.model_dump_json(exclude_defaults=True), when_used="json"),
+]
+
+
 class Evidence(BaseModel):
     """What a label rests on; fields that do not apply stay ``None``."""
 
@@ -547,6 +617,8 @@ class Evidence(BaseModel):
     """Annotator (pseudonym), judge model or prover."""
     message: str | None = None
     """The verifier's reason or the judge's text."""
+    execution: ExecutionField = None
+    """The run of a program, on the step that it blames, or else on the last one."""
 
 
 class StepLabel(Record):

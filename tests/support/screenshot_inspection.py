@@ -9,6 +9,7 @@ from typing import Any
 
 from annotation_site import agent_trace, solutions, text_trace
 from inspection_site import NOON, Inspection, add_trees
+from program_trace import failing_program
 from screenshot_requests import add_requests
 
 from surefoot.records import Evidence, Message, Problem, StepLabel, StepScores, ToolCall, Trace
@@ -70,11 +71,16 @@ def inspected(found: Inspection) -> Views:
         found.runs / "search" / "beam.trees.jsonl", _tree(cubes), _tree(paths, outcome=False, answer="18")
     )
     add_requests(found.db, cubes, traces[:3], _tree(cubes))
+    sums, program, judged = failing_program()
+    db.traces.add_problems(project, [sums])
+    db.traces.add_traces(project, [program])
+    db.labels.import_labels(project, judged)
     base, file = f"/projects/{project}", "search/beam.trees.jsonl"
     return {
         "traces": ("admin", f"{base}/traces"),
         "trace": ("admin", f"{base}/trace?id={traces[1].id}"),
         "trace-agent": ("admin", f"{base}/trace?id={traces[6].id}"),
+        "trace-program": ("admin", f"{base}/trace?id={program.id}"),
         "problems": ("admin", f"{base}/problems"),
         "problem": ("admin", f"{base}/problem?id={cubes.id}"),
         "formats": ("admin", f"{base}/formats"),

@@ -55,6 +55,7 @@ class VerifierLabeller:
             if verdict.value is not None and (deciding is None or verdict.value < deciding[0]):
                 deciding = (float(verdict.value), name, verdict)
         source = "+".join(names)
+        execution = next((one.execution for one in verdicts if one.execution), None)
         if deciding is None:
             several = len(names) > 1
             reasons = [
@@ -67,6 +68,7 @@ class VerifierLabeller:
                 value=None,
                 reason="; ".join(reasons),
                 source=source,
+                evidence=Evidence(execution=execution),
             )
         return StepLabel(
             trace_id=trace_id,
@@ -74,7 +76,7 @@ class VerifierLabeller:
             kind="correctness",
             value=deciding[0],
             source=source,
-            evidence=Evidence(rater=deciding[1], message=deciding[2].reason),
+            evidence=Evidence(rater=deciding[1], message=deciding[2].reason, execution=execution),
         )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 
 import pytest
 
-from surefoot import CodeTask, Problem, Trace
+from surefoot import CodeTask, Problem, StepLabel, Trace
 from surefoot.errors import SandboxError
 from surefoot.labelling import VerifierLabeller
 from surefoot.labelling.verifiers.programs import (
@@ -118,6 +119,47 @@ def test_the_tests_decide_on_the_whole(sandbox):
 )
 def test_the_first_line_that_parts_from_the_reference(sandbox, wrong, expected):
     assert values(ExecutionTraceVerifier(sandbox), wrong) == expected
+
+
+def test_the_blamed_step_has_both_runs_side_by_side(sandbox):
+    [verdicts] = ExecutionTraceVerifier(sandbox).verify([item(REFERENCE.replace("+=", "-="))])
+    assert [step for step, verdict in enumerate(verdicts) if verdict.execution] == [3]
+    [call] = verdicts[3].execution.calls
+    assert (call.test, call.call, call.visibility) == (
+        "candidate([1, 2, 3], 1) == 5",
+        "total([1, 2, 3], 1)",
+        "hidden",
+    )
+    assert (call.result, call.reference_result) == ("-5", "5")
+    mine, reference = call.rows[call.first]
+    assert (mine.line, mine.changed, reference.changed) == (6, (("result", "-2"),), (("result", "2"),))
+    before = call.rows[: call.first]
+    assert [one.line for one, _ in before] == [3, 4, 5, 4, 5]
+    assert all(one.changed == other.changed for one, other in before)
+    assert (call.rows[-1][0].event, call.rows[-1][0].said, call.rows[-1][1].said) == ("return", "-5", "5")
+
+
+def test_runs_without_a_common_line_are_shown_alone_and_errors_in_words(sandbox):
+    [other] = ExecutionTraceVerifier(sandbox).verify([item("    it = 7\n    return it.real.nothing\n")])
+    call = other[1].execution.calls[0]
+    assert call.raised == "AttributeError: 'int' object has no attribute 'nothing'"
+    assert all(reference is None for _, reference in call.rows)
+    assert call.rows[call.first][0].line == 4
+    [broken] = ExecutionTraceVerifier(sandbox).verify([item("    x = (\n")])
+    assert (broken[0].execution.raised, broken[0].execution.line) == (
+        "SyntaxError: '(' was never closed (solution.py, line 3)",
+        3,
+    )
+
+
+def test_what_people_see_of_a_run_is_bounded_and_is_read_back(sandbox):
+    long = "    many = ['\\ud800' * 300] * 5\n    for n in range(900):\n        m = n\n    return m.real.no\n"
+    found = asyncio.run(VerifierLabeller(verifiers=(ExecutionTraceVerifier(sandbox),)).label([item(long)]))
+    [label] = [label for label in found[0] if label.evidence.execution]
+    assert len(label.model_dump_json()) < 60_000
+    assert StepLabel.model_validate_json(label.model_dump_json()) == label
+    assert "before" in json.loads(label.model_dump_json())["evidence"]["execution"]
+    assert label.evidence.execution.calls[0].before > 1_000
 
 
 def test_a_call_in_between_is_not_blamed(sandbox):

@@ -15,6 +15,7 @@ from surefoot.annotation.database.labelling import Adjudication, StoredLabel
 from surefoot.annotation.database.traces import TraceRow
 from surefoot.annotation.pages.access import ReaderPlace, pages_of
 from surefoot.annotation.pages.forms import query_of
+from surefoot.annotation.pages.program import program_view
 from surefoot.annotation.pages.render import next_page, show, twin
 from surefoot.annotation.pages.score_strip import scorer_strips, strip
 from surefoot.errors import StoreError
@@ -71,7 +72,7 @@ def trace_list(request: Request, place: ReaderPlace) -> Response:
 
 @twin(router, "/projects/{project_id:number}/trace")
 def trace_page(request: Request, place: ReaderPlace) -> Response:
-    """One trace; ``?id=`` takes any id that a data set may have."""
+    """One trace; ``?id=`` takes any id of a data set, ``&call=`` the number of a call of a program."""
     db = place.db
     trace = db.traces.trace(place.id, query_of(request).required_id("id"))
     labels = db.labels.of_trace(place.id, trace.id)
@@ -79,13 +80,15 @@ def trace_page(request: Request, place: ReaderPlace) -> Response:
     error = marked_error(labels, decisions)
     groups = sources(labels)
     strips = scorer_strips(db.traces.scores(place.id, trace.id), error)
+    problem = db.traces.problem(place.id, trace.problem_id)
     data = {
-        "problem": db.traces.problem(place.id, trace.problem_id),
+        "problem": problem,
         "trace": trace,
         "first_error": error,
         "strips": strips,
         "sources": groups,
         "decisions": decisions,
+        "program": program_view(problem, trace, labels, query_of(request).natural("call")),
     }
     extra = {"parts": _parts(trace, groups, strips), "query": urlencode({"id": trace.id})}
     return show(request, place, "trace.html", data, extra=extra)

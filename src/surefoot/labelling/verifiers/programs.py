@@ -6,24 +6,23 @@ Programs run in a sandbox alone (:mod:`surefoot.sandbox`). The tests are those o
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Self
 
 from surefoot.errors import LabelError
 from surefoot.labelling.verifiers import tracer
+from surefoot.labelling.verifiers.divergence import Run, beside_reference, first_difference
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import CodeTask, CodeTest, Problem, Trace
 from surefoot.sandbox import (
-    Ending,
     Limits,
     NamedTest,
     Program,
-    ProgramResult,
     PythonTask,
     Sandbox,
     TaskVerdict,
@@ -36,8 +35,6 @@ LIMITS = Limits(wall_s=5, cpu_s=5, output_bytes=8 << 20)
 """Of one run with its trace."""
 
 _NO_TESTS = "the problem has no tests of a program in meta['code']"
-_ALIKE = 0.5
-"""Least share of equal lines with which a program is compared with the reference line by line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +86,8 @@ def _inside_fence(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _step_at(trace: Trace, at: int) -> int | None:
-    for number, step in enumerate(trace.steps):
-        if step.start <= at < step.end:
-            return number
-    return None
+    number = bisect_right(trace.steps, at, key=lambda step: step.start) - 1
+    return number if number >= 0 and at < trace.steps[number].end else None
 
 
 class CompileVerifier:
@@ -251,25 +246,25 @@ class ExecutionTraceVerifier(_InSandbox):
         ]
         usable = [(at, item, task) for at, item, task in usable if _gradable(item, task) and task.reference]
         tasks = {item.problem.id: task for _, item, task in usable}
-        references = dict(
-            zip(tasks, self._run([_plan(task, None, None) for task in tasks.values()]), strict=True)
-        )
+        plans = [_plan(task, None, None) for task in tasks.values()]
+        references = dict(zip(tasks, self._run(plans), strict=True))
         graded = grade_traces(self.sandbox, [item for _, item, _ in usable], limits=self.limits)
         programs = [TraceProgram.of(item.trace, task) for _, item, task in usable]
         runs = self._run(
             [
-                _plan(task, program.text, [call["given"] for call in references[item.problem.id]["calls"]])
+                _plan(task, program.text, [call.given for call in references[item.problem.id].calls])
                 for (_, item, task), program in zip(usable, programs, strict=True)
             ]
         )
         for (at, item, task), verdict, program, run in zip(usable, graded, programs, runs, strict=True):
             if verdict is None or verdict.passed is None:
                 continue
-            reference = Run(_reference(task), references[item.problem.id])
-            rows[at] = _compared(reference, Run(program.text, run), program, verdict, len(item.trace.steps))
+            rows[at] = _compared(
+                task, references[item.problem.id], run, program, verdict, len(item.trace.steps)
+            )
         return rows
 
-    def _run(self, plans: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _run(self, plans: Sequence[Mapping[str, Any]]) -> list[Run]:
         code = Path(tracer.__file__).read_bytes()
         programs = [
             Program(
@@ -279,22 +274,17 @@ class ExecutionTraceVerifier(_InSandbox):
             )
             for plan in plans
         ]
-        return [_said(result) for result in self.sandbox.run(programs)]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A program and what its run said."""
-
-    program: str
-    said: Mapping[str, Any]
+        return [
+            Run.of(plan["program"], result)
+            for plan, result in zip(plans, self.sandbox.run(programs), strict=True)
+        ]
 
 
 def _plan(task: CodeTask, program: str | None, calls: Sequence[str] | None) -> dict[str, Any]:
     """What the tracer has to do: without ``calls``, run the tests on the reference and note their calls."""
     tests = [] if program is not None else [test.code for test in task.that_are("hidden")]
     return {
-        "program": _reference(task) if program is None else program,
+        "program": reference_program(task) if program is None else program,
         "entry_point": task.entry_point,
         "setup": "" if program is not None else task.setup,
         "tests": tests,
@@ -302,42 +292,15 @@ def _plan(task: CodeTask, program: str | None, calls: Sequence[str] | None) -> d
     }
 
 
-def _reference(task: CodeTask) -> str:
+def reference_program(task: CodeTask) -> str:
+    """The reference solution after the prompt."""
     return _closed(task.prompt, task.reference or "") + (task.reference or "")
 
 
-def _said(result: ProgramResult) -> dict[str, Any]:
-    nothing: dict[str, Any] = {"calls": [], "load": None}
-    if result.ending is not Ending.EXITED:
-        return nothing
-    try:
-        said = json.loads(result.stdout)
-        calls = [
-            {
-                "given": str(call["given"]),
-                "events": [(str(k), int(n), int(d), str(s)) for k, n, d, s in call["events"]],
-                "result": call["result"],
-                "raised": _exception(call["raised"]),
-            }
-            for call in said["calls"]
-        ]
-        return {"calls": calls, "load": _exception(said["load"])}
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-        return nothing  # the program wrote something else
-
-
-def _exception(said: Any) -> tuple[str, str, int | None] | None:
-    """Type, text and line of an exception. Raises ``TypeError`` or ``ValueError`` for what is none."""
-    if said is None:
-        return None
-    kind, text, line = said
-    return str(kind), str(text), None if line is None else int(line)
-
-
 def _compared(
-    reference: Run, own: Run, program: TraceProgram, verdict: TaskVerdict, count: int
+    task: CodeTask, reference: Run, own: Run, program: TraceProgram, verdict: TaskVerdict, count: int
 ) -> list[Verdict]:
-    ran = {program.step(line) for call in own.said["calls"] for _, line, _, _ in call["events"]}
+    ran = {program.step(event.line) for call in own.calls for event in call.events}
     if verdict.passed:
         return [
             Verdict(value=1, reason="it ran, and all tests pass")
@@ -345,86 +308,22 @@ def _compared(
             else Verdict(value=None, reason="no test ran it")
             for step in range(count)
         ]
-    line, reason, compared = _first_difference(reference, own)
-    step = program.step(line)
+    parting = first_difference(reference, own)
+    step = program.step(parting.line)
+    execution = beside_reference(task, reference, own)
     if step is None:
-        return _unknown(count, f"the program fails ({verdict.reason}), and no line of it could be blamed")
-    before = "the same values as in the reference's run" if compared else None
+        reason = f"the program fails ({verdict.reason}), and no line of it could be blamed"
+        last = Verdict(value=None, reason=reason, execution=execution)
+        return [*_unknown(count - 1, reason), last] if count else []
+    before = "the same values as in the reference's run" if parting.compared else None
     return [
         Verdict(value=1, reason=before)
         if one < step and before and one in ran
-        else Verdict(value=-1, reason=f"line {line}: {reason}")
+        else Verdict(value=-1, reason=f"line {parting.line}: {parting.reason}", execution=execution)
         if one == step
         else Verdict(value=None, reason=AFTER_FIRST_ERROR if one > step else "not run, or not comparable")
         for one in range(count)
     ]
-
-
-def _first_difference(reference: Run, own: Run) -> tuple[int | None, str, bool]:
-    """Line of the program, what happened there, and whether states were compared."""
-    if own.said["load"]:
-        kind, text, line = own.said["load"]
-        return line, f"{kind}: {text}", False
-    lines, alike = _partners(reference.program, own.program)
-    pairs = list(zip(reference.said["calls"], own.said["calls"], strict=False))
-    failed = [
-        (a, b) for a, b in pairs if a["result"] != b["result"] or bool(a["raised"]) != bool(b["raised"])
-    ]
-    if alike:
-        for right, mine in [*failed, *pairs]:
-            found = _parting(right["events"], mine["events"], lines)
-            if found is not None:
-                return *found, True
-    for _, mine in failed:
-        if mine["raised"]:
-            kind, text, line = mine["raised"]
-            return line, f"{kind}: {text}", False
-    return None, "", False
-
-
-_Event = tuple[str, int, int, str]
-
-
-def _parting(
-    right: Sequence[_Event], mine: Sequence[_Event], lines: Mapping[int, int]
-) -> tuple[int, str] | None:
-    """The line that ran right before the first event that differs, and how it differs.
-
-    ``None``: there is none, or the run comes to a line that the reference does not have, which may be right.
-    """
-    known = set(lines.values())
-    for at, (kind, line, depth, state) in enumerate(mine):
-        if at < len(right):
-            its_kind, its_line, its_depth, its_state = right[at]
-            if (kind, depth, state) == (its_kind, its_depth, its_state) and lines.get(its_line) == line:
-                continue
-            if line not in known:
-                return None
-            if kind == "exception" != its_kind:
-                return line, "it raised, the reference does not"
-            moved = lines.get(its_line) != line or depth != its_depth
-            reason = "the run goes on elsewhere" if moved else "the values differ from the reference's"
-        else:
-            reason = "the run goes on"
-        # what computed this state is the last line of the same call, or of the caller
-        for earlier, before, its, _ in reversed(mine[:at]):
-            if its <= depth:
-                if earlier == "line":
-                    return before, reason
-                depth -= earlier == "return"  # of a call that was over, so this is the first event of another
-        return line, reason
-    return None
-
-
-def _partners(reference: str, own: str) -> tuple[dict[int, int], bool]:
-    """Line of ``own`` for lines of ``reference``, from 1, and whether enough of them have one."""
-    ours, theirs = own.splitlines(), reference.splitlines()
-    partners: dict[int, int] = {}
-    for tag, a, b, c, d in SequenceMatcher(None, theirs, ours, autojunk=False).get_opcodes():
-        if tag == "equal" or (tag == "replace" and b - a == d - c):
-            partners |= {a + number + 1: c + number + 1 for number in range(b - a)}
-    visible = sum(bool(line.strip()) for line in theirs)
-    return partners, sum(bool(theirs[line - 1].strip()) for line in partners) >= _ALIKE * visible
 
 
 def _unknown(count: int, reason: str) -> list[Verdict]:

@@ -17,6 +17,8 @@ from typing import Any
 
 EVENTS, CALLS, PARTS = 20_000, 200, 2_000
 """Most events in all, calls, and parts of one value that are looked at."""
+TEXT, NAMES, TEXTS, ALL_TEXTS = 200, 20, 16_000, 400_000
+"""For people: characters of one value, variables of one line, characters of one call, and of all."""
 FILE = "solution.py"
 _PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
@@ -45,12 +47,17 @@ class EnoughError(BaseException):
 
 
 class Recorder:
-    """The calls of one function: arguments, events (kind, line, depth, state), result."""
+    """The calls of one function: test, arguments, events, result.
+
+    An event is kind, line, depth, digest of the state before it, and what is shown to people: of a line the
+    variables that it changed, of a return its value, of an exception its type.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.calls: list[dict[str, Any]] = []
-        self.left = EVENTS
+        self.left, self.texts = EVENTS, ALL_TEXTS
+        self.test = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = repr((args, kwargs))
@@ -60,24 +67,18 @@ class Recorder:
             known = False
         if not known or len(self.calls) >= CALLS or self.left <= 0:
             return self.function(*args, **kwargs)
-        call: dict[str, Any] = {"given": given, "events": [], "result": None, "raised": None}
+        call: dict[str, Any] = {"test": self.test, "given": given, "events": [], "result": None}
+        call |= {"shown": None, "raised": None}
         self.calls.append(call)
-        base, events = _depth(sys._getframe()), call["events"]
+        base, events, texts = _depth(sys._getframe()), call["events"], [min(TEXTS, self.texts)]
+        self.texts -= texts[0]
 
-        def trace(frame: FrameType, kind: str, value: Any) -> Any:
+        def trace(frame: FrameType, *_: Any) -> Any:
             if frame.f_code.co_filename != FILE:
                 return None
             if self.left <= 0:
                 raise EnoughError
-            if kind in ("line", "return", "exception"):
-                self.left -= 1
-                if kind == "line":
-                    names = sorted(frame.f_locals.items())
-                    state = ";".join(f"{name}={shown(one)}" for name, one in names)
-                else:
-                    state = shown(value) if kind == "return" else value[0].__name__
-                events.append([kind, frame.f_lineno, _depth(frame) - base, digest(state)])
-            return trace
+            return self._local(frame, events, base, texts)
 
         sys.settrace(trace)
         try:
@@ -88,8 +89,41 @@ class Recorder:
             raise
         finally:
             sys.settrace(None)
-        call["result"] = digest(shown(result))
+            self.texts += max(texts[0], 0)
+        text = shown(result)
+        call |= {"result": digest(text), "shown": text[:TEXT]}
         return result
+
+    def _local(self, frame: FrameType, events: list[Any], base: int, texts: list[int]) -> Callable[..., Any]:
+        """The trace function of one frame, of which it keeps the variables and the latest line."""
+        before, latest, depth = _variables(frame), None, _depth(frame) - base
+
+        def trace(frame: FrameType, kind: str, value: Any) -> Any:
+            nonlocal before, latest
+            if self.left <= 0:
+                raise EnoughError
+            if kind in ("line", "return", "exception"):
+                self.left -= 1
+                names = _variables(frame)
+                changed = [[name, text[:TEXT]] for name, text in names.items() if before.get(name) != text]
+                if latest is not None and texts[0] > 0:
+                    latest[4] = changed[:NAMES]
+                    texts[0] -= sum(len(name) + len(text) for name, text in latest[4])
+                before = names
+                if kind == "line":
+                    state: Any = ";".join(f"{name}={text}" for name, text in names.items())
+                else:
+                    state = shown(value) if kind == "return" else value[0].__name__
+                event = [kind, frame.f_lineno, depth, digest(state), [] if kind == "line" else state[:TEXT]]
+                latest = event if kind == "line" else None
+                events.append(event)
+            return trace
+
+        return trace
+
+
+def _variables(frame: FrameType) -> dict[str, str]:
+    return {name: shown(value) for name, value in sorted(frame.f_locals.items())}
 
 
 def raised(error: BaseException) -> list[Any]:
@@ -144,7 +178,7 @@ def _run_tests(plan: dict[str, Any], recorder: Recorder) -> None:
     names: dict[str, Any] = {"__name__": "tests"}
     exec(plan["setup"], names)  # noqa: S102 - in the sandbox
     names |= {"candidate": recorder, plan["entry_point"]: recorder}
-    for code in plan["tests"]:
+    for recorder.test, code in enumerate(plan["tests"]):
         if recorder.left <= 0:
             return
         try:

@@ -1,0 +1,107 @@
+"""A program's page: lines, steps and labels, its run beside the reference's, and who may see it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from annotation_site import SCRIPT
+from inspection_site import Inspection, open_inspection
+from program_trace import failing_program
+
+from surefoot.records import Execution, Problem, StepLabel
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspection]:
+    made = open_inspection(tmp_path_factory.mktemp("program"))
+    yield made
+    made.db.close()
+
+
+@pytest.fixture(scope="module")
+def page(found: Inspection) -> str:
+    problem, trace, labels = failing_program()
+    found.db.traces.add_problems(found.room.project, [problem])
+    found.db.traces.add_traces(found.room.project, [trace])
+    added = found.db.labels.import_labels(found.room.project, labels)
+    assert not added.refused, added.reasons
+    return f"{found.base}/trace?id={quote(trace.id)}"
+
+
+def test_lines_have_their_steps_and_the_first_difference_is_marked(found: Inspection, page: str) -> None:
+    program = found.viewer.json(page.replace("/trace?", "/trace.json?"))["program"]
+    assert [(one["line"], one["step"]) for one in program["lines"]] == [
+        (1, None), (2, None), (3, 0), (4, 1), (5, 2), (6, 3), (7, 4),
+    ]  # fmt: skip
+    assert [one["line"] for one in program["lines"] if one["first"]] == [6]
+    call = program["call"]
+    row = call["rows"][call["first"]]
+    assert (row["own"]["text"], row["reference"]["text"]) == ("result -= number", "result += number")
+    assert row["own"]["changed"] == [{"name": "result", "value": "-2", "differs": True}]
+    assert not any(one["differs"] for before in call["rows"][:5] for one in before["own"]["changed"])
+    html = found.viewer.get(page).text
+    assert html.count("✗ parts here") == html.count("✗ first difference") == 1
+    assert "returned -5" in html
+    assert "result = 2" in html
+
+
+def test_another_call_is_chosen_in_the_address_and_what_it_says_is_escaped(
+    found: Inspection, page: str
+) -> None:
+    html = found.viewer.get(f"{page}&call=2").text
+    assert "raised TypeError: &lt;script&gt;" in html
+    assert SCRIPT not in html
+    assert "<script>alert" not in html
+    assert re.search(r'call=2#execution" aria-current="true"', html)
+    assert found.viewer.get(f"{page}&call=99").status_code == 200
+    assert found.viewer.get(f"{page}&call=x").status_code == 400
+
+
+def test_hidden_tests_and_the_reference_are_for_viewers_and_administrators(
+    found: Inspection, page: str
+) -> None:
+    assert "total([1, 2, 3], 1)" in found.room.browser("admin").get(page).text
+    for path in (page, page.replace("/trace?", "/trace.json?")):
+        answer = found.room.browser("ann").get(path)
+        assert answer.status_code == 403
+        assert "total(" not in answer.text
+
+
+_CALL = {"test": "t", "visibility": "hidden", "call": "f()", "result": None, "reference_result": None}
+_ROWS = [[{"line": 10**9}, None], [None, {"line": 0}]]
+
+
+@pytest.mark.parametrize(
+    "execution",
+    [{"calls": [{**_CALL, "rows": _ROWS, "first": 77}]}, {"raised": "SyntaxError: \u202e", "line": -5}, {}],
+)
+def test_a_run_that_somebody_made_up_has_a_page(tmp_path: Path, execution: dict[str, object]) -> None:
+    made = open_inspection(tmp_path)
+    problem, trace, labels = failing_program("x = '\u202e'; y = 1 \x0c; result -= number")
+    made.db.traces.add_problems(made.room.project, [problem])
+    made.db.traces.add_traces(made.room.project, [trace])
+    evidence = labels[3].evidence.model_copy(update={"execution": Execution.model_validate(execution)})
+    made.db.labels.import_labels(made.room.project, [labels[3].model_copy(update={"evidence": evidence})])
+    html = made.viewer.get(f"{made.base}/trace?id={trace.id}").text
+    assert "\u202e" not in html.split('aria-label="Program"')[1].split('id="step-1"')[0]
+    assert "\\u202e" in html
+    made.db.close()
+
+
+def test_what_is_no_program_or_has_no_run_is_shown_as_a_trace(found: Inspection) -> None:
+    problem, trace, _ = failing_program("result = 1")
+    other = Problem(id="odd", text="?", meta={"code": "no task"})
+    odd = trace.model_copy(update={"id": "odd", "problem_id": "odd"})
+    found.db.traces.add_problems(found.room.project, [problem, other])
+    found.db.traces.add_traces(found.room.project, [trace, odd])
+    assert "No run of this program is stored" in found.viewer.get(f"{found.base}/trace?id={trace.id}").text
+    assert found.viewer.json(f"{found.base}/trace.json?id=odd")["program"] is None
+
+
+def test_a_run_is_text_in_a_file_and_is_read_back() -> None:
+    label = failing_program()[2][3]
+    assert StepLabel.model_validate_json(label.model_dump_json()) == label
