@@ -263,3 +263,99 @@ def holds(name: str, source: LabelledTrace, item: LabelledTrace) -> bool:
     theirs = signs(source)
     same = item.problem.text == problem and parts == found
     return same and all(theirs.get(step) == sign for step, sign in signs(item).items())
+
+
+CALL = st.fixed_dictionaries(
+    {
+        "id": TEXT,
+        "type": st.just("function"),
+        "function": st.fixed_dictionaries({"name": TEXT, "arguments": TEXT}),
+    }
+)
+
+
+@st.composite
+def chat_message(draw: st.DrawFn) -> dict:
+    """Usual and unusual: no content, flat calls, fields of its own, an order of its own."""
+    row = {
+        "role": draw(st.sampled_from(["user", "assistant", "tool", "system"])),
+        "content": draw(TEXT | st.none()),
+    }
+    if draw(FLAG):
+        row["tool_calls"] = draw(st.lists(CALL | st.just({"name": "f", "arguments": {"x": 1}}), max_size=2))
+    if draw(FLAG):
+        row |= {"name": draw(TEXT), "tool_call_id": draw(TEXT)}
+    if draw(FLAG):
+        del row["content"]
+    names = draw(st.permutations(list(row)))
+    return {**{name: row[name] for name in names}, **draw(MORE)}
+
+
+TOOL = st.fixed_dictionaries(
+    {
+        "type": st.just("function"),
+        "function": st.fixed_dictionaries(
+            {"name": TEXT},
+            optional={"description": TEXT | st.none(), "parameters": st.just({"type": "object"})},
+        ),
+    }
+)
+
+
+@st.composite
+def agent_row(draw: st.DrawFn) -> dict:
+    messages = [*draw(st.lists(chat_message(), max_size=3)), {"role": "assistant", "content": draw(TEXT)}]
+    said = [str(n) for n, message in enumerate(messages) if message["role"] == "assistant"]
+    row = {
+        "total_index": draw(st.none() | st.integers(0, 9)),
+        "query_index": draw(st.integers(0, 2)),
+        "sample_index": draw(st.integers(0, 2)),
+        "question": draw(FULL),
+        "data_source": draw(FULL),
+        "ground_truth": draw(st.none() | TEXT | st.just({"target": ["a", "b"]})),
+        "answer_text": draw(st.none() | TEXT),
+        "messages": messages,
+        "tool_metrics": draw(MORE),
+        "tools": draw(st.none() | st.lists(TOOL, max_size=2)),
+        "step_labels": {n: draw(st.sampled_from([-1, 0, 1, None])) for n in said if draw(FLAG)},
+        "final_label": draw(st.sampled_from([-1, 0, 1])),
+    }
+    for name in ("total_index", "ground_truth", "tools"):
+        if draw(FLAG):
+            del row[name]
+    return {**row, **draw(MORE)}
+
+
+@CASES
+@given(st.lists(agent_row(), max_size=3))
+def test_agent_processbench_rows(rows: list[dict]):
+    assert_rows_come_back("agent-processbench", rows)
+
+
+@st.composite
+def blamed_row(draw: st.DrawFn) -> dict:
+    turn = st.fixed_dictionaries(
+        {
+            "content": TEXT | st.none(),
+            "role": st.sampled_from(["human", "user", "assistant", "Web (thought)"]) | TEXT,
+        },
+        optional={"name": TEXT | st.none(), "more": TEXT},
+    )
+    history = draw(st.lists(turn, min_size=1, max_size=4))
+    step = draw(st.integers(0, len(history) - 1))
+    return {
+        "question": draw(FULL),
+        "question_ID": draw(TEXT),
+        **({"ground_truth": draw(TEXT | st.none())} if draw(FLAG) else {}),
+        "history": history,
+        "mistake_agent": draw(TEXT),
+        "mistake_step": draw(st.sampled_from([step, str(step)])),
+        "mistake_reason": draw(TEXT | st.none()),
+        **draw(MORE),
+    }
+
+
+@CASES
+@given(st.lists(blamed_row(), max_size=3))
+def test_who_and_when_rows(rows: list[dict]):
+    assert_rows_come_back("who-and-when", rows)
