@@ -51,6 +51,7 @@ class Execute(Command):
     )
     inputs: int = Field(default=INPUTS, ge=1, le=1000, description="Inputs on which programs are compared.")
     seed: o.Seed = 0
+    sandbox: o.SandboxName = "bubblewrap"
 
     def run(self) -> None:
         """Run, write and count."""
@@ -65,7 +66,7 @@ class Execute(Command):
             raise LabelError("--scores is written from the file of traces; give --out a file, too")
         items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
         counts: Counter[str] = Counter()
-        with open_sandbox() as sandbox:
+        with open_sandbox(self.sandbox) as sandbox:
             outcome = in_pieces(
                 self.out,
                 Trace,

@@ -21,7 +21,7 @@ from pydantic import (
 from surefoot.answers import AnswerStyle
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import echo
-from surefoot.errors import RunError
+from surefoot.errors import RunError, SandboxError
 from surefoot.labels import Neutral
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.scale.cost import Rates
@@ -44,6 +44,16 @@ def _segmenter(name: str) -> str:
     from surefoot.segment import segmenter
 
     segmenter(name)  # raises ValueError
+    return name
+
+
+def _sandbox(name: str) -> str:
+    from surefoot.sandbox.opening import check_sandbox_name
+
+    try:
+        check_sandbox_name(name)
+    except SandboxError as error:
+        raise ValueError(str(error)) from error
     return name
 
 
@@ -139,6 +149,15 @@ EngineName = Annotated[
         description="Where `--workers` run: on this machine, or as actors of the Ray cluster that "
         "RAY_ADDRESS names, whose nodes share the folders of the output and of TMPDIR.",
     ),
+]
+SandboxName = Annotated[
+    str,
+    Flag(transient=True),
+    Field(
+        description="Where programs run: `bubblewrap`, `docker` or `podman` (`docker:IMAGE`), or the URL of "
+        "`surefoot serve sandbox`, whose key is read from `SUREFOOT_SANDBOX_KEY`."
+    ),
+    AfterValidator(_sandbox),
 ]
 Calibrated = Annotated[bool, Field(description="Put scores through the checkpoint's `calibration.json`.")]
 Aggregate = Annotated[
@@ -344,13 +363,21 @@ class JudgeSettings(SettingsGroup):
 
 @contextmanager
 def open_verifiers(
-    names: Sequence[str], opened_before: Mapping[str, StepVerifier] = MappingProxyType({})
+    names: Sequence[str],
+    opened_before: Mapping[str, StepVerifier] = MappingProxyType({}),
+    *,
+    sandbox: str = "bubblewrap",
 ) -> Iterator[Labeller]:
-    """The verifiers of these names as one labeller; ``opened_before`` has those that need settings."""
+    """The verifiers of these names as one labeller; ``opened_before`` has those that need settings.
+
+    Those that run programs do so in ``sandbox``.
+    """
     from surefoot.labelling.verifier import VerifierLabeller, open_verifier
 
     with ExitStack() as stack:
-        opened = [opened_before.get(name) or open_verifier(name) for name in dict.fromkeys(names)]
+        opened = [
+            opened_before.get(name) or open_verifier(name, sandbox=sandbox) for name in dict.fromkeys(names)
+        ]
         for one in opened:
             if isinstance(one, AbstractContextManager):
                 stack.enter_context(one)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from types import MappingProxyType
 
 from surefoot.errors import LabelError
@@ -104,10 +105,11 @@ VERIFIERS: Mapping[str, str] = MappingProxyType(
 """Verifiers by name: the module and class of each."""
 
 
-def open_verifier(name: str) -> StepVerifier:
+def open_verifier(name: str, *, sandbox: str = "bubblewrap") -> StepVerifier:
     """A verifier by its name in ``VERIFIERS``, or a class of one's own as ``module:Class``.
 
-    The class is called without arguments. Raises ``LabelError`` for an unknown name, a module or class that
+    A class with an argument ``sandbox`` is given that name, for :func:`surefoot.sandbox.open_sandbox`; others
+    are called without arguments. Raises ``LabelError`` for an unknown name, a module or class that
     cannot be found, and a class that is no :class:`surefoot.protocols.StepVerifier`.
     """
     # Looked up by path: the lab lies above this package, and a verifier is imported only where it is used.
@@ -117,8 +119,10 @@ def open_verifier(name: str) -> StepVerifier:
             f"no verifier is called {name!r}; choose from {', '.join(VERIFIERS)}, or give module:Class"
         )
     try:
-        verifier = getattr(import_module(module), attribute)()
-    except (ImportError, AttributeError) as error:
+        kind = getattr(import_module(module), attribute)
+        runs_programs = "sandbox" in signature(kind).parameters
+        verifier = kind(sandbox=sandbox) if runs_programs else kind()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise LabelError(f"verifier {name!r} cannot be opened: {error}") from error
     if not isinstance(verifier, StepVerifier):
         raise LabelError(f"{name!r} is no verifier: it needs a 'name' and a method 'verify'")

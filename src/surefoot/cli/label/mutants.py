@@ -28,6 +28,7 @@ class Mutants(Command):
     out: o.OutDirectory = Field(description="Directory for traces and labels.")
     per_problem: int = Field(default=10, ge=1, description="Most mutants of one problem, drawn at random.")
     segment: o.Segment = "python"
+    sandbox: o.SandboxName = "bubblewrap"
     seed: o.Seed = 0
 
     def outputs(self) -> list[Path]:
@@ -48,7 +49,7 @@ class Mutants(Command):
         problems = read_table(self.problems, Problem)
         report = MutantReport()
         self.out.mkdir(parents=True, exist_ok=True)
-        with open_sandbox() as sandbox:
+        with open_sandbox(self.sandbox) as sandbox:
             made: Iterator[LabelledTrace] = labelled_mutants(
                 problems,
                 sandbox,

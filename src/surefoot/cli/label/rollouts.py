@@ -142,6 +142,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         description="What decides on a completion: the reference answer, or the hidden tests of a program, "
         "which run in a sandbox.",
     )
+    sandbox: o.SandboxName = "bubblewrap"
     workers: o.Workers = 1
     engine: o.EngineName = "local"
     retry_failed: o.RetryFailed = False
@@ -150,6 +151,8 @@ class MonteCarlo(RolloutSettings, LabelCommand):
     def _check_grader(self) -> Self:
         if self.dry_run and self.grader == "tests":
             raise ValueError("'dry_run' predicts for --grader answer alone; it cannot guess which tests pass")
+        if self.sandbox != "bubblewrap" and self.grader != "tests":
+            raise ValueError("'sandbox' is where --grader tests runs programs; --grader answer runs none")
         return self
 
     def outputs(self) -> list[Path]:
@@ -183,7 +186,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         from surefoot.labelling.program_grader import ProgramGrader
         from surefoot.sandbox import open_sandbox
 
-        with open_sandbox() as sandbox:
+        with open_sandbox(self.sandbox) as sandbox:
             yield self._labeller(self.open_policy(), ProgramGrader(sandbox))
 
     def _labeller(self, policy: Policy, grader: ProblemGrader) -> MonteCarloLabeller:

@@ -47,7 +47,7 @@ class Verify(LabelCommand):
         description="JSON file of what `tool-calls` forbids (`forbidden`, `clauses`, `repeatable`, "
         "`read_only`), beside what a problem has in `meta.tool_policy`.",
     )
-
+    sandbox: o.SandboxName = "bubblewrap"
     workers: o.Workers = 1
     engine: o.EngineName = "local"
 
@@ -73,11 +73,10 @@ class Verify(LabelCommand):
         from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier, ToolPolicy
 
         if "tool-calls" not in self.verifier:
-            return o.open_verifiers(self.verifier)
+            return o.open_verifiers(self.verifier, sandbox=self.sandbox)
         policy = ToolPolicy.of_file(self.tool_policy) if self.tool_policy else ToolPolicy()
-        return o.open_verifiers(
-            self.verifier, {"tool-calls": ToolCallVerifier(rules=self.tool_rules, policy=policy)}
-        )
+        rules = ToolCallVerifier(rules=self.tool_rules, policy=policy)
+        return o.open_verifiers(self.verifier, {"tool-calls": rules}, sandbox=self.sandbox)
 
 
 class LabelExpert(LabelCommand):

@@ -122,8 +122,8 @@ class CompileVerifier:
 class _InSandbox:
     """A verifier that runs programs. Use as a context manager, or call ``close``."""
 
-    def __init__(self, sandbox: Sandbox | None = None, *, limits: Limits = LIMITS) -> None:
-        """``sandbox``: by default bubblewrap, opened when it is needed and closed at the end."""
+    def __init__(self, sandbox: Sandbox | str = "bubblewrap", *, limits: Limits = LIMITS) -> None:
+        """``sandbox``: one that is open, or a name, which is opened when needed and closed at the end."""
         self._given, self.limits = sandbox, limits
         self._own: Sandbox | None = None
         self._closing = ExitStack()
@@ -131,10 +131,10 @@ class _InSandbox:
     @property
     def sandbox(self) -> Sandbox:
         """Raises ``SandboxError`` where programs cannot be isolated."""
-        if self._given is not None:
+        if not isinstance(self._given, str):
             return self._given
         if self._own is None:
-            opened = open_sandbox()
+            opened = open_sandbox(self._given)
             self._closing.callback(opened.close)
             self._own = opened
         return self._own
