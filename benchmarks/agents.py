@@ -1,14 +1,18 @@
 """Agents: who finds the first wrong step of a run, beside floors; what tells runs that fail.
 
-    python benchmarks/agents.py [--data DIR] [--quick] [--json FILE]
+    python benchmarks/agents.py [--data DIR] [--tau-bench DIR] [--quick] [--json FILE]
 
 DIR has ``agentprocessbench_hotpotqa.jsonl.gz`` and ``apb_human_vs_judges.jsonl.gz`` (made of
 github.com/RUCBM/AgentProcessBench: runs, and people's labels beside those of 20 judges) and
-``tau_bench_gpt4o_airline.json.gz`` (github.com/sierra-research/tau-bench).
+``tau_bench_gpt4o_airline.json.gz`` (github.com/sierra-research/tau-bench, of which ``--tau-bench`` is a
+clone: the schemas of its tools; without it the rule on schemas is not run there).
 
-AgentProcessBench, in percent with 95 % intervals over problems; judges' labels are of two of the subsets:
+AgentProcessBench, in percent with 95 % intervals over problems; judges labelled two of the subsets:
 
-- ``step_SUBSET_SOURCE``, ``first_error_SUBSET_SOURCE``: accuracies of floors and judges;
+- ``step_SUBSET_SOURCE``, ``first_error_SUBSET_SOURCE``: accuracies of floors, judges, and on HotpotQA of
+  the rules on tool calls (``rules``; what breaks none is taken for good). None but the floors whose name
+  ends with ``iff_the_run_failed`` knows the outcome;
+- ``first_error_rules_less_floor``: the rules on HotpotQA less the best floor without the outcome, in points;
 - ``first_error_vs_floor_agentprocessbench``: first-error accuracy over GAIA and BFCL together of the judge
   that is best there (the best of 20 on the same runs); ``ratio`` is that over the best floor without the
   outcome;
@@ -22,26 +26,29 @@ higher = more likely a success; intervals over tasks:
 
 - ``tau_auc_short``: fewer messages of the agent; a floor, which reads nothing;
 - ``tau_auc_no_tool_errors``: fewer results of tools that report an error;
+- ``tau_auc_rules``: fewer steps that break a rule, clauses of the airline's policy among them; and
+  ``tau_flagged_runs``, ``tau_flagged_failed``: runs with such a step, and how many of them failed;
 - ``tau_auc_gold_actions``: share of the task's gold actions that were called; it knows the solution.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import platform
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from surefoot import __version__
-from surefoot.evaluation import open_systems
+from surefoot import __version__, run_sync
+from surefoot.evaluation import labelled_system, open_systems
 from surefoot.evaluation.benchmarks import (
     AgentEvaluation,
     agent_layout,
@@ -56,12 +63,14 @@ from surefoot.formats import (
     read_agent_processbench,
 )
 from surefoot.io import ReadReport
-from surefoot.records import Trace
-from surefoot.segment import reports_error
+from surefoot.labelling import ToolCallVerifier, ToolPolicy, VerifierLabeller
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Tool, Trace
+from surefoot.segment import cut_trace, reports_error
 from surefoot.stats import Interval, bootstrap_auc
 
 DATA = Path(__file__).parents[1] / "../shared/data/agent"
-SOURCE = "judge"
+SOURCE, RULES = "judge", "rules"
 JUDGED = ("gaia_dev", "bfcl_multi_turn_base")
 HOTPOTQA = "searchR1_hotpotqa"
 
@@ -77,16 +86,46 @@ KNOWN: Mapping[tuple[str, str], tuple[float, float]] = MappingProxyType(
 )
 """Accuracy of steps and of first errors, percent."""
 
+AIRLINE = ToolPolicy.model_validate(
+    {
+        "clauses": [
+            *(
+                {"tool": tool, "needs": "get_reservation_details", "same": ["reservation_id"]}
+                for tool in (
+                    "cancel_reservation",
+                    "update_reservation_baggages",
+                    "update_reservation_flights",
+                    "update_reservation_passengers",
+                )
+            ),
+            *(
+                {"tool": tool, "needs": "get_user_details", "same": ["user_id"]}
+                for tool in ("book_reservation", "send_certificate")
+            ),
+            {"tool": "transfer_to_human_agents", "most_calls": 1},
+        ],
+        "read_only": [
+            *("get_user_details", "get_reservation_details", "search_direct_flight", "search_onestop_flight"),
+            *("list_all_airports", "calculate", "think"),
+        ],
+    }
+)
+"""What of the airline's policy can be read off the calls: first look details up, then change something."""
+
 
 def evaluate(data: Path, *, draws: int) -> tuple[AgentEvaluation, AgentEvaluation]:
-    """Floors on HotpotQA; floors and judges on GAIA and BFCL."""
+    """Floors and rules on HotpotQA; floors and judges on GAIA and BFCL."""
     judges = data / "apb_human_vs_judges.jsonl.gz"
     judged = agent_runs(read_agent_judgements(judges))
     with tempfile.TemporaryDirectory() as folder:
         systems = open_systems({SOURCE: str(judges)}, [], Path(folder), layout=agent_layout(judged))
-    runs = agent_runs(read_agent_processbench(data / "agentprocessbench_hotpotqa.jsonl.gz"))
+    items = list(read_agent_processbench(data / "agentprocessbench_hotpotqa.jsonl.gz"))
+    labeller = VerifierLabeller(verifiers=(ToolCallVerifier(),))
+    asked = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
+    labels = [label for row in run_sync(labeller.label(asked)) for label in row]
+    rules = labelled_system(RULES, labels, [item.trace for item in items])
     return (
-        evaluate_agent_processbench(runs, [], draws=draws),
+        evaluate_agent_processbench(agent_runs(items), [rules], unknown="good", draws=draws),
         evaluate_agent_processbench(judged, systems, draws=draws),
     )
 
@@ -101,9 +140,10 @@ def accuracies(found: AgentEvaluation) -> list[dict[str, Any]]:
     ]
 
 
-def headlines(found: AgentEvaluation) -> list[dict[str, Any]]:
-    """The best judge against the best floor without the outcome, and how many judges are above it."""
-    judges = [one for one in found.scores if one.kind == "labels"]
+def headlines(hotpotqa: AgentEvaluation, judged: AgentEvaluation) -> list[dict[str, Any]]:
+    """The best judge and the rules against the best floor without the outcome; how many judges beat it."""
+    (rules,) = [one for one in hotpotqa.scores if one.system == RULES]
+    judges = [one for one in judged.scores if one.kind == "labels"]
     best = max(judges, key=lambda one: one.subsets["all"].first_error.value).subsets["all"]
     floor = best.first_error.value - best.first_error_less_floor.value
     above = {
@@ -116,6 +156,11 @@ def headlines(found: AgentEvaluation) -> list[dict[str, Any]]:
             100 * best.first_error,
             "%",
             ratio=best.first_error.value / floor,
+        ),
+        figure(
+            "first_error_rules_less_floor",
+            100 * rules.subsets[HOTPOTQA].first_error_less_floor,
+            "points",
         ),
         *(
             figure(
@@ -138,17 +183,51 @@ def differing(*found: AgentEvaluation) -> list[str]:
     return wrong
 
 
-def rewards(data: Path, *, draws: int) -> list[dict[str, Any]]:
+def airline_tools(clone: Path) -> tuple[Tool, ...]:
+    """The schemas that tau-bench gives its agent: literals in the source of its tools, which is not run."""
+    found = []
+    for file in sorted((clone / "tau_bench" / "envs" / "airline" / "tools").glob("[a-z]*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name == "get_info":
+                (given,) = [one.value for one in node.body if isinstance(one, ast.Return) and one.value]
+                found.append(ast.literal_eval(given)["function"])
+    return tuple(Tool(name=one["name"], parameters=json.dumps(one["parameters"])) for one in found)
+
+
+def rewards(data: Path, *, draws: int, tools: tuple[Tool, ...] = ()) -> list[dict[str, Any]]:
     """What tells successful runs of tau-bench from others."""
     context = ImportContext(settings=ImportSettings(), report=ReadReport())
     found = import_traces(data / "tau_bench_gpt4o_airline.json.gz", "tau-bench", context)
-    traces = [one.trace for one in found if one.trace is not None]
-    signals = {"short": _shortness, "no_tool_errors": _errors, "gold_actions": _gold_share}
+    items = [
+        ProblemTrace(problem=one.problem, trace=cut_trace(one.trace.model_copy(update={"tools": tools})))
+        for one in found
+        if one.problem is not None and one.trace is not None
+    ]
+    traces = [item.trace for item in items]
+    verdicts = ToolCallVerifier(policy=AIRLINE).verify(items)
+    broken = [sum(verdict.value == -1 for verdict in row) for row in verdicts]
+    signals = {
+        "short": [_shortness(trace) for trace in traces],
+        "no_tool_errors": [_errors(trace) for trace in traces],
+        "rules": [-float(count) for count in broken],
+        "gold_actions": [_gold_share(trace) for trace in traces],
+    }
+    failed = [trace.outcome is False for trace, count in zip(traces, broken, strict=True) if count]
+    return [
+        figure("tau_flagged_runs", len(failed), f"of {len(traces)} runs"),
+        figure("tau_flagged_failed", sum(failed), f"of {len(failed)} flagged runs"),
+        *_areas(signals, traces, draws),
+    ]
+
+
+def _areas(
+    signals: Mapping[str, Sequence[float]], traces: Sequence[Trace], draws: int
+) -> list[dict[str, Any]]:
     return [
         figure(
             f"tau_auc_{name}",
             bootstrap_auc(
-                [signal(trace) for trace in traces],
+                signal,
                 [float(trace.outcome is True) for trace in traces],
                 [trace.problem_id for trace in traces],
                 draws=draws,
@@ -191,16 +270,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the three files")
+    parser.add_argument("--tau-bench", type=Path, help="clone of tau-bench, for the schemas of its tools")
     parser.add_argument("--quick", action="store_true", help="few bootstrap draws: the intervals are rough")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     if not options.data.is_dir():
         parser.error(f"--data: there is no folder {options.data}; get the three files named above")
+    tools = airline_tools(options.tau_bench) if options.tau_bench else ()
     started, draws = time.perf_counter(), 100 if options.quick else 1000
     hotpotqa, judged = evaluate(options.data, draws=draws)
     figures = [
-        *headlines(judged),
-        *rewards(options.data, draws=draws),
+        *headlines(hotpotqa, judged),
+        *rewards(options.data, draws=draws, tools=tools),
         *accuracies(hotpotqa),
         *accuracies(judged),
     ]
@@ -214,6 +295,7 @@ def main() -> None:
         setting = {
             "version": __version__,
             "draws": draws,
+            "tau_tools": len(tools),
             "runs": {**hotpotqa.runs, **judged.runs},
             "seconds": round(time.perf_counter() - started, 1),
             "machine": platform.machine(),

@@ -30,14 +30,37 @@ def test_known_floors_and_the_headline(benchmark):
         (subset, one.system) for part in (hotpotqa, judged) for one in part.scores for subset in one.subsets
     ]
     assert set(benchmark.KNOWN) <= set(counted)
-    headline, above, _ = benchmark.headlines(judged)
+    headline, rules, above, _ = benchmark.headlines(hotpotqa, judged)
     rates = {one.system: one.subsets["all"].first_error.value for one in judged.scores}
     floors = [rates[one.system] for one in judged.scores if one.kind == "floor" and not one.uses_outcome]
     judges = [rates[one.system] for one in judged.scores if one.kind == "labels"]
     assert (len(floors), len(judges)) == (4, 20)
     assert headline["value"] == 100 * max(judges)
     assert headline["ratio"] == pytest.approx(max(judges) / max(floors))
+    assert (len(judges), rules["value"] < 0) == (20, True)  # the rules are below the floor
     assert 0 < above["value"] < 20
+
+
+def test_rules_flag_few_runs_of_tau_bench_and_those_failed(benchmark, tmp_path):
+    folder = tmp_path / "tau_bench" / "envs" / "airline" / "tools"
+    folder.mkdir(parents=True)
+    (folder / "cancel.py").write_text(
+        "raise SystemExit\n"
+        "class Cancel:\n"
+        "    @staticmethod\n"
+        "    def get_info():\n"
+        "        return {'type': 'function', 'function': {'name': 'cancel_reservation',"
+        " 'parameters': {'type': 'object', 'required': ['reason']}}}\n"
+    )
+    (tool,) = benchmark.airline_tools(tmp_path)
+    assert (tool.name, tool.parameters) == (
+        "cancel_reservation",
+        '{"type": "object", "required": ["reason"]}',
+    )
+    figures = {one["name"]: one["value"] for one in benchmark.rewards(DATA, draws=20)}
+    assert figures["tau_flagged_runs"] == figures["tau_flagged_failed"] == 7
+    strict = {one["name"]: one["value"] for one in benchmark.rewards(DATA, draws=20, tools=(tool,))}
+    assert strict["tau_flagged_runs"] > 100  # every other tool is then one that was not offered
 
 
 def test_what_tells_runs_with_a_reward(benchmark):

@@ -52,7 +52,9 @@ def signs(text: str) -> np.ndarray:
     return np.array([MISSING if sign is None else sign for sign in known], dtype=np.int8)
 
 
-def judged(tmp_path: Path, runs: Sequence[AgentRun], predicted: Sequence[str]) -> AgentEvaluation:
+def judged(
+    tmp_path: Path, runs: Sequence[AgentRun], predicted: Sequence[str], **settings: Any
+) -> AgentEvaluation:
     """The evaluation of a judge whose labels are ``predicted``; an empty text is a run without labels."""
     labels = [
         StepLabel(
@@ -69,7 +71,7 @@ def judged(tmp_path: Path, runs: Sequence[AgentRun], predicted: Sequence[str]) -
     write_records(tmp_path / "judge.jsonl", labels)
     layout = StepLayout(one.facts for one in runs)
     systems = open_systems({"judge": str(tmp_path / "judge.jsonl")}, [], tmp_path, layout=layout)
-    return evaluate_agent_processbench(runs, systems, draws=50)
+    return evaluate_agent_processbench(runs, systems, draws=50, **settings)
 
 
 def test_first_errors():
@@ -90,6 +92,16 @@ def test_accuracies_by_hand(tmp_path: Path):
     assert (found.missing_steps, found.missing_runs) == (3, 1)
     assert (result.unlabelled_steps, result.outcome_unknown, result.steps) == (1, 4, {"s": 11})
     assert score.monitoring.false_alarms.value == pytest.approx(2 / 4)
+
+
+def test_rules_leave_good_steps_unknown(tmp_path: Path):
+    """What they say nothing of is good, in the runs that they have labelled."""
+    runs = [run("a", "+-"), run("b", "0+"), run("c", "++")]
+    score = judged(tmp_path, runs, ["?-", "??", ""], unknown="good").scores[-1]
+    assert score.rule == "as labelled, unknown is good"
+    assert score.subsets["s"].step.value == pytest.approx((2 + 1 + 0) / 6)
+    assert score.subsets["s"].first_error.value == pytest.approx(2 / 3)
+    assert score.subsets["s"].missing_runs == 1
 
 
 def test_floors_by_hand():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -43,6 +43,11 @@ class EvaluateAgentProcessBench(EvaluationCommand):
         description="`split` (fitted for each subset on the other half of its problems) or a number: a step "
         "scored below it is wrong.",
     )
+    unknown: Literal["wrong", "good"] = Field(
+        default="wrong",
+        description="What a step is that labels leave unknown: `wrong`, as the benchmark counts, or `good`, "
+        "for rules that only say what is wrong.",
+    )
     loading: o.Models = Loading()
 
     def run(self) -> None:
@@ -69,7 +74,9 @@ class EvaluateAgentProcessBench(EvaluationCommand):
             reading=LabelRule(neutral="good"),
             loading=self.loading,
         )
-        result = evaluate_agent_processbench(runs, systems, rules=rules, draws=self.draws, seed=self.seed)
+        result = evaluate_agent_processbench(
+            runs, systems, rules=rules, unknown=self.unknown, draws=self.draws, seed=self.seed
+        )
         inputs = {"sources": files, "data": list(self.data)}
         for_json, for_html = self.outputs()
         write_json(for_json, {"inputs": inputs, **result.to_json()})

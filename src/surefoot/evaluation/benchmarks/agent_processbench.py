@@ -37,6 +37,10 @@ from surefoot.records import StepLabel
 from surefoot.stats.bootstrap import bootstrap_totals
 from surefoot.stats.intervals import Interval
 
+Unknown = Literal["wrong", "good"]
+"""What a step is that a source of labels leaves unknown in a run that it has labelled: ``good`` is for rules,
+which only say what is wrong."""
+
 ALL = "all"
 """All subsets together: pooled, as the benchmark's own average is."""
 _CUTS = 256
@@ -161,6 +165,7 @@ def evaluate_agent_processbench(
     systems: Sequence[System],
     *,
     rules: Sequence[str | float] = (SPLIT,),
+    unknown: Unknown = "wrong",
     draws: int = 1000,
     seed: int = 0,
 ) -> AgentEvaluation:
@@ -193,7 +198,7 @@ def evaluate_agent_processbench(
             )
             for floor in floors(truth)
         ),
-        *(entry for system in systems for entry in _entries(system, truth, names, rules)),
+        *(entry for system in systems for entry in _entries(system, truth, names, rules, unknown)),
     ]
     scores, best = _Evaluator(truth, names, draws, seed).scores(entries)
     members = {name: [run for run in runs if run.subset == name] for name in names}
@@ -206,7 +211,7 @@ def evaluate_agent_processbench(
         best_floor=best,
         systems=tuple(system.summary() for system in systems),
         scores=scores,
-        settings={"rules": list(rules), "draws": draws, "seed": seed},
+        settings={"rules": list(rules), "unknown": unknown, "draws": draws, "seed": seed},
     )
 
 
@@ -225,7 +230,7 @@ class _Entry:
 
 
 def _entries(
-    system: System, truth: RunTruth, names: Sequence[str], rules: Sequence[str | float]
+    system: System, truth: RunTruth, names: Sequence[str], rules: Sequence[str | float], unknown: Unknown
 ) -> list[_Entry]:
     if system.kind == "labels":
         rows = zip(system.good, system.values, strict=True)
@@ -235,11 +240,13 @@ def _entries(
             for good, value in zip(row, values, strict=True)
         ]
         predicted = np.array(signs, dtype=np.int8)
+        if unknown == "good":
+            predicted[(predicted == MISSING) & truth.layout.of_step(system.recorded)] = 1
         return [
             _Entry(
                 system=system.name,
                 kind="labels",
-                rule=AS_LABELLED,
+                rule=AS_LABELLED + (", unknown is good" if unknown == "good" else ""),
                 predicted=predicted,
                 recorded=system.recorded,
             )
