@@ -37,6 +37,10 @@ class SchemaError(SurefootError):
     """The JSON schema of a tool's parameters cannot be used; the message says why."""
 
 
+class GuardError(SurefootError):
+    """A guard's settings make no sense, or what it protects did not answer."""
+
+
 class TrainingError(SurefootError):
     """Training data or numbers are unusable (nothing labelled, loss not finite)."""
 

@@ -1,0 +1,9 @@
+"""Tool calls are checked before they are released: by their schema, by rules, and by a reward model.
+
+:class:`Guard` decides about one message of a model; :func:`run_tools` is a whole tool-calling loop with it.
+:mod:`surefoot.gateway` uses the same class for clients of any kind.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

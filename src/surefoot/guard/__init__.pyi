@@ -1,0 +1,12 @@
+from .guard import Guard as Guard
+from .loop import GuardedReply as GuardedReply
+from .loop import ToolRun as ToolRun
+from .loop import guarded_reply as guarded_reply
+from .loop import rejection_messages as rejection_messages
+from .loop import run_tools as run_tools
+from .records import CallVerdict as CallVerdict
+from .records import GuardDecision as GuardDecision
+from .records import Review as Review
+from .records import StageVerdict as StageVerdict
+from .settings import GuardSettings as GuardSettings
+from .threshold import calibrated_threshold as calibrated_threshold

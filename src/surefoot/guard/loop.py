@@ -1,0 +1,161 @@
+"""What follows a decision: asking again, telling the reason, waiting for a person; and a whole loop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from surefoot.guard.guard import Guard
+from surefoot.guard.records import GuardDecision, Review
+from surefoot.records import Message, Tool, ToolCall
+
+Ask = Callable[[tuple[Message, ...], int], Awaitable[Message]]
+"""The assistant's next message after a run so far. The number counts the draws for one answer from 0, so that
+each can have a seed of its own."""
+Reviewer = Callable[
+    [tuple[Message, ...], Message, GuardDecision], Awaitable[tuple[Review | None, str | None]]
+]
+"""Asks a person about a message after a run so far: the decision, ``None`` if nobody decided in time; and the
+number of the entry in a queue, if there is one."""
+Execute = Callable[[ToolCall], Awaitable[str]]
+"""Executes a released call; the text is what the model is shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardedReply:
+    """What a guarded model said."""
+
+    message: Message | None
+    """What may be released; ``None`` = nothing."""
+    decisions: tuple[GuardDecision, ...]
+    """One for each message with calls that was drawn, in order."""
+    added: tuple[Message, ...] = ()
+    """What the model was told beside the run: rejected messages, and the reasons as their results."""
+
+    @property
+    def blocked(self) -> str | None:
+        """Why nothing is released."""
+        if self.message is not None:
+            return None
+        last = self.decisions[-1]
+        if last.action == "hold":
+            number = f" as number {last.held}" if last.held else ""
+            return f"held{number} until a person decides: {last.reason}"
+        return f"blocked: {last.reason}"
+
+
+async def guarded_reply(
+    guard: Guard,
+    ask: Ask,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    *,
+    review: Reviewer | None = None,
+) -> GuardedReply:
+    """The next message of a run, with its calls checked. A message without calls is released as it is.
+
+    Calls to be drawn again are drawn at most ``settings.resamples`` times; the reason of a rejection is told
+    at most ``settings.rejections`` times. Without ``review`` nobody can approve, so what would be held is
+    rejected.
+    """
+    settings, run, decisions = guard.settings, tuple(messages), []
+    resamples = rejections = draws = 0
+    while True:
+        reply = await ask(run, draws)
+        draws += 1
+        if not reply.tool_calls:
+            break
+        decision = await guard.check(run, tools, reply)
+        action = decision.action
+        if action == "resample" and resamples >= settings.resamples:
+            action = settings.after_resamples
+        if action == "hold":
+            verdict, held = await review(run, reply, decision) if review else (Review(approved=False), None)
+            decision = decision.model_copy(update={"review": verdict, "held": held})
+            if verdict is not None:
+                action = "release" if verdict.approved else "reject"
+        decision = decision.model_copy(update={"action": action})
+        if action == "reject" and decision.review is not None and decision.review.comment:
+            decision = decision.model_copy(update={"reason": decision.review.comment})
+        decisions.append(decision)
+        if action == "release":
+            break
+        if action == "resample":
+            resamples += 1
+        elif action == "hold" or rejections >= settings.rejections:
+            return GuardedReply(message=None, decisions=tuple(decisions), added=run[len(messages) :])
+        else:
+            rejections += 1
+            run += rejection_messages(reply, decision)
+    return GuardedReply(message=reply, decisions=tuple(decisions), added=run[len(messages) :])
+
+
+def rejection_messages(reply: Message, decision: GuardDecision) -> tuple[Message, ...]:
+    """A rejected message, and for each of its calls a tool's result that says why it was not executed."""
+    calls = tuple(
+        call if call.id else call.model_copy(update={"id": f"call_{number}"})
+        for number, call in enumerate(reply.tool_calls)
+    )
+    blamed = [verdict.action != "release" for verdict in decision.calls]
+    reviewed = decision.review is not None
+    reasons = [
+        (decision.reason if reviewed else verdict.reason)
+        if wrong
+        else "another call of the same message was rejected"
+        for verdict, wrong in zip(decision.calls, blamed, strict=True)
+    ]
+    return (
+        reply.model_copy(update={"tool_calls": calls}),
+        *(
+            Message(
+                role="tool",
+                tool_call_id=call.id,
+                content=f"Error: this call was not executed: {reason}",
+                error=True,
+            )
+            for call, reason in zip(calls, reasons, strict=True)
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolRun:
+    """A run of :func:`run_tools`."""
+
+    messages: tuple[Message, ...]
+    """All of it, with the messages that it began with."""
+    decisions: tuple[GuardDecision, ...]
+    ended: Literal["answer", "blocked", "turns"]
+    """answer: the last message has no calls; blocked: the guard released nothing; turns: too many."""
+    blocked: str | None = None
+    """The guard's reason."""
+
+
+async def run_tools(
+    guard: Guard,
+    ask: Ask,
+    execute: Execute,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    *,
+    review: Reviewer | None = None,
+    max_turns: int = 20,
+) -> ToolRun:
+    """Let a model call tools until it answers; only what ``guard`` releases is executed.
+
+    The reasons of rejections stay in the run. ``ask`` and ``execute`` may raise, which ends the run.
+    """
+    run, decisions = tuple(messages), list[GuardDecision]()
+    for _ in range(max_turns):
+        reply = await guarded_reply(guard, ask, run, tools, review=review)
+        run += reply.added
+        decisions += reply.decisions
+        if reply.message is None:
+            return ToolRun(messages=run, decisions=tuple(decisions), ended="blocked", blocked=reply.blocked)
+        run += (reply.message,)
+        if not reply.message.tool_calls:
+            return ToolRun(messages=run, decisions=tuple(decisions), ended="answer")
+        for call in reply.message.tool_calls:
+            run += (Message(role="tool", tool_call_id=call.id, content=await execute(call)),)
+    return ToolRun(messages=run, decisions=tuple(decisions), ended="turns")
