@@ -53,7 +53,7 @@ from surefoot.evaluation.benchmarks import (
     AgentEvaluation,
     agent_layout,
     agent_runs,
-    evaluate_agent_processbench,
+    evaluate_agent_steps,
 )
 from surefoot.formats import (
     ImportContext,
@@ -125,8 +125,8 @@ def evaluate(data: Path, *, draws: int) -> tuple[AgentEvaluation, AgentEvaluatio
     labels = [label for row in run_sync(labeller.label(asked)) for label in row]
     rules = labelled_system(RULES, labels, [item.trace for item in items])
     return (
-        evaluate_agent_processbench(agent_runs(items), [rules], unknown="good", draws=draws),
-        evaluate_agent_processbench(judged, systems, draws=draws),
+        evaluate_agent_steps(agent_runs(items), [rules], unknown="good", draws=draws),
+        evaluate_agent_steps(judged, systems, draws=draws),
     )
 
 

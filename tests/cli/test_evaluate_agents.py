@@ -12,7 +12,7 @@ from command_line import good, refused
 from surefoot.evaluation.splits import half_of
 from surefoot.formats import read_agent_processbench, read_who_and_when
 from surefoot.io import write_records
-from surefoot.records import StepScores
+from surefoot.records import Evidence, StepScores
 
 FEW = "--draws=20"
 
@@ -106,6 +106,31 @@ def test_files_of_another_kind_are_refused(data: Path, tmp_path: Path):
         "evaluate", "agent-processbench", "--data", data, "--data", data, "--out", tmp_path / "out"
     )
     assert "occurs twice" in ended
+
+
+def test_runs_of_ones_own_with_a_loophole(data: Path, tmp_path: Path):
+    """The same figures as from the benchmark's file; the last step of the failed runs exploits a loophole."""
+    items = list(read_agent_processbench(data))
+    labels = [
+        label.model_copy(update={"evidence": Evidence(message="loophole: marks it as done")})
+        if label.step == 2
+        else label
+        for item in items
+        for label in item.labels
+    ]
+    write_records(tmp_path / "p.jsonl", [item.problem for item in items])
+    write_records(tmp_path / "t.jsonl", [item.trace for item in items])
+    write_records(tmp_path / "l.jsonl", labels)
+    records = [f"--{name}={tmp_path / name[0]}.jsonl" for name in ("problems", "traces", "labels")]
+    good("evaluate", "runs", f"people={tmp_path / 'l.jsonl'}", *records, "--out", tmp_path / "out", FEW)
+    found = json.loads((tmp_path / "out" / "runs.json").read_text())
+    by_name = {one["system"]: one for one in found["scores"]}
+    assert by_name["people"]["subsets"]["own"]["step"]["value"] == 1.0
+    assert by_name["people"]["monitoring"]["loopholes_found"]["value"] == 1.0
+    assert by_name["all good"]["monitoring"]["loopholes_found"]["value"] == 0.0
+    assert by_name["people"]["monitoring"]["loopholes"] == 2
+    assert by_name["people"]["monitoring"]["lead_time"]["value"] == 1.0
+    assert "Runs of agents" in (tmp_path / "out" / "runs.html").read_text()
 
 
 def test_who_and_when(tmp_path: Path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from surefoot.cli.evaluate.agents import EvaluateAgentProcessBench, EvaluateWhoAndWhen
+from surefoot.cli.evaluate.agents import EvaluateAgentProcessBench, EvaluateRuns, EvaluateWhoAndWhen
 from surefoot.cli.evaluate.benchmarks import EvaluatePRMBench, EvaluateProcessBench
 from surefoot.cli.evaluate.best_of_n import EvaluateBestOfN
 from surefoot.cli.evaluate.calibration import EvaluateCalibration
@@ -23,6 +23,7 @@ add(app, "labels", EvaluateLabels)
 add(app, "processbench", EvaluateProcessBench)
 add(app, "prmbench", EvaluatePRMBench)
 add(app, "agent-processbench", EvaluateAgentProcessBench)
+add(app, "runs", EvaluateRuns)
 add(app, "who-and-when", EvaluateWhoAndWhen)
 add(app, "best-of-n", EvaluateBestOfN)
 add(app, "calibration", EvaluateCalibration)

@@ -1,7 +1,8 @@
-"""``surefoot evaluate agent-processbench`` and ``who-and-when``."""
+"""``surefoot evaluate agent-processbench``, ``runs`` and ``who-and-when``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -17,7 +18,52 @@ if TYPE_CHECKING:
     from surefoot.protocols import LabelledTrace
 
 
-class EvaluateAgentProcessBench(EvaluationCommand):
+class AgentCommand(EvaluationCommand):
+    """Settings of evaluations that judge each step of agents' runs."""
+
+    sources: o.Sources = Field(
+        default=(), description="NAME=CHECKPOINT, or NAME=FILE of step scores, labels or judgements."
+    )
+    threshold: tuple[str, ...] = Field(
+        default=("split",),
+        description="`split` (fitted for each subset on the other half of its problems) or a number: a step "
+        "scored below it is wrong.",
+    )
+    unknown: Literal["wrong", "good"] = Field(
+        default="wrong",
+        description="What a step is that labels leave unknown: `wrong`, as AgentProcessBench counts, or "
+        "`good`, for rules that only say what is wrong.",
+    )
+    loading: o.Models = Loading()
+
+    def _evaluate(self, items: Sequence[LabelledTrace | JudgedRun], title: str, **inputs: object) -> None:
+        """Evaluate, print and write the report."""
+        from surefoot.evaluation.benchmarks.agent_report import write_agent_report
+        from surefoot.evaluation.benchmarks.agent_steps import agent_layout, agent_runs, evaluate_agent_steps
+        from surefoot.evaluation.splits import parse_rules
+        from surefoot.io import write_json
+        from surefoot.protocols import LabelledTrace
+
+        files, rules = named(self.sources), parse_rules(self.threshold, [])
+        runs = agent_runs(items)
+        folder = self.folder()
+        systems = open_all(
+            files,
+            unlabelled(one for one in items if isinstance(one, LabelledTrace)),
+            folder,
+            layout=agent_layout(runs),
+            reading=LabelRule(neutral="good"),
+            loading=self.loading,
+        )
+        result = evaluate_agent_steps(
+            runs, systems, rules=rules, unknown=self.unknown, draws=self.draws, seed=self.seed
+        )
+        for_json, for_html = self.outputs()
+        write_json(for_json, {"inputs": {"sources": files, **inputs}, **result.to_json()})
+        show(write_agent_report(result, for_html, title=title))
+
+
+class EvaluateAgentProcessBench(AgentCommand):
     """Judge each step of runs with tools: AgentProcessBench's accuracies, always beside floors.
 
     Sources are checkpoints, or files of step scores, of a judge's labels, or of stored judgements; without
@@ -31,56 +77,48 @@ class EvaluateAgentProcessBench(EvaluationCommand):
 
     report_name: ClassVar[str] = "agent-processbench"
 
-    sources: o.Sources = Field(
-        default=(), description="NAME=CHECKPOINT, or NAME=FILE of step scores, labels or judgements."
-    )
     data: Annotated[tuple[str, ...], o.INPUT] = Field(
         min_length=1,
         description="The benchmark's file, or one of people's labels beside judges'; repeat it for several.",
     )
-    threshold: tuple[str, ...] = Field(
-        default=("split",),
-        description="`split` (fitted for each subset on the other half of its problems) or a number: a step "
-        "scored below it is wrong.",
-    )
-    unknown: Literal["wrong", "good"] = Field(
-        default="wrong",
-        description="What a step is that labels leave unknown: `wrong`, as the benchmark counts, or `good`, "
-        "for rules that only say what is wrong.",
-    )
-    loading: o.Models = Loading()
 
     def run(self) -> None:
         """Evaluate, print and write the report."""
-        from surefoot.evaluation.benchmarks.agent_processbench import (
-            agent_layout,
-            agent_runs,
-            evaluate_agent_processbench,
-        )
-        from surefoot.evaluation.benchmarks.agent_report import write_agent_processbench_report
-        from surefoot.evaluation.splits import parse_rules
-        from surefoot.io import write_json
-        from surefoot.protocols import LabelledTrace
+        items = [item for path in self.data for item in _read(path)]
+        self._evaluate(items, "AgentProcessBench", data=list(self.data))
 
-        files, rules = named(self.sources), parse_rules(self.threshold, [])
-        data = [item for path in self.data for item in _read(path)]
-        runs = agent_runs(data)
-        folder = self.folder()
-        systems = open_all(
-            files,
-            unlabelled(one for one in data if isinstance(one, LabelledTrace)),
-            folder,
-            layout=agent_layout(runs),
-            reading=LabelRule(neutral="good"),
-            loading=self.loading,
+
+class EvaluateRuns(AgentCommand):
+    """Judge each step of your own agents' runs, as AgentProcessBench does, always beside floors.
+
+    Also what an alarm is worth: false alarms, warnings before the end of a failed run, credit for recovery,
+    and loopholes found where labels mark them. Subsets are the problems' sources. The tables are printed;
+    DIR/runs.json has every number and DIR/runs.html the plots. What a source does not predict is wrong.
+
+    Example: `surefoot evaluate runs mine=runs/prm rules=labels.jsonl --problems problems.jsonl
+    --traces traces.jsonl --labels truth.jsonl --out bench`
+    """
+
+    report_name: ClassVar[str] = "runs"
+
+    problems: o.Problems
+    traces: o.Traces
+    labels: Annotated[str, o.INPUT] = Field(
+        description="File of true labels; one whose evidence begins with `loophole` marks a loophole."
+    )
+
+    def run(self) -> None:
+        """Evaluate, print and write the report."""
+        from surefoot.cli.runs import labelled, read_table
+        from surefoot.records import Problem, StepLabel, Trace
+
+        items = labelled(
+            read_table(self.problems, Problem),
+            read_table(self.traces, Trace),
+            read_table(self.labels, StepLabel),
         )
-        result = evaluate_agent_processbench(
-            runs, systems, rules=rules, unknown=self.unknown, draws=self.draws, seed=self.seed
-        )
-        inputs = {"sources": files, "data": list(self.data)}
-        for_json, for_html = self.outputs()
-        write_json(for_json, {"inputs": inputs, **result.to_json()})
-        show(write_agent_processbench_report(result, for_html))
+        names = {"problems", "traces", "labels"}
+        self._evaluate(list(items), "Runs of agents", **self.model_dump(include=names))
 
 
 class EvaluateWhoAndWhen(EvaluationCommand):

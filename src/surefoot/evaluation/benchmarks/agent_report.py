@@ -1,19 +1,19 @@
-"""The report of AgentProcessBench: a table for each subset with floors first, and what an alarm is worth."""
+"""The report on steps of agents' runs: a table for each subset, floors first, and what an alarm is worth."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from surefoot.evaluation.benchmarks.agent_processbench import ALL, AgentEvaluation, AgentScore
+from surefoot.evaluation.benchmarks.agent_steps import ALL, AgentEvaluation, AgentScore
 from surefoot.evaluation.benchmarks.processbench import sources_table, thresholds_text
 from surefoot.evaluation.plots import interval_figure
 from surefoot.evaluation.report import Report
 
 
-def write_agent_processbench_report(result: AgentEvaluation, path: Path) -> Report:
+def write_agent_report(result: AgentEvaluation, path: Path, *, title: str) -> Report:
     """One page: sources, a table for each subset with floors first, and what an alarm is worth."""
-    report = Report("AgentProcessBench")
+    report = Report(title)
     report.text(
         f"{sum(result.runs.values())} runs of {result.problems} problems, {sum(result.steps.values())} "
         f"steps; {result.unlabelled_steps} steps without label are not counted, and the outcome of "
@@ -93,7 +93,8 @@ def _monitoring_table(report: Report, scores: Sequence[AgentScore]) -> None:
     report.heading("Alarms").text(
         "An alarm is a step predicted −1. It is false at a step labelled 0 or +1. A failed run is warned of "
         "if a step labelled −1 gives an alarm; the lead time is counted from the first such step to the end. "
-        "Recovery: the first +1 after a −1, scored above it."
+        "Recovery: the first +1 after a −1, scored above it. Loopholes are steps whose label says so; found "
+        "are those that give an alarm."
     )
     report.records(
         "Over the subsets of which the source has records; to be warned of are failed runs with a wrong step",
@@ -107,6 +108,8 @@ def _monitoring_table(report: Report, scores: Sequence[AgentScore]) -> None:
             "failed runs warned of": "monitoring.warned",
             "lead time in steps": "monitoring.lead_time",
             "recoveries scored higher": "monitoring.recovery_credit",
+            "loopholes": "monitoring.loopholes",
+            "loopholes found": "monitoring.loopholes_found",
         },
         spec=".3g",
     )

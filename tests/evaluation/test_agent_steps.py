@@ -12,13 +12,13 @@ import pytest
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.agent_floors import MISSING, RunTruth, cross_fit, first_errors, floors
-from surefoot.evaluation.benchmarks.agent_processbench import (
+from surefoot.evaluation.benchmarks.agent_report import write_agent_report
+from surefoot.evaluation.benchmarks.agent_steps import (
     AgentEvaluation,
     AgentRun,
     agent_runs,
-    evaluate_agent_processbench,
+    evaluate_agent_steps,
 )
-from surefoot.evaluation.benchmarks.agent_report import write_agent_processbench_report
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import StepLayout
 from surefoot.evaluation.step_scores import open_systems
@@ -71,7 +71,7 @@ def judged(
     write_records(tmp_path / "judge.jsonl", labels)
     layout = StepLayout(one.facts for one in runs)
     systems = open_systems({"judge": str(tmp_path / "judge.jsonl")}, [], tmp_path, layout=layout)
-    return evaluate_agent_processbench(runs, systems, draws=50, **settings)
+    return evaluate_agent_steps(runs, systems, draws=50, **settings)
 
 
 def test_first_errors():
@@ -150,7 +150,7 @@ def test_thresholds_of_scores(tmp_path: Path):
     write_records(tmp_path / "s.jsonl", scores)
     layout = StepLayout(one.facts for one in runs)
     systems = open_systems({"s": str(tmp_path / "s.jsonl")}, [], tmp_path, layout=layout)
-    result = evaluate_agent_processbench(runs, systems, rules=[0.1, 0.5], draws=20)
+    result = evaluate_agent_steps(runs, systems, rules=[0.1, 0.5], draws=20)
     none, right = (one for one in result.scores if one.kind == "scores")
     assert (none.subsets["s"].step.value, right.subsets["s"].step.value) == (0.5, 1.0)
     assert right.subsets["s"].first_error.value == 1.0
@@ -159,8 +159,8 @@ def test_thresholds_of_scores(tmp_path: Path):
     assert set(right.subsets) == {"s"}
     assert set(result.scores[0].subsets) == {"s", "t", "all"}
     with pytest.raises(LabelError, match="give --threshold NUMBER"):
-        evaluate_agent_processbench(runs, systems, draws=20)
-    split = evaluate_agent_processbench(runs[:8], open_again(tmp_path, runs[:8]), draws=20).scores[-1]
+        evaluate_agent_steps(runs, systems, draws=20)
+    split = evaluate_agent_steps(runs[:8], open_again(tmp_path, runs[:8]), draws=20).scores[-1]
     assert split.subsets["s"].first_error.value == 1.0
     assert set(split.thresholds) == {"s, half 0", "s, half 1"}
 
@@ -172,7 +172,7 @@ def test_a_scorer_that_could_score_nothing_is_wrong_everywhere(tmp_path: Path):
         for one in runs
     ]
     write_records(tmp_path / "s.jsonl", records)
-    found = evaluate_agent_processbench(runs, open_again(tmp_path, runs), rules=[0.5], draws=20).scores[-1]
+    found = evaluate_agent_steps(runs, open_again(tmp_path, runs), rules=[0.5], draws=20).scores[-1]
     assert (found.subsets["s"].step.value, found.subsets["s"].first_error.value) == (0.0, 0.0)
     assert (found.subsets["s"].missing_runs, found.subsets["s"].lenient_first_error) == (2, 0.5)
 
@@ -184,7 +184,7 @@ def open_again(tmp_path: Path, runs: Sequence[AgentRun]) -> list:
 
 def test_runs_that_cannot_be_judged_are_named():
     with pytest.raises(LabelError, match="give at least one run"):
-        evaluate_agent_processbench([], [])
+        evaluate_agent_steps([], [])
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,7 @@ def published(judgements: list[dict[str, Any]], tmp_path_factory) -> AgentEvalua
     people = [{**row, "judges": {}} for row in judgements]
     path = written(tmp_path_factory.mktemp("data") / "people.jsonl", people)
     hotpotqa = read_agent_processbench(DATA / "agentprocessbench_hotpotqa.jsonl.gz")
-    return evaluate_agent_processbench(agent_runs([*hotpotqa, *read_agent_judgements(path)]), [], draws=20)
+    return evaluate_agent_steps(agent_runs([*hotpotqa, *read_agent_judgements(path)]), [], draws=20)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_stored_judges_and_the_report(judgements: list[dict[str, Any]], tmp_path
     runs = agent_runs(read_agent_judgements(path))
     layout = StepLayout(one.facts for one in runs)
     systems = open_systems({"judges": str(path)}, [], tmp_path, layout=layout)
-    result = evaluate_agent_processbench(runs, systems, draws=20)
+    result = evaluate_agent_steps(runs, systems, draws=20)
     judges = {one.system.removeprefix("judges/"): one for one in result.scores if one.kind == "labels"}
     assert len(judges) == 20
     for name in ("GPT-5.2", "Llama-3.2-3B-Instruct"):
@@ -245,6 +245,6 @@ def test_stored_judges_and_the_report(judgements: list[dict[str, Any]], tmp_path
         found = judges[name].subsets["all"]
         assert found.step.value == pytest.approx(hits / sum(map(len, people)))
         assert found.missing_runs == sum(set(said.values()) == {None} for said in own)
-    report = write_agent_processbench_report(result, tmp_path / "r.html")
+    report = write_agent_report(result, tmp_path / "r.html", title="AgentProcessBench")
     assert "floor: last step wrong iff the run failed" in (tmp_path / "r.html").read_text()
     assert len(report.printed) == 2 + 1 + 3  # paragraphs; sources; both subsets and all

@@ -1,4 +1,4 @@
-"""AgentProcessBench (arXiv 2603.14465) for any number of scorers and judges, always beside floors.
+"""Each step of agents' runs judged, as AgentProcessBench does (arXiv 2603.14465), always beside floors.
 
 Step accuracy is the share of labelled steps with the right sign (−1, 0, +1); first-error accuracy the share
 of runs whose first −1 is found at its step, or in which none is and none is reported. What is missing is
@@ -43,13 +43,15 @@ which only say what is wrong."""
 
 ALL = "all"
 """All subsets together: pooled, as the benchmark's own average is."""
+LOOPHOLE = "loophole"
+"""What the evidence of a label begins with whose step exploits one."""
 _CUTS = 256
 """Thresholds that are tried, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentRun:
-    """A run of the benchmark as its metrics see it."""
+    """A run with its truth, as the metrics see it."""
 
     trace_id: str
     problem_id: str
@@ -57,6 +59,8 @@ class AgentRun:
     signs: tuple[int | None, ...]
     """[steps]: −1, 0, +1; ``None`` = not labelled."""
     outcome: bool | None
+    loopholes: tuple[bool, ...] = ()
+    """[steps]: whether the step exploits a loophole; empty where no label says so."""
 
     @property
     def facts(self) -> Facts:
@@ -140,6 +144,7 @@ def _labelled(item: LabelledTrace) -> AgentRun:
         subset=item.problem.source or "unknown",
         signs=_signs(item.labels, len(item.trace.steps)),
         outcome=item.trace.outcome,
+        loopholes=_loopholes(item.labels, len(item.trace.steps)),
     )
 
 
@@ -160,7 +165,12 @@ def _signs(labels: Sequence[StepLabel], steps: int) -> tuple[int | None, ...]:
     return tuple(known.get(step) for step in range(steps))
 
 
-def evaluate_agent_processbench(
+def _loopholes(labels: Sequence[StepLabel], steps: int) -> tuple[bool, ...]:
+    marked = {one.step for one in labels if (one.evidence.message or "").startswith(LOOPHOLE)}
+    return tuple(step in marked for step in range(steps)) if marked else ()
+
+
+def evaluate_agent_steps(
     runs: Sequence[AgentRun],
     systems: Sequence[System],
     *,
@@ -200,7 +210,7 @@ def evaluate_agent_processbench(
         ),
         *(entry for system in systems for entry in _entries(system, truth, names, rules, unknown)),
     ]
-    scores, best = _Evaluator(truth, names, draws, seed).scores(entries)
+    scores, best = _Evaluator(truth, runs, names, draws, seed).scores(entries)
     members = {name: [run for run in runs if run.subset == name] for name in names}
     return AgentEvaluation(
         runs={name: len(own) for name, own in members.items()},
@@ -308,8 +318,10 @@ def _cuts(scores: FloatArray) -> list[float]:
 class _Evaluator:
     """Metrics of predictions, all from the same bootstrap draws."""
 
-    def __init__(self, truth: RunTruth, names: Sequence[str], draws: int, seed: int) -> None:
-        self._truth, self._draws, self._seed = truth, draws, seed
+    def __init__(
+        self, truth: RunTruth, runs: Sequence[AgentRun], names: Sequence[str], draws: int, seed: int
+    ) -> None:
+        self._truth, self._runs, self._draws, self._seed = truth, runs, draws, seed
         self._members = {name: truth.subset == number for number, name in enumerate(names)}
         if len(names) > 1:
             self._members[ALL] = np.ones(len(truth.subset), dtype=bool)
@@ -400,6 +412,7 @@ class _Evaluator:
                 labels=_known(labels[own]),
                 scores=_known(scores[own]),
                 alarms=(entry.predicted[own] == -1).tolist(),
+                loopholes=self._runs[number].loopholes,
                 failed=None if truth.failed[number] < 0 else bool(truth.failed[number]),
             )
 
