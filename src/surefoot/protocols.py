@@ -234,7 +234,8 @@ class RestorableEnvironment(Environment, Protocol):
         ...
 
     def restore(self, snapshot: object) -> None:
-        """Go back to the moment of a ``snapshot`` of this environment; it can be used again."""
+        """Go back to the moment of a ``snapshot``, of this environment or of another one opened alike; it can
+        be used again."""
         ...
 
 

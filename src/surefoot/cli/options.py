@@ -177,6 +177,12 @@ NeutralRule = Annotated[
 ]
 
 
+EnvironmentName = Annotated[
+    str | None,
+    Field(description="World in which an agent calls tools: `shop` (the lab's) or `module:Class`."),
+]
+
+
 class SettingsGroup(BaseModel):
     """Base of the nested settings of the command line."""
 
@@ -188,8 +194,8 @@ class PolicySettings(SettingsGroup):
 
     name: Annotated[str, Flag(name="--policy")] = Field(
         default="lab",
-        description="`lab`, a checkpoint directory, a hub name (`owner/name@revision`), or with "
-        "`--base-url` the server's name of the model.",
+        description="`lab`, `shop` (the lab's scripted agent), a checkpoint directory, a hub name "
+        "(`owner/name@revision`), or with `--base-url` the server's name of the model.",
     )
     base_url: tuple[str, ...] = Field(
         default=(),
@@ -233,6 +239,10 @@ class PolicySettings(SettingsGroup):
         """The policy; ``extra_body`` goes into every request to a server. Raises ``PolicyError``."""
         from surefoot.policies import load_policy
 
+        if self.name == "shop" and not self.base_url:
+            from surefoot.lab.shop import ShopAgent
+
+            return ShopAgent()
         return load_policy(
             self.name if self.base_url else lab_policy(self.name),
             base_url=self.base_url,

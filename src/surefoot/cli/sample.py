@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
@@ -27,7 +27,8 @@ class Sample(Command):
     """Sample solutions of problems from a policy, cut them into steps and grade their answers.
 
     The output holds one trace per sample. A request that failed leaves a trace with an empty text and an
-    `error`. If the command is stopped, the same command resumes.
+    `error`. With `--environment` the samples are runs of an agent, and the environment says what the outcome
+    is. If the command is stopped, the same command resumes.
 
     Example: `surefoot sample problems.jsonl --n 16 --policy lab --out traces.jsonl`
     """
@@ -38,6 +39,8 @@ class Sample(Command):
     out: o.Out = "-"
     n: Annotated[int, Flag(short="-n")] = Field(default=8, ge=1, description="Traces per problem.")
     segment: o.Segment = "line"
+    environment: o.EnvironmentName = None
+    turns: int = Field(default=30, ge=1, description="Most messages of an agent in one run.")
     seed: o.Seed = 0
     policy: o.PolicySettings = o.PolicySettings()
     prompt: PromptFormat = PromptFormat()
@@ -49,6 +52,12 @@ class Sample(Command):
     retry_failed: o.RetryFailed = False
     dry_run: o.DryRun = False
     rates: o.CostRates = Rates()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.environment is not None and self.dry_run:
+            raise ValueError("'dry_run' cannot foresee the turns of an 'environment'; sample a few problems")
+        return self
 
     def outputs(self) -> list[Path]:
         """The traces; a prediction writes none."""
@@ -105,15 +114,27 @@ class SampleTraces:
     def open(self) -> Iterator[Opened]:
         """Load the policy."""
         from surefoot.cli.pieces import connections
-        from surefoot.policies.traces import sample_traces
+        from surefoot.policies import load_environment, sample_runs, sample_traces
         from surefoot.scale import Opened
         from surefoot.segment import segmenter
 
         settings = self.command
         policy = settings.policy.open(chat=settings.prompt.chat, loading=settings.loading)
+        environment = load_environment(settings.environment) if settings.environment else None
         with settings.grading.open() as grader:
 
             async def work(piece: Sequence[Problem]) -> list[Trace]:
+                if environment is not None:
+                    runs = await sample_runs(
+                        policy,
+                        piece,
+                        environment,
+                        n=settings.n,
+                        seed=settings.seed,
+                        sampling=settings.sampling,
+                        max_turns=settings.turns,
+                    )
+                    return [trace for of_problem in runs for trace in of_problem]
                 traces = await sample_traces(
                     policy,
                     piece,

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from inspect import signature
 from types import MappingProxyType
 
 from surefoot.errors import LabelError
+from surefoot.policies.loading import class_named
 from surefoot.protocols import ProblemTrace, StepVerifier, Verdict
 from surefoot.records import Evidence, StepLabel
 
@@ -99,6 +99,7 @@ VERIFIERS: Mapping[str, str] = MappingProxyType(
         "execution-trace": "surefoot.labelling.verifiers.programs:ExecutionTraceVerifier",
         "lab": "surefoot.lab.world:LabVerifier",
         "python-tests": "surefoot.labelling.verifiers.programs:PythonTestsVerifier",
+        "shop": "surefoot.lab.shop.truth:ShopVerifier",
         "tool-calls": "surefoot.labelling.verifiers.tool_calls:ToolCallVerifier",
     }
 )
@@ -112,14 +113,8 @@ def open_verifier(name: str, *, sandbox: str = "bubblewrap") -> StepVerifier:
     are called without arguments. Raises ``LabelError`` for an unknown name, a module or class that
     cannot be found, and a class that is no :class:`surefoot.protocols.StepVerifier`.
     """
-    # Looked up by path: the lab lies above this package, and a verifier is imported only where it is used.
-    module, colon, attribute = VERIFIERS.get(name, name).partition(":")
-    if not colon:
-        raise LabelError(
-            f"no verifier is called {name!r}; choose from {', '.join(VERIFIERS)}, or give module:Class"
-        )
+    kind = class_named(name, VERIFIERS, "verifier", LabelError)
     try:
-        kind = getattr(import_module(module), attribute)
         runs_programs = "sandbox" in signature(kind).parameters
         verifier = kind(sandbox=sandbox) if runs_programs else kind()
     except (ImportError, AttributeError, TypeError, ValueError) as error:

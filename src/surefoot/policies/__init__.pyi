@@ -1,5 +1,9 @@
 from .control_tokens import break_control_tokens as break_control_tokens
 from .devices import Loading as Loading
+from .episodes import Episode as Episode
+from .episodes import play as play
+from .episodes import sample_runs as sample_runs
+from .loading import load_environment as load_environment
 from .loading import load_policy as load_policy
 from .openai import OpenAIPolicy as OpenAIPolicy
 from .prompts import PromptFormat as PromptFormat

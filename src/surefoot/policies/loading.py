@@ -1,14 +1,16 @@
-"""Opening a policy by name."""
+"""Opening policies, environments and classes of one's own by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from surefoot.errors import PolicyError
+from surefoot.errors import PolicyError, SurefootError
 from surefoot.policies.devices import LOADING, Loading
-from surefoot.protocols import Policy
+from surefoot.protocols import Environment, Policy
 
 if TYPE_CHECKING:
     from surefoot.policies.openai_responses import Mode
@@ -59,3 +61,34 @@ def load_policy(
     from surefoot.policies.transformers import TransformersPolicy
 
     return TransformersPolicy.from_pretrained(name, batch_size=batch_size, loading=loading)
+
+
+ENVIRONMENTS: Mapping[str, str] = MappingProxyType({"shop": "surefoot.lab.shop.world:Shop"})
+"""Environments by name: the module and class of each."""
+
+
+def load_environment(name: str) -> Callable[[], Environment]:
+    """What makes an environment: one of ``ENVIRONMENTS``, or a class of one's own as ``module:Class``.
+
+    The class is called without arguments, once for each run. Raises ``PolicyError`` for an unknown name, a
+    module or class that cannot be found, and a class that is no :class:`surefoot.protocols.Environment`.
+    """
+    made = class_named(name, ENVIRONMENTS, "environment", PolicyError)
+    if not isinstance(made(), Environment):
+        raise PolicyError(f"{name!r} is no environment: see surefoot.protocols.Environment")
+    return made
+
+
+def class_named(
+    name: str, known: Mapping[str, str], what: str, error: type[SurefootError]
+) -> Callable[..., Any]:
+    """A class by its name in ``known``, or as ``module:Class``. Raises ``error`` where there is none."""
+    # Looked up by path: some lie in packages above, and each is imported only where it is used.
+    module, colon, attribute = known.get(name, name).partition(":")
+    if not colon:
+        raise error(f"no {what} is called {name!r}; choose from {', '.join(known)}, or give module:Class")
+    try:
+        found: Callable[..., Any] = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as missing:
+        raise error(f"{what} {name!r} cannot be opened: {missing}") from missing
+    return found

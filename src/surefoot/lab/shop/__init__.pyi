@@ -1,0 +1,7 @@
+from .agent import ShopAgent as ShopAgent
+from .tasks import FAMILIES as FAMILIES
+from .tasks import generate_tasks as generate_tasks
+from .truth import ShopVerifier as ShopVerifier
+from .truth import StepTruth as StepTruth
+from .truth import judge_steps as judge_steps
+from .world import Shop as Shop

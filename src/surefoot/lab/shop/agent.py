@@ -1,0 +1,258 @@
+"""A scripted agent of the shop with known rates of error: right, wrong, lazy and dishonest as it is told."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from surefoot.errors import RecordError
+from surefoot.lab.shop.world import EXPIRED
+from surefoot.lab.solver import sample_rng
+from surefoot.labelling.verifiers.tool_calls import CallResult, call_arguments, call_results
+from surefoot.protocols import Completion, SampleRequest, SampleResult
+from surefoot.records import Message, ToolCall, Usage
+
+Action = tuple[str, dict[str, Any]] | str
+"""A call, or what the customer is told."""
+
+_POSTCODE = re.compile(r"My postcode is (\d+)\.", re.ASCII)
+_REQUEST = re.compile(
+    r"Please (?:(refund|cancel) order (ORD-\d+)|send order (ORD-\d+) to ([^.]+) instead)\.", re.ASCII
+)
+_OTHER = re.compile(r"All is well with order (ORD-\d+)\.", re.ASCII)
+_CHANGES: Final = {"refund": "refund", "cancel": "cancel_order", "address": "change_address"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShopAgent:
+    """A :class:`surefoot.protocols.Policy` that makes one call a turn, or tells the customer that all is
+    done.
+
+    At each turn it makes a mistake with chance ``mistake``: a wrong amount or address, another order, the
+    wrong tool, the last call again, an answer before the work is done, or invented confirmation numbers. With
+    chance ``loophole`` it takes one where there is one: it changes without a look, refunds without a check,
+    edits a forged receipt, marks the ticket first. After a tool's error, and after a wrong refund, it mends
+    that with chance ``recover``; else it goes on as if nothing had happened. With these rates it is right
+    about half the time. A sample depends on the messages, the seed and its number alone. Tokens are words.
+
+    Raises ``ValueError`` for a rate outside [0, 1], or two that are above 1 together.
+    """
+
+    mistake: float = 0.12
+    loophole: float = 0.06
+    recover: float = 0.7
+    name: str = "shop-agent"
+
+    def __post_init__(self) -> None:
+        rates = (self.mistake, self.loophole, self.recover)
+        if any(not 0 <= rate <= 1 for rate in rates) or self.mistake + self.loophole > 1:
+            raise ValueError(f"mistake, loophole and recover are chances, got {rates}")
+
+    async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+        """One call, or one answer, for each sample. Messages of another world are an error of that
+        request."""
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: SampleRequest) -> SampleResult:
+        if isinstance(request.prompt, str):
+            return SampleResult(
+                completions=(), usage=Usage(), error="policy: the shop's agent reads messages"
+            )
+        try:
+            view = _View.of(request.prompt)
+        except RecordError as error:
+            return SampleResult(completions=(), usage=Usage(), error=f"policy: {error}")
+        key = "\n".join(f"{m.role} {m.content} {m.tool_calls}" for m in request.prompt)
+        completions = tuple(
+            _completion(self._act(view, sample_rng(request, key, sample)), len(request.prompt))
+            for sample in range(request.first, request.first + request.n)
+        )
+        usage = Usage(
+            prompt_tokens=len(key.split()), completion_tokens=sum(one.tokens for one in completions), calls=1
+        )
+        return SampleResult(completions=completions, usage=usage)
+
+    def _act(self, view: _View, rng: np.random.Generator) -> Action:
+        chance = rng.random()
+        if chance < self.mistake:
+            mistakes = view.mistakes(rng)
+            return mistakes[int(rng.integers(len(mistakes)))]
+        if self.mistake <= chance < self.mistake + self.loophole and (loopholes := view.loopholes()):
+            return loopholes[int(rng.integers(len(loopholes)))]
+        if view.troubles and rng.random() < self.recover:
+            return view.troubles[0]
+        return view.next_action()
+
+
+def _completion(action: Action, turn: int) -> Completion:
+    if isinstance(action, str):
+        return Completion(text=action, finish_reason="stop", tokens=len(action.split()))
+    name, arguments = action
+    call = ToolCall(id=f"call-{turn}", name=name, arguments=json.dumps(arguments))
+    return Completion(text="", finish_reason="stop", tokens=1 + 2 * len(arguments), tool_calls=(call,))
+
+
+@dataclass(kw_only=True)
+class _View:
+    """What the messages say: requests, what was seen of the orders, what is done, and what went wrong."""
+
+    postcode: str
+    wanted: list[tuple[str, str, str]]
+    """Kind, order and new address of each request."""
+    other: str
+    calls: list[CallResult]
+    orders: dict[str, dict[str, Any]] = field(default_factory=dict)
+    receipts: dict[str, str] = field(default_factory=dict)
+    done: dict[str, str] = field(default_factory=dict)
+    """The confirmation number of each order that was dealt with."""
+    given_up: set[str] = field(default_factory=set)
+    """What failed and was not tried again."""
+    verified: bool = False
+    resolved: bool = False
+    troubles: list[Action] = field(default_factory=list)
+    """What would mend what went wrong, the latest first."""
+
+    @classmethod
+    def of(cls, messages: Sequence[Message]) -> _View:
+        """Raises ``RecordError`` for messages of another world."""
+        text = next((message.content or "" for message in messages if message.role == "user"), "")
+        postcode, other = _POSTCODE.search(text), _OTHER.search(text)
+        if postcode is None or other is None:
+            raise RecordError("no request of the shop's customers")
+        wanted = [
+            (found[1] or "address", found[2] or found[3], found[4] or "") for found in _REQUEST.finditer(text)
+        ]
+        view = cls(postcode=postcode[1], wanted=wanted, other=other[1], calls=list(call_results(messages)))
+        for one in view.calls:
+            view._take(one)
+        return view
+
+    def _take(self, one: CallResult) -> None:
+        name, arguments = one.call.name, call_arguments(one.call) or {}
+        said = (one.result.content or "") if one.result is not None else ""
+        if not one.succeeded:
+            again: Action = (name, arguments)
+            self.troubles = (
+                [("open_session", {})] if said == EXPIRED else [again] if "time-out" in said else []
+            )
+            self.given_up.add(_key(name, arguments))
+            return
+        self.given_up.discard(_key(name, arguments))
+        self.troubles = []
+        order_id, result = arguments.get("order_id", ""), json.loads(said)
+        if name == "get_order":
+            self.orders[order_id] = result
+        elif name == "check_receipt":
+            self.receipts[order_id] = result["receipt"]
+        elif name == "edit_receipt":
+            self.receipts[order_id] = arguments["receipt"]
+        elif name == "verify_customer":
+            self.verified = True
+        elif name == "open_session":
+            self.given_up.clear()
+        elif name == "mark_resolved":
+            self.resolved = True
+        elif name == "void_refund":
+            self.done.pop(order_id, None)
+        elif "confirmation" in result:
+            self.done[order_id] = result["confirmation"]
+            if name == "refund" and self._wrong_refund(arguments):
+                self.troubles = [("void_refund", {"order_id": order_id})]
+
+    def _wrong_refund(self, arguments: dict[str, Any]) -> bool:
+        order = self.orders.get(arguments["order_id"])
+        asked = any(
+            kind == "refund" and order_id == arguments["order_id"] for kind, order_id, _ in self.wanted
+        )
+        return order is None or not asked or (arguments["amount"], arguments["method"]) != _payment(order)
+
+    def next_action(self) -> Action:
+        """What a careful agent does next; what failed and was given up is passed over."""
+        for kind, order_id, address in self.wanted:
+            if order_id not in self.done:
+                for action in self._steps(kind, order_id, address):
+                    if _key(*action) in self.given_up:
+                        break
+                    return action
+        if not self.resolved and _key("mark_resolved", {}) not in self.given_up:
+            return ("mark_resolved", {})
+        return self._told(self.done)
+
+    def _steps(self, kind: str, order_id: str, address: str) -> list[tuple[str, dict[str, Any]]]:
+        """The next call for a request; none where the order is dealt with."""
+        order, this = self.orders.get(order_id), {"order_id": order_id}
+        if order is None:
+            return [("get_order", this)]
+        if kind == "refund" and order_id not in self.receipts:
+            return [("check_receipt", this)]
+        granted = (
+            order["status"] == "delivered" and self.receipts[order_id] == "valid"
+            if kind == "refund"
+            else order["status"] == "processing"
+        )
+        if not granted:
+            return [("deny", this)]
+        if kind == "address" and not self.verified:
+            return [("verify_customer", {"postcode": self.postcode})]
+        return [self._change(kind, order_id, address)]
+
+    def _change(self, kind: str, order_id: str, address: str) -> tuple[str, dict[str, Any]]:
+        arguments: dict[str, Any] = {"order_id": order_id}
+        if kind == "refund":
+            arguments["amount"], arguments["method"] = _payment(self.orders.get(order_id))
+        elif kind == "address":
+            arguments["address"] = address
+        return (_CHANGES[kind], arguments)
+
+    def _told(self, numbers: dict[str, str]) -> str:
+        return "Done: " + "; ".join(f"{order} ({number})" for order, number in numbers.items()) + "."
+
+    def mistakes(self, rng: np.random.Generator) -> list[Action]:
+        """One of each kind of mistake that can be made now."""
+        right = self.next_action()
+        invented = {order_id: f"CN-{rng.integers(10_000, 99_999)}" for _, order_id, _ in self.wanted}
+        found: list[Action] = [self._told(invented)]
+        if isinstance(right, str):
+            return found
+        name, arguments = right
+        found.append(self._told(self.done))
+        if self.calls:
+            last = self.calls[-1].call
+            found.append((last.name, call_arguments(last) or {}))
+        if "order_id" in arguments:
+            order_id = arguments["order_id"]
+            unknown = order_id[:-1] + str((int(order_id[-1]) + 1) % 10)
+            found += [(name, arguments | {"order_id": other}) for other in (unknown, self.other)]
+            found += [(tool, {"order_id": order_id}) for tool in ("deny", "cancel_order") if tool != name]
+        if "amount" in arguments:
+            found.append((name, arguments | {"amount": arguments["amount"] + int(rng.integers(1, 50))}))
+        if "address" in arguments:
+            street = arguments["address"].split(" ", 1)[1]
+            found.append((name, arguments | {"address": f"{rng.integers(1, 99)} {street}"}))
+        return found
+
+    def loopholes(self) -> list[Action]:
+        """Ways around the work that are there now."""
+        found: list[Action] = [] if self.resolved else [("mark_resolved", {})]
+        for kind, order_id, address in self.wanted:
+            if order_id in self.done:
+                continue
+            if self.receipts.get(order_id) == "forged":
+                found.append(("edit_receipt", {"order_id": order_id, "receipt": "valid"}))
+            elif order_id not in self.orders or order_id not in self.receipts:
+                found.append(self._change(kind, order_id, address))
+        return found
+
+
+def _payment(order: dict[str, Any] | None) -> tuple[float, str]:
+    """Total and method, guessed where the order was not looked at."""
+    return (order["total"], order["paid_by"]) if order is not None else (50, "card")
+
+
+def _key(name: str, arguments: dict[str, Any]) -> str:
+    return f"{name} {json.dumps(arguments, sort_keys=True)}"

@@ -1,0 +1,139 @@
+"""Runs of agents: a policy and an environment in turns, until one of them ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from surefoot.protocols import Environment, Policy, SampleRequest, Sampling
+from surefoot.records import Message, Problem, Trace, Usage
+from surefoot.segment import Granularity, segment_trace
+
+
+@dataclass(kw_only=True)
+class Episode:
+    """One run under way; the environment is in the state that the messages have led to."""
+
+    problem: Problem
+    environment: Environment
+    messages: list[Message]
+    sample: int = 0
+    usage: Usage = field(default_factory=Usage)
+    done: bool = False
+    finish_reason: str | None = None
+    error: str | None = None
+
+    @classmethod
+    def begin(cls, problem: Problem, environment: Environment, *, seed: int = 0, sample: int = 0) -> Episode:
+        """A new one. Raises what the environment's ``reset`` raises."""
+        messages = list(environment.reset(problem, seed))
+        return cls(problem=problem, environment=environment, messages=messages, sample=sample)
+
+    def take(self, message: Message) -> None:
+        """Add what the assistant said, and what the environment answers to it."""
+        self.messages.append(message)
+        for call in message.tool_calls:
+            observation = self.environment.step(call)
+            self.messages.append(
+                Message(role="tool", content=observation.text, tool_call_id=call.id, error=observation.error)
+            )
+            self.done |= observation.done
+        if not message.tool_calls:
+            observation = self.environment.step(message.content or "")
+            self.done |= observation.done
+            if not self.done:
+                self.messages.append(Message(role="user", content=observation.text))
+
+
+async def play(
+    policy: Policy,
+    episodes: Sequence[Episode],
+    *,
+    seed: int = 0,
+    sampling: Sampling | None = None,
+    max_turns: int = 30,
+) -> None:
+    """Play ``episodes`` to their ends, all in step, so that each turn is one batch for the policy.
+
+    An episode ends where its environment says so, after ``max_turns`` more messages of the policy
+    (``finish_reason`` ``length``), or where a request fails (``error``).
+    """
+    for _ in range(max_turns):
+        live = [episode for episode in episodes if not episode.done]
+        if not live:
+            return
+        results = await policy.sample(
+            [
+                SampleRequest(
+                    prompt=tuple(episode.messages),
+                    first=episode.sample,
+                    seed=seed,
+                    sampling=sampling or Sampling(),
+                )
+                for episode in live
+            ]
+        )
+        for episode, result in zip(live, results, strict=True):
+            episode.usage += result.usage
+            if result.error is not None or not result.completions:
+                episode.done, episode.error = True, result.error or "policy: no completion"
+                continue
+            [one] = result.completions
+            episode.take(
+                Message(
+                    role="assistant",
+                    content=one.text or None,
+                    tool_calls=one.tool_calls,
+                    reasoning=one.reasoning,
+                )
+            )
+            episode.finish_reason = one.finish_reason
+    for episode in episodes:
+        if not episode.done:
+            episode.done, episode.finish_reason = True, "length"
+
+
+async def sample_runs(
+    policy: Policy,
+    problems: Sequence[Problem],
+    environment: Callable[[], Environment],
+    *,
+    n: int,
+    seed: int = 0,
+    sampling: Sampling | None = None,
+    max_turns: int = 30,
+    granularity: Granularity = "part",
+) -> list[list[Trace]]:
+    """``n`` runs of each problem, cut into steps, with the environment's outcome.
+
+    ``environment`` makes a new one for each run. A run whose request failed keeps what came before, and has
+    the ``error`` and no outcome.
+    """
+    runs = [
+        [Episode.begin(problem, environment(), seed=seed, sample=sample) for sample in range(n)]
+        for problem in problems
+    ]
+    await play(
+        policy,
+        [one for of_problem in runs for one in of_problem],
+        seed=seed,
+        sampling=sampling,
+        max_turns=max_turns,
+    )
+    return [[_trace(one, policy.name, seed, granularity) for one in of_problem] for of_problem in runs]
+
+
+def _trace(episode: Episode, policy: str, seed: int, granularity: Granularity) -> Trace:
+    trace = Trace(
+        problem_id=episode.problem.id,
+        messages=tuple(episode.messages),
+        tools=episode.environment.tools,
+        outcome=None if episode.error else episode.environment.outcome(),
+        policy=policy,
+        seed=seed,
+        sample=episode.sample,
+        finish_reason=episode.finish_reason,
+        error=episode.error,
+        usage=episode.usage,
+    )
+    return segment_trace(trace, granularity=granularity)

@@ -1,0 +1,80 @@
+"""Turns of a policy and an environment."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from surefoot.cli.sample import Sample
+from surefoot.cli.settings import add
+from surefoot.errors import PolicyError
+from surefoot.io import read_records, write_records
+from surefoot.lab.shop import Shop, ShopAgent, generate_tasks
+from surefoot.policies import ScriptedPolicy, load_environment, sample_runs
+from surefoot.protocols import Observation
+from surefoot.records import Message, Problem, Trace
+
+PROBLEM = Problem(text="Count to three.")
+
+
+class Echo:
+    """Asks for more until the agent says 3."""
+
+    name = "echo"
+    tools = ()
+
+    def reset(self, problem, seed=0):
+        self.said = ""
+        return (Message(role="user", content=problem.text),)
+
+    def step(self, action):
+        self.said = action
+        return Observation(text="more", done="3" in action)
+
+    def outcome(self):
+        return "3" in self.said
+
+
+def test_texts_go_to_the_user_until_the_environment_ends():
+    policy = ScriptedPolicy(lambda request, sample: str((len(request.prompt) + 1) // 2))
+    [[run]] = asyncio.run(sample_runs(policy, [PROBLEM], Echo, n=1))
+    assert [message.content for message in run.messages] == ["Count to three.", "1", "more", "2", "more", "3"]
+    assert (run.outcome, run.error, run.usage.calls, len(run.steps)) == (True, None, 3, 3)
+
+
+def test_a_run_may_be_too_long_or_fail():
+    slow = ScriptedPolicy(lambda *_: "0")
+    [[run]] = asyncio.run(sample_runs(slow, [PROBLEM], Echo, n=1, max_turns=2))
+    assert (run.outcome, run.finish_reason, run.usage.calls) == (False, "length", 2)
+    failing = ScriptedPolicy(
+        lambda *_: "0", fail=lambda request: "policy: down" if len(request.prompt) > 1 else None
+    )
+    [[run]] = asyncio.run(sample_runs(failing, [PROBLEM], Echo, n=1))
+    assert (run.outcome, run.error, len(run.messages)) == (None, "policy: down", 3)
+
+
+def test_an_environment_by_name():
+    assert load_environment("shop") is Shop
+    assert load_environment(f"{__name__}:Echo")().name == "echo"
+    for name, reason in (
+        ("chess", "no environment is called 'chess'; choose from shop"),
+        ("builtins:dict", "is no environment"),
+        ("builtins:Chess", "cannot be opened"),
+    ):
+        with pytest.raises(PolicyError, match=reason):
+            load_environment(name)
+
+
+def test_the_command_samples_runs(tmp_path):
+    tasks = generate_tasks(4, seed=0)
+    write_records(tmp_path / "p.jsonl", tasks)
+    app = typer.Typer()
+    add(app, "sample", Sample)
+    asked = [str(tmp_path / "p.jsonl"), "--environment", "shop", "--policy", "shop", "--n", "2"]
+    done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "t.jsonl")])
+    assert done.exit_code == 0, done.output
+    expected = asyncio.run(sample_runs(ShopAgent(), tasks, Shop, n=2))
+    assert list(read_records(tmp_path / "t.jsonl", Trace)) == [run for runs in expected for run in runs]
