@@ -1,34 +1,41 @@
-"""benchmarks/code.py: its rules on samples made by hand, and the inputs that it makes."""
+"""benchmarks/code.py: its rules on samples made by hand, and the heads that it learns."""
 
 from __future__ import annotations
 
-import random
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from surefoot import Problem
+from surefoot.labelling import Behaviour
+
+HERE = Path(__file__).parents[1] / "benchmarks"
+sys.path.append(str(HERE))
 # by its path: the standard library has a module of this name
-spec = spec_from_file_location("code_benchmark", Path(__file__).parents[1] / "benchmarks" / "code.py")
+spec = spec_from_file_location("code_benchmark", HERE / "code.py")
 bench = sys.modules["code_benchmark"] = module_from_spec(spec)
 spec.loader.exec_module(bench)
+import _code_learned as learned  # noqa: E402
 
-HASH = "0" * 63
+sys.path.remove(str(HERE))
+
+A, B, ERROR = "returned a", "returned b", "raised ValueError"
+KINDS = [(ERROR, 0, False)] * 4 + [(A, 1, False)] * 3 + [(B, 2, True)] * 2
 
 
-def sample(behaviour: str, examples: int = 0, *, right: bool = False, length: int = 10):
-    return bench.Sample(
-        length=length, right=right, examples=examples, behaviour=(behaviour,), oracle=(behaviour,)
+def samples(kinds=KINDS):
+    return bench.Samples(
+        problem=Problem(id="p", text="def f(): ..."),
+        texts=["x" * (5 + n) for n in range(len(kinds))],
+        right=np.array([right for _, _, right in kinds]),
+        behaviours=[
+            Behaviour(results=(result,), visible_passed=passed, visible=2) for result, passed, _ in kinds
+        ],
+        oracle=[result for result, _, _ in kinds],
     )
-
-
-A, B, ERROR = HASH + "a", HASH + "b", "ValueError: no"
-SAMPLES = [
-    *(sample(ERROR, length=5) for _ in range(4)),
-    *(sample(A, 1) for _ in range(3)),
-    *(sample(B, 2, right=True, length=20) for _ in range(2)),
-]
 
 
 @pytest.mark.parametrize(
@@ -41,34 +48,59 @@ SAMPLES = [
         ("clean_majority", 0.0),
         ("agreement", 1.0),  # sqrt(2) * 2 against sqrt(3) * 1
         ("examples_majority", 1.0),
+        ("examples_clean_majority", 1.0),
+        ("oracle_inputs_majority", 0.0),
         ("any", 1.0),
     ],
 )
-def test_rules_choose_as_they_say(rule, share):
-    found = bench.accuracy(SAMPLES, bench.RULES[rule], len(SAMPLES), random.Random(0))
-    assert found == pytest.approx(share)
+def test_rules_choose_as_they_say(rule, share, monkeypatch):
+    monkeypatch.setattr(bench, "SIZES", (1, len(KINDS)))
+    task = samples()
+    lengths = [np.array([1 / len(text) for text in task.texts])]
+    found = bench.accuracies([task], {"shortest": lengths})[rule]
+    assert found[0, 0] == pytest.approx(2 / 9), "of one sample all rules choose alike"
+    assert found[0, 1] == pytest.approx(share)
 
 
-def test_a_long_message_of_an_exception_is_no_returned_value():
-    message = "ypeError: '<' not supported between instances of 'int' and 'str'"
-    assert len(message) == len(A)
-    assert sample(A).clean
-    assert not sample(message).clean
+def test_auc_counts_ties_as_half():
+    assert bench.auc_of_task(np.array([1.0, 1.0, 2.0]), np.array([True, False, True])) == 0.75
+    assert np.isnan(bench.auc_of_task(np.ones(2), np.ones(2, dtype=bool)))
 
 
-def test_all_rules_are_equal_for_one_sample():
-    found = {name: bench.accuracy(SAMPLES, rule, 1, random.Random(0)) for name, rule in bench.RULES.items()}
-    assert len(set(found.values())) == 1
+def completions(*texts: str) -> learned.Completions:
+    ends = [learned.step_ends(text) for text in texts]
+    owners = np.concatenate([np.full(len(some), at) for at, some in enumerate(ends)])
+    size = len(owners)
+    return learned.Completions(
+        name="t",
+        texts=list(texts),
+        states=np.zeros((size, 2), dtype=np.float32),
+        logprobs=-np.arange(1.0, size + 1, dtype=np.float32),
+        tokens=np.full(size, 2),
+        owners=owners,
+    )
 
 
-def test_calls_are_read_from_tests_and_varied_in_their_type():
-    texts = [
-        "assert candidate([1, 2], 'ab') == 3",
-        "assert f(x) == 1",
-        "not python (",
-        "f(True); f([1, 2], 'ab')",
-    ]
-    assert bench.calls_of(texts, "f") == [[[1, 2], "ab"], [True]]
-    rng = random.Random(0)
-    for value in (True, 3, 1.5, "abc", [1, "a"], (1, 2), None):
-        assert {type(bench.varied(value, rng)) for _ in range(20)} == {type(value)}
+def test_a_prefix_is_worth_the_share_of_its_samples_that_pass():
+    task = completions("    a = 1\n    return a\n", "    a = 1\n    return 2\n", "    return 3\n")
+    values = learned.prefix_values(task, np.array([1.0, 0.0, 0.0]), np.array([3.0, 1.0, 1.0]))
+    assert values.tolist() == [0.75, 1.0, 0.75, 0.0, 0.0]
+    assert task.last.tolist() == [1, 3, 4]
+    assert learned.mean_logprobs(task).tolist() == [-3 / 4, -7 / 4, -5 / 2]
+    numbers = learned.step_features(task)[:, 2:]
+    assert numbers[3].tolist() == pytest.approx([-7 / 4, -2, -4, np.log(2), np.log(5)])
+
+
+def test_a_head_has_seen_no_label_of_its_task():
+    rng = np.random.default_rng(0)
+    features = [rng.normal(size=(30, 8)) + 5 * at for at in range(12)]
+    truth = np.array([1.0, -1.0, 0, 0, 0, 0, 0, 0])
+    targets = [(rows @ truth > rows.mean(0) @ truth).astype(float) for rows in features]
+    weights = [np.ones(30)] * 12
+    heads = learned.fit_heads(features, targets, weights)
+    right = [head.probabilities(rows) for head, rows in zip(heads, features, strict=True)]
+    assert all(bench.auc_of_task(one, t == 1) > 0.9 for one, t in zip(right, targets, strict=True))
+    changed = [1 - targets[0], *targets[1:]]
+    again = learned.fit_heads(features, changed, weights)
+    np.testing.assert_allclose(again[0].weights, heads[0].weights, atol=1e-12)
+    assert any(not np.allclose(a.weights, b.weights) for a, b in zip(again[1:], heads[1:], strict=True))

@@ -1,0 +1,116 @@
+"""Naming the fault of mutants of HumanEval's reference solutions: labellers, a learned PRM, and floors."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _code_figures import figure, interval_figure
+
+from surefoot.formats import read_humaneval, read_mbpp_check
+from surefoot.io.files import ReadReport
+from surefoot.labelling import labelled_mutants, open_verifier
+from surefoot.labelling.behaviour import LIMITS, visible_task
+from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.records import CodeTask, StepLabel, Trace
+from surefoot.sandbox import Sandbox, grade_python
+from surefoot.segment import PythonCode, segment_trace
+
+TRAINING_PROBLEMS = 500
+"""Of MBPP, whose mutants the PRM learns from; HumanEval is for measuring alone."""
+MUTANTS = 2
+"""Of each problem of HumanEval; of those of MBPP one more."""
+
+
+def figures_of(
+    data: Path, sandbox: Sandbox, model: Path | None, folder: Path | None, *, quick: bool
+) -> Iterator[dict[str, Any]]:
+    """How often each names the faulty step (saying nothing is wrong, too), and what it costs."""
+    problems = list(read_humaneval(data / "HumanEval.jsonl.gz"))[: 30 if quick else None]
+    items = list(labelled_mutants(problems, sandbox, per_problem=MUTANTS))
+    faults = [[label.value for label in item.labels].index(-1.0) for item in items]
+    lengths = [[step.end - step.start for step in item.trace.steps] for item in items]
+    began = time.perf_counter()
+    guesses: dict[str, list[int | None]] = {"accuracy": named_by_trace(items)}
+    yield figure("first_wrong_line_cost", (time.perf_counter() - began) / len(items), "seconds a mutant")
+    guesses |= {
+        "floor_first": [0] * len(items),
+        "floor_last": [len(some) - 1 for some in lengths],
+        "floor_longest": [some.index(max(some)) for some in lengths],
+    }
+    if model is not None and folder is not None:
+        prm = trained(model, folder / "mutants-prm", data / "mbpp_mxeval.jsonl.gz", sandbox, quick=quick)
+        began = time.perf_counter()
+        guesses["learned"] = named_by_prm(prm, items)
+        yield figure("first_wrong_line_cost_learned", (time.perf_counter() - began) / len(items), "seconds")
+    for name, guess in guesses.items():
+        by_problem = defaultdict(list)
+        for item, one, fault in zip(items, guess, faults, strict=True):
+            by_problem[item.problem.id].append(float(one == fault))
+        values = [sum(some) / len(some) for some in by_problem.values()]
+        yield interval_figure(f"first_wrong_line_{name}", values, f"of {len(items)} mutants")
+    tasks = [(item.trace.text or "", CodeTask.of(item.problem)) for item in items]
+    jobs = [(task.prompt + text, judge) for text, task in tasks if task and (judge := visible_task(task))]
+    passed = [verdict.passed is True for verdict in grade_python(sandbox, jobs, limits=LIMITS)]
+    yield figure("visible_false_pass", sum(passed) / len(passed), f"of {len(passed)} mutants")
+
+
+def named_by_trace(items: Sequence[LabelledTrace]) -> list[int | None]:
+    """The first step that ``execution-trace`` calls wrong."""
+    verifier = open_verifier("execution-trace")
+    with verifier if isinstance(verifier, AbstractContextManager) else nullcontext():
+        rows = verifier.verify(plain(items))
+    return [next((at for at, verdict in enumerate(row) if verdict.value == -1), None) for row in rows]
+
+
+def named_by_prm(directory: Path, items: Sequence[LabelledTrace]) -> list[int | None]:
+    """The step with the lowest score."""
+    from surefoot.models import load_prm
+
+    records = load_prm(directory).score_traces(plain(items))
+    return [
+        None if None in record.scores else int(np.argmin([score or 0.0 for score in record.scores]))
+        for record in records
+    ]
+
+
+def trained(model: Path, directory: Path, mbpp: Path, sandbox: Sandbox, *, quick: bool) -> Path:
+    """A step classifier on the frozen trunk, from mutants of MBPP and the reference solutions themselves."""
+    from surefoot.models import CheckpointCard, RewardModel
+    from surefoot.training import StepTargets, TrainingConfig, build_examples, train
+
+    if (directory / "surefoot.json").exists():
+        return directory
+    problems = list(read_mbpp_check(mbpp, report=ReadReport()))[: 50 if quick else TRAINING_PROBLEMS]
+    items = list(labelled_mutants(problems, sandbox, per_problem=MUTANTS + 1))
+    items += references(items)
+    items.sort(key=lambda item: item.problem.id)  # what begins alike is read once if it lies together
+    card = CheckpointCard(kind="prm", label_source="mutants of MBPP", base=model.name)
+    scorer = RewardModel.initialise(model, card)
+    made = build_examples(scorer.tokenizer, scorer.card.encoding, items, StepTargets())
+    config = TrainingConfig(freeze_trunk=True, epochs=10, batch_size=64, learning_rate=1e-3, weight_decay=0.1)
+    train(scorer, made.examples, config, directory)
+    return directory
+
+
+def references(items: Iterable[LabelledTrace]) -> Iterator[LabelledTrace]:
+    """Reference solutions, all of whose steps are right."""
+    for problem in {item.problem.id: item.problem for item in items}.values():
+        task = CodeTask.of(problem)
+        text = task.reference if task else None
+        trace = segment_trace(Trace(problem_id=problem.id, text=text, policy="reference"), PythonCode())
+        labels = tuple(
+            StepLabel(trace_id=trace.id, step=at, kind="correctness", value=1.0, source="reference")
+            for at in range(len(trace.steps))
+        )
+        yield LabelledTrace(problem=problem, trace=trace, labels=labels)
+
+
+def plain(items: Iterable[LabelledTrace]) -> list[ProblemTrace]:
+    """Without labels."""
+    return [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
