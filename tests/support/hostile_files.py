@@ -27,6 +27,7 @@ from surefoot.formats import (
     detect_format,
     import_traces,
     read_agent_judgements,
+    read_agent_predictions,
     read_candidate_pool,
     read_fover_scores,
     read_source,
@@ -99,6 +100,7 @@ POOLS: dict[str, Callable[..., Any]] = {
     "candidates": read_candidate_pool,
     "fover": read_fover_scores,
     "judgements": read_agent_judgements,
+    "predictions": read_agent_predictions,
 }
 
 _COMPLETION = {"text": "a", "rating": 1, "flagged": None}
@@ -279,6 +281,16 @@ _ROWS: dict[str, tuple[Any, ...]] = {
             "candidates": [{"text": "a\n\nb", "step_scores": [0.5, 1.0], "n_steps_split": 2}],
         },
         {"question": "q", "gt": "2", "response": ["2"], "pred_score": [[0.5]], "score": [True]},
+    ),
+    "pool predictions": (
+        {
+            "data_source": "hotpotqa",
+            "query_index": 1,
+            "sample_index": 2,
+            "annotator": "m",
+            "step_labels": {"1": None, "3": -1},
+            "explanations": {"steps": {"1": None, "3": "why"}},
+        },
     ),
     "pool judgements": (
         {

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 
 from surefoot.errors import RecordError, RunError, ScoreError
-from surefoot.evaluation.label_sets import label_sets
+from surefoot.evaluation.label_sets import LabelSet, label_sets
 from surefoot.evaluation.step_layout import BoolArray, StepLayout, StepRows, good_rows, score_rows
 from surefoot.io.sources import ENDINGS, files_of, names_files
 from surefoot.io.tables import facts_of
@@ -172,22 +172,32 @@ def labelled_system(
     name: str, labels: Iterable[StepLabel], traces: Sequence[Trace], reading: LabelRule | None = None
 ) -> System:
     """Labels beside the steps of ``traces``; ``reading`` says which are good. Raises as ``label_set``."""
-    return _of_labels(name, labels, StepLayout.of(traces), reading)
+    [system] = _of_labels(name, labels, StepLayout.of(traces), reading)
+    return system
 
 
 def _of_labels(
-    name: str, labels: Iterable[StepLabel], layout: StepLayout, reading: LabelRule | None
-) -> System:
-    [found] = label_sets(name, labels, layout, lambda _: reading)
+    name: str,
+    labels: Iterable[StepLabel],
+    layout: StepLayout,
+    reading: LabelRule | None,
+    *,
+    by_rater: bool = False,
+) -> list[System]:
+    found = label_sets(name, labels, layout, lambda _: reading, by_rater=by_rater)
+    return [_of_label_set(one) for one in found]
+
+
+def _of_label_set(found: LabelSet) -> System:
     recorded = found.mentioned.copy()
-    for first, later in layout.repeated:
+    for first, later in found.layout.repeated:
         recorded[later] = recorded[first]
     return System(
-        name=name,
+        name=found.name,
         kind="labels",
         scores=score_rows(np.empty(0), StepLayout(())),
         good=found.good,
-        values=score_rows(found.values, layout),
+        values=score_rows(found.values, found.layout),
         recorded=recorded,
         counts=RecordCounts(
             records=found.counts.labels,
@@ -298,14 +308,17 @@ def _stored(name: str, path: str, layout: StepLayout, reading: LabelRule | None)
         report = ReadReport()
         labels = _records(path, StepLabel, report)
         if first := next(labels, None):
-            systems = [_of_labels(name, chain([first], labels), layout, reading)]
+            systems = _of_labels(name, chain([first], labels), layout, reading)
     if not systems:
         report = ReadReport()
         published = (read_fover_scores(file, report=report) for file in files_of(path))
         systems = _of_scores(name, chain.from_iterable(published), layout)
-    if not systems:
-        report = ReadReport()
-        systems = _of_judges(name, path, layout, reading, report)
+    for judged in (_judgements, _predictions):
+        if not systems:
+            report = ReadReport()
+            labels = judged(path, report)
+            if first := next(labels, None):
+                systems = _of_labels(name, chain([first], labels), layout, reading, by_rater=True)
     if not systems:
         raise RecordError(
             f"{path}: no StepScores, no StepLabel and no published scores or judgements; see "
@@ -326,17 +339,17 @@ def _of_scores(name: str, records: Iterable[StepScores], layout: StepLayout) -> 
     return [arrays.system(name if alone else f"{name}/{scorer}") for scorer, arrays in scorers.items()]
 
 
-def _of_judges(
-    name: str, path: str, layout: StepLayout, reading: LabelRule | None, report: ReadReport
-) -> list[System]:
-    """One system for each judge of a file of judgements; none without any."""
+def _judgements(path: str, report: ReadReport) -> Iterator[StepLabel]:
     from surefoot.formats.agent_processbench import read_agent_judgements
 
-    judges: dict[str, list[StepLabel]] = {}
-    for run in read_agent_judgements(path, report=report):
-        for judge, labels in run.judges.items():
-            judges.setdefault(judge, []).extend(labels)
-    return [_of_labels(f"{name}/{judge}", labels, layout, reading) for judge, labels in judges.items()]
+    runs = read_agent_judgements(path, report=report)
+    return (label for run in runs for labels in run.judges.values() for label in labels)
+
+
+def _predictions(path: str, report: ReadReport) -> Iterator[StepLabel]:
+    from surefoot.formats.agent_processbench import read_agent_predictions
+
+    return chain.from_iterable(read_agent_predictions(path, report=report))
 
 
 def _records(path: str, record: type[R], report: ReadReport) -> Iterator[R]:

@@ -6,6 +6,7 @@ from ._results import results_of as results_of
 from ._rows import WriteReport as WriteReport
 from .agent_processbench import JudgedRun as JudgedRun
 from .agent_processbench import read_agent_judgements as read_agent_judgements
+from .agent_processbench import read_agent_predictions as read_agent_predictions
 from .agent_processbench import read_agent_processbench as read_agent_processbench
 from .agent_processbench import write_agent_processbench as write_agent_processbench
 from .bigbench_mistake import read_bigbench_mistake as read_bigbench_mistake

@@ -294,3 +294,42 @@ def _judged(row: _JudgedRow, created: datetime) -> JudgedRun:
         labels=labels(dict(row.human_step_labels), "human", None),
         judges={name: labels(judge.step_labels, "judge", name) for name, judge in row.judges.items()},
     )
+
+
+class _PredictedRow(FileRow):
+    data_source: str
+    query_index: int
+    sample_index: int
+    annotator: str = "judge"
+    step_labels: Signs
+    explanations: Finite = None
+
+
+def read_agent_predictions(
+    path: Path | str, *, report: ReadReport | None = None
+) -> Iterator[tuple[StepLabel, ...]]:
+    """Labels of one run after another, as the benchmark's own script writes its judge's.
+
+    It names every assistant message, so the n-th is step n; the judge is the rater, and its explanation of a
+    step the evidence. Raises ``RecordError`` for a bad row unless a ``report`` counts it.
+    """
+    created = now()
+    return read_rows(path, _PredictedRow, lambda _, row: _predicted(row, created), report)
+
+
+def _predicted(row: _PredictedRow, created: datetime) -> tuple[StepLabel, ...]:
+    if not all(index.isdecimal() for index in row.step_labels):
+        raise RecordError("field 'step_labels': message indices must be numbers")
+    run = run_id(row.data_source, row.query_index, row.sample_index)
+    steps = {index: step for step, index in enumerate(sorted(row.step_labels, key=int))}
+    labels = step_labels(row.step_labels, steps, run, source="judge", rater=row.annotator, created=created)
+    said = row.explanations.get("steps") if isinstance(row.explanations, dict) else None
+    if not isinstance(said, dict):
+        return labels
+    reasons = {steps[index]: text for index, text in said.items() if index in steps and isinstance(text, str)}
+    return tuple(
+        label
+        if not reasons.get(label.step)
+        else label.model_copy(update={"evidence": Evidence(rater=row.annotator, message=reasons[label.step])})
+        for label in labels
+    )
