@@ -378,7 +378,8 @@ def _inspect_log() -> dict[str, Any]:
 
 def _from_data(reader: str, name: str) -> Seed:
     text = (DATA / name).read_text("utf-8")
-    rows = json.loads(text) if name.endswith(".json") else [json.loads(line) for line in text.splitlines()]
+    whole = name.endswith((".json", ".traj"))
+    rows = json.loads(text) if whole else [json.loads(line) for line in text.splitlines()]
     rows = rows if isinstance(rows, list) else [rows]
     return Seed(reader, Path(name).suffix, rows=tuple(rows))
 
@@ -398,6 +399,9 @@ SEEDS: tuple[Seed, ...] = (
     _from_data("import atif", "atif.json"),
     _from_data("import tau-bench", "tau-bench.json"),
     _from_data("import tau2", "tau2.json"),
+    _from_data("import swe-agent", "swe-agent.traj"),
+    _from_data("import openhands", "openhands.json"),
+    _from_data("import openhands", "openhands-sdk.jsonl"),
 )
 REGISTERED = frozenset(
     {

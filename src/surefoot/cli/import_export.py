@@ -58,7 +58,8 @@ class Import(Command):
     out: o.OutDirectory = Field(description="Directory for problems, traces and attachments.")
     reader: Annotated[str | None, Flag(name="--from")] = Field(
         default=None,
-        description="atif, batch, inspect, otel, rows, tau-bench or tau2; by the content if not given.",
+        description="atif, batch, inspect, openhands, otel, rows, swe-agent, tau-bench or tau2; by the "
+        "content if not given.",
     )
     columns: Annotated[ImportSettings, OptionGroup(title="Columns")] = ImportSettings()
     segment: Cut = None

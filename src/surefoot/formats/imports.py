@@ -10,7 +10,16 @@ from types import MappingProxyType
 from typing import Any
 
 from surefoot.errors import RecordError
-from surefoot.formats import atif, batch_output, inspect_log, otel_spans, own_rows, tau_bench
+from surefoot.formats import (
+    atif,
+    batch_output,
+    inspect_log,
+    openhands,
+    otel_spans,
+    own_rows,
+    swe_agent,
+    tau_bench,
+)
 from surefoot.formats._imports import IMPORT_KEY, ImportContext, ImportedTrace, ImportSettings, raw_rows
 from surefoot.formats._results import TraceResults
 from surefoot.io.seen import Seen
@@ -25,6 +34,8 @@ IMPORTS: Mapping[str, Callable[[Path | str, ImportContext], Iterator[ImportedTra
         batch_output.NAME: batch_output.read_batch_output,
         tau_bench.TAU: tau_bench.read_tau_bench,
         tau_bench.TAU2: tau_bench.read_tau2,
+        swe_agent.NAME: swe_agent.read_swe_agent,
+        openhands.NAME: openhands.read_openhands,
     }
 )
 """Readers by the name of their format."""
@@ -38,6 +49,8 @@ EXPORTS: Mapping[str, Callable[[Path, Path, Mapping[str, TraceResults]], int]] =
         batch_output.NAME: batch_output.write_batch_output,
         tau_bench.TAU: own_rows.write_own_rows,
         tau_bench.TAU2: tau_bench.write_tau2,
+        swe_agent.NAME: swe_agent.write_swe_agent,
+        openhands.NAME: openhands.write_openhands,
     }
 )
 """Writers by the name of their format; each takes the original, the new file, and results by their place."""
@@ -46,6 +59,10 @@ RECORDS = "records"
 """What ``detect_format`` calls a file of this package's own, which needs no import."""
 
 _ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+_OWN_ENDINGS: Mapping[str, tuple[str, ...]] = {
+    inspect_log.NAME: (".eval", ".json"),
+    swe_agent.NAME: (".traj", *_ENDINGS),
+}
 
 _PLACES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     own_rows.NAME: lambda note: f"{note['row']}/{note.get('sample', 0)}",
@@ -55,6 +72,8 @@ _PLACES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     batch_output.NAME: lambda note: f"{note['row']}/{note['choice']}",
     tau_bench.TAU: lambda note: str(note["row"]),
     tau_bench.TAU2: lambda note: str(note["simulation"]),
+    swe_agent.NAME: lambda note: note["run"],
+    openhands.NAME: lambda note: note["run"],
 }
 
 
@@ -89,6 +108,10 @@ def _format_of(row: Mapping[str, Any]) -> str:
         return tau_bench.TAU
     if tau_bench.is_tau2(row):
         return tau_bench.TAU2
+    if swe_agent.is_swe_agent(row):
+        return swe_agent.NAME
+    if openhands.is_openhands(row):
+        return openhands.NAME
     spans = {"resourceSpans", "resource_spans"} & row.keys()
     if spans or ("attributes" in row and {"context", "traceId", "trace_id", "span_id"} & row.keys()):
         return otel_spans.NAME
@@ -161,7 +184,7 @@ def export_results(original: Path, path: Path, results: Iterable[TraceResults]) 
     if len(by_format) > 1:
         raise RecordError(f"the traces come from files of {', '.join(by_format)}; give those of one file")
     [(name, placed)] = by_format.items()
-    endings = (".eval", ".json") if name == inspect_log.NAME else _ENDINGS
+    endings = _OWN_ENDINGS.get(name, _ENDINGS)
     if not path.name.endswith(endings):
         raise RecordError(f"{path}: {name} is written as {', '.join(endings)}; let the name end so")
     return name, EXPORTS[name](original, path, placed)

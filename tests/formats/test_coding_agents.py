@@ -1,0 +1,216 @@
+"""Trajectories of SWE-agent and OpenHands: read as typed steps, and written back with labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surefoot.errors import RecordError
+from surefoot.formats import (
+    ImportContext,
+    ImportSettings,
+    detect_format,
+    export_results,
+    import_traces,
+    results_of,
+)
+from surefoot.io import ReadReport
+from surefoot.records import Problem, StepLabel, Trace
+from surefoot.segment import segment_trace
+
+DATA = Path(__file__).parents[1] / "data"
+TASK = "Fix division in tests/missing.py: the colon is missing."
+
+
+def read(path: Path) -> tuple[list[tuple[Problem, Trace]], ReadReport]:
+    context = ImportContext(settings=ImportSettings(), report=ReadReport())
+    found = list(import_traces(path, detect_format(path), context))
+    return [
+        (one.problem, segment_trace(one.trace)) for one in found if one.problem and one.trace
+    ], context.report
+
+
+def calls(trace: Trace) -> list[tuple[str, Any]]:
+    return [(one.name, json.loads(one.arguments)) for row in trace.messages for one in row.tool_calls]
+
+
+def wrong_last(trace: Trace) -> list[StepLabel]:
+    """The last step is wrong, the others are right."""
+    last = len(trace.steps) - 1
+    return [
+        StepLabel(
+            trace_id=trace.id, step=step, kind="correctness", value=-1 if step == last else 1, source="rules"
+        )
+        for step in range(last + 1)
+    ]
+
+
+def without_results(value: Any) -> Any:
+    """Without what an export adds."""
+    if isinstance(value, dict):
+        return {key: without_results(one) for key, one in value.items() if key != "surefoot"}
+    return [without_results(one) for one in value] if isinstance(value, list) else value
+
+
+def content(path: Path) -> Any:
+    text = path.read_text()
+    return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
+
+
+def test_a_run_of_swe_agent() -> None:
+    [(problem, trace)], _ = read(DATA / "swe-agent.traj")
+    assert (problem.text, problem.source) == (TASK, "swe-agent")
+    roles = ["system", "user", *["assistant", "tool"] * 4]
+    assert [one.role for one in trace.messages] == roles
+    assert "demonstration" not in str(trace.messages)
+    assert calls(trace) == [
+        ("find_file", {"file_name": "missing.py"}),
+        ("edit", {"search": "def f(a)", "replace": "def f(a):"}),
+        ("bash", {"command": "python3 missing.py"}),
+        ("bash", {"command": "submit"}),
+    ]
+    assert [one.tool_call_id for one in trace.messages if one.role == "tool"] == [
+        "c1",
+        "c2",
+        "turn-2",
+        "turn-3",
+    ]
+    assert trace.messages[3].content == "Found 1 match: /repo/missing.py", "as it came, without the prompt"
+    assert [step.kind for step in trace.steps] == [
+        "reasoning", "thought", "tool_call", "thought", "tool_call", "tool_call", "thought", "tool_call",
+    ]  # fmt: skip
+    assert (trace.policy, trace.finish_reason, trace.outcome) == ("coder", "submitted", None)
+    assert (trace.usage.prompt_tokens, trace.usage.completion_tokens, trace.usage.calls) == (700, 40, 4)
+    assert trace.meta["swe_agent"]["submission"].startswith("\ndiff --git")
+    assert "sk-secret" not in trace.model_dump_json()
+
+
+def test_attempts_are_samples_of_one_problem(tmp_path: Path) -> None:
+    run = content(DATA / "swe-agent.traj")
+    failed = {**run, "trajectory": run["trajectory"][:2], "info": {"exit_status": "exit_cost"}}
+    best = {**run, "attempts": [failed, run], "info": {**run["info"], "best_attempt_idx": 1}}
+    path = tmp_path / "several.traj"
+    path.write_text(json.dumps(best))
+    found, _ = read(path)
+    assert [(one.sample, one.finish_reason, len(one.messages)) for _, one in found] == [
+        (0, "exit_cost", 6),
+        (1, "submitted", 10),
+    ]
+    assert len({problem.id for problem, _ in found}) == 1
+    assert found[0][1].meta["swe_agent"]["best_attempt"] == 1
+    trace = found[1][1]
+    written = tmp_path / "labelled.traj"
+    export_results(path, written, results_of([trace], wrong_last(trace), []))
+    assert without_results(content(written)) == best
+    assert "surefoot" not in json.dumps(content(written)["attempts"][0])
+
+
+def test_a_run_of_openhands() -> None:
+    [(problem, trace)], _ = read(DATA / "openhands.json")
+    assert (problem.text, problem.source, trace.policy) == (TASK, "openhands", "coder")
+    roles = ["system", "user", "assistant", "tool", "tool", *["assistant", "tool"] * 3, "assistant"]
+    assert [one.role for one in trace.messages] == roles
+    assert [tool.name for tool in trace.tools] == ["execute_bash"]
+    found = calls(trace)
+    assert found[:2] == [
+        ("execute_bash", {"command": "ls"}),
+        ("str_replace_editor", {"command": "view", "path": "/repo/missing.py"}),
+    ], "both calls of one response, as the model wrote them"
+    assert found[2][0] == "edit"
+    assert found[2][1]["new_str"] == "def f(a):"
+    assert "thought" not in found[2][1]
+    assert found[4] == ("think", {"thought": "f needs an argument, so this is expected."})
+    answers = [(one.tool_call_id, one.error) for one in trace.messages if one.role == "tool"]
+    expected = [("t1", False), ("t2", False), ("event-9", False), ("event-11", True), ("event-13", False)]
+    assert answers == expected
+    assert trace.messages[-1].content == "Done.\n\nThe colon is there."
+    kinds = [step.kind for step in trace.steps]
+    assert kinds[:4] == ["reasoning", "thought", "tool_call", "tool_call"]
+    assert kinds[-1] == "final_answer"
+
+
+def test_events_of_the_sdk() -> None:
+    [(problem, trace)], report = read(DATA / "openhands-sdk.jsonl")
+    assert report.bad_count == 0
+    assert problem.text == f"{TASK} (Be brief.)"
+    assert [one.uri for one in trace.messages[1].attachments] == ["https://example.com/a.png"]
+    assert [one.role for one in trace.messages[2:]] == [
+        "assistant", "tool", "tool", "assistant", "tool", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+    assert [name for name, _ in calls(trace)] == ["terminal", "terminal", "file_editor", "terminal"]
+    seen = [(one.content, one.error) for one in trace.messages if one.role == "tool"]
+    assert seen == [
+        ("missing.py", False),
+        ("def f(a)", False),
+        ("old_str is missing", True),
+        ("Too much.", True),
+    ]
+    reasoned = [one.reasoning for one in trace.messages if one.reasoning]
+    assert [(one.text, one.visibility) for one in reasoned] == [
+        ("Where is it?", "visible"),
+        ("The colon goes there.", "summarised"),
+    ]
+    assert trace.messages[-1].content == "Done.\n\nI stop here."
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_rows_of_an_evaluation(tmp_path: Path, pairs: bool) -> None:
+    events: list[Any] = content(DATA / "openhands.json")
+    if pairs:
+        events = [
+            [events[0], events[8]],
+            [events[1], events[3]],
+            *zip(events[4:14:2], events[5:14:2], strict=True),
+        ]
+    row = {
+        "instance_id": "repo-1",
+        "instruction": "Long text with the task.",
+        "instance": {"problem_statement": TASK},
+        "metadata": {"llm_config": {"model": "coder-32b"}},
+        "metrics": {"accumulated_token_usage": {"prompt_tokens": 9, "completion_tokens": 3}},
+        "test_result": {"git_patch": "diff", "report": {"resolved": False}},
+        "history": events,
+        "error": None,
+    }
+    path = tmp_path / "output.jsonl"
+    path.write_text(json.dumps(row) + "\n" + json.dumps({"instance_id": "empty", "history": []}) + "\n")
+    [(problem, trace)], report = read(path)
+    assert problem.text == TASK
+    assert (trace.outcome, trace.policy, trace.usage.prompt_tokens) == (False, "coder-32b", 9)
+    assert trace.meta["openhands"] == {"instance": "repo-1", "test_result": row["test_result"]}
+    assert report.bad_count == 1
+    written = tmp_path / "labelled.jsonl"
+    export_results(path, written, results_of([trace], wrong_last(trace), []))
+    assert without_results(content(written)) == content(path)
+
+
+@pytest.mark.parametrize("name", ["swe-agent.traj", "openhands.json", "openhands-sdk.jsonl"])
+def test_labels_stand_at_their_turn_or_event_and_nothing_else_changes(tmp_path: Path, name: str) -> None:
+    [(_, trace)], _ = read(DATA / name)
+    path = tmp_path / name
+    assert export_results(DATA / name, path, results_of([trace], wrong_last(trace), []))[1] == 1
+    labelled = content(path)
+    assert without_results(labelled) == content(DATA / name)
+    places = labelled["trajectory"] if name.endswith("traj") else labelled
+    found = [step for place in places for step in place.get("surefoot", ())]
+    assert [step["step"] for step in found] == list(range(len(trace.steps)))
+    assert found[-1]["labels"][0]["value"] == -1
+    for place in places:
+        for step in place.get("surefoot", ()):
+            assert step["kind"] != "tool_call" or {"action", "tool_name"} & place.keys()
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps({**places[0], "content": "x"}) + "\n")
+    with pytest.raises(RecordError, match="was not made of what is at run 1"):
+        export_results(other, tmp_path / "no.jsonl", results_of([trace], wrong_last(trace), []))
+
+
+def test_each_call_of_a_response_is_labelled_at_its_own_event(tmp_path: Path) -> None:
+    [(_, trace)], _ = read(DATA / "openhands.json")
+    path = tmp_path / "labelled.json"
+    export_results(DATA / "openhands.json", path, results_of([trace], wrong_last(trace), []))
+    at = {step["step"]: event["id"] for event in content(path) for step in event.get("surefoot", ())}
+    kinds = {at[step]: one.kind for step, one in enumerate(trace.steps) if one.kind == "tool_call"}
+    assert sorted(kinds) == [4, 6, 9, 11, 13]
