@@ -32,6 +32,7 @@ from .omegaprm import OmegaPRMLabeller as OmegaPRMLabeller
 from .omegaprm_tree import TreeSettings as TreeSettings
 from .queueing import QueueCandidate as QueueCandidate
 from .queueing import priorities as priorities
+from .run_rollouts import RunMonteCarloLabeller as RunMonteCarloLabeller
 from .stopping import HardEstimate as HardEstimate
 from .stopping import SequentialTest as SequentialTest
 from .stopping import SoftEstimate as SoftEstimate
@@ -39,6 +40,8 @@ from .verifier import VerifierLabeller as VerifierLabeller
 from .verifier import open_verifier as open_verifier
 from .verifiers.arithmetic import ArithmeticVerifier as ArithmeticVerifier
 from .verifiers.arithmetic import EquationCheck as EquationCheck
+from .verifiers.state_replay import StateReplayVerifier as StateReplayVerifier
+from .verifiers.state_replay import gold_calls as gold_calls
 from .verifiers.tool_calls import CallResult as CallResult
 from .verifiers.tool_calls import PolicyClause as PolicyClause
 from .verifiers.tool_calls import ToolCallVerifier as ToolCallVerifier

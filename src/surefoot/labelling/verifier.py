@@ -100,6 +100,7 @@ VERIFIERS: Mapping[str, str] = MappingProxyType(
         "lab": "surefoot.lab.world:LabVerifier",
         "python-tests": "surefoot.labelling.verifiers.programs:PythonTestsVerifier",
         "shop": "surefoot.lab.shop.truth:ShopVerifier",
+        "state-replay": "surefoot.labelling.verifiers.state_replay:StateReplayVerifier",
         "tool-calls": "surefoot.labelling.verifiers.tool_calls:ToolCallVerifier",
     }
 )

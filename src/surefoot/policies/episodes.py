@@ -17,6 +17,7 @@ class Episode:
     problem: Problem
     environment: Environment
     messages: list[Message]
+    seed: int = 0
     sample: int = 0
     usage: Usage = field(default_factory=Usage)
     done: bool = False
@@ -27,7 +28,7 @@ class Episode:
     def begin(cls, problem: Problem, environment: Environment, *, seed: int = 0, sample: int = 0) -> Episode:
         """A new one. Raises what the environment's ``reset`` raises."""
         messages = list(environment.reset(problem, seed))
-        return cls(problem=problem, environment=environment, messages=messages, sample=sample)
+        return cls(problem=problem, environment=environment, messages=messages, seed=seed, sample=sample)
 
     def take(self, message: Message) -> None:
         """Add what the assistant said, and what the environment answers to it."""
@@ -49,7 +50,6 @@ async def play(
     policy: Policy,
     episodes: Sequence[Episode],
     *,
-    seed: int = 0,
     sampling: Sampling | None = None,
     max_turns: int = 30,
 ) -> None:
@@ -67,7 +67,7 @@ async def play(
                 SampleRequest(
                     prompt=tuple(episode.messages),
                     first=episode.sample,
-                    seed=seed,
+                    seed=episode.seed,
                     sampling=sampling or Sampling(),
                 )
                 for episode in live
@@ -116,21 +116,20 @@ async def sample_runs(
     await play(
         policy,
         [one for of_problem in runs for one in of_problem],
-        seed=seed,
         sampling=sampling,
         max_turns=max_turns,
     )
-    return [[_trace(one, policy.name, seed, granularity) for one in of_problem] for of_problem in runs]
+    return [[_trace(one, policy.name, granularity) for one in of_problem] for of_problem in runs]
 
 
-def _trace(episode: Episode, policy: str, seed: int, granularity: Granularity) -> Trace:
+def _trace(episode: Episode, policy: str, granularity: Granularity) -> Trace:
     trace = Trace(
         problem_id=episode.problem.id,
         messages=tuple(episode.messages),
         tools=episode.environment.tools,
         outcome=None if episode.error else episode.environment.outcome(),
         policy=policy,
-        seed=seed,
+        seed=episode.seed,
         sample=episode.sample,
         finish_reason=episode.finish_reason,
         error=episode.error,

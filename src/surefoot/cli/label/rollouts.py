@@ -114,8 +114,9 @@ class MonteCarlo(RolloutSettings, LabelCommand):
     """Label steps by Monte Carlo rollouts from their prefixes (Math-Shepherd; binary search of OmegaPRM).
 
     The labels are values (chance of the correct answer from here), with successes and trials as evidence.
-    Traces whose problem has no `answer` are counted and left out. `--dry-run` predicts the cost. If the
-    command is stopped, the same command resumes.
+    Traces whose problem has no `answer` are counted and left out. With `--environment` the traces are runs of
+    an agent, and the policy goes on from the state after each message; the environment must be one that can
+    be put back. `--dry-run` predicts the cost. If the command is stopped, the same command resumes.
 
     Example: `surefoot label mc traces.jsonl --problems problems.jsonl --rollouts 8 --max-tokens 96
     --out labels.jsonl`
@@ -143,9 +144,20 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         "which run in a sandbox.",
     )
     sandbox: o.SandboxName = "bubblewrap"
+    environment: o.EnvironmentName = None
+    turns: int = Field(default=30, ge=1, description="Most messages of an agent in one rollout.")
     workers: o.Workers = 1
     engine: o.EngineName = "local"
     retry_failed: o.RetryFailed = False
+
+    @model_validator(mode="after")
+    def _check_environment(self) -> Self:
+        settings = (self.estimate.kind, self.order, self.grader, self.dry_run)
+        if self.environment is not None and settings != ("soft", "every", "answer", False):
+            raise ValueError(
+                "'environment' takes --estimate soft, --order every and no other --grader, and no 'dry_run'"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_grader(self) -> Self:
@@ -161,7 +173,9 @@ class MonteCarlo(RolloutSettings, LabelCommand):
 
     def run(self) -> None:
         """Label, or predict."""
-        items = with_tests(self.items()) if self.grader == "tests" else with_answer(self.items())
+        items = self.items()
+        if self.environment is None:
+            items = with_tests(items) if self.grader == "tests" else with_answer(items)
         self.estimate.report()
         if self.dry_run:
             self.predict(items, self._labeller)
@@ -179,6 +193,19 @@ class MonteCarlo(RolloutSettings, LabelCommand):
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
         """Who completes prefixes, and grades the completions."""
+        if self.environment is not None:
+            from surefoot.labelling.run_rollouts import RunMonteCarloLabeller
+            from surefoot.policies import load_environment
+
+            yield RunMonteCarloLabeller(
+                policy=self.open_policy(),
+                environment=load_environment(self.environment),
+                rollouts=self.estimate.rollouts,
+                sampling=self.sampling,
+                max_turns=self.turns,
+                seed=self.seed,
+            )
+            return
         if self.grader == "answer":
             with self.grading.open() as grader:
                 yield self._labeller(self.open_policy(), grader)

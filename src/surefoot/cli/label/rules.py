@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from surefoot.io.joins import LabelledTraces
     from surefoot.labelling.consensus import ConsensusRule
     from surefoot.labelling.expert import StepMatch
-    from surefoot.protocols import LabelledTrace, Labeller
+    from surefoot.protocols import LabelledTrace, Labeller, StepVerifier
     from surefoot.records import StepLabel
 
 
@@ -37,7 +37,7 @@ class Verify(LabelCommand):
     verifier: tuple[str, ...] = Field(
         min_length=1,
         description="`arithmetic`, `compile`, `execution-trace`, `lab`, `python-tests`, `shop`, "
-        "`tool-calls` or `module:Class`; the lowest verdict counts.",
+        "`state-replay`, `tool-calls` or `module:Class`; the lowest verdict counts.",
     )
     tool_rules: tuple[ToolRule, ...] = Field(
         default=TOOL_RULES, description="Rules of `tool-calls`, which say -1 where one is broken."
@@ -46,6 +46,10 @@ class Verify(LabelCommand):
         default=None,
         description="JSON file of what `tool-calls` forbids (`forbidden`, `clauses`, `repeatable`, "
         "`read_only`), beside what a problem has in `meta.tool_policy`.",
+    )
+    environment: o.EnvironmentName = None
+    gold_order: bool = Field(
+        default=False, description="To `state-replay` a gold call before an earlier one is wrong."
     )
     sandbox: o.SandboxName = "bubblewrap"
     workers: o.Workers = 1
@@ -56,6 +60,8 @@ class Verify(LabelCommand):
         given = self.tool_policy is not None or self.tool_rules != TOOL_RULES
         if given and "tool-calls" not in self.verifier:
             raise ValueError("'tool_rules' and 'tool_policy' belong to --verifier tool-calls")
+        if (self.environment is not None or self.gold_order) and "state-replay" not in self.verifier:
+            raise ValueError("'environment' and 'gold_order' belong to --verifier state-replay")
         return self
 
     def run(self) -> None:
@@ -70,13 +76,21 @@ class Verify(LabelCommand):
 
     def labeller(self) -> AbstractContextManager[Labeller]:
         """The verifiers."""
-        from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier, ToolPolicy
+        with_settings: dict[str, StepVerifier] = {}
+        if "tool-calls" in self.verifier:
+            from surefoot.labelling import ToolCallVerifier, ToolPolicy
 
-        if "tool-calls" not in self.verifier:
-            return o.open_verifiers(self.verifier, sandbox=self.sandbox)
-        policy = ToolPolicy.of_file(self.tool_policy) if self.tool_policy else ToolPolicy()
-        rules = ToolCallVerifier(rules=self.tool_rules, policy=policy)
-        return o.open_verifiers(self.verifier, {"tool-calls": rules}, sandbox=self.sandbox)
+            policy = ToolPolicy.of_file(self.tool_policy) if self.tool_policy else ToolPolicy()
+            with_settings["tool-calls"] = ToolCallVerifier(rules=self.tool_rules, policy=policy)
+        if "state-replay" in self.verifier:
+            from surefoot.labelling import StateReplayVerifier
+            from surefoot.policies import load_environment
+
+            with_settings["state-replay"] = StateReplayVerifier(
+                environment=load_environment(self.environment) if self.environment else None,
+                order="gold" if self.gold_order else "any",
+            )
+        return o.open_verifiers(self.verifier, with_settings, sandbox=self.sandbox)
 
 
 class LabelExpert(LabelCommand):

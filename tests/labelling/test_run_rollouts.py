@@ -1,0 +1,109 @@
+"""Monte Carlo from a state that is put back: against the environment's own chances, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from surefoot.cli.label.rollouts import MonteCarlo
+from surefoot.cli.settings import add
+from surefoot.errors import LabelError
+from surefoot.io import read_records, write_records
+from surefoot.lab.shop import Shop, ShopAgent, generate_tasks, judge_steps
+from surefoot.labelling import RunMonteCarloLabeller, advantage_labels
+from surefoot.policies import sample_runs
+from surefoot.protocols import LabelledTrace, Labeller, ProblemTrace
+from surefoot.records import Message, StepLabel
+from surefoot.segment import segment_trace
+
+CAREFUL = ShopAgent(mistake=0, loophole=0, recover=1)
+
+
+@pytest.fixture(scope="module")
+def items():
+    tasks = generate_tasks(12, seed=0)
+    runs = asyncio.run(sample_runs(ShopAgent(), tasks, Shop, n=1))
+    return [ProblemTrace(problem=task, trace=run) for task, [run] in zip(tasks, runs, strict=True)]
+
+
+def labelled(items, policy=CAREFUL, **settings):
+    labeller = RunMonteCarloLabeller(policy=policy, environment=Shop, **{"rollouts": 2} | settings)
+    assert isinstance(labeller, Labeller)
+    return asyncio.run(labeller.label(items))
+
+
+def test_a_careful_agent_goes_on_well_while_all_goes_well(items):
+    for item, labels in zip(items, labelled(items), strict=True):
+        bad = [one.value <= 0 for one in judge_steps(item)]
+        clean = bad.index(True) if True in bad else len(bad)
+        assert [label.value for label in labels[:clean]] == [1.0] * clean
+        assert labels[-1].value == item.trace.outcome
+        assert labels[-1].evidence.trials == 1
+        assert labels[0].evidence.trials == 2
+
+
+def test_labels_do_not_depend_on_the_batch_and_shared_beginnings_are_rolled_out_once(items):
+    together = labelled(items, ShopAgent(), rollouts=4)
+    assert [labelled([item], ShopAgent(), rollouts=4)[0] for item in items[:3]] == together[:3]
+    assert labelled(items, ShopAgent(), rollouts=4, seed=1) != together
+    first, second = labelled([items[0], items[0]], ShopAgent())
+    assert [label.value for label in first] == [label.value for label in second]
+    assert (
+        sum(label.evidence.usage.calls for label in second)
+        == 0
+        < sum(label.evidence.usage.calls for label in first)
+    )
+
+
+def test_progress_is_the_advantage_of_these_values(items):
+    labels = labelled(items[:1], ShopAgent(), rollouts=4)[0]
+    item = LabelledTrace(problem=items[0].problem, trace=items[0].trace, labels=tuple(labels))
+    [advantages] = advantage_labels([item], start={items[0].problem.id: 0.5})
+    assert advantages[0].value == labels[0].value - 0.5
+    assert sum(one.value for one in advantages) == pytest.approx(labels[-1].value - 0.5)
+
+
+def test_a_false_record_is_not_rolled_out(items):
+    trace = items[0].trace
+    false = [m.model_copy(update={"content": "ok"}) if m.role == "tool" else m for m in trace.messages]
+    forged = segment_trace(trace.model_copy(update={"messages": tuple(false)}))
+    [labels] = labelled([ProblemTrace(problem=items[0].problem, trace=forged)])
+    assert {label.value for label in labels} == {None}
+    assert "not what the environment answers" in labels[0].reason
+
+
+def test_an_environment_that_cannot_be_put_back_is_refused(items):
+    class Sealed:
+        name, tools = "sealed", ()
+
+        def reset(self, problem, seed=0):
+            return (Message(role="user", content=problem.text),)
+
+        def step(self, action):
+            raise AssertionError
+
+        def outcome(self):
+            return None
+
+    labeller = RunMonteCarloLabeller(policy=CAREFUL, environment=Sealed)
+    with pytest.raises(LabelError, match="'sealed' cannot be put back: it has no 'state'"):
+        asyncio.run(labeller.label(items))
+
+
+def test_the_command_rolls_out(items, tmp_path):
+    write_records(tmp_path / "p.jsonl", [item.problem for item in items[:2]])
+    write_records(tmp_path / "t.jsonl", [item.trace for item in items[:2]])
+    app = typer.Typer()
+    add(app, "mc", MonteCarlo)
+    asked = [str(tmp_path / "t.jsonl"), "--problems", str(tmp_path / "p.jsonl"), "--environment", "shop"]
+    asked += ["--policy", "shop", "-k", "2", "--out", str(tmp_path / "l.jsonl")]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    expected = [label for row in labelled(items[:2], ShopAgent()) for label in row]
+    labels = list(read_records(tmp_path / "l.jsonl", StepLabel))
+    assert [label.value for label in labels] == [label.value for label in expected]
+    refused = CliRunner().invoke(app, [*asked, "--estimate", "hard"])
+    assert "environment takes --estimate soft" in str(refused.exception or refused.output)

@@ -1,0 +1,174 @@
+"""Replay of the state: each verdict, on an environment of three drawers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from surefoot.cli.label.rules import Verify
+from surefoot.cli.settings import add
+from surefoot.errors import LabelError
+from surefoot.io import read_records, write_records
+from surefoot.lab.shop import Shop, ShopAgent, generate_tasks
+from surefoot.labelling import StateReplayVerifier, gold_calls
+from surefoot.protocols import Observation, ProblemTrace, StepVerifier
+from surefoot.records import Message, Problem, StepLabel, ToolCall, Trace
+from surefoot.segment import segment_trace
+
+
+class Drawers:
+    """Puts things into drawers; ``peek`` shows one."""
+
+    name = "drawers"
+    tools = ()
+
+    def reset(self, problem, seed=0):
+        self.drawers = {"a": 0, "b": 0, "c": {"d": []}}
+        return (Message(role="user", content=problem.text),)
+
+    def step(self, action):
+        if isinstance(action, str):
+            return Observation(text="go on", done="done" in action)
+        arguments = json.loads(action.arguments)
+        name = arguments.get("drawer")
+        if name not in self.drawers:
+            return Observation(text="Error: no such drawer", error=True)
+        if action.name == "put":
+            self.drawers[name] = arguments["thing"]
+        return Observation(text=f"{name}: {self.drawers[name]}")
+
+    def outcome(self):
+        return None
+
+    def state(self):
+        return json.loads(json.dumps(self.drawers))
+
+    def snapshot(self):
+        return self.state()
+
+    def restore(self, snapshot):
+        self.drawers = json.loads(json.dumps(snapshot))
+
+
+class NoState:
+    """An environment that cannot be compared."""
+
+    name, tools = "sealed", ()
+    reset, step, outcome = Drawers.reset, Drawers.step, Drawers.outcome
+
+
+def put(drawer, thing):
+    return ("put", {"drawer": drawer, "thing": thing})
+
+
+GOLD = [put("a", 1), ("peek", {"drawer": "a"}), put("b", 2)]
+
+
+def run(*actions, gold=GOLD, granularity="part", results=True, environment=Drawers, **settings):
+    """Kind and value of each step."""
+    named = [{"name": name, "arguments": arguments} for name, arguments in gold] if gold else None
+    problem = Problem(text="Tidy up.", meta={"gold_actions": named} if named else {})
+    world, messages = Drawers(), []
+    world.reset(problem)
+    for action in actions:
+        if isinstance(action, str):
+            messages.append(Message(role="assistant", content=action))
+            continue
+        call = ToolCall(name=action[0], arguments=json.dumps(action[1]))
+        answer = Message(role="tool", content=world.step(call).text if results is True else results)
+        messages += [Message(role="assistant", tool_calls=(call,)), answer]
+    trace = segment_trace(Trace(problem_id=problem.id, messages=tuple(messages)), granularity=granularity)
+    verifier = StateReplayVerifier(environment=environment, **settings)
+    assert isinstance(verifier, StepVerifier)
+    (row,) = verifier.verify([ProblemTrace(problem=problem, trace=trace)])
+    return [(verdict.reason.split(":")[0], verdict.value) for verdict in row]
+
+
+@pytest.mark.parametrize("granularity", ["part", "message"])
+def test_the_gold_run_is_right(granularity):
+    end = ("ends in the gold run's end state", 1)
+    assert run(*GOLD, "done", granularity=granularity) == [("needed", 1)] * 3 + [end]
+    assert run(GOLD[2], *GOLD[:2], "done")[:3] == [("needed", 1)] * 3
+
+
+def test_every_kind_of_call():
+    assert run(put("a", 7)) == [("wrong argument", -1)]
+    assert run(("put", {"drawer": "x", "thing": 1})) == [("wrong argument", -1)]
+    assert run(("drop", {"drawer": "x"})) == [("harmless", 0)]
+    assert run(("peek", {"drawer": "b"}), ("peek", {"drawer": "b"})) == [("harmless", 0)] * 2
+    assert run(*GOLD, put("c", 3), put("c", {"d": []}), "done")[3:] == [
+        ("damaging", -1),
+        ("repairs", 1),
+        ("ends in the gold run's end state", 1),
+    ]
+    assert run(GOLD[0], "done") == [("needed", 1), ("ends too early", -1)]
+    assert run("hello") == [("a text on the way", None)]
+
+
+def test_the_same_end_and_the_same_knowledge_by_other_calls():
+    other = ("look", {"drawer": "a"})  # any tool but put shows the drawer
+    assert run(GOLD[0], other, GOLD[2]) == [("needed", 1)] * 3
+    extra = {"drawer": "b", "thing": 2, "gently": True}
+    assert run(("put", extra)) == [("needed", 1)]
+
+
+def test_the_order_of_the_gold_run_may_matter():
+    kinds = run(GOLD[2], GOLD[0], order="gold")
+    assert kinds == [("wrong order", -1), ("needed", 1)]
+
+
+def test_a_record_that_the_environment_does_not_confirm():
+    reason = "the run's record of a result is not what the environment answers"
+    assert run(*GOLD, "done", results="all is well") == [(reason, None)] * 4
+
+
+def test_what_cannot_be_replayed_is_named():
+    assert run(put("a", 1), gold=None)[0][1] is None
+    with pytest.raises(LabelError, match=r"gold call peek.* fails: Error: no such drawer"):
+        run(put("a", 1), gold=[("peek", {"drawer": "x"})])
+    with pytest.raises(LabelError, match="cannot be compared: it has no 'state'"):
+        run(put("a", 1), environment=NoState)
+    problem = Problem(text="Tidy up.", meta={"gold_actions": ["put"]})
+    trace = Trace(problem_id=problem.id, text="a")
+    with pytest.raises(LabelError, match="needs a list of objects"):
+        gold_calls(ProblemTrace(problem=problem, trace=trace))
+
+
+def test_the_gold_calls_of_the_shop_are_what_a_careful_agent_does():
+    from surefoot.lab.shop.tasks import ShopTask
+
+    for task in generate_tasks(60, seed=5):
+        shop = Shop()
+        shop.reset(task)
+        trace = Trace(problem_id=task.id, text="none")
+        gold = gold_calls(ProblemTrace(problem=task, trace=trace))
+        assert len(gold) == shop.steps_left()
+        if ShopTask.of(task).times_out is None:
+            assert not any(shop.step(call).error for call in gold)
+            assert shop.outcome()
+
+
+def test_the_command_replays(tmp_path):
+    import asyncio
+
+    from surefoot.policies import sample_runs
+
+    tasks = generate_tasks(3, seed=0)
+    agent = ShopAgent(mistake=0, loophole=0, recover=1)
+    runs = [one for [one] in asyncio.run(sample_runs(agent, tasks, Shop, n=1))]
+    write_records(tmp_path / "p.jsonl", tasks)
+    write_records(tmp_path / "t.jsonl", runs)
+    app = typer.Typer()
+    add(app, "verify", Verify)
+    asked = [str(tmp_path / "t.jsonl"), "--problems", str(tmp_path / "p.jsonl")]
+    asked += ["--verifier", "state-replay", "--gold-order", "--out", str(tmp_path / "l.jsonl")]
+    done = CliRunner().invoke(app, [*asked, "--environment", "shop"])
+    assert done.exit_code == 0, done.output
+    labels = list(read_records(tmp_path / "l.jsonl", StepLabel))
+    assert len(labels) == sum(len(one.steps) for one in runs)
+    assert all(label.value is not None and label.value >= 0 for label in labels)
+    refused = CliRunner().invoke(app, [*asked[:3], "--verifier", "lab", "--environment", "shop"])
+    assert "belong to --verifier state-replay" in str(refused.exception or refused.output)
