@@ -107,9 +107,36 @@ def test_odd_rows_come_back(tmp_path: Path):
     assert summary == "3 rows written; dropped: nothing"
 
 
+def test_rows_of_other_subsets_without_a_question(tmp_path: Path):
+    """A conversation may begin with the agent; answers and tools may be no texts and no lists."""
+    told = [
+        {"role": "assistant", "content": "Hello!"},
+        {"role": "user", "content": "Cancel R1."},
+        *ROW["messages"][2:],
+    ]
+    row = {
+        **ROW,
+        "question": None,
+        "answer_text": {"calls": []},
+        "tools": '[{"name": "cancel"}]',
+        "messages": told,
+        "step_labels": {"0": 1, "2": 1, "5": -1},
+        "reward_info": {"reward": 0.0},
+    }
+    bare = {name: value for name, value in row.items() if name not in ("question", "answer_text", "tools")}
+    items = read(tmp_path, row, {**bare, "question": ""})
+    assert {item.problem.text for item in items} == {"Cancel R1."}
+    assert [(item.trace.answer, item.trace.tools) for item in items] == [(None, ())] * 2
+    assert back(tmp_path, items)[0] == [row, {**bare, "question": ""}]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
+        (
+            {"question": None, "messages": [ROW["messages"][0], *ROW["messages"][2:4]], "step_labels": {}},
+            "field 'question': empty, and no user's message has text",
+        ),
         ({"step_labels": {"3": 1}}, "field 'step_labels': message 3 is not an assistant's"),
         ({"step_labels": {"2": 2}}, "field 'step_labels.2': Input should be -1, 0 or 1"),
         ({"messages": ROW["messages"][:2]}, "field 'messages': no message is an assistant's"),

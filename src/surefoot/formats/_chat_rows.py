@@ -40,22 +40,23 @@ def messages_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     return messages
 
 
-def tools_of(rows: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
-    """Tools in OpenAI's shape or as flat schemas."""
-    return tuple(Tool.model_validate(tool_fields(row)) for row in rows or ())
+def tools_of(rows: object) -> tuple[Tool, ...]:
+    """Tools in OpenAI's shape or as flat schemas; none of what is no list of objects."""
+    known = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+    return tuple(Tool.model_validate(tool_fields(row)) for row in known)
 
 
 def kept_rows(
     messages: Sequence[Message],
     message_rows: Sequence[Mapping[str, Any]],
     tools: Sequence[Tool] = (),
-    tool_rows: Sequence[Mapping[str, Any]] | None = None,
+    tool_rows: object = None,
 ) -> dict[str, Any]:
     """Entries for ``Trace.meta``: the rows that would not come back, none if all would."""
     pairs = enumerate(zip(messages, message_rows, strict=True))
     other = {str(number): row for number, (message, row) in pairs if _message_row(message) != row}
     kept: dict[str, Any] = {MESSAGES_KEY: other} if other else {}
-    if tool_rows is None or [_tool_row(tool) for tool in tools] != list(tool_rows):
+    if [_tool_row(tool) for tool in tools] != tool_rows:
         kept[TOOLS_KEY] = tool_rows
     return kept
 
@@ -66,12 +67,9 @@ def message_rows(trace: Trace) -> list[dict[str, Any]]:
     return [kept.get(str(number)) or _message_row(one) for number, one in enumerate(trace.messages)]
 
 
-def tool_rows(trace: Trace) -> list[dict[str, Any]] | None:
+def tool_rows(trace: Trace) -> Any:
     """The tools of a trace as they were read, else in OpenAI's shape."""
-    if TOOLS_KEY in trace.meta:
-        kept: list[dict[str, Any]] | None = trace.meta[TOOLS_KEY]
-        return kept
-    return [_tool_row(tool) for tool in trace.tools]
+    return trace.meta.get(TOOLS_KEY, [_tool_row(tool) for tool in trace.tools])
 
 
 def whole_message(number: int, message: Message) -> Step:

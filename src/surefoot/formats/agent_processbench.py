@@ -7,7 +7,7 @@ neither helps nor harms; +1 a step forward, an error's correction too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ from surefoot.formats._rows import (
 )
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, Problem, StepLabel, Trace, now, trusted_copy
+from surefoot.records import Evidence, Message, Problem, StepLabel, Trace, now, trusted_copy
 
 NAME: Final = "agent-processbench"
 _FIELDS = (
@@ -63,13 +63,13 @@ class _Row(FileRow):
     total_index: int | None = None
     query_index: int
     sample_index: int
-    question: str
+    question: str | None = None
     data_source: str
     ground_truth: Finite = None
-    answer_text: str | None = None
+    answer_text: Finite = None
     messages: Rows
     tool_metrics: Finite = None
-    tools: Rows | None = None
+    tools: Finite = None
     step_labels: Signs
     final_label: Sign
 
@@ -106,11 +106,13 @@ def _item(row: _Row, builder: TraceBuilder) -> LabelledTrace:
     repeats = builder.number(run)
     problem = Problem(
         id=problem_id(row.data_source, row.query_index),
-        text=row.question,
+        text=row.question or _asked(messages),
         answer=_reference(row.ground_truth),
         source=row.data_source,
     )
     own = {"total_index", "query_index", "sample_index", "ground_truth", "tool_metrics"}
+    own |= set() if row.question else {"question"}
+    own |= set() if row.answer_text is None or isinstance(row.answer_text, str) else {"answer_text"}
     trace = Trace(
         id=f"{run}#{repeats}" if repeats else run,
         problem_id=problem.id,
@@ -118,7 +120,7 @@ def _item(row: _Row, builder: TraceBuilder) -> LabelledTrace:
         tools=tools,
         steps=tuple(whole_message(number, messages[number]) for number in said),
         granularity="message",
-        answer=row.answer_text,
+        answer=row.answer_text if isinstance(row.answer_text, str) else None,
         outcome=_OUTCOMES[row.final_label],
         sample=row.sample_index,
         meta={
@@ -132,6 +134,14 @@ def _item(row: _Row, builder: TraceBuilder) -> LabelledTrace:
         row.step_labels, steps, trace.id, source="human", rater=None, created=builder.created
     )
     return LabelledTrace(problem=problem, trace=trace, labels=labels)
+
+
+def _asked(messages: Sequence[Message]) -> str:
+    """What the user said first, perhaps after the agent's greeting: the task of a row without a question."""
+    said = next((one.content for one in messages if one.role == "user" and one.content), None)
+    if said is None:
+        raise RecordError("field 'question': empty, and no user's message has text")
+    return said
 
 
 def run_id(data_source: str, query_index: int, sample_index: int) -> str:
@@ -192,7 +202,9 @@ def _written(items: Iterable[LabelledTrace], report: WriteReport) -> Iterator[di
             what = "text, no messages" if trace.text is not None else "steps are not whole messages"
             report.dropped[f"traces: {what}"] += 1
             continue
-        own = {
+        row = {
+            "question": problem.text,
+            "answer_text": trace.answer,
             "total_index": report.written,
             "query_index": queries.setdefault(problem.id, len(queries)),
             "sample_index": samples[problem.id],
@@ -202,11 +214,8 @@ def _written(items: Iterable[LabelledTrace], report: WriteReport) -> Iterator[di
         }
         samples[problem.id] += 1
         report.written += 1
-        row = {
-            **own,
-            "question": problem.text,
+        row |= {
             "data_source": problem.source or "surefoot",
-            "answer_text": trace.answer,
             "messages": message_rows(trace),
             "tools": tool_rows(trace),
             "step_labels": _signs(item, report),
