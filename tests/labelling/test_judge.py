@@ -26,7 +26,7 @@ from surefoot.labelling.judge import (
     read_reply,
     structured_output,
 )
-from surefoot.labelling.judge_prompt import JudgePrompt
+from surefoot.labelling.judge_prompt import AGENT_FAILURES, JudgePrompt
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.scripted import ScriptedPolicy
@@ -261,11 +261,24 @@ def test_unusable_prompts_are_refused(field, value):
         JudgePrompt(**{field: value})
 
 
+def test_the_kinds_of_an_agents_failures_are_asked_for():
+    plain = JudgePrompt()
+    for mode in ("per-step", "first-error"):
+        asked = JudgePrompt(mode=mode, structured=False, name_failures=True)
+        text = shown(asked, agent_item())
+        assert all(f'- "{name}": {meaning}' in text for name, meaning in AGENT_FAILURES.items())
+        assert '"failure": "<failure>"}' in text
+        assert "boxed" not in text
+        assert asked.version not in (JudgePrompt(mode=mode).version, plain.version)
+    assert "failure" not in shown(plain, agent_item())
+
+
 # how replies are read
 
 
-def read(text, *, mode="first-error", steps=3, boxed=False):
-    return read_reply(text, mode=mode, steps=steps, boxed=boxed)
+def read(text, *, mode="first-error", steps=3, boxed=False, name_failures=False):
+    prompt = JudgePrompt(mode=mode, structured=not boxed, name_failures=name_failures)
+    return read_reply(text, prompt=prompt, steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -286,6 +299,42 @@ def test_json_is_read_alone_in_a_fence_after_reasoning_and_at_the_end(wrap):
     assert vote.first_error == 1
     rows = verdicts("correct", "neutral", "incorrect")
     assert isinstance(read(wrap.format(rows), mode="per-step"), StepVerdicts)
+
+
+def named(*failures):
+    rows = json.loads(verdicts(*("correct" if failure == "none" else "incorrect" for failure in failures)))
+    for row, failure in zip(rows["verdicts"], failures, strict=True):
+        row["failure"] = failure
+    return json.dumps(rows)
+
+
+def test_the_kind_of_a_failure_stands_before_the_critique():
+    prompt = JudgePrompt(name_failures=True)
+    policy = scripted(named("loophole", "none"))
+    _, (labels,) = judged(policy, agent_item(), prompt=prompt)
+    assert values(labels) == [-1, 1]
+    assert [label.evidence.message for label in labels] == ["loophole: incorrect at 0", "correct at 1"]
+    reply = json.dumps({"critique": "seen", "first_error": 1, "failure": "invented"})
+    prompt = JudgePrompt(mode="first-error", structured=False, name_failures=True)
+    _, (labels,) = judged(scripted(reply), agent_item(), prompt=prompt)
+    assert labels[1].evidence.message == "invented: seen"
+    schema = structured_output("per-step", name_failures=True)["response_format"]["json_schema"]["schema"]
+    fields = ["step", "critique", "verdict", "failure"]
+    assert schema["$defs"]["NamedStepVerdict"]["required"] == fields
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        named("bad mood", "none", "none"),
+        named("none", "none", "none").replace('"none"', '"loophole"', 1),
+        named("loophole", "none", "none").replace('"loophole"', '"none"'),
+        verdicts("correct", "correct", "correct"),
+    ],
+)
+def test_a_failure_that_does_not_go_with_its_verdict_is_no_vote(text):
+    with pytest.raises(ReplyError, match=NOT_JSON):
+        read(text, mode="per-step", name_failures=True)
 
 
 def test_a_critique_may_quote_what_a_reply_is_searched_for():

@@ -11,12 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from surefoot.errors import LabelError
-from surefoot.labelling.judge_prompt import JudgeMode, JudgePrompt
+from surefoot.labelling.judge_prompt import AgentFailure, JudgeMode, JudgePrompt
 from surefoot.labels import AFTER_FIRST_ERROR, up_to_first_error
 from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
 from surefoot.records import Evidence, StepLabel, Usage
@@ -40,6 +40,7 @@ class JudgeLabeller:
 
     **Critiques.** The evidence's ``message`` is the critique of the first vote for the winner: on every
     step of mode ``per-step``, in mode ``first-error`` on the wrong step, or on the last one if none is wrong.
+    Where the prompt asks to name failures, that of a wrong step stands before it: ``loophole: …``.
 
     **Failures.** A reply that was cut off, refused, is not of the form asked for, or names steps that are
     not there, is no vote and is never scored; ``failures`` counts such votes by reason, over all calls. A
@@ -49,7 +50,8 @@ class JudgeLabeller:
     another rater. **Cost** counts as verifier tokens, on the first label of each trace; traces with the same
     prompt are judged once. Traces without steps get no labels and cost nothing.
 
-    To hold a server to the JSON form, give ``structured_output(mode)`` to ``OpenAIPolicy(extra_body=...)``.
+    To hold a server to the JSON form, give ``structured_output(mode, …)`` to
+    ``OpenAIPolicy(extra_body=...)``.
 
     Raises ``LabelError`` for fewer than one vote, or several at temperature 0, which would all be the same.
     """
@@ -111,8 +113,7 @@ class JudgeLabeller:
             raise ReplyError("cut off at max_tokens")
         if completion.finish_reason == "content_filter":
             raise ReplyError("refused")
-        boxed = self.prompt.mode == "first-error" and not self.prompt.structured
-        return read_reply(completion.text, mode=self.prompt.mode, steps=steps, boxed=boxed)
+        return read_reply(completion.text, prompt=self.prompt, steps=steps)
 
     def _labels(self, item: ProblemTrace, ballot: _Votes, usage: Usage) -> list[StepLabel]:
         outcomes = ballot.outcomes(len(item.trace.steps))
@@ -169,7 +170,7 @@ def _step(votes: list[StepVerdict]) -> _Outcome:
     if len(leading) > 1:
         return _Outcome(value=None, votes=most, reason=f"votes tied: {', '.join(sorted(leading))}")
     (verdict,) = leading
-    critique = next(vote.critique for vote in votes if vote.verdict == verdict)
+    critique = next(vote.said for vote in votes if vote.verdict == verdict)
     return _Outcome(value=_VALUES[verdict], votes=most, critique=critique)
 
 
@@ -180,7 +181,7 @@ def _up_to_first_error(votes: list[FirstErrorReply], steps: int) -> list[_Outcom
         names = ["no error" if index == -1 else f"step {index}" for index in sorted(leading)]
         return [_Outcome(value=None, votes=most, reason=f"votes tied: {', '.join(names)}")] * steps
     (index,) = leading
-    critique = next(vote.critique for vote in votes if vote.first_error == index)
+    critique = next(vote.said for vote in votes if vote.first_error == index)
     shown_at = steps - 1 if index == -1 else index
     return [
         _Outcome(
@@ -240,11 +241,20 @@ class StepVerdict(_Reply):
     critique: Critique
     verdict: Literal["correct", "incorrect", "neutral"]
 
+    @property
+    def wrong(self) -> bool:
+        return self.verdict == "incorrect"
+
+    @property
+    def said(self) -> str:
+        """What a label's evidence holds."""
+        return self.critique
+
 
 class StepVerdicts(_Reply):
     """Reply in mode ``per-step``."""
 
-    verdicts: list[StepVerdict]
+    verdicts: Sequence[StepVerdict]
 
 
 class FirstErrorReply(_Reply):
@@ -252,6 +262,51 @@ class FirstErrorReply(_Reply):
 
     critique: Critique
     first_error: int
+
+    @property
+    def wrong(self) -> bool:
+        return self.first_error != -1
+
+    @property
+    def said(self) -> str:
+        """What a label's evidence holds."""
+        return self.critique
+
+
+class _NamesFailure(_Reply):
+    """The kind of what is wrong, and ``none`` where nothing is."""
+
+    failure: Literal[AgentFailure, "none"]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if getattr(self, "wrong") != (self.failure != "none"):  # noqa: B009  (of the class beside it)
+            raise ValueError("a failure is named of a wrong step, and of no other")
+        return self
+
+
+class NamedStepVerdict(_NamesFailure, StepVerdict):
+    """One step, with the kind of its failure."""
+
+    @property
+    def said(self) -> str:
+        """Kind and critique."""
+        return f"{self.failure}: {self.critique}" if self.wrong else self.critique
+
+
+class NamedStepVerdicts(StepVerdicts):
+    """Reply in mode ``per-step`` that names failures."""
+
+    verdicts: Sequence[NamedStepVerdict]
+
+
+class NamedFirstErrorReply(_NamesFailure, FirstErrorReply):
+    """Reply in mode ``first-error`` that names the failure."""
+
+    @property
+    def said(self) -> str:
+        """Kind and critique."""
+        return f"{self.failure}: {self.critique}" if self.wrong else self.critique
 
 
 Vote: TypeAlias = StepVerdicts | FirstErrorReply
@@ -261,36 +316,43 @@ class ReplyError(Exception):
     """A reply that gives no vote; the message is the reason to count it under."""
 
 
-def structured_output(mode: JudgeMode) -> dict[str, Any]:
+def structured_output(mode: JudgeMode, *, name_failures: bool = False) -> dict[str, Any]:
     """``extra_body`` of an ``OpenAIPolicy`` that holds the server to the reply's form.
 
     It is the ``response_format`` ``json_schema`` of OpenAI, which vLLM, SGLang and llama.cpp know too. A
     server may refuse it or ignore it; replies are read with the same strictness either way.
     """
-    form = StepVerdicts if mode == "per-step" else FirstErrorReply
+    form = _form(mode, name_failures=name_failures)
     schema = {"name": mode.replace("-", "_"), "strict": True, "schema": form.model_json_schema()}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
-def read_reply(text: str, *, mode: JudgeMode, steps: int, boxed: bool) -> Vote:
+def _form(mode: JudgeMode, *, name_failures: bool) -> type[Vote]:
+    if mode == "per-step":
+        return NamedStepVerdicts if name_failures else StepVerdicts
+    return NamedFirstErrorReply if name_failures else FirstErrorReply
+
+
+def read_reply(text: str, *, prompt: JudgePrompt, steps: int) -> Vote:
     """The vote in a judge's reply on a trace of ``steps`` steps.
 
     The JSON object may be the whole reply, or its end, in a code fence or not; a reasoning part up to
-    ``</think>`` is passed over. An object with words after it is no vote: it may be quoted from a step. With
-    ``boxed``, a first error in the last ``\\boxed{}`` is read too, with the reply as its critique. A refusal
-    is no vote even where a schema has forced a verdict onto it. Raises :class:`ReplyError`.
+    ``</think>`` is passed over. An object with words after it is no vote: it may be quoted from a step. Where
+    the prompt asks for a box, a first error in the last ``\\boxed{}`` is read too, with the reply as its
+    critique. A refusal is no vote even where a schema has forced a verdict onto it. Raises
+    :class:`ReplyError`.
     """
     answer = _after_reasoning(text)
-    form = StepVerdicts if mode == "per-step" else FirstErrorReply
+    form = _form(prompt.mode, name_failures=prompt.name_failures)
     reply = next((vote for part in _candidates(text, answer, form) if (vote := _parsed(part, form))), None)
-    if reply is None and boxed and mode == "first-error":
+    if reply is None and prompt.boxed:
         reply = _boxed(answer)
     if reply is None:
         if not answer:
             raise ReplyError("empty reply")
         if _REFUSAL.match(answer):
             raise ReplyError("refused")
-        raise ReplyError("no box with a step number" if boxed else "not the JSON that was asked for")
+        raise ReplyError("no box with a step number" if prompt.boxed else "not the JSON that was asked for")
     _check(reply, steps)
     return reply
 

@@ -55,6 +55,9 @@ class Judge(LabelCommand):
         default=None, description="Text file: a policy or specification to judge by."
     )
     show_answer: bool = Field(default=False, description="Show the judge the problem's reference answer.")
+    name_failures: bool = Field(
+        default=False, description="Have the judge name the kind of each wrong step of an agent."
+    )
     structured: bool | None = Field(
         default=None, description="Hold the server to a JSON schema; by default with `--base-url`."
     )
@@ -126,9 +129,11 @@ class Judge(LabelCommand):
 
         prompt = self._prompt()
         temperature = float(self.votes > 1) if self.temperature is None else self.temperature
-        body = structured_output(prompt.mode) if prompt.structured else None
+        form = structured_output(prompt.mode, name_failures=prompt.name_failures)
         yield JudgeLabeller(
-            policy=self.policy.open(chat=True, loading=self.loading, extra_body=body),
+            policy=self.policy.open(
+                chat=True, loading=self.loading, extra_body=form if prompt.structured else None
+            ),
             prompt=prompt,
             votes=self.votes,
             sampling=replace(self.sampling, temperature=temperature),
@@ -144,7 +149,13 @@ class Judge(LabelCommand):
             rules = self.rules.read_text(encoding="utf-8") if self.rules is not None else None
         except UnicodeDecodeError as error:
             raise LabelError(f"--rules {self.rules} is no UTF-8 text: {error}") from error
-        return JudgePrompt(mode=self.mode, rules=rules, show_answer=self.show_answer, structured=structured)
+        return JudgePrompt(
+            mode=self.mode,
+            rules=rules,
+            show_answer=self.show_answer,
+            structured=structured,
+            name_failures=self.name_failures,
+        )
 
 
 class Critiques(LabelCommand):
