@@ -44,7 +44,7 @@ def test_lines_have_their_steps_and_the_first_difference_is_marked(found: Inspec
     assert row["own"]["changed"] == [{"name": "result", "value": "-2", "differs": True}]
     assert not any(one["differs"] for before in call["rows"][:5] for one in before["own"]["changed"])
     html = found.viewer.get(page).text
-    assert html.count("✗ parts here") == html.count("✗ first difference") == 1
+    assert html.count("✗ diverges here") == html.count("✗ first difference") == 1
     assert "returned -5" in html
     assert "result = 2" in html
 

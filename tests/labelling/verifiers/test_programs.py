@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from ast import literal_eval
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from surefoot import CodeTask, Problem, StepLabel, Trace
 from surefoot.errors import SandboxError
 from surefoot.labelling import VerifierLabeller
+from surefoot.labelling.verifiers import tracer
 from surefoot.labelling.verifiers.programs import (
     LIMITS,
     CompileVerifier,
@@ -131,6 +133,8 @@ def test_the_blamed_step_has_both_runs_side_by_side(sandbox):
         "hidden",
     )
     assert (call.result, call.reference_result) == ("-5", "5")
+    [verdicts] = ExecutionTraceVerifier(sandbox).verify([item("    return numbers\n")])
+    assert verdicts[0].execution.calls[1].result == "[]"
     mine, reference = call.rows[call.first]
     assert (mine.line, mine.changed, reference.changed) == (6, (("result", "-2"),), (("result", "2"),))
     before = call.rows[: call.first]
@@ -145,6 +149,11 @@ def test_runs_without_a_common_line_are_shown_alone_and_errors_in_words(sandbox)
     assert call.raised == "AttributeError: 'int' object has no attribute 'nothing'"
     assert all(reference is None for _, reference in call.rows)
     assert call.rows[call.first][0].line == 4
+    added = REFERENCE.replace("    for", "    more = 1\n    more = numbers[99]\n    for")
+    [verdicts] = ExecutionTraceVerifier(sandbox).verify([item(added)])
+    call = verdicts[2].execution.calls[0]
+    assert (call.rows[call.first][0].line, call.raised) == (5, "IndexError: list index out of range")
+    assert call.rows[0][0].line == call.rows[0][1].line == 3
     [broken] = ExecutionTraceVerifier(sandbox).verify([item("    x = (\n")])
     assert (broken[0].execution.raised, broken[0].execution.line) == (
         "SyntaxError: '(' was never closed (solution.py, line 3)",
@@ -222,3 +231,18 @@ def test_recursion_and_loops_without_end(sandbox):
     )
     assert [verdict.value for verdict in rows[0]] == [1, 1, 1, -1, None]
     assert [verdict.value for verdict in rows[1]] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    "value", [1, [], [1, "a"], (), (1,), (1, 2), {}, {"a": [1], 2: None}, {3}, [{(1, 2)}, {2: (3,)}]]
+)
+def test_plain_values_are_written_as_in_python(value):
+    assert literal_eval(tracer.shown(value)) == value
+    assert type(literal_eval(tracer.shown(value))) is type(value)
+
+
+def test_empty_and_frozen_sets_can_be_told_apart():
+    texts = [
+        tracer.shown(value) for value in (set(), frozenset(), frozenset({1}), frozenset({(1, 2)}), {1}, {})
+    ]
+    assert texts == ["set()", "frozenset()", "frozenset({1})", "frozenset({(1, 2)})", "{1}", "{}"]

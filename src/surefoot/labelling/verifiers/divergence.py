@@ -13,8 +13,9 @@ from surefoot.sandbox import Ending, ProgramResult
 
 _ALIKE = 0.5
 """Least share of equal lines with which a program is compared with the reference line by line."""
-_CALLS, _BEFORE, _ROWS, _TEXT = 4, 30, 60, 400
-"""For people: calls, events before the first difference and in all, and characters of a text."""
+_CALLS, _BEFORE, _ROWS, _NAMES, _TEXT, _TEXTS = 4, 30, 60, 20, 400, 32_000
+"""For people: calls, events before the first difference and in all, variables of a line, characters of a
+text, and of all values of a call."""
 _KINDS: Final[Mapping[str, EventKind]] = {"line": "line", "return": "return", "exception": "exception"}
 
 
@@ -69,7 +70,7 @@ class Run:
             said = json.loads(result.stdout)
             calls = tuple(map(_call, said["calls"]))
             return cls(program=program, calls=calls, load=_raised(said["load"]))
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
             return cls(program=program)
 
 
@@ -83,7 +84,9 @@ def _call(said: Mapping[str, Any]) -> Call:
                 line=int(line),
                 depth=int(depth),
                 state=str(state),
-                changed=tuple((_text(name), _text(value)) for name, value in more) if kind == "line" else (),
+                changed=tuple((_text(name), _text(value)) for name, value in more[:_NAMES])
+                if kind == "line"
+                else (),
                 said="" if kind == "line" else _text(more),
             )
             for kind, line, depth, state, more in said["events"]
@@ -211,8 +214,8 @@ def _compared_call(
     function: str, test: str, right: Call, mine: Call, lines: Mapping[int, int] | None
 ) -> ComparedCall:
     """``lines``: partner of each line of the reference; ``None``: the runs cannot be compared."""
-    first = None
-    if lines is not None and (found := _parting(right.events, mine.events, lines)):
+    first, found = None, _parting(right.events, mine.events, lines) if lines is not None else None
+    if found is not None:
         first = found[0]
     elif mine.raised:
         numbers = (n for n, event in enumerate(mine.events) if event.line == mine.raised.line)
@@ -221,11 +224,12 @@ def _compared_call(
     shown = mine.events[start : start + _ROWS]
     its = right.events[start : start + _ROWS] if lines is not None else ()
     # up to the first difference the runs are equal, event by event
-    equal = 0 if first is None or lines is None else first + 1 - start
+    equal = 0 if found is None else min(found[0] + 1 - start, len(its))
     rows = [
-        *zip(shown[:equal], its[:equal], strict=False),
+        *zip(shown[:equal], its[:equal], strict=True),
         *_aligned(shown[equal:], its[equal:], lines or {}),
     ]
+    left = [_TEXTS]
     return ComparedCall(
         test=_text(test),
         visibility="hidden",
@@ -234,8 +238,10 @@ def _compared_call(
         raised=None if mine.raised is None else _text(mine.raised),
         reference_result=right.shown,
         reference_raised=None if right.raised is None else _text(right.raised),
-        rows=tuple((_shown(one), _shown(other)) for one, other in rows),
-        first=None if first is None else first - start,
+        rows=tuple((_shown(one, left), _shown(other, left)) for one, other in rows),
+        first=next(
+            (n for n, (own, _) in enumerate(rows) if first is not None and own is mine.events[first]), None
+        ),
         before=start,
         after=max(0, len(mine.events) - start - _ROWS),
     )
@@ -243,9 +249,10 @@ def _compared_call(
 
 def _written(function: str, given: str) -> str:
     """The call as Python writes it, of ``repr((args, kwargs))``."""
-    return (
-        f"{function}{given.removesuffix(', {})')[1:]}" if given.endswith(", {})") else f"{function}*{given}"
-    )
+    if not given.endswith(", {})"):
+        return f"{function}: arguments and keywords {given}"
+    arguments = given.removesuffix(", {})")[1:]
+    return f"{function}{arguments.removesuffix(',)')}{')' * arguments.endswith(',)')}"
 
 
 _Pair = tuple[Event | None, Event | None]
@@ -264,7 +271,9 @@ def _aligned(mine: Sequence[Event], right: Sequence[Event], lines: Mapping[int, 
     return rows
 
 
-def _shown(event: Event | None) -> ExecutedLine | None:
+def _shown(event: Event | None, left: list[int]) -> ExecutedLine | None:
     if event is None:
         return None
-    return ExecutedLine(event=event.kind, line=max(event.line, 0), changed=event.changed, said=event.said)
+    left[0] -= sum(len(name) + len(value) for name, value in event.changed)
+    changed = event.changed if left[0] >= 0 else ()
+    return ExecutedLine(event=event.kind, line=max(event.line, 0), changed=changed, said=event.said)

@@ -33,9 +33,14 @@ def shown(value: Any, left: list[int] | None = None) -> str:
     if left[0] < 0 or kind not in (list, tuple, set, frozenset, dict):
         return f"<{kind.__name__}>"
     if kind is dict:
-        return "{" + ",".join(f"{shown(key, left)}:{shown(one, left)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{shown(key, left)}: {shown(one, left)}" for key, one in value.items()) + "}"
     parts = [shown(one, left) for one in value]
-    return f"{kind.__name__}({','.join(sorted(parts) if kind in (set, frozenset) else parts)})"
+    if kind is list:
+        return f"[{', '.join(parts)}]"
+    if kind is tuple:
+        return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+    within = f"{{{', '.join(sorted(parts))}}}" if parts else ""
+    return within if kind is set and parts else f"{kind.__name__}({within})"
 
 
 def digest(text: str) -> str:
