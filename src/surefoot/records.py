@@ -686,12 +686,18 @@ class StepScores(Record):
     """In [0, 1] for probabilities; same length as the trace's steps."""
     unscored_reason: str | None = None
     """Why some scores are ``None``, e.g. the trace is longer than the model's context."""
+    reasons: tuple[str | None, ...] = Field(default=(), exclude_if=lambda reasons: not reasons)
+    """Why each step has its score, of a scorer that says it, such as a verifier; empty otherwise."""
     usage: Usage = Usage()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if None in self.scores and not self.unscored_reason:
             raise ValueError("a missing score needs an 'unscored_reason'")
+        if self.reasons and len(self.reasons) != len(self.scores):
+            raise ValueError(
+                f"'reasons' has {len(self.reasons)} entries for {len(self.scores)} scores; give one a step"
+            )
         return self
 
     @classmethod
@@ -702,6 +708,7 @@ class StepScores(Record):
         scorer: str,
         scores: Sequence[float | None],
         unscored_reason: str | None = None,
+        reasons: Sequence[str | None] = (),
         usage: Usage | None = None,
     ) -> StepScores:
         """The record of what a model computed: a score that is not finite becomes ``None``, and the reason
@@ -715,6 +722,7 @@ class StepScores(Record):
             scorer=scorer,
             scores=known,
             unscored_reason=unscored_reason,
+            reasons=tuple(reasons),
             usage=usage or Usage(),
         )
 

@@ -16,7 +16,7 @@ from openai_server import Body, Reply, completion, serve
 
 from surefoot.cli.options import PolicySettings, PRMSettings
 from surefoot.cli.search.caches import remembering_policy, remembering_scorer
-from surefoot.cli.search.command import GuidedSearch, SearchSettings, StepSettings, parse_size
+from surefoot.cli.search.command import GuidedSearch, SearchCommand, SearchSettings, StepSettings, parse_size
 from surefoot.cli.search.plan import SearchPlan, read_plan, search_of
 from surefoot.errors import RunError
 from surefoot.io import read_records, write_records
@@ -43,6 +43,7 @@ METHODS = {
     "particle": ("particle", ["--n=3", "--sweeps=2"]),
     "mcts": ("mcts", ["--paths=3", "--expand=2", "--rollout"]),
     "resample": ("resample", ["--n=2", "--threshold=0.6", "--retries=2", "--budget=5"]),
+    "revise": ("revise", ["--n=2", "--rounds=1", "--threshold=0.6", "--keep"]),
 }
 
 
@@ -376,7 +377,8 @@ def test_a_plan_is_fitted_and_followed(search, files, lab_base, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"majority"}))
 def test_a_command_has_the_defaults_of_its_class(name):
-    command = next(c for c in GuidedSearch.__subclasses__() if c.command == name)
+    kinds = [*GuidedSearch.__subclasses__(), *SearchCommand.__subclasses__()]
+    command = next(c for c in kinds if getattr(c, "command", None) == name)
     default = command.model_fields["method"].default
     assert default == type(default)() == search_of(name).model_copy(update={"name": default.name})
 
@@ -420,3 +422,11 @@ def test_a_plan_written_by_hand(tmp_path):
         read_plan(str(path))
     with pytest.raises(ValueError, match="make 2 bins, not 1"):
         SearchPlan(edges=(0.4,), searches=("beam",)).search()
+
+
+def test_a_verifier_revises_and_one_that_knows_hidden_tests_is_refused(files, lab_base, tmp_path):
+    words = ["search", "revise", "--problems", files / "p.jsonl", "--policy", lab_base, *SHORT]
+    good(*words, "--verifier", "arithmetic", "--out", tmp_path / "r.jsonl")
+    assert len(results(tmp_path / "r.jsonl")) == 12
+    assert "tell of hidden tests; use visible-tests" in refused(*words, "--verifier", "python-tests")
+    assert "give --verifier or --prm" in refused(*words)

@@ -17,6 +17,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.gateway import GatewaySettings
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller, generate_problems
+from surefoot.labelling import VerifierLabeller, open_verifier
 from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, SampleResult, Sampling
@@ -229,6 +230,28 @@ def test_accept_reject_draws_a_bad_step_again(scripted):
     [search] = answer.surefoot["searches"]
     assert search["counts"]["drawn"] == 5
     assert search["dropped"] == [{"step": 1, "text": "line 1 bad\n", "score": 0.1}]
+
+
+def test_revise_writes_a_solution_again_told_why():
+    told = []
+
+    def answer(request, sample):
+        told.append(request.prompt)
+        total = 5 if "is wrong" in request.prompt else 6
+        return f"2 + 3 = {total}\nThe answer is {total}"
+
+    labeller = VerifierLabeller(verifiers=(open_verifier("arithmetic"),))
+    with (
+        served(ScriptedPolicy(answer), LabelScorer(labeller, name="arithmetic")) as found,
+        OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
+    ):
+        revised = client.chat.completions.create(model="revise-2", **asked())
+        assert revised.choices[0].message.content == "2 + 3 = 5\nThe answer is 5"
+        assert len(told) == 2
+        assert "2 + 3 = 6" in told[1]
+        assert "5" in told[1].split("is wrong")[1], "the verifier's reason"
+        [search] = revised.surefoot["searches"]
+        assert len(search["candidates"]) == 2
 
 
 def test_steps_that_were_given_up_are_in_the_record(lab):

@@ -72,11 +72,11 @@ def unescaped(text: str) -> str:
     return text.replace(r"\n", "\n").replace(r"\t", "\t")
 
 
-def separator(given: str | None, scorer: CheckpointScorer | None) -> str:
+def separator(given: str | None, scorer: StepScorer | None) -> str:
     """The text that ends a step: the one given, else that of the reward model's training data."""
     if given is not None:
         return unescaped(given)
-    return (scorer.card.separator if scorer else None) or "\n"
+    return getattr(getattr(scorer, "card", None), "separator", None) or "\n"
 
 
 Out = Annotated[
@@ -336,8 +336,8 @@ class JudgeSettings(SettingsGroup):
     calibrated: Calibrated = False
     verifier: tuple[str, ...] = Field(
         default=(),
-        description="Verifiers in place of `--prm`: `arithmetic`, `lab` or `module:Class`; the lowest "
-        "verdict counts.",
+        description="Verifiers in place of `--prm`: `arithmetic`, `lab`, `visible-tests` or `module:Class`; "
+        "the lowest verdict counts.",
     )
 
     @model_validator(mode="after")

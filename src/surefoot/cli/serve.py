@@ -22,8 +22,7 @@ from surefoot.sandbox.remote import LARGEST
 if TYPE_CHECKING:
     from surefoot.annotation import Database
     from surefoot.gateway import Monitor
-    from surefoot.models import CheckpointScorer
-    from surefoot.protocols import Policy
+    from surefoot.protocols import Policy, StepScorer
 
 Role = Literal["admin", "annotator", "viewer", "client"]
 DatabaseName = Annotated[
@@ -67,33 +66,6 @@ _PAGES = OptionGroup(
 _MONITOR = OptionGroup(omit=tuple(MonitorSettings.model_fields))
 
 
-class VerifierSettings(o.SettingsGroup):
-    """The reward model."""
-
-    names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(
-        default=(),
-        description="Checkpoint directory, hub name (`owner/name@revision`) or URL of a reward model; "
-        "several are an ensemble.",
-    )
-    family: o.Family = None
-    tokenizer: o.Tokenizer = None
-    calibrated: o.Calibrated = False
-
-    def open(self, loading: Loading) -> CheckpointScorer | None:
-        """The reward model, if there is one. Raises ``CheckpointError``."""
-        if not self.names:
-            return None
-        from surefoot.models import load_prm
-
-        return load_prm(
-            self.names,
-            family=self.family,
-            tokenizer=self.tokenizer,
-            calibrated=self.calibrated,
-            loading=loading,
-        )
-
-
 class Serve(Command):
     """Serve an OpenAI-compatible gateway that verifies as it generates, and the pages for labels and traces.
 
@@ -116,7 +88,7 @@ class Serve(Command):
     )
     policy: o.PolicySettings = o.PolicySettings(concurrency=64)
     loading: o.Models = Loading()
-    reward_model: VerifierSettings = VerifierSettings()
+    reward_model: o.JudgeSettings = o.JudgeSettings()
     gateway: Annotated[GatewaySettings, _GATEWAY] = GatewaySettings()
     extract: Annotated[tuple[AnswerStyle, ...], BeforeValidator(o.split_commas), Flag(comma=True)] = Field(
         default=("boxed", "hash", "phrase", "last_number"),
@@ -129,16 +101,15 @@ class Serve(Command):
         from surefoot.annotation import create_pages_app, open_database
         from surefoot.gateway import Gateway, create_app, make_server
 
-        scorer = self.reward_model.open(self.loading)
-        settings = self.gateway.model_copy(
-            update={
-                "separator": o.separator(self.gateway.separator, scorer),
-                "extract": self.extract,
-                "overlap": bool(self.policy.base_url),
-            }
-        )
-        policy = self.policy.open(chat=settings.chat, loading=self.loading)
-        with open_database(self.database) as db:
+        with self.reward_model.open(self.loading) as scorer, open_database(self.database) as db:
+            settings = self.gateway.model_copy(
+                update={
+                    "separator": o.separator(self.gateway.separator, scorer),
+                    "extract": self.extract,
+                    "overlap": bool(self.policy.base_url),
+                }
+            )
+            policy = self.policy.open(chat=settings.chat, loading=self.loading)
             self._warn(db)
             gateway = Gateway(
                 policy,
@@ -154,12 +125,17 @@ class Serve(Command):
             app = create_app(self.server, gateway=gateway, pages=pages, keys=db.keys)
             make_server(app, self.server, log_level="info").run()
 
-    def _monitor(self, db: Database, policy: Policy, scorer: CheckpointScorer | None) -> Monitor:
+    def _monitor(self, db: Database, policy: Policy, scorer: StepScorer | None) -> Monitor:
         from surefoot.gateway import Monitor, resume_monitor
 
         if scorer is None:
             return Monitor(self.monitor)
-        return resume_monitor(self.monitor, db.gateway, policy=policy.name, scorer=scorer.name)
+        return resume_monitor(
+            self.monitor,
+            db.gateway,
+            policy=policy.name,
+            scorer=getattr(scorer, "name", type(scorer).__name__),
+        )
 
     def _warn(self, db: Database) -> None:
         if self.server.needs_key and not any(key.revoked is None for key in db.keys.list()):

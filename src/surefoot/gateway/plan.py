@@ -31,6 +31,7 @@ from surefoot.search.method import Search, SearchMethod, SearchResult
 from surefoot.search.particle import ParticleFilter
 from surefoot.search.rebase import Rebase
 from surefoot.search.resample import StepResampling
+from surefoot.search.revise import Revise
 from surefoot.search.saved_tree import SavedTree
 from surefoot.search.space import Steps
 
@@ -59,11 +60,13 @@ class Strategy:
     @property
     def threshold(self) -> float | None:
         """Lowest score of an accepted step, for a strategy that accepts steps."""
-        return self.search.threshold if isinstance(self.search, StepResampling) else None
+        return self.search.threshold if isinstance(self.search, StepResampling | Revise) else None
 
     @property
     def attempts(self) -> int:
-        """How often a step may be drawn."""
+        """How often a step, or a whole solution, may be drawn."""
+        if isinstance(self.search, Revise):
+            return 1 + self.search.rounds
         return 1 + self.search.retries if isinstance(self.search, StepResampling) else 1
 
 
@@ -98,6 +101,9 @@ def strategy_of(name: str, *, threshold: float, retries: int) -> Strategy | None
         return None
     kind, n, width, expand = match.groups()
     try:
+        if n and kind == "revise":
+            revise = Revise(rounds=int(n), threshold=threshold, name=name)
+            return Strategy(name=name, search=revise, draws=1, needs_scorer=True)
         if n and kind in _SAMPLED:
             search = _SAMPLED[kind](name, int(n))
             return Strategy(name=name, search=search, draws=int(n), needs_scorer=kind != "majority")
@@ -246,7 +252,7 @@ class Planner:
         if strategy is None:
             message = (
                 f"there is no strategy {name[:100]!r}; choose from best-of-N, majority-N, weighted-vote-N, "
-                "beam-WxE, dvts-TxE, rebase-N, particle-N, mcts-N, accept-reject, plain"
+                "beam-WxE, dvts-TxE, rebase-N, particle-N, mcts-N, revise-N, accept-reject, plain"
             )
             raise ApiError(400, message, param="strategy")
         if strategy.needs_scorer and self.scorer is None:

@@ -102,6 +102,7 @@ VERIFIERS: Mapping[str, str] = MappingProxyType(
         "shop": "surefoot.lab.shop.truth:ShopVerifier",
         "state-replay": "surefoot.labelling.verifiers.state_replay:StateReplayVerifier",
         "tool-calls": "surefoot.labelling.verifiers.tool_calls:ToolCallVerifier",
+        "visible-tests": "surefoot.labelling.verifiers.programs:VisibleTestsVerifier",
     }
 )
 """Verifiers by name: the module and class of each."""

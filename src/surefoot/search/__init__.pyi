@@ -29,6 +29,7 @@ from .optimal import predict_difficulties as predict_difficulties
 from .particle import ParticleFilter as ParticleFilter
 from .rebase import Rebase as Rebase
 from .resample import StepResampling as StepResampling
+from .revise import Revise as Revise
 from .saved_tree import SavedNode as SavedNode
 from .saved_tree import SavedTree as SavedTree
 from .saved_tree import save_tree as save_tree

@@ -22,6 +22,7 @@ from surefoot.search.method import Search, SearchMethod, SearchResult, run_searc
 from surefoot.search.particle import ParticleFilter
 from surefoot.search.rebase import Rebase
 from surefoot.search.resample import StepResampling
+from surefoot.search.revise import Revise
 from surefoot.search.selection import Rule
 from surefoot.search.space import Prefix, Space
 
@@ -251,6 +252,7 @@ SEARCHES: Mapping[str, type[SearchMethod]] = MappingProxyType(
         "particle": ParticleFilter,
         "mcts": MCTS,
         "resample": StepResampling,
+        "revise": Revise,
         "optimal": ComputeOptimal,
     }
 )

@@ -23,7 +23,7 @@ from surefoot.protocols import (
     Sampling,
     Segmenter,
 )
-from surefoot.records import Problem, Step, StepScores, Trace, Usage, content_id
+from surefoot.records import Message, Problem, Step, StepScores, Trace, Usage, content_id
 from surefoot.scores import Aggregator, complete_scores, require_fit, trace_score
 from surefoot.segment import Marker
 from surefoot.tree import Node, StepTree
@@ -48,12 +48,29 @@ class PrefixState:
     """A score for each step up to here; ``None`` = not requested."""
     reason: str | None = None
     """Why there is no score."""
+    reasons: tuple[str | None, ...] = ()
+    """Why each step has its score, of a scorer that says it."""
     greedy_child: Node[PrefixState] | None = None
     """The greedy next step, once it was written."""
 
 
 Prefix = Node[PrefixState]
 """A node of the tree: some steps of a solution."""
+
+Prompt = str | tuple[Message, ...]
+"""What a policy reads before a solution; see ``SampleRequest``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredStep:
+    """A step of a solution, and what the scorer says of it."""
+
+    text: str
+    start: int
+    """Where it begins in the solution."""
+    score: float | None
+    reason: str | None
+    """Why it has that score, of a scorer that says it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,14 +144,20 @@ class Space:
         return self.tree.root
 
     async def extend(
-        self, prefixes: Sequence[Prefix], counts: int | Sequence[int], *, to_end: bool = False
+        self,
+        prefixes: Sequence[Prefix],
+        counts: int | Sequence[int],
+        *,
+        to_end: bool = False,
+        prompts: Sequence[Prompt] | None = None,
     ) -> list[list[Prefix]]:
         """``counts[k]`` continuations of each prefix, one step each (``to_end``: all steps to the end).
 
         One list per prefix, one node per continuation, in the order drawn: a step drawn twice is there
         twice, as the same node. A finished prefix gives itself. A prefix of ``max_steps`` steps is written
-        to its end. An unanswered request gives fewer nodes, and is counted. Raises ``PolicyError`` for a
-        server that does not say whether a step or the solution ended.
+        to its end. ``prompts``, one a prefix, take the place of the problem's own. An unanswered request
+        gives fewer nodes, and is counted. Raises ``PolicyError`` for a server that does not say whether a
+        step or the solution ended.
         """
         wanted = [counts] * len(prefixes) if isinstance(counts, int) else list(counts)
         open_ = [
@@ -144,7 +167,8 @@ class Space:
         whole = [to_end or prefixes[k].depth >= self.steps.max_steps for k in open_]
         requests = []
         for k, end in zip(open_, whole, strict=True):
-            requests.append(self._request(prefixes[k], wanted[k], end=end))
+            prompt = None if prompts is None else prompts[k]
+            requests.append(self._request(prefixes[k], wanted[k], end=end, prompt=prompt))
             prefixes[k].data.samples += wanted[k]  # before the call: the same prefix may be there twice
         results = await self._batcher.sample(requests) if requests else []
         for k, end, result in zip(open_, whole, results, strict=True):
@@ -189,6 +213,7 @@ class Space:
             for prefix, item, record in zip(new, items, await self._batcher.score(items), strict=True):
                 require_fit(record, item.trace)
                 prefix.data.scores, prefix.data.reason = record.scores, record.unscored_reason
+                prefix.data.reasons = record.reasons
                 self.usage += record.usage
                 self.counts["unscored"] += not complete_scores(record.scores)
         return [self.value(prefix) for prefix in prefixes]
@@ -204,6 +229,23 @@ class Space:
         scores = _scored_node(prefix).data.scores
         last = scores[-1] if scores else None
         return last if last is not None and math.isfinite(last) else -math.inf
+
+    def scored_steps(self, prefix: Prefix) -> list[ScoredStep]:
+        """The steps of a prefix that was scored before; none of one that was not."""
+        state = _scored_node(prefix).data
+        steps = self.trace(prefix).steps if state.scores else ()
+        reasons = state.reasons or (None,) * len(steps)
+        return [
+            ScoredStep(
+                text=prefix.prefix[step.start : step.end], start=step.start, score=score, reason=reason
+            )
+            for step, score, reason in zip(steps, state.scores or (), reasons, strict=True)
+        ]
+
+    def before(self, prefix: Prefix, end: int) -> Prefix:
+        """The longest part of ``prefix`` that has at most ``end`` characters, and is not above the root."""
+        kept = [node for node in prefix.path() if len(node.prefix) <= end and node.depth > self.root.depth]
+        return kept[-1] if kept else self.root
 
     async def answers(self, prefixes: Sequence[Prefix]) -> list[str | None]:
         """Final answer of each solution; equal answers are equal strings."""
@@ -229,6 +271,7 @@ class Space:
             scorer=getattr(self._batcher.scorer, "name", type(self._batcher.scorer).__name__),
             scores=state.scores if state.scores is not None else unknown,
             unscored_reason=reason,
+            reasons=state.reasons,
         )
 
     def trace(self, prefix: Prefix) -> Trace:
@@ -251,7 +294,15 @@ class Space:
             finish_reason=prefix.data.finish,
         )
 
-    def _request(self, prefix: Prefix, n: int, *, end: bool = False, greedy: bool = False) -> SampleRequest:
+    def _request(
+        self,
+        prefix: Prefix,
+        n: int,
+        *,
+        end: bool = False,
+        greedy: bool = False,
+        prompt: Prompt | None = None,
+    ) -> SampleRequest:
         steps, base = self.steps, self.steps.sampling
         sampling = Sampling(
             temperature=0.0 if greedy else base.temperature,
@@ -260,7 +311,7 @@ class Space:
             stop=() if end else (steps.separator,),
         )
         return SampleRequest(
-            prompt=steps.prompt.render(self.problem),
+            prompt=steps.prompt.render(self.problem) if prompt is None else prompt,
             prefix=prefix.prefix,
             n=n,
             first=0 if greedy else prefix.data.samples,

@@ -6,11 +6,16 @@ not the command was stopped before it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 from surefoot.models.engine.incremental import IncrementalScorer, bytes_per_scored_token
-from surefoot.models.scorer import CheckpointScorer, Scorer
+from surefoot.models.scorer import Scorer
 from surefoot.policies.prefix_cache import bytes_per_token
 from surefoot.policies.transformers import TransformersPolicy
-from surefoot.protocols import Policy
+from surefoot.protocols import Policy, StepScorer
+
+if TYPE_CHECKING:
+    from surefoot.models.scorer import CheckpointScorer
 
 
 def remembering_policy(policy: Policy, size: int) -> Policy:
@@ -27,10 +32,10 @@ def remembering_policy(policy: Policy, size: int) -> Policy:
     )
 
 
-def remembering_scorer(scorer: CheckpointScorer, size: int) -> CheckpointScorer:
+def remembering_scorer(scorer: StepScorer, size: int) -> StepScorer:
     """The same weights, with an empty memory of ``size`` bytes; a model that is no classifier of steps, or
     has no memory for a single token, as it is."""
-    if type(scorer) is Scorer:  # other kinds have ways of their own
+    if isinstance(scorer, Scorer) and type(scorer) is Scorer:  # other kinds have ways of their own
         tokens = _tokens(size, bytes_per_scored_token(scorer.model.trunk))
         if not tokens:
             return scorer
@@ -44,7 +49,7 @@ def remembering_scorer(scorer: CheckpointScorer, size: int) -> CheckpointScorer:
 
     if not isinstance(scorer, CalibratedPRM):
         return scorer
-    return CalibratedPRM(remembering_scorer(below, size), scorer.calibration)
+    return CalibratedPRM(cast("CheckpointScorer", remembering_scorer(below, size)), scorer.calibration)
 
 
 def _tokens(size: int, each: int | None) -> int:

@@ -20,7 +20,8 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 
 if TYPE_CHECKING:
-    from surefoot.models.scorer import CheckpointScorer
+    from surefoot.cli.search.methods import ReviseJudge
+    from surefoot.protocols import StepScorer
     from surefoot.records import Problem
     from surefoot.search.method import Search, SearchResult
     from surefoot.search.saved_tree import SavedTree
@@ -84,7 +85,7 @@ class SearchSettings(Command):
         "each, if they run in this process: 500MB, 2GB, 1.5GiB; 0 = read all again.",
     )
 
-    def how(self, scorer: CheckpointScorer | None) -> Steps:
+    def how(self, scorer: StepScorer | None) -> Steps:
         """How solutions are written that ``scorer`` is to judge."""
         from surefoot.search.space import Steps
         from surefoot.segment import segmenter
@@ -122,9 +123,15 @@ class SearchCommand(SearchSettings):
         return method
 
     @property
-    def reward(self) -> StepPRMSettings | None:
+    def reward(self) -> StepPRMSettings | ReviseJudge | None:
         """The reward model of steps, of a method that has one."""
         return None
+
+    @contextmanager
+    def scorer(self) -> Iterator[StepScorer | None]:
+        """The reward model of steps, opened."""
+        reward = self.reward
+        yield reward.open(self.loading) if isinstance(reward, StepPRMSettings) else None
 
     def run(self) -> None:
         """Search all problems, and report.
@@ -147,12 +154,12 @@ class SearchCommand(SearchSettings):
         problems = read_table(self.problems, Problem)
         inputs = file_inputs(problems=self.problems) | (self.reward.files() if self.reward else {})
         config = self.resolved() | {"search": repr(search)}
-        scorer: CheckpointScorer | None = self.reward.open(self.loading) if self.reward else None
         policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
         size = _PIECE * self.in_flight
         places = {problem.id: place for place, problem in enumerate(problems)}
         summary = SearchSummary()
         with (
+            self.scorer() as scorer,
             self.grading.open() as grader,
             self._tree_file(command=command, config=config, inputs=inputs) as keep,
             stages() as show,

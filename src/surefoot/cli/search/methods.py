@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from surefoot.cli import options as o
 from surefoot.cli.search.command import GuidedSearch, SearchCommand
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
+from surefoot.errors import RunError
 from surefoot.search.beam import DVTS, BeamSearch
 from surefoot.search.best_of_n_search import BestOfNSearch
 from surefoot.search.mcts import MCTS
 from surefoot.search.particle import ParticleFilter
 from surefoot.search.rebase import Rebase
 from surefoot.search.resample import StepResampling
+from surefoot.search.revise import Revise
+
+if TYPE_CHECKING:
+    from surefoot.protocols import StepScorer
 
 METHOD = OptionGroup(names={"n": "--n -n"}, omit=("name",))
 
@@ -106,6 +114,49 @@ class SearchResample(GuidedSearch):
 
     command: ClassVar[str] = "resample"
     method: Annotated[StepResampling, METHOD] = StepResampling()
+
+
+class ReviseJudge(o.JudgeSettings):
+    """Who says which step is wrong, and how scores become one number."""
+
+    aggregate: o.Aggregate = None
+
+
+class SearchRevise(SearchCommand):
+    """Write a solution again, told which step is wrong and why, while a verifier or reward model finds one.
+
+    A verifier gives its reason: the line that does not hold, or the visible test that fails. A reward model
+    says that the step is wrong. With `--keep` the steps before it stay.
+
+    Example: `surefoot search revise --problems problems.jsonl --verifier visible-tests --segment python
+    --base-url http://localhost:8000/v1 --chat --out results.jsonl`
+    """
+
+    command: ClassVar[str] = "revise"
+    method: Annotated[Revise, METHOD] = Revise()
+    judge: Annotated[ReviseJudge, OptionGroup(title="Verifier or reward model")] = ReviseJudge()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not (self.judge.names or self.judge.verifier):
+            raise ValueError("give --verifier or --prm: who says which step is wrong")
+        return self
+
+    @property
+    def reward(self) -> ReviseJudge:
+        """Who judges."""
+        return self.judge
+
+    @contextmanager
+    def scorer(self) -> Iterator[StepScorer | None]:
+        """Who judges, opened. Raises ``RunError`` for a verifier that tells what policies may not see."""
+        with self.judge.open(self.loading) as scorer:
+            for one in getattr(getattr(scorer, "labeller", None), "verifiers", ()):
+                if getattr(one, "visibility", "visible") == "hidden":
+                    raise RunError(
+                        f"--verifier {one.name}: its reasons tell of hidden tests; use visible-tests"
+                    )
+            yield scorer
 
 
 class Draw(Command):

@@ -18,7 +18,7 @@ from surefoot.labelling.verifiers import tracer
 from surefoot.labelling.verifiers.divergence import Run, beside_reference, first_difference
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.protocols import ProblemTrace, Verdict
-from surefoot.records import CodeTask, CodeTest, Problem, Trace
+from surefoot.records import CodeTask, CodeTest, Problem, TestVisibility, Trace
 from surefoot.sandbox import (
     Limits,
     NamedTest,
@@ -159,37 +159,59 @@ class PythonTestsVerifier(_InSandbox):
     """
 
     name = "python-tests"
+    visibility: TestVisibility = "hidden"
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
         """One list per item, one verdict per step. Raises ``SandboxError``."""
-        graded = grade_traces(self.sandbox, items, limits=self.limits)
-        return [
-            self._verdicts(verdict, len(item.trace.steps))
-            for item, verdict in zip(items, graded, strict=True)
-        ]
+        graded = grade_traces(self.sandbox, items, limits=self.limits, visibility=self.visibility)
+        return [self._verdicts(item, verdict) for item, verdict in zip(items, graded, strict=True)]
 
-    def _verdicts(self, verdict: TaskVerdict | None, count: int) -> list[Verdict]:
+    def _verdicts(self, item: ProblemTrace, verdict: TaskVerdict | None) -> list[Verdict]:
+        count = len(item.trace.steps)
         if verdict is None or verdict.passed is None:
             return _unknown(count, _NO_TESTS if verdict is None else verdict.reason)
         if verdict.passed:
             return [Verdict(value=1, reason=f"all {len(verdict.tests)} tests pass")] * count
         before = _unknown(max(count - 1, 0), "the program fails; which step is wrong is not known")
-        return [*before, *[Verdict(value=-1, reason=verdict.reason)] * min(count, 1)]
+        return [*before, *[Verdict(value=-1, reason=self._reason(item, verdict))] * min(count, 1)]
+
+    def _reason(self, item: ProblemTrace, verdict: TaskVerdict) -> str:  # noqa: ARG002 - for subclasses
+        return verdict.reason
+
+
+class VisibleTestsVerifier(PythonTestsVerifier):
+    """The same by the visible tests, which policies may see: for choosing and revising, not for labels.
+
+    The reason has the text of the test that failed.
+    """
+
+    name = "visible-tests"
+    visibility: TestVisibility = "visible"
+
+    def _reason(self, item: ProblemTrace, verdict: TaskVerdict) -> str:
+        task, bad = code_task(item.problem), verdict.reason.partition(":")[0]
+        code = next((test.code for test in task.that_are("visible") if test.name == bad), "") if task else ""
+        return f"This test fails:\n\n{code}\n\n{verdict.reason}" if code else verdict.reason
 
 
 def grade_traces(
-    sandbox: Sandbox, items: Sequence[ProblemTrace], *, limits: Limits | None = None
+    sandbox: Sandbox,
+    items: Sequence[ProblemTrace],
+    *,
+    limits: Limits | None = None,
+    visibility: TestVisibility = "hidden",
 ) -> list[TaskVerdict | None]:
-    """What the hidden tests say of each trace's program; ``None``: there are no such tests, or no text."""
+    """What the tests of a visibility say of each trace's program; ``None``: there are none, or no text."""
     tasks = [code_task(item.problem) for item in items]
     known = [
-        (TraceProgram.of(item.trace, task).text, python_task(task))
+        (TraceProgram.of(item.trace, task).text, python_task(task, task.that_are(visibility)))
         for item, task in zip(items, tasks, strict=True)
-        if _gradable(item, task) and task is not None
+        if _gradable(item, task, visibility) and task is not None
     ]
     verdicts: Iterator[TaskVerdict] = iter(grade_python(sandbox, known, limits=limits or LIMITS))
     return [
-        next(verdicts) if _gradable(item, task) else None for item, task in zip(items, tasks, strict=True)
+        next(verdicts) if _gradable(item, task, visibility) else None
+        for item, task in zip(items, tasks, strict=True)
     ]
 
 
@@ -210,8 +232,8 @@ def python_task(task: CodeTask, tests: Sequence[CodeTest] | None = None) -> Pyth
     )
 
 
-def _gradable(item: ProblemTrace, task: CodeTask | None) -> bool:
-    return task is not None and item.trace.text is not None and bool(task.that_are("hidden"))
+def _gradable(item: ProblemTrace, task: CodeTask | None, visibility: TestVisibility = "hidden") -> bool:
+    return task is not None and item.trace.text is not None and bool(task.that_are(visibility))
 
 
 def code_task(problem: Problem) -> CodeTask | None:
@@ -237,6 +259,7 @@ class ExecutionTraceVerifier(_InSandbox):
     """
 
     name = "execution-trace"
+    visibility: TestVisibility = "hidden"
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
         """One list per item, one verdict per step. Raises ``SandboxError``."""

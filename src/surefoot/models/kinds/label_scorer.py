@@ -16,7 +16,8 @@ class LabelScorer:
 
     Labels of ``kind`` count, others are passed over; several of one step are averaged. A value is the score,
     a correctness of +1, 0, -1 is 1, ``neutral``, 0, and an advantage A is (1 + A) / 2. A step without a label
-    that is known has no score, with the label's reason. ``usage`` counts what the labels cost: the tokens of
+    that is known has no score, with the label's reason. What a label's evidence says is the score's reason.
+    ``usage`` counts what the labels cost: the tokens of
     policy, judge or model that the labeller used are the scorer's verifier tokens.
 
     ``score_traces`` runs the labeller in an event loop of its own: call it from a thread that has none, as
@@ -39,19 +40,23 @@ class LabelScorer:
     def _record(self, item: ProblemTrace, labels: Sequence[StepLabel]) -> StepScores:
         of_kind = [label for label in labels if label.kind == self.kind]
         scores: list[float | None] = []
+        reasons: list[str | None] = []
         for step in range(len(item.trace.steps)):
             found = [as_target(one, neutral=self.neutral) for one in of_kind if one.step == step]
             known = [score for score in found if score is not None]
             scores.append(sum(known) / len(known) if known else None)
+            said = [one.evidence.message for one in of_kind if one.step == step and one.evidence.message]
+            reasons.append("; ".join(said) or None)
         reason = None
         if None in scores:
-            reasons = [label.reason for label in of_kind if label.value is None and label.reason]
-            reason = reasons[0] if reasons else f"the labeller gave no label of kind '{self.kind}'"
+            unknown = [label.reason for label in of_kind if label.value is None and label.reason]
+            reason = unknown[0] if unknown else f"the labeller gave no label of kind '{self.kind}'"
         usage = sum((label.evidence.usage for label in labels), Usage())
         return StepScores.of_model(
             trace_id=item.trace.id,
             scorer=self.name,
             scores=tuple(scores),
             unscored_reason=reason,
+            reasons=reasons if any(reasons) else (),
             usage=Usage(verifier_tokens=usage.tokens, calls=usage.calls),
         )
