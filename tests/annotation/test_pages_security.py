@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from annotation_site import PASSWORD, SCRIPT, Room, open_room, solutions
+from held_calls import held_call
 from inspection_site import add_request
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
@@ -67,6 +68,7 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
         ("admin", "/projects/1/flags", f"/projects/1/flags/{comment.id}"),
         ("admin", "/projects/1/formats", "/projects/1/formats"),
         ("admin", "/requests", "/requests/import"),
+        ("admin", "/held", f"/held/{room.db.held_calls.hold(held_call(), most=99)}"),
     ]
 
 

@@ -391,8 +391,8 @@ def test_tool_calls_pass_through_both_ways():
         sent = policy.asked[-1].prompt
         assert [message.role for message in sent] == ["user", "assistant", "tool"]
         assert sent[1].tool_calls == (call_of(call),)
-        with pytest.raises(openai.BadRequestError, match="plain"):
-            client.chat.completions.create(model="best-of-2", tools=TOOLS, **asked())
+        with pytest.raises(openai.BadRequestError, match="step by step"):
+            client.chat.completions.create(model="beam-2x2", tools=TOOLS, **asked())
 
 
 class ThinkingPolicy(ToolPolicy):

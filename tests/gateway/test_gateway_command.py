@@ -50,6 +50,12 @@ def test_settings_that_make_no_sense_are_refused_by_name(tmp_path):
     assert "--candidates" in refused(*here, "--candidates", "some")
     assert "needs a reward model" in refused(*here, "--strategy", "best-of-4")
     assert "abstain" in refused(*here, "--abstain-below", 0.5)
+    assert "give --guard" in refused(*here, "--guard-threshold", 0.5)
+    assert "has no reward model" in refused(*here, "--guard", "--guard-threshold", 0.5)
+    assert "--guard-rule tool-calls" in refused(*here, "--guard", "--guard-policy", path)
+    assert "no policy of tools" in refused(
+        *here, "--guard", "--guard-rule", "tool-calls", "--guard-policy", path
+    )
 
 
 @pytest.mark.slow

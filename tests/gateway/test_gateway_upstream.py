@@ -14,8 +14,7 @@ from openai_server import Reply, chat, serve
 
 from surefoot.annotation import open_database
 from surefoot.gateway import GatewaySettings
-from surefoot.gateway.generation import policy_failure
-from surefoot.gateway.upstream import UpstreamPolicy, UpstreamScorer
+from surefoot.gateway.upstream import UpstreamPolicy, UpstreamScorer, policy_failure
 from surefoot.models.kinds.ensemble import Ensemble
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.scripted import ScriptedPolicy

@@ -92,6 +92,7 @@ def inspected(found: Inspection) -> Views:
         "requests": ("admin", "/requests?model=policy-7b/best-of-4"),
         "request": ("admin", "/request?id=chatcmpl-shown-0"),
         "request-tree": ("admin", "/request-tree?id=chatcmpl-shown-0&choice=0"),
+        "held": ("admin", "/held?state=all"),
         "monitor": ("admin", "/monitor"),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
+from held_calls import held_call
 from inspection_site import NOON, add_request
 
 from surefoot.annotation import Database
@@ -55,6 +56,11 @@ def add_requests(db: Database, problem: Problem, traces: list[Trace], tree: Save
         )
     for hour in range(48):
         _hour(db, hour)
+    for order in ("W17", "W18"):
+        db.held_calls.hold(
+            held_call(arguments=f'{{"order": "{order}"}}', request_id="chatcmpl-shown-1"), most=9
+        )
+    db.held_calls.decide(1, None, approved=True, comment="A known customer.")
 
 
 def _hour(db: Database, hour: int) -> None:

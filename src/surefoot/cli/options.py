@@ -29,9 +29,10 @@ from surefoot.scores import Aggregator
 
 if TYPE_CHECKING:
     from surefoot.answers import Grader
+    from surefoot.labelling.verifier import VerifierLabeller
     from surefoot.models.kinds.verifier_format import VerifierFormat
     from surefoot.models.scorer import CheckpointScorer
-    from surefoot.protocols import Labeller, Policy, StepScorer, StepVerifier
+    from surefoot.protocols import Policy, StepScorer, StepVerifier
     from surefoot.scale import Engine
 
 M = TypeVar("M", bound=BaseModel)
@@ -377,7 +378,7 @@ def open_verifiers(
     opened_before: Mapping[str, StepVerifier] = MappingProxyType({}),
     *,
     sandbox: str = "bubblewrap",
-) -> Iterator[Labeller]:
+) -> Iterator[VerifierLabeller]:
     """The verifiers of these names as one labeller; ``opened_before`` has those that need settings.
 
     Those that run programs do so in ``sandbox``.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import typer
@@ -14,7 +16,14 @@ from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup, add, callback
 from surefoot.cli.terminal import echo
 from surefoot.gateway.scopes import KeyScope
-from surefoot.gateway.settings import GatewaySettings, MonitorSettings, ServerSettings, is_loopback
+from surefoot.gateway.settings import (
+    GatewaySettings,
+    MonitorSettings,
+    ServerSettings,
+    ToolGuard,
+    is_loopback,
+)
+from surefoot.guard.settings import GuardSettings
 from surefoot.policies.devices import Loading
 from surefoot.sandbox.protocol import Limits as SandboxLimits
 from surefoot.sandbox.remote import LARGEST
@@ -22,7 +31,7 @@ from surefoot.sandbox.remote import LARGEST
 if TYPE_CHECKING:
     from surefoot.annotation import Database
     from surefoot.gateway import Monitor
-    from surefoot.protocols import Policy, StepScorer
+    from surefoot.protocols import Policy, StepScorer, StepVerifier
 
 Role = Literal["admin", "annotator", "viewer", "client"]
 DatabaseName = Annotated[
@@ -43,7 +52,15 @@ _SERVER = OptionGroup(
     },
     omit=("limits.max_json_depth", "limits.keep_alive_s"),
 )
-_GATEWAY = OptionGroup(names={"offered": "--offer"}, omit=("extract", "overlap", "gather_s"))
+_GATEWAY = OptionGroup(names={"offered": "--offer"}, omit=("extract", "overlap", "gather_s", "guard"))
+_GUARD = OptionGroup(
+    title="Guard of tool calls",
+    names={
+        "enabled": "--guard",
+        **{name: f"--guard-{name.replace('_', '-')}" for name in GuardSettings.model_fields},
+        "hold_s": "--hold-s",
+    },
+)
 _PAGES = OptionGroup(
     title="Pages",
     names={
@@ -90,23 +107,44 @@ class Serve(Command):
     loading: o.Models = Loading()
     reward_model: o.JudgeSettings = o.JudgeSettings()
     gateway: Annotated[GatewaySettings, _GATEWAY] = GatewaySettings()
+    guard: Annotated[ToolGuard, _GUARD] = ToolGuard()
+    guard_rules: Annotated[tuple[str, ...], Flag(name="--guard-rule")] = Field(
+        default=(),
+        description="Rule that calls are checked by: `tool-calls`, or another verifier of `label verify`.",
+    )
+    guard_policy: Annotated[str | None, o.INPUT] = Field(
+        default=None, description="JSON file of what the rule `tool-calls` forbids."
+    )
     extract: Annotated[tuple[AnswerStyle, ...], BeforeValidator(o.split_commas), Flag(comma=True)] = Field(
         default=("boxed", "hash", "phrase", "last_number"),
         description="Where the final answer is; the first of these styles that finds one counts.",
     )
     monitor: Annotated[MonitorSettings, _MONITOR] = MonitorSettings()
 
+    @model_validator(mode="after")
+    def _guard_is_on(self) -> Self:
+        if not self.guard.enabled and (self.guard_rules or self.guard_policy or self.guard != ToolGuard()):
+            raise ValueError("settings of the guard need 'guard'; give --guard")
+        if self.guard_policy is not None and "tool-calls" not in self.guard_rules:
+            raise ValueError("'guard_policy' belongs to --guard-rule tool-calls")
+        return self
+
     def run(self) -> None:
         """Serve until a signal comes."""
         from surefoot.annotation import create_pages_app, open_database
         from surefoot.gateway import Gateway, create_app, make_server
 
-        with self.reward_model.open(self.loading) as scorer, open_database(self.database) as db:
+        with (
+            self.reward_model.open(self.loading) as scorer,
+            open_database(self.database) as db,
+            self._rules() as verifiers,
+        ):
             settings = self.gateway.model_copy(
                 update={
                     "separator": o.separator(self.gateway.separator, scorer),
                     "extract": self.extract,
                     "overlap": bool(self.policy.base_url),
+                    "guard": self.guard,
                 }
             )
             policy = self.policy.open(chat=settings.chat, loading=self.loading)
@@ -118,12 +156,26 @@ class Serve(Command):
                 limits=self.server.limits,
                 log=db.gateway if self.record else db.gateway.without_records(),
                 monitor=self._monitor(db, policy, scorer),
+                verifiers=verifiers,
+                holds=db.held_calls if self.pages else None,
             )
             pages = None
             if self.pages:  # over plain HTTP, as on loopback, a browser would not return a secure cookie
                 pages = create_pages_app(db, self.site)
             app = create_app(self.server, gateway=gateway, pages=pages, keys=db.keys)
             make_server(app, self.server, log_level="info").run()
+
+    @contextmanager
+    def _rules(self) -> Iterator[tuple[StepVerifier, ...]]:
+        """The guard's rules."""
+        from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier, ToolPolicy
+
+        if not self.guard_rules:
+            yield ()
+            return
+        policy = ToolPolicy.of_file(self.guard_policy) if self.guard_policy else ToolPolicy()
+        with o.open_verifiers(self.guard_rules, {"tool-calls": ToolCallVerifier(policy=policy)}) as labeller:
+            yield labeller.verifiers
 
     def _monitor(self, db: Database, policy: Policy, scorer: StepScorer | None) -> Monitor:
         from surefoot.gateway import Monitor, resume_monitor
@@ -353,7 +405,7 @@ class AddUser(Command):
 
 
 class Prune(Command):
-    """Delete old answers of the gateway, with all their candidates; the hourly figures stay.
+    """Delete old answers of the gateway, with all their candidates, and held calls; the hourly figures stay.
 
     Example: `surefoot serve prune --older-than 90`
     """
@@ -371,7 +423,8 @@ class Prune(Command):
         with open_database(self.database) as db:
             while count := db.gateway.prune(before):
                 deleted += count
-        echo(f"{deleted} requests deleted", err=True)
+            held = db.held_calls.prune(before)
+        echo(f"{deleted} requests and {held} held calls deleted", err=True)
 
 
 class ServeSandbox(Command):

@@ -9,6 +9,8 @@ from .plan import Strategy as Strategy
 from .plan import strategy_of as strategy_of
 from .records import GatewayCandidate as GatewayCandidate
 from .records import GatewayRecord as GatewayRecord
+from .records import HeldCall as HeldCall
+from .records import HoldStore as HoldStore
 from .records import KeyStore as KeyStore
 from .records import RecordStore as RecordStore
 from .records import ScoreHistory as ScoreHistory
@@ -17,3 +19,4 @@ from .settings import GatewaySettings as GatewaySettings
 from .settings import Limits as Limits
 from .settings import MonitorSettings as MonitorSettings
 from .settings import ServerSettings as ServerSettings
+from .settings import ToolGuard as ToolGuard

@@ -13,18 +13,20 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
+from surefoot.errors import NotFoundError, UnavailableError
 from surefoot.gateway.admission import Jobs, cancel, wait_for_disconnect
 from surefoot.gateway.errors import ApiError, declared
 from surefoot.gateway.gateway import Gateway
 from surefoot.gateway.plan import Plan
-from surefoot.gateway.request_log import LogEntry, new_id
-from surefoot.gateway.responses import ChatWriter, Emit, ResponseWriter, TextWriter
+from surefoot.gateway.request_log import LogEntry, log_unavailable, new_id
+from surefoot.gateway.responses import ChatWriter, Emit, ResponseWriter, TextWriter, held_response
 from surefoot.gateway.schemas import (
     ChatRequest,
     ChatResponse,
     CompletionRequest,
     CompletionResponse,
     GenerationRequest,
+    HeldResponse,
 )
 
 _LOG = logging.getLogger("surefoot.gateway")
@@ -49,6 +51,24 @@ def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     async def completions(request: Request, body: CompletionRequest) -> Response:
         """Continue a prompt, by the strategy that the model's name or `surefoot.strategy` says."""
         return await _respond(gateway, request, body, gateway.planner.completion(body), TextWriter)
+
+    @router.get(
+        "/v1/held/{number:int}",
+        response_model=HeldResponse,
+        responses=declared(400, 401, 403, 404, 429, 503),
+    )
+    async def held(request: Request, number: int) -> HeldResponse:
+        """What a person decided about a call that the guard held; the key is that of the request."""
+        if gateway.holds is None:
+            raise ApiError(404, "this server holds no calls", code="not_found")
+        key = request.state.allowance.key
+        try:
+            found = await gateway.holds.find(number, key.id if key else None)
+        except NotFoundError as error:
+            raise ApiError(404, str(error), param="number", code="not_found") from error
+        except UnavailableError as error:
+            raise log_unavailable() from error
+        return held_response(number, found)
 
     return router
 

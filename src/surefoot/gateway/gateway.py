@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -19,16 +20,18 @@ from surefoot.gateway.admission import Admission, Jobs, Slot, cancel, wait_for_d
 from surefoot.gateway.computation import Computation
 from surefoot.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
 from surefoot.gateway.generation import Generator
+from surefoot.gateway.holds import Holds
 from surefoot.gateway.monitor import Metrics, Monitor, Observations
 from surefoot.gateway.plan import DEFAULT, PLAIN, GeneratedChoice, Generation, Plan, Planner, UsageMeter
 from surefoot.gateway.quotas import Allowance
-from surefoot.gateway.records import GatewayRecord, RecordStore
+from surefoot.gateway.records import GatewayRecord, HoldStore, RecordStore
 from surefoot.gateway.request_log import LogEntry, Recorder, log_unavailable
 from surefoot.gateway.responses import ResponseWriter
 from surefoot.gateway.schemas import StrategyOptions
 from surefoot.gateway.settings import GatewaySettings, Limits
 from surefoot.gateway.upstream import StaysConnected, TakesExtraBody, UpstreamPolicy, UpstreamScorer
-from surefoot.protocols import Policy, ProblemTrace, StepScorer
+from surefoot.guard import Guard
+from surefoot.protocols import Policy, ProblemTrace, StepScorer, StepVerifier
 from surefoot.records import StepScores, Usage
 from surefoot.scores import Aggregator
 
@@ -45,6 +48,8 @@ class Gateway:
 
     Make one per application; it serves one event loop. ``log``, such as ``Database.gateway``, keeps what was
     answered and stays open; ``monitor`` says whether the model still behaves as it did when it was tested.
+    ``verifiers`` are the guard's rules, if ``settings.guard`` is enabled, and ``holds``, such as
+    ``Database.held_calls``, is where held calls wait for people; without it they are rejected.
     Raises :class:`surefoot.gateway.errors.ApiError` if the default strategy makes no sense.
     """
 
@@ -57,6 +62,8 @@ class Gateway:
         limits: Limits | None = None,
         log: RecordStore | None = None,
         monitor: Monitor | None = None,
+        verifiers: Sequence[StepVerifier] = (),
+        holds: HoldStore | None = None,
     ) -> None:
         self.settings, self.limits = settings or GatewaySettings(), limits or Limits()
         self.monitor = monitor or Monitor()
@@ -71,6 +78,16 @@ class Gateway:
         self._connections = AsyncExitStack()
         self.policy = UpstreamPolicy(policy)
         self.scorer = UpstreamScorer(scorer, on_failure=self.metrics.scorer_failures.inc) if scorer else None
+        tool_guard = self.settings.guard
+        if tool_guard.enabled and tool_guard.threshold is not None and self.scorer is None:
+            message = "guard.threshold: this server has no reward model; leave it out, or give one"
+            raise ApiError(400, message, param="guard", code="no_scorer")
+        self.guard = (
+            Guard(tool_guard, verifiers=verifiers, scorer=self.scorer) if tool_guard.enabled else None
+        )
+        self.holds = (
+            Holds(holds, tool_guard, self.metrics.count_review) if self.guard and holds is not None else None
+        )
         self.batcher = Batcher(
             self.policy,
             self.scorer,
@@ -86,6 +103,7 @@ class Gateway:
             grader=Grader(checker=self.checker, styles=self.settings.extract),
             answer_s=self.settings.answer_s,
             on_usage=self.metrics.add_usage,
+            guard=self.guard,
         )
         card = getattr(scorer, "card", None)
         card_aggregation: Aggregator | None = getattr(card, "aggregation", None)
@@ -169,7 +187,13 @@ class Gateway:
         """Answers of a plan, once their record is kept. Raises :class:`ApiError`."""
 
         async def generate_and_record() -> Generation:
-            generation = await self.generator.generate(plan, writer.on_text if writer else None)
+            generation = await self.generator.generate(
+                plan,
+                writer.on_text if writer else None,
+                partial(self.holds.review, entry) if self.holds is not None else None,
+            )
+            for choice in generation.choices:
+                self.metrics.add_decisions(choice.decisions)
             observations = Observations()
             for choice in generation.choices:
                 observe(observations, plan, choice)
@@ -249,6 +273,10 @@ class Gateway:
         """Free everything. Call it once, at the end."""
         self.admission.draining = True
         await asyncio.to_thread(self.checker.close)
+        if self.holds is not None:
+            await self.holds.close()
+        if self.guard is not None:
+            self.guard.close()
         self.computation.close()
         await self.recorder.close()
         await self._connections.aclose()
@@ -262,10 +290,11 @@ def observe(observations: Observations, plan: Plan, choice: GeneratedChoice) -> 
     observations.count("abstained", choice.abstained)
     if result.chosen is None:
         return
-    observations.count("unparsed", result.answer is None)
+    if not choice.tool_calls:
+        observations.count("unparsed", result.answer is None)
     if not result.scores:
         return
-    scores = result.scores[result.chosen].scores[len(plan.initial_steps) :]
+    scores = result.scores[result.chosen].scores[max(len(plan.initial_steps), choice.first_step) :]
     if not choice.abstained:
         observations.score(scores)
     observations.count("unscored", None in scores)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os.path import commonprefix
 from typing import Any, TypeVar
 
@@ -14,7 +14,9 @@ from surefoot.batching import Batcher
 from surefoot.errors import PolicyError, ScoreError
 from surefoot.gateway.errors import ApiError
 from surefoot.gateway.plan import CONTENT_FILTER, GeneratedChoice, Generation, OnText, Plan, StreamMode
-from surefoot.gateway.upstream import MAX_CHARACTERS, TakesExtraBody, UpstreamPolicy
+from surefoot.gateway.tool_replies import ToolReplies
+from surefoot.gateway.upstream import TakesExtraBody, UpstreamPolicy, policy_failure
+from surefoot.guard import Guard, GuardDecision, Review
 from surefoot.protocols import STOP_UNKNOWN, Completion, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Message, StepScores, Trace, Usage, content_id
 from surefoot.search.method import SearchCounts, SearchResult, conclude
@@ -191,6 +193,10 @@ def _overlap(text: str, stop: str) -> int:
 
 
 T = TypeVar("T")
+ChoiceReviewer = Callable[
+    [int, tuple[Message, ...], Message, GuardDecision], Awaitable[tuple[Review | None, str | None]]
+]
+"""As :data:`surefoot.guard.loop.Reviewer`, with the number of the choice before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,15 +210,24 @@ class Generator:
     answer_s: float
     """Seconds of algebra per request; see ``AnswerChecker.limited``."""
     on_usage: Callable[[Usage], None]
+    guard: Guard | None = None
+    """Checks tool calls before they are released."""
 
-    async def generate(self, plan: Plan, on_text: OnText | None = None) -> Generation:
-        """All choices of a plan. Raises :class:`ApiError`."""
+    async def generate(
+        self, plan: Plan, on_text: OnText | None = None, review: ChoiceReviewer | None = None
+    ) -> Generation:
+        """All choices of a plan; ``review`` is asked about calls that the guard holds.
+
+        Raises :class:`ApiError`.
+        """
         try:
-            if plan.strategy.search is None:
+            checker = self.grader.checker.limited(self.answer_s, caller=plan.caller)
+            grader = replace(self.grader, checker=checker)
+            if plan.tools and (plan.strategy.search is not None or self.guard is not None):
+                choices = await self._with_tools(plan, grader, review)
+            elif plan.strategy.search is None:
                 choices = await self._plain(plan, on_text)
             else:
-                checker = self.grader.checker.limited(self.answer_s, caller=plan.caller)
-                grader = replace(self.grader, checker=checker)
                 choices = await gather_all(
                     [self._search(plan, number, grader, on_text) for number in range(plan.n)]
                 )
@@ -233,14 +248,11 @@ class Generator:
         self.on_usage(usage)
 
     async def _plain(self, plan: Plan, on_text: OnText | None) -> list[GeneratedChoice]:
-        batcher = self.batcher
-        if plan.extra_body:
-            if not isinstance(self.policy.policy, TakesExtraBody):
-                raise ApiError(400, f"policy {self.policy.name!r} does not support tools", code="unsupported")
-            more = self.policy.policy.with_extra_body(plan.extra_body)
-            batcher = Batcher(UpstreamPolicy(more), overlap=True)
         session = RequestSession(
-            batcher, separator=plan.steps.separator, max_tokens=plan.max_tokens, stop=plan.stop
+            self._tool_batcher(plan) if plan.extra_body else self.batcher,
+            separator=plan.steps.separator,
+            max_tokens=plan.max_tokens,
+            stop=plan.stop,
         )
         request = SampleRequest(
             prompt=plan.steps.prompt.render(plan.problem),
@@ -257,7 +269,34 @@ class Generator:
             self._charge(plan, session.policy_usage)
         if len(result.completions) < plan.n:
             raise policy_failure(result.error or "policy: it returned fewer samples than requested")
+        if self.guard is not None and any(one.tool_calls for one in result.completions):
+            raise ApiError(502, "the policy calls tools, and the request has none", code="policy_failed")
         return [self._plain_choice(plan, session, result, number) for number in range(plan.n)]
+
+    def _tool_batcher(self, plan: Plan) -> Batcher:
+        """For the policy with the tools of a request. Raises :class:`ApiError` for one that takes none."""
+        if not isinstance(self.policy.policy, TakesExtraBody):
+            raise ApiError(400, f"policy {self.policy.name!r} does not support tools", code="unsupported")
+        return Batcher(UpstreamPolicy(self.policy.policy.with_extra_body(plan.extra_body)), overlap=True)
+
+    async def _with_tools(
+        self, plan: Plan, grader: Grader, review: ChoiceReviewer | None
+    ) -> list[GeneratedChoice]:
+        """Whole messages, checked; nothing is shown before it is released."""
+        batcher = self._tool_batcher(plan)
+
+        def choice(number: int) -> Coroutine[Any, Any, GeneratedChoice]:
+            replies = ToolReplies(
+                plan=plan,
+                batcher=batcher,
+                scoring=self.batcher,
+                grader=grader,
+                charge=lambda usage: self._charge(plan, usage),
+            )
+            reviewer = partial(review, number) if review is not None else None
+            return replies.choice(choice_seed(plan.seed, number), self.guard, reviewer)
+
+        return await gather_all([choice(number) for number in range(plan.n)])
 
     def _plain_choice(
         self, plan: Plan, session: RequestSession, result: SampleResult, number: int
@@ -408,15 +447,6 @@ def _with_tree(choice: GeneratedChoice, space: Space, leaves: Sequence[Prefix]) 
 def choice_seed(seed: int, number: int) -> int:
     """Seed of a choice: that of the request for the first, a hash of both for the others."""
     return seed if number == 0 else int(content_id("choice seed", seed, number), 16) % 2**31
-
-
-def policy_failure(error: str) -> ApiError:
-    """The error of a client whose request to the policy failed with ``error``."""
-    error = error[:MAX_CHARACTERS]
-    status = re.match(r"server: status (4\d\d)", error)
-    if error.startswith("policy: ") or (status and status[1] in ("400", "413", "422")):
-        return ApiError(400, f"the policy refused the request: {error}", code="policy_refused")
-    return ApiError(502, f"the policy failed: {error}", code="policy_failed")
 
 
 async def gather_all(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -18,6 +18,7 @@ from surefoot.gateway.admission import Admission
 from surefoot.gateway.connections import ConnectionTable
 from surefoot.gateway.records import ScoreHistory
 from surefoot.gateway.settings import MonitorSettings
+from surefoot.guard import GuardDecision, Review
 from surefoot.records import Usage
 
 Share = Literal["accepted", "abstained", "unparsed", "unscored"]
@@ -246,6 +247,27 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
+        self.guard_seconds = Histogram(
+            "surefoot_guard_seconds",
+            "Time of all stages for a message with calls, without people's.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.guard_decisions = Counter(
+            "surefoot_guard_decisions",
+            "Messages with tool calls, by what became of them and the stage that decided.",
+            ["action", "stage"],
+            registry=registry,
+        )
+        self.guard_errors = Counter(
+            "surefoot_guard_errors", "Stages that could not check a call.", ["stage"], registry=registry
+        )
+        self.guard_reviews = Counter(
+            "surefoot_guard_reviews",
+            "People's decisions on held calls; the share approved is that of false blocks.",
+            ["decision"],
+            registry=registry,
+        )
         self.connections = ConnectionTable()
         registry.register(_Gauges(lambda: _gauges(admission, monitor, answer_failures)))
         registry.register(_Gauges(lambda: _connection_gauges(self.connections)))
@@ -255,6 +277,19 @@ class Metrics:
         self.tokens.labels("prompt").inc(usage.prompt_tokens)
         self.tokens.labels("completion").inc(usage.completion_tokens)
         self.tokens.labels("verifier").inc(usage.verifier_tokens)
+
+    def add_decisions(self, decisions: Sequence[GuardDecision]) -> None:
+        """Count what the guard decided, and the time that it took."""
+        for decision in decisions:
+            self.guard_seconds.observe(decision.latency_ms / 1000)
+            self.guard_decisions.labels(decision.action, decision.by_stage or "none").inc()
+            for verdict in {one.checker: one for call in decision.calls for one in call.stages}.values():
+                if verdict.finding == "error":
+                    self.guard_errors.labels(verdict.stage).inc()
+
+    def count_review(self, review: Review) -> None:
+        """Count a person's decision."""
+        self.guard_reviews.labels("approved" if review.approved else "denied").inc()
 
     def key_refused(self, reason: str) -> None:
         """Count a refusal by its code, or by the name of a quota."""

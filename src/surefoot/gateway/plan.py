@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from surefoot.chat_shape import tool_fields
 from surefoot.gateway.errors import ApiError, invalid
 from surefoot.gateway.schemas import (
     ChatMessage,
@@ -20,9 +21,10 @@ from surefoot.gateway.schemas import (
     StrategyOptions,
 )
 from surefoot.gateway.settings import GatewaySettings, Limits
+from surefoot.guard import GuardDecision
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
-from surefoot.records import Message, Problem, Reasoning, ToolCall, Usage
+from surefoot.records import Message, Problem, Reasoning, Tool, ToolCall, Usage
 from surefoot.scores import Aggregator
 from surefoot.search.beam import DVTS, BeamSearch
 from surefoot.search.best_of_n_search import BestOfNSearch
@@ -61,6 +63,11 @@ class Strategy:
     def threshold(self) -> float | None:
         """Lowest score of an accepted step, for a strategy that accepts steps."""
         return self.search.threshold if isinstance(self.search, StepResampling | Revise) else None
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether it draws whole messages, so that tool calls can be among what it chooses from."""
+        return isinstance(self.search, BestOfNSearch | StepResampling | None)
 
     @property
     def attempts(self) -> int:
@@ -140,6 +147,11 @@ class Plan:
     """Steps that the solution begins with."""
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """Fields that are passed on to the policy's server."""
+    messages: tuple[Message, ...] = ()
+    """The run so far, of a request with tools."""
+    tools: tuple[Tool, ...] = ()
+    guard_draws: int = 1
+    """How often a guard may have a message drawn."""
     aggregation: Aggregator = "min"
     abstain_below: float | None = None
     caller: str = ""
@@ -149,7 +161,7 @@ class Plan:
     @property
     def most_tokens(self) -> int:
         """Completion tokens that all choices together may take."""
-        return self.n * self.strategy.draws * self.strategy.attempts * self.max_tokens
+        return self.n * self.strategy.draws * self.strategy.attempts * self.guard_draws * self.max_tokens
 
 
 CONTENT_FILTER = "content_filter"
@@ -172,11 +184,24 @@ class GeneratedChoice:
     """All steps that were drawn, if some were dropped."""
     dropped: tuple[int, ...] = ()
     """Nodes of the tree that were dropped: no candidate goes through them."""
+    first_step: int = 0
+    """The chosen candidate's first step that was generated; those before it came with the request."""
+    decisions: tuple[GuardDecision, ...] = ()
+    """Of the guard, one for each message with calls that was drawn."""
+    guarded: bool = False
+    """Whether a guard checks tool calls, so that no other candidates' calls may be shown."""
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    """Why the guard held candidates back, by their index."""
 
     @property
     def value(self) -> float | None:
         """Aggregated score of the chosen candidate."""
         return None if self.result.chosen is None else self.result.values[self.result.chosen]
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the guard released no message."""
+        return bool(self.decisions) and self.reasons.get(self.result.chosen or 0) is not None
 
     @property
     def abstained(self) -> bool:
@@ -237,7 +262,17 @@ class Planner:
             max_tokens = self.max_tokens(request.max_completion_tokens, "max_completion_tokens")
             sampling = replace(plan.steps.sampling, max_tokens=max_tokens)
             plan = replace(plan, max_tokens=max_tokens, steps=replace(plan.steps, sampling=sampling))
-        return replace(plan, extra_body=self._tools(request, plan.strategy))
+        extra = self._tools(request, plan.strategy)
+        if not extra:
+            return plan
+        guard = self.settings.guard
+        return replace(
+            plan,
+            extra_body=extra,
+            messages=tuple(_message(message) for message in request.messages),
+            tools=_tools_of(extra["tools"]),
+            guard_draws=1 + guard.resamples + guard.rejections if guard.enabled else 1,
+        )
 
     def completion(self, request: CompletionRequest) -> Plan:
         """The plan for a prompt. Raises :class:`ApiError`."""
@@ -287,12 +322,15 @@ class Planner:
         """Fields that are passed on. Raises :class:`ApiError` for tools that would have no effect."""
         if not request.tools or request.tool_choice == "none":
             return {}
-        if strategy is not PLAIN or not self.takes_tools:
+        if not (strategy.takes_tools and self.takes_tools):
             if self.settings.ignore_tools:
                 return {}
             message = f"policy {self.policy!r} does not support tools"
             if self.takes_tools:
-                message = f"only the plain strategy supports tools, so use the model {self.policy!r}"
+                message = (
+                    f"{strategy.name!r} continues texts step by step, which a message with calls cannot be; "
+                    f"use best-of-N, majority-N, weighted-vote-N, accept-reject, or the model {self.policy!r}"
+                )
             message += "; turn them off in the client, or start the server with --ignore-tools"
             raise ApiError(400, message, param="tools", code="unsupported")
         extra: dict[str, Any] = {"tools": request.tools}
@@ -422,3 +460,11 @@ def _message(sent: ChatMessage) -> Message:
         tool_call_id=sent.tool_call_id,
         reasoning=Reasoning(text=sent.reasoning_content) if sent.reasoning_content else None,
     )
+
+
+def _tools_of(sent: Sequence[dict[str, Any]]) -> tuple[Tool, ...]:
+    """The tools of a request as records. Raises :class:`ApiError` for what is none."""
+    try:
+        return tuple(Tool(**tool_fields(one)) for one in sent)
+    except ValidationError as error:
+        raise ApiError(400, f"tools: {invalid(error.errors()).message}", param="tools") from error

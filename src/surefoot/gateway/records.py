@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.gateway.scopes import KeyScope
-from surefoot.records import Problem, Record, StepScores, Trace, Usage
+from surefoot.guard import GuardDecision, Review
+from surefoot.records import Message, Problem, Record, StepScores, Trace, Usage
 
 Decision = Literal["accept", "reject", "unscored"]
 """unscored: no step is known to be bad, but some have no score."""
@@ -67,6 +68,9 @@ class GatewayRecord(Record):
     ``surefoot.search.saved_tree.SavedTree``."""
     decision: Decision | None = None
     """The verdict on a solution that the client sent."""
+    guard: dict[int, tuple[GuardDecision, ...]] = Field(default_factory=dict)
+    """What the guard decided about messages with tool calls, in the order in which they were drawn, by the
+    answer they were for."""
     request: dict[str, Any] = Field(default_factory=dict)
     """The parameters of the request (n, temperature, seed …), without the messages."""
     tally: dict[str, float] = Field(default_factory=dict)
@@ -85,6 +89,43 @@ class KeyUse:
     """Of prompts, completions and the reward model."""
     stored_bytes: int = 0
     """What the record keeps."""
+
+
+class HeldCall(BaseModel):
+    """A message whose calls wait for a person, or waited."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    request_id: str
+    """The request that it was drawn for."""
+    choice: int = Field(default=0, ge=0)
+    created: datetime
+    key_id: int | None = None
+    """Who asked."""
+    run: tuple[Message, ...]
+    """What came before."""
+    reply: Message
+    """The message with the calls."""
+    decision: GuardDecision
+    """What the guard found."""
+    review: Review | None = None
+    """What the person decided; ``None`` = nothing yet."""
+
+
+class HoldStore(Protocol):
+    """Where held calls wait. ``Database.held_calls`` is one. All methods block and raise ``StoreError``."""
+
+    def hold(self, held: HeldCall, *, most: int) -> int | None:
+        """Keep a call and give its number; ``None`` where ``most`` wait already."""
+        ...
+
+    def reviews(self, numbers: Sequence[int]) -> dict[int, Review]:
+        """The decisions about these calls, as far as there are any."""
+        ...
+
+    def held(self, number: int, *, key_id: int | None) -> HeldCall:
+        """A call of that key (``None``: of nobody's). Raises ``NotFoundError``."""
+        ...
 
 
 class RecordStore(Protocol):

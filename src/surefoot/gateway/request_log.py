@@ -56,7 +56,7 @@ class LogEntry:
         candidates = [client_candidate] if client_candidate else []
         for number, choice in enumerate(choices):
             candidates += _candidates(number, choice)
-        missing = (choice.withheld for choice in choices if choice.result.chosen is None)
+        missing = (choice.withheld for choice in choices if choice.result.chosen is None or choice.blocked)
         return self._record(
             status=200,
             error=next(missing, None),
@@ -65,6 +65,7 @@ class LogEntry:
             trees={number: choice.tree for number, choice in enumerate(choices) if choice.tree is not None},
             tally={"answered": 1, **observations.tally()},
             decision=decision,
+            guard={number: choice.decisions for number, choice in enumerate(choices) if choice.decisions},
         )
 
     def failure(self, status: int, error: str, usage: Usage, sent: Mapping[int, str]) -> GatewayRecord:
@@ -117,7 +118,8 @@ def _candidates(number: int, choice: GeneratedChoice) -> list[GatewayCandidate]:
             weight=result.weights[place],
             score=result.values[place],
             scores=result.scores[place] if result.scores else None,
-            reason=choice.withheld if place == result.chosen else f"not chosen by {result.rule}",
+            reason=choice.reasons.get(place)
+            or (choice.withheld if place == result.chosen else f"not chosen by {result.rule}"),
         )
         for place, trace in enumerate(result.candidates)
     ]

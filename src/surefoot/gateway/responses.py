@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from surefoot.gateway.errors import ApiError
 from surefoot.gateway.plan import CONTENT_FILTER, GeneratedChoice, Generation
+from surefoot.gateway.records import HeldCall
 from surefoot.gateway.request_log import LogEntry
 from surefoot.gateway.schemas import (
     CandidateResponse,
@@ -19,6 +20,8 @@ from surefoot.gateway.schemas import (
     DroppedStep,
     Extension,
     GenerationRequest,
+    GuardSummary,
+    HeldResponse,
     OutputFunctionCall,
     OutputMessage,
     OutputToolCall,
@@ -28,6 +31,8 @@ from surefoot.gateway.schemas import (
     TokenUsage,
 )
 from surefoot.gateway.settings import Candidates, GatewaySettings
+from surefoot.guard import GuardDecision
+from surefoot.records import ToolCall
 from surefoot.search.method import SearchResult
 
 Emit = Callable[[str], None]
@@ -136,7 +141,7 @@ class ChatWriter(ResponseWriter):
         if choice.withheld:
             pieces.append(_delta(number, {"refusal": choice.withheld}))
         if choice.tool_calls:
-            calls = [call.model_dump(mode="json") for call in _tool_calls(choice, numbered=True)]
+            calls = [call.model_dump(mode="json") for call in _tool_calls(choice.tool_calls, numbered=True)]
             pieces.append(_delta(number, {"tool_calls": calls}))
         return [*pieces, _delta(number, {}, choice.finish_reason)]
 
@@ -148,7 +153,7 @@ class ChatWriter(ResponseWriter):
             content=None if choice.withheld or (choice.tool_calls and not choice.text) else choice.text,
             refusal=choice.withheld,
             reasoning_content=None if choice.withheld else choice.reasoning,
-            tool_calls=_tool_calls(choice) or None,
+            tool_calls=_tool_calls(choice.tool_calls) or None,
         )
         return ChatChoice(index=index, message=message, finish_reason=choice.finish_reason)
 
@@ -185,14 +190,14 @@ def _delta(number: int, delta: dict[str, Any], reason: str | None = None) -> dic
     return {"index": number, "delta": delta, "logprobs": None, "finish_reason": reason}
 
 
-def _tool_calls(choice: GeneratedChoice, *, numbered: bool = False) -> list[OutputToolCall]:
+def _tool_calls(calls: Sequence[ToolCall], *, numbered: bool = False) -> list[OutputToolCall]:
     return [
         OutputToolCall(
             index=number if numbered else None,
             id=call.id or f"call_{number}",
             function=OutputFunctionCall(name=call.name, arguments=call.arguments),
         )
-        for number, call in enumerate(choice.tool_calls)
+        for number, call in enumerate(calls)
     ]
 
 
@@ -212,8 +217,10 @@ def _search(index: int, choice: GeneratedChoice, candidates: Candidates) -> Sear
     places: Sequence[int] = range(len(result.candidates))
     if candidates != "all":
         places = [result.chosen] if candidates == "chosen" and result.chosen is not None else []
-    if choice.withheld and candidates != "all":
+    if choice.withheld and (candidates != "all" or choice.guarded):
         places = []
+    elif choice.guarded:
+        places = [place for place in places if place == result.chosen]
     return SearchResponse(
         index=index,
         seed=result.seed,
@@ -226,6 +233,32 @@ def _search(index: int, choice: GeneratedChoice, candidates: Candidates) -> Sear
         error=result.error or (choice.withheld if result.chosen is None else None),
         candidates=[_candidate(result, number) for number in places],
         dropped=_dropped(choice) if candidates == "all" else [],
+        guard=[_summary(decision) for decision in choice.decisions],
+    )
+
+
+def _summary(decision: GuardDecision) -> GuardSummary:
+    return GuardSummary(
+        action=decision.action,
+        stage=decision.by_stage,
+        reason=decision.reason,
+        held=decision.held,
+        review=decision.review,
+        latency_ms=decision.latency_ms,
+    )
+
+
+def held_response(number: int, held: HeldCall) -> HeldResponse:
+    """A held message as far as it may be seen: its calls once they are approved."""
+    review, reply = held.review, held.reply
+    approved = review is not None and review.approved
+    return HeldResponse(
+        number=number,
+        state="waiting" if review is None else "approved" if approved else "denied",
+        comment=review.comment if review else "",
+        message=OutputMessage(content=reply.content, tool_calls=_tool_calls(reply.tool_calls))
+        if approved
+        else None,
     )
 
 
@@ -249,8 +282,16 @@ def _candidate(result: SearchResult, number: int) -> CandidateResponse:
         chosen=number == result.chosen,
         finish_reason=trace.finish_reason,
         steps=[
-            ScoredStep(start=step.start, end=step.end, score=score)
+            ScoredStep(
+                start=step.start,
+                end=step.end,
+                score=score,
+                part=None if step.part == "content" else step.part,
+                call=step.call,
+            )
             for step, score in zip(trace.steps, scores, strict=True)
+            if step.message in (None, len(trace.messages) - 1)
         ],
+        tool_calls=_tool_calls(trace.messages[-1].tool_calls) or None if trace.messages else None,
         unscored_reason=record.unscored_reason if record else None,
     )

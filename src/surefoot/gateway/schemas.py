@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from surefoot.gateway.settings import Candidates
-from surefoot.records import Usage
+from surefoot.guard import Review
+from surefoot.guard.records import Action, Stage
+from surefoot.records import StepPart, Usage
 from surefoot.scores import Aggregator
 from surefoot.search.method import SearchCounts
 
@@ -216,11 +218,15 @@ class TokenUsage(ResponseModel):
 
 
 class ScoredStep(ResponseModel):
-    """A step as a span of the candidate's text, in characters."""
+    """A step as a span of the candidate's text, or of what ``part`` says, in characters."""
 
     start: int
     end: int
     score: float | None
+    part: StepPart | None = Field(default=None, exclude_if=lambda value: value is None)
+    """``tool_call`` (of its arguments) or ``reasoning``; absent for the text."""
+    call: int | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Which of ``tool_calls``."""
 
 
 class CandidateResponse(ResponseModel):
@@ -237,6 +243,7 @@ class CandidateResponse(ResponseModel):
     finish_reason: str | None
     steps: list[ScoredStep]
     unscored_reason: str | None = None
+    tool_calls: list[OutputToolCall] | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class DroppedStep(ResponseModel):
@@ -246,6 +253,19 @@ class DroppedStep(ResponseModel):
     """Its place in the solution, counted from 0."""
     text: str
     score: float | None
+
+
+class GuardSummary(ResponseModel):
+    """What the guard decided about one message with tool calls."""
+
+    action: Action
+    stage: Stage | None
+    """The stage for which it was not released."""
+    reason: str
+    held: str | None
+    """Number to ask ``/v1/held/NUMBER`` for."""
+    review: Review | None
+    latency_ms: float
 
 
 class SearchResponse(ResponseModel):
@@ -266,6 +286,8 @@ class SearchResponse(ResponseModel):
     """Solutions that were found."""
     dropped: list[DroppedStep] = []
     """Steps that lead to none of them; where all candidates are shown."""
+    guard: list[GuardSummary] = Field(default=[], exclude_if=lambda value: not value)
+    """One for each message with tool calls that was drawn."""
 
 
 class Extension(ResponseModel):
@@ -338,6 +360,17 @@ class TextChoice(ResponseModel):
     text: str
     logprobs: None = None
     finish_reason: str
+
+
+class HeldResponse(ResponseModel):
+    """Answer of ``/v1/held/NUMBER``."""
+
+    number: int
+    state: Literal["waiting", "approved", "denied"]
+    comment: str
+    """What the person said."""
+    message: OutputMessage | None
+    """The message with its calls, once it is approved."""
 
 
 class CompletionResponse(_GenerationResponse):

@@ -30,7 +30,11 @@ _ITEM = f"{_PROJECT}/items/{{item_id:number}}"
 
 ROUTES: Final[Mapping[KeyScope | None, tuple[str, ...]]] = MappingProxyType(
     {
-        "chat": ("POST /v1/chat/completions", "POST /v1/completions"),
+        "chat": (
+            "POST /v1/chat/completions",
+            "POST /v1/completions",
+            "GET /v1/held/{number:int}",
+        ),
         # with `resample`, /v1/verify needs "chat", too
         "score": ("POST /v1/score", "POST /v1/verify", "POST /pooling", "POST /classify", "POST /v1/run"),
         "read": (
@@ -75,6 +79,7 @@ ROUTES: Final[Mapping[KeyScope | None, tuple[str, ...]]] = MappingProxyType(
             "GET /requests",
             "GET /request",
             "GET /request-tree",
+            "GET /held",
         ),
         "manage": (
             "POST /projects",
@@ -82,6 +87,7 @@ ROUTES: Final[Mapping[KeyScope | None, tuple[str, ...]]] = MappingProxyType(
             f"POST {_PROJECT}/members",
             f"POST {_PROJECT}/queue",
             "GET /people",
+            "POST /held/{number:number}",
             "POST /people",
             "POST /people/{user_id:number}",
             "GET /keys",

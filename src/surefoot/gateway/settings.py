@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from surefoot.answers import AnswerStyle
+from surefoot.guard.settings import GuardSettings
 from surefoot.scores import Aggregator
 
 Candidates = Literal["all", "chosen", "none"]
@@ -127,6 +128,21 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+class ToolGuard(GuardSettings):
+    """Whether and how tool calls are checked before clients get them."""
+
+    enabled: bool = Field(default=False, description="Check tool calls before they are released.")
+    hold_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="Seconds for which a request waits for a person's decision on a held call; then it is "
+        "answered without the call, and the client may ask for the decision later.",
+    )
+    most_held: int = Field(
+        default=100, ge=1, description="Calls that may wait for people at once; more are rejected."
+    )
+
+
 class GatewaySettings(Settings):
     """How a :class:`surefoot.gateway.Gateway` answers, unless a request says otherwise."""
 
@@ -197,6 +213,7 @@ class GatewaySettings(Settings):
         default=False,
         description="The policy takes many calls at the same time, as a server does; else calls are batched.",
     )
+    guard: ToolGuard = ToolGuard()
     gather_s: float = Field(
         default=0.002,
         ge=0,

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from surefoot.errors import PolicyError
+from surefoot.gateway.errors import ApiError
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer, StreamsText
 from surefoot.records import StepScores
 from surefoot.scores import checked_scores
@@ -126,6 +127,16 @@ class UpstreamScorer:
 
 MAX_CHARACTERS = 500
 """Longest error text that goes to a client."""
+
+
+def policy_failure(error: str) -> ApiError:
+    """The error of a client whose request to the policy failed with ``error``."""
+    error = error[:MAX_CHARACTERS]
+    status = re.match(r"server: status (4\d\d)", error)
+    if error.startswith("policy: ") or (status and status[1] in ("400", "413", "422")):
+        return ApiError(400, f"the policy refused the request: {error}", code="policy_refused")
+    return ApiError(502, f"the policy failed: {error}", code="policy_failed")
+
 
 _SERVER = re.compile(r"(?<!\w)server: ")
 _STATUS = re.compile(r"(?:status|Error code:) (\d{3})(?!\d)")

@@ -16,6 +16,7 @@ from surefoot.annotation.database.assignments import Assignments
 from surefoot.annotation.database.comments import Comments
 from surefoot.annotation.database.engine import Clock, Connections, connect, utc_now
 from surefoot.annotation.database.gateway_log import RequestLog
+from surefoot.annotation.database.held_calls import HeldCalls
 from surefoot.annotation.database.items import Items
 from surefoot.annotation.database.keys import Keys
 from surefoot.annotation.database.labels import Labels
@@ -57,6 +58,7 @@ class Database:
         self.reviews = Reviews(connections)
         self.export = Export(connections)
         self.gateway = RequestLog(connections)
+        self.held_calls = HeldCalls(connections)
 
     @property
     def backend(self) -> str:

@@ -28,6 +28,7 @@ from surefoot.annotation.pages import (
     candidates,
     flags,
     formats,
+    held,
     keys,
     monitor,
     oidc,
@@ -57,7 +58,7 @@ from surefoot.errors import (
 _MODULES = (
     *(session, oidc, projects, accounts, keys, annotate, queue, agreement, adjudicate, flags, transfer),
     formats,
-    *(traces, candidates, trees, runs, request_log, monitor),
+    *(traces, candidates, trees, runs, request_log, held, monitor),
 )
 _LOG = logging.getLogger("surefoot.annotation")
 _STATUS: dict[type[Exception], int] = {

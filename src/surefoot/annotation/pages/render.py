@@ -148,6 +148,7 @@ _SITE_TABS = (
     ("/runs", "Runs", "/run"),
     ("/trees", "Trees", "/tree"),
     ("/requests", "Requests", "/request"),
+    ("/held", "Held calls", "/held"),
     ("/monitor", "Monitor", "/monitor"),
 )
 
