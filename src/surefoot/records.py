@@ -242,9 +242,21 @@ Visibility = Literal["visible", "summarised", "encrypted", "withheld"]
 StepPart = Literal["reasoning", "content", "tool_call", "message"]
 """Where a step's span lies: in a message's reasoning, its content, one of its calls, or the whole message."""
 
-StepKind = Literal["reasoning", "thought", "code", "plan", "tool_call", "recovery", "final_answer", "message"]
-"""What a step is. ``recovery`` is what an assistant writes right after an observation that reports an error;
-``message`` is a whole assistant message, whatever it holds."""
+StepKind = Literal[
+    "reasoning",
+    "thought",
+    "code",
+    "plan",
+    "tool_call",
+    "edit",
+    "command",
+    "recovery",
+    "final_answer",
+    "message",
+]
+"""What a step is. ``edit`` and ``command`` are a coding agent's calls that change files, or run what a shell
+or interpreter runs; ``tool_call`` is any other. ``recovery`` is what an assistant writes right after an
+observation that reports an error; ``message`` is a whole assistant message, whatever it holds."""
 
 
 class Reasoning(BaseModel):

@@ -80,7 +80,7 @@ def test_a_run_of_swe_agent() -> None:
     ]
     assert trace.messages[3].content == "Found 1 match: /repo/missing.py", "as it came, without the prompt"
     assert [step.kind for step in trace.steps] == [
-        "reasoning", "thought", "tool_call", "thought", "tool_call", "tool_call", "thought", "tool_call",
+        "reasoning", "thought", "tool_call", "thought", "edit", "command", "thought", "command",
     ]  # fmt: skip
     assert (trace.policy, trace.finish_reason, trace.outcome) == ("coder", "submitted", None)
     assert (trace.usage.prompt_tokens, trace.usage.completion_tokens, trace.usage.calls) == (700, 40, 4)
@@ -128,8 +128,8 @@ def test_a_run_of_openhands() -> None:
     assert answers == expected
     assert trace.messages[-1].content == "Done.\n\nThe colon is there."
     kinds = [step.kind for step in trace.steps]
-    assert kinds[:4] == ["reasoning", "thought", "tool_call", "tool_call"]
-    assert kinds[-1] == "final_answer"
+    assert kinds[:4] == ["reasoning", "thought", "command", "tool_call"]
+    assert kinds[4:] == ["thought", "edit", "command", "tool_call", "final_answer"]
 
 
 def test_events_of_the_sdk() -> None:
@@ -200,7 +200,7 @@ def test_labels_stand_at_their_turn_or_event_and_nothing_else_changes(tmp_path: 
     assert found[-1]["labels"][0]["value"] == -1
     for place in places:
         for step in place.get("surefoot", ()):
-            assert step["kind"] != "tool_call" or {"action", "tool_name"} & place.keys()
+            assert step["part"] != "tool_call" or {"action", "tool_name"} & place.keys()
     other = tmp_path / "other.jsonl"
     other.write_text(json.dumps({**places[0], "content": "x"}) + "\n")
     with pytest.raises(RecordError, match="was not made of what is at run 1"):
@@ -212,5 +212,4 @@ def test_each_call_of_a_response_is_labelled_at_its_own_event(tmp_path: Path) ->
     path = tmp_path / "labelled.json"
     export_results(DATA / "openhands.json", path, results_of([trace], wrong_last(trace), []))
     at = {step["step"]: event["id"] for event in content(path) for step in event.get("surefoot", ())}
-    kinds = {at[step]: one.kind for step, one in enumerate(trace.steps) if one.kind == "tool_call"}
-    assert sorted(kinds) == [4, 6, 9, 11, 13]
+    assert [at[n] for n, one in enumerate(trace.steps) if one.part == "tool_call"] == [4, 6, 9, 11, 13]

@@ -12,6 +12,7 @@ from typing import Literal
 from surefoot.errors import SegmentError
 from surefoot.protocols import Segmenter
 from surefoot.records import Message, Reasoning, Step, StepKind, StepPart, ToolCall, Trace
+from surefoot.segment.actions import action_kind
 from surefoot.segment.code import code_spans
 from surefoot.segment.segmenters import BlankLine, Line, Thoughts, segmenter, segmenter_name
 from surefoot.segment.spans import VISIBLE, Span
@@ -202,7 +203,14 @@ def _parts(trace: Trace, number: int, segmenter: Segmenter | None) -> list[Step]
         kind: StepKind = "final_answer" if ends_turn else "recovery" if recovers else "thought"
         steps[-1] = last.model_copy(update={"kind": kind})
     steps += [
-        Step(start=0, end=len(call.arguments), message=number, part="tool_call", call=index, kind="tool_call")
+        Step(
+            start=0,
+            end=len(call.arguments),
+            message=number,
+            part="tool_call",
+            call=index,
+            kind=action_kind(call),
+        )
         for index, call in enumerate(message.tool_calls)
     ]
     return steps
