@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field, JsonValue
 
@@ -122,6 +122,15 @@ class StreamsText(Protocol):
         its text begins with; the stop text may be missing. Nothing that was shown is taken back: an error
         after it is the result's, and the sample is then not among the completions.
         """
+        ...
+
+
+@runtime_checkable
+class TakesExtraBody(Protocol):
+    """A policy that passes fields of a request on, such as ``tools``; see ``OpenAIPolicy``."""
+
+    def with_extra_body(self, extra_body: Mapping[str, Any]) -> Policy:
+        """The same policy, which puts these fields into every request."""
         ...
 
 

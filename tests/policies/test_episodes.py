@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 import typer
+from openai_server import Reply, chat, serve
 from typer.testing import CliRunner
 
 from surefoot.cli.sample import Sample
@@ -13,7 +14,7 @@ from surefoot.cli.settings import add
 from surefoot.errors import PolicyError
 from surefoot.io import read_records, write_records
 from surefoot.lab.shop import Shop, ShopAgent, generate_tasks
-from surefoot.policies import ScriptedPolicy, load_environment, sample_runs
+from surefoot.policies import OpenAIPolicy, ScriptedPolicy, load_environment, sample_runs
 from surefoot.protocols import Observation
 from surefoot.records import Message, Problem, Trace
 
@@ -56,6 +57,24 @@ def test_a_run_may_be_too_long_or_fail():
     assert (run.outcome, run.error, len(run.messages)) == (None, "policy: down", 3)
 
 
+def test_a_server_is_given_the_tools_and_its_calls_are_taken():
+    [task] = generate_tasks(1, seed=0)
+    call = {"id": "c1", "type": "function", "function": {"name": "open_session", "arguments": "{}"}}
+
+    def answer(body):
+        first = len(body["messages"]) == 2
+        return Reply(payload=chat([None], tool_calls=[call]) if first else chat(["Done."]))
+
+    with serve(answer) as server:
+        policy = OpenAIPolicy(model="m", base_url=server.url, mode="chat", timeout_s=5.0)
+        [[run]] = asyncio.run(sample_runs(policy, [task], Shop, n=1))
+    assert [message.role for message in run.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert run.messages[3].tool_call_id == "c1"
+    assert (run.outcome, run.error) == (False, None)
+    assert [tool["function"]["name"] for tool in server.bodies[0]["tools"]] == [t.name for t in run.tools]
+    assert server.bodies[1]["messages"][3]["tool_call_id"] == "c1"
+
+
 def test_an_environment_by_name():
     assert load_environment("shop") is Shop
     assert load_environment(f"{__name__}:Echo")().name == "echo"
@@ -76,5 +95,7 @@ def test_the_command_samples_runs(tmp_path):
     asked = [str(tmp_path / "p.jsonl"), "--environment", "shop", "--policy", "shop", "--n", "2"]
     done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "t.jsonl")])
     assert done.exit_code == 0, done.output
+    refused = CliRunner().invoke(app, [*asked[:3], "--out", str(tmp_path / "u.jsonl")])
+    assert "needs a policy that calls tools" in str(refused.exception)
     expected = asyncio.run(sample_runs(ShopAgent(), tasks, Shop, n=2))
     assert list(read_records(tmp_path / "t.jsonl", Trace)) == [run for runs in expected for run in runs]

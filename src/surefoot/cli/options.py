@@ -178,6 +178,14 @@ NeutralRule = Annotated[
 ]
 
 
+def check_agent(environment: str | None, policy: PolicySettings) -> None:
+    """Raise ``ValueError`` for a policy that would not know an environment's tools."""
+    if environment is not None and not policy.base_url and policy.name != "shop":
+        raise ValueError(
+            "'environment' needs a policy that calls tools: a server's ('base_url'), or --policy shop"
+        )
+
+
 EnvironmentName = Annotated[
     str | None,
     Field(description="World in which an agent calls tools: `shop` (the lab's) or `module:Class`."),

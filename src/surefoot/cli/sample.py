@@ -57,6 +57,7 @@ class Sample(Command):
     def _check(self) -> Self:
         if self.environment is not None and self.dry_run:
             raise ValueError("'dry_run' cannot foresee the turns of an 'environment'; sample a few problems")
+        o.check_agent(self.environment, self.policy)
         return self
 
     def outputs(self) -> list[Path]:
@@ -119,8 +120,9 @@ class SampleTraces:
         from surefoot.segment import segmenter
 
         settings = self.command
-        policy = settings.policy.open(chat=settings.prompt.chat, loading=settings.loading)
         environment = load_environment(settings.environment) if settings.environment else None
+        chat = settings.prompt.chat or environment is not None
+        policy = settings.policy.open(chat=chat, loading=settings.loading)
         with settings.grading.open() as grader:
 
             async def work(piece: Sequence[Problem]) -> list[Trace]:

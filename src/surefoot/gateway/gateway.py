@@ -29,9 +29,9 @@ from surefoot.gateway.request_log import LogEntry, Recorder, log_unavailable
 from surefoot.gateway.responses import ResponseWriter
 from surefoot.gateway.schemas import StrategyOptions
 from surefoot.gateway.settings import GatewaySettings, Limits
-from surefoot.gateway.upstream import StaysConnected, TakesExtraBody, UpstreamPolicy, UpstreamScorer
+from surefoot.gateway.upstream import StaysConnected, UpstreamPolicy, UpstreamScorer
 from surefoot.guard import Guard
-from surefoot.protocols import Policy, ProblemTrace, StepScorer, StepVerifier
+from surefoot.protocols import Policy, ProblemTrace, StepScorer, StepVerifier, TakesExtraBody
 from surefoot.records import StepScores, Usage
 from surefoot.scores import Aggregator
 

@@ -15,9 +15,16 @@ from surefoot.errors import PolicyError, ScoreError
 from surefoot.gateway.errors import ApiError
 from surefoot.gateway.plan import CONTENT_FILTER, GeneratedChoice, Generation, OnText, Plan, StreamMode
 from surefoot.gateway.tool_replies import ToolReplies
-from surefoot.gateway.upstream import TakesExtraBody, UpstreamPolicy, policy_failure
+from surefoot.gateway.upstream import UpstreamPolicy, policy_failure
 from surefoot.guard import Guard, GuardDecision, Review
-from surefoot.protocols import STOP_UNKNOWN, Completion, ProblemTrace, SampleRequest, SampleResult
+from surefoot.protocols import (
+    STOP_UNKNOWN,
+    Completion,
+    ProblemTrace,
+    SampleRequest,
+    SampleResult,
+    TakesExtraBody,
+)
 from surefoot.records import Message, StepScores, Trace, Usage, content_id
 from surefoot.search.method import SearchCounts, SearchResult, conclude
 from surefoot.search.saved_tree import save_tree

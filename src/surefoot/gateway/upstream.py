@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from surefoot.errors import PolicyError
 from surefoot.gateway.errors import ApiError
@@ -21,15 +21,6 @@ from surefoot.scores import checked_scores
 
 T = TypeVar("T")
 _LOG = logging.getLogger("surefoot.gateway")
-
-
-@runtime_checkable
-class TakesExtraBody(Protocol):
-    """A policy that passes fields of a request on, such as ``tools``; see ``OpenAIPolicy``."""
-
-    def with_extra_body(self, extra_body: Mapping[str, Any]) -> Policy:
-        """The same policy, which puts these fields into every request."""
-        ...
 
 
 @runtime_checkable

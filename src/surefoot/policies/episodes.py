@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from surefoot.protocols import Environment, Policy, SampleRequest, Sampling
+from surefoot.policies.prompts import openai_tool
+from surefoot.protocols import Environment, Policy, SampleRequest, Sampling, TakesExtraBody
 from surefoot.records import Message, Problem, Trace, Usage
 from surefoot.segment import Granularity, segment_trace
 
@@ -53,11 +54,17 @@ async def play(
     sampling: Sampling | None = None,
     max_turns: int = 30,
 ) -> None:
-    """Play ``episodes`` to their ends, all in step, so that each turn is one batch for the policy.
+    """Play ``episodes`` of one environment to their ends, all in step, so that each turn is one batch for the
+    policy.
 
     An episode ends where its environment says so, after ``max_turns`` more messages of the policy
-    (``finish_reason`` ``length``), or where a request fails (``error``).
+    (``finish_reason`` ``length``), or where a request fails (``error``). A policy that takes more fields in a
+    request (:class:`surefoot.protocols.TakesExtraBody`, such as one behind a server) is given the
+    environment's tools; any other must know them.
     """
+    if episodes and isinstance(policy, TakesExtraBody):
+        tools = [openai_tool(tool) for tool in episodes[0].environment.tools]
+        policy = policy.with_extra_body({"tools": tools} if tools else {})
     for _ in range(max_turns):
         live = [episode for episode in episodes if not episode.done]
         if not live:
@@ -82,7 +89,7 @@ async def play(
             episode.take(
                 Message(
                     role="assistant",
-                    content=one.text or None,
+                    content=one.text or (None if one.tool_calls else ""),
                     tool_calls=one.tool_calls,
                     reasoning=one.reasoning,
                 )

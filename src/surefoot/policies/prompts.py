@@ -122,7 +122,11 @@ def _examine(tokenizer: PreTrainedTokenizerBase) -> ChatSupport:
         reasoning=shows(words, thinking, replace(found, reasoning=True)),
         think_tags=shows(words, thinking, replace(found, think_tags=True)),
         tools=shows(
-            ["qtoolq", "quserq"], (asked,), found, tools=[_schema(_EXAMPLE_TOOL)], add_generation_prompt=True
+            ["qtoolq", "quserq"],
+            (asked,),
+            found,
+            tools=[openai_tool(_EXAMPLE_TOOL)],
+            add_generation_prompt=True,
         ),
     )
 
@@ -152,7 +156,7 @@ def render_chat(
         raise error(f"a message holds an attachment ({held.kind}), and this model reads text only")
     needed = any(m.tool_calls or m.role == "tool" or _tagged(m) for m in messages) or bool(tools)
     support = chat_support(tokenizer) if needed else ChatSupport()
-    schemas = [_schema(tool) for tool in tools] if tools and support.tools else None
+    schemas = [openai_tool(tool) for tool in tools] if tools and support.tools else None
     rows = chat_rows(messages, support)
     try:
         return str(
@@ -239,7 +243,7 @@ def _tagged(message: Message) -> bool:
     )
 
 
-def _schema(tool: Tool) -> dict[str, Any]:
+def openai_tool(tool: Tool) -> dict[str, Any]:
     """A tool in the OpenAI shape; one whose schema is no JSON object takes no arguments."""
     parameters = _object(tool.parameters or "")
     if parameters is None:

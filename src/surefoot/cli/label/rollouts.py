@@ -157,6 +157,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             raise ValueError(
                 "'environment' takes --estimate soft, --order every and no other --grader, and no 'dry_run'"
             )
+        o.check_agent(self.environment, self.policy)
         return self
 
     @model_validator(mode="after")
@@ -198,7 +199,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             from surefoot.policies import load_environment
 
             yield RunMonteCarloLabeller(
-                policy=self.open_policy(),
+                policy=self.policy.open(chat=True, loading=self.loading),
                 environment=load_environment(self.environment),
                 rollouts=self.estimate.rollouts,
                 sampling=self.sampling,
