@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ from annotation_site import SCRIPT
 from inspection_site import Inspection, add_candidates, add_labels, open_inspection
 
 from surefoot.annotation.pages.candidates import choices, votes
+from surefoot.annotation.pages.render import call_arguments
 from surefoot.annotation.pages.score_strip import aggregates, strip
-from surefoot.records import Problem, Trace
+from surefoot.records import Message, Problem, ToolCall, Trace
 from surefoot.scores import AGGREGATORS
+from surefoot.segment import segment_trace
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +107,22 @@ def test_an_agents_run_folds_its_tool_calls(found: Inspection) -> None:
     page = shown(found, f"{found.base}/trace?id={agent.id}")
     assert "<summary>Tool call: <code>search</code></summary>" in page
     assert page.count('class="step"') == 2
+
+
+def test_a_program_in_a_call_is_shown_as_text(tmp_path: Path) -> None:
+    found = open_inspection(tmp_path)
+    call = ToolCall(name="bash", arguments=json.dumps({"command": 'cat <<E\n<b>"x"</b>\nE', "n": [1]}))
+    messages = (Message(role="user", content="Go."), Message(role="assistant", tool_calls=(call,)))
+    trace = segment_trace(Trace(id="shell", problem_id=found.traces[0].problem_id, messages=messages))
+    found.db.traces.add_traces(found.room.project, [trace])
+    page = shown(found, f"{found.base}/trace?id=shell")
+    assert "<pre>cat &lt;&lt;E\n&lt;b&gt;&#34;x&#34;&lt;/b&gt;\nE</pre>" in page
+    assert '<span class="role">n</span><pre>[1]</pre>' in page
+    assert "<summary>Command: <code>bash</code></summary>" in page
+    twin = found.viewer.json(f"{found.base}/trace.json?id=shell")
+    assert twin["trace"]["messages"][1]["tool_calls"][0]["arguments"] == call.arguments
+    assert all(call_arguments(text) == [("", text)] for text in ('{"x": 1}', "[", '["a\\n"]', "[" * 99_999))
+    found.db.close()
 
 
 @pytest.mark.parametrize(

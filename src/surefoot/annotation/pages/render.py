@@ -14,11 +14,12 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markdown_it import MarkdownIt
 from markupsafe import Markup
-from pydantic_core import to_jsonable_python
+from pydantic_core import from_json, to_jsonable_python
 from starlette.convertors import Convertor, register_url_convertor
 
 from surefoot.annotation.pages.access import Place, Visitor, pages_of
 from surefoot.annotation.pages.mathematics import mathematics, page_budget
+from surefoot.records import as_json
 
 FOLDER = Path(__file__).parent
 
@@ -230,6 +231,24 @@ def bounded(text: str | None, most: int = 20_000) -> str:
     return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} characters more)"
 
 
+def call_arguments(text: str) -> list[tuple[str, str]]:
+    """Names and values of a call's arguments where a value is a text that JSON escapes, such as a program.
+
+    Otherwise, and where ``text`` is no JSON object, the whole under an empty name.
+    """
+    try:
+        given = from_json(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or not any(map(_is_escaped, given.values())):
+        return [("", text)]
+    return [(name, one if isinstance(one, str) else as_json(one)) for name, one in given.items()]
+
+
+def _is_escaped(value: object) -> bool:
+    return isinstance(value, str) and any(mark in value for mark in '\n"\\')
+
+
 @cache
 def _templates() -> Environment:
     environment = Environment(
@@ -251,6 +270,7 @@ def _templates() -> Environment:
         short=short_number,
         axis=axis_text,
         bounded=bounded,
+        arguments=call_arguments,
     )
     environment.globals.update(project_tabs=_PROJECT_TABS, site_tabs=_SITE_TABS)
     return environment
