@@ -316,7 +316,7 @@ def _message_blocks(
     of_call = {step.call: index for index, step in steps if step.part == "tool_call"}
     for place, call in enumerate(message.tool_calls):
         yield Block(
-            kind="tool_call" if place in of_call else "between",
+            kind=trace.steps[of_call[place]].kind if place in of_call else "between",
             text="",
             calls=(call,),
             step=of_call.get(place),
