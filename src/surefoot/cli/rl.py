@@ -37,10 +37,11 @@ class RL(Command):
     """Train a policy by reinforcement learning on step rewards, on outcomes, or on both.
 
     Step scores come from a reward model (`--prm`) or from rules (`--verifier`); the credit rule turns them
-    into rewards. `--credit` is a rule (outcome, summed, min-form, clip-delta, effective, implicit, mixed) or
-    a published method (grpo, process-grpo, dapo, gspo, step-ppo, pure, prime, pav), which also sets the
-    advantage estimator and the loss. Held-out problems are sampled every few updates; `--gold` counts wrong
-    steps there by a rule that the reward does not see. Guards watch for reward hacking and can end the run.
+    into rewards. `--credit` is a rule (outcome, summed, min-form, clip-delta, effective, implicit, mixed,
+    turn-difference, turn-normalized) or a published method (grpo, process-grpo, dapo, gspo, step-ppo, pure,
+    prime, pav), which also sets the advantage estimator and the loss. Held-out problems are sampled every
+    few updates; `--gold` counts wrong steps there by a rule that the reward does not see. Guards watch for
+    reward hacking and can end the run.
 
     If the command is stopped, the same command resumes and gives the same curve. On several processes:
     `accelerate launch -m surefoot rl ...`

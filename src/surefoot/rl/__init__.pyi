@@ -13,7 +13,6 @@ from .config import OnlinePRMConfig as OnlinePRMConfig
 from .config import Overlong as Overlong
 from .config import RLConfig as RLConfig
 from .credit import ClipDelta as ClipDelta
-from .credit import Credit as Credit
 from .credit import Effective as Effective
 from .credit import Implicit as Implicit
 from .credit import MinForm as MinForm
@@ -40,4 +39,8 @@ from .rounds_config import ImitationConfig as ImitationConfig
 from .server_weights import ServerWeights as ServerWeights
 from .task import Server as Server
 from .task import Task as Task
+from .turn_credit import AnchorState as AnchorState
+from .turn_credit import Credit as Credit
+from .turn_credit import TurnDifference as TurnDifference
+from .turn_credit import TurnNormalized as TurnNormalized
 from .weight_files import write_weights as write_weights

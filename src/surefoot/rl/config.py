@@ -10,9 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.models.lora import Lora
 from surefoot.rl.advantage import Advantage, Gae, Group, LeaveOneOut, Reinforce
-from surefoot.rl.credit import Credit, Effective, Implicit, MinForm, Mixed, Outcome, Summed
+from surefoot.rl.credit import Effective, Implicit, MinForm, Mixed, Outcome, Summed
 from surefoot.rl.guards import Guards
 from surefoot.rl.objective import KL, Objective
+from surefoot.rl.turn_credit import AnchorState, Credit
 
 _NOT_DECISIVE = {
     "batch_size", "microbatch_tokens", "gradient_checkpointing", "checkpoint_every", "keep_samples",
@@ -309,6 +310,11 @@ PRESETS: dict[str, Preset] = {
         advantage=LeaveOneOut(baseline="prime", whiten=True),
         accuracy_band=(0.2, 0.8),
         source="PRIME, arXiv 2502.01456",
+    ),
+    "gigpo": Preset(
+        credit=AnchorState(),
+        advantage=Group(scale=False),
+        source="GiGPO, arXiv 2505.10978, without division by the standard deviation",
     ),
     "pav": Preset(credit=Effective(), advantage=Reinforce(), source="PAV, arXiv 2410.08146"),
 }

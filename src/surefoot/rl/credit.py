@@ -1,4 +1,7 @@
-"""Credit rules: which rewards each token's return is made of; chosen by the tag ``rule``."""
+"""Credit rules: which rewards each token's return is made of; chosen by the tag ``rule``.
+
+:mod:`surefoot.rl.turn_credit` has those of episodes of several turns, and the union of all.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from surefoot.errors import ScoreError
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
-Need = Literal["scores", "outcome", "log_ratios"]
+Need = Literal["scores", "outcome", "log_ratios", "states"]
 """Field of :class:`ScoredRollout` that a rule reads: the trainer computes only what the rule needs."""
 
 
@@ -60,6 +63,9 @@ class ScoredRollout:
     """log π_φ / π_ref [T] in nats, of an implicit reward model."""
     values: FloatArray | None = None
     """A critic's V [T], of the state in which each token was sampled."""
+    states: tuple[str, ...] = ()
+    """Of an episode in an environment, whose steps are turns: a key of the state in which each of the K turns
+    was taken, equal where the states are. Empty without an environment."""
     rewards: tuple[RewardStream, ...] = ()
     """What the credit rule made of these; estimators read them."""
 
@@ -68,6 +74,11 @@ class ScoredRollout:
             raise ScoreError(
                 f"'scores' has {len(self.scores)} values for {len(self.ends)} steps: give each one, or "
                 "None where it is not scored"
+            )
+        if self.states and len(self.states) != len(self.ends):
+            raise ScoreError(
+                f"'states' has {len(self.states)} keys for {len(self.ends)} turns: give the state in which "
+                "each was taken"
             )
         if self.log_ratios is not None and self.log_ratios.shape != (self.tokens,):
             raise ScoreError(
@@ -99,7 +110,7 @@ class CreditRule(Protocol):
         """
 
 
-class _Rule(BaseModel):
+class Rule(BaseModel):
     """Base of the rules; one with a single stream per rollout makes it in :meth:`stream`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -113,7 +124,7 @@ class _Rule(BaseModel):
         raise NotImplementedError
 
 
-class Outcome(_Rule):
+class Outcome(Rule):
     """Outcome reward: r = 1 for a correct answer, 0 for a wrong one, at the last token (T - 1).
 
     Every token has the same return, so nothing says which step was to blame. The reward of RLOO (Ahmadian et
@@ -136,7 +147,7 @@ def outcome_stream(rollout: ScoredRollout, *, weight: float = 1.0) -> RewardStre
     return RewardStream(at=(rollout.last,), values=(rollout.outcome,), weight=weight)
 
 
-class Summed(_Rule):
+class Summed(Rule):
     """Step rewards summed: r_k = p_k at the last token of step k, return G_t = sum of r_k with end_k >= t.
 
     Step-by-step PPO of Math-Shepherd (Wang et al., arXiv 2312.08935) with the estimator ``gae``;
@@ -160,7 +171,7 @@ class Summed(_Rule):
         )
 
 
-class MinForm(_Rule):
+class MinForm(Rule):
     """Min-form credit (PURE, Cheng et al., arXiv 2504.15275): the return is the worst reward to come.
 
     With r_k = 2 p_k - 1 = P(+) - P(-) over the K scored steps of a rollout,
@@ -204,7 +215,7 @@ def min_weights(rewards_s: FloatArray, temperature: float) -> FloatArray:
     return np.asarray(powers / powers.sum())
 
 
-class ClipDelta(_Rule):
+class ClipDelta(Rule):
     """Clip and Delta (Gao et al., arXiv 2410.15115), the clip first.
 
     - ``clip``: r_k <- min(r_k - eta, 0). No step earns, so more steps never do.
@@ -244,7 +255,7 @@ class ClipDelta(_Rule):
 _EPSILON = 1e-6
 
 
-class Implicit(_Rule):
+class Implicit(Rule):
     """Implicit process reward (PRIME, Cui et al., arXiv 2502.01456): r_t = log π_φ(y_t) / π_ref(y_t).
 
     A reward at every token, from a model that learns from outcomes alone (implicit PRM, arXiv 2412.01981) and
@@ -283,7 +294,7 @@ Process: TypeAlias = Annotated[Summed | MinForm | ClipDelta | Implicit, Field(di
 """Rules without an outcome of their own."""
 
 
-class Mixed(_Rule):
+class Mixed(Rule):
     """Process and verifiable reward: ``process`` · A_process + ``outcome`` · A_outcome.
 
     Each source has its own baseline, and is weighted after it. It is PURE's PRM + VR (arXiv
@@ -317,7 +328,7 @@ class Mixed(_Rule):
         return replace(stream, weight=stream.weight * self.process)
 
 
-class Effective(_Rule):
+class Effective(Rule):
     """Effective reward of process advantage verifiers (Setlur et al., arXiv 2410.08146).
 
     The policy gradient uses Q^π + α A^μ as return: the outcome, whose mean is Q^π, and for the tokens of step
@@ -405,22 +416,15 @@ class Effective(_Rule):
         """q_0 of the rollout at ``index``."""
         if self.start is not None:
             return self._prover_value(self.start)
-        others = [
-            one.outcome for place, one in enumerate(group) if place != index and one.outcome is not None
-        ]
-        return self._prover_value(sum(others) / len(others)) if others else None
+        mean = mean_outcome_of_others(group, index)
+        return None if mean is None else self._prover_value(mean)
 
     def _prover_value(self, value: float) -> float:
         return float(1 - (1 - value) ** self.best_of) if self.best_of > 1 else value
 
 
-Credit: TypeAlias = Annotated[
-    Outcome | Summed | MinForm | ClipDelta | Effective | Implicit | Mixed, Field(discriminator="rule")
-]
-"""Any rule, as a field of the settings."""
-
-CREDITS: dict[str, type[BaseModel]] = {
-    kind.model_fields["rule"].default: kind
-    for kind in (Outcome, Summed, MinForm, ClipDelta, Effective, Implicit, Mixed)
-}
-"""Rules by their tag."""
+def mean_outcome_of_others(group: Sequence[ScoredRollout], index: int) -> float | None:
+    """Mean outcome of the rollouts of a group other than the one at ``index``: the policy's value of the
+    problem, free of that rollout's own outcome. ``None`` if no other is judged."""
+    others = [one.outcome for place, one in enumerate(group) if place != index and one.outcome is not None]
+    return sum(others) / len(others) if others else None

@@ -55,6 +55,11 @@ class Task:
             raise TrainingError("'held_out' is empty: reinforcement learning needs problems to evaluate on")
         if "scores" in config.credit.needs and self.scorer is None:
             raise TrainingError(f"credit {config.credit.rule!r} needs step scores: give a 'scorer'")
+        if "states" in config.credit.needs:
+            raise TrainingError(
+                f"credit {config.credit.rule!r} compares turns in equal states of an environment, and these "
+                "rollouts are texts: choose another rule, or give the states in 'ScoredRollout.states'"
+            )
         unanswered = [problem.id for problem in self.problems if problem.answer is None]
         if "outcome" in config.credit.needs and unanswered:
             raise TrainingError(

@@ -9,9 +9,7 @@ from scored_rollouts import credited, scored
 from surefoot.rl.advantage import ADVANTAGES, Advantage, LeaveOneOut
 from surefoot.rl.config import PRESETS
 from surefoot.rl.credit import (
-    CREDITS,
     ClipDelta,
-    Credit,
     Effective,
     Implicit,
     MinForm,
@@ -19,6 +17,7 @@ from surefoot.rl.credit import (
     Outcome,
     Summed,
 )
+from surefoot.rl.turn_credit import CREDITS, Credit
 
 
 def test_both_sources_come_with_their_weights() -> None:
@@ -72,7 +71,10 @@ def test_every_rule_and_estimator_is_found_by_its_tag() -> None:
         estimator = kind()
         assert TypeAdapter(Advantage).validate_json(estimator.model_dump_json()) == estimator
         assert estimator.kind == tag
-    assert set(CREDITS) == {"outcome", "summed", "min-form", "clip-delta", "effective", "implicit", "mixed"}
+    assert set(CREDITS) == {
+        "outcome", "summed", "min-form", "clip-delta", "effective", "implicit", "mixed",
+        "anchor-state", "turn-difference", "turn-normalized",
+    }  # fmt: skip
     assert set(ADVANTAGES) == {"group", "leave-one-out", "gae", "none"}
 
 

@@ -13,8 +13,9 @@ from surefoot.errors import TrainingError
 from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.records import Problem
 from surefoot.rl.advantage import token_returns, total_return
-from surefoot.rl.credit import ClipDelta, Credit, Effective, Implicit, MinForm, Mixed, Outcome, Summed
+from surefoot.rl.credit import ClipDelta, Effective, Implicit, MinForm, Mixed, Outcome, Summed
 from surefoot.rl.engines.rewards import EngineSample, StepRewards, token_rewards
+from surefoot.rl.turn_credit import AnchorState, Credit
 from surefoot.segment import Line
 
 EXACT = Grader(checker=AnswerChecker("exact"))
@@ -98,6 +99,8 @@ def test_refusals():
         StepRewards(credit=Mixed(of=Implicit()), segmenter=Line(), scorer=TextScorer())
     with pytest.raises(TrainingError, match="give a 'scorer'"):
         StepRewards(credit=MinForm(), segmenter=Line())
+    with pytest.raises(TrainingError, match="equal states of an environment"):
+        StepRewards(credit=AnchorState(), segmenter=Line())
     unanswered = EngineSample(problem=Problem(text="open"), text="7")
     with pytest.raises(TrainingError, match="without an answer, first 'open'"):
         rewards(Mixed(of=Summed())).reward([unanswered])

@@ -45,8 +45,9 @@ class EngineSample:
 class StepRewards:
     """The scorer of the steps of a response, and the credit rule that turns scores into rewards.
 
-    Raises ``TrainingError`` where the rule needs what is missing: a scorer, or the log-ratios of an implicit
-    reward model that learns beside the policy, which only ``surefoot rl`` trains.
+    Raises ``TrainingError`` where the rule needs what is missing: a scorer, states of an environment,
+    or the log-ratios of an implicit reward model that learns beside the policy, which only ``surefoot rl``
+    trains.
     """
 
     credit: CreditRule
@@ -60,6 +61,11 @@ class StepRewards:
             raise TrainingError(
                 "this credit rule reads an implicit reward model that learns beside the policy, which "
                 "other engines do not update: train with 'surefoot rl'"
+            )
+        if "states" in self.credit.needs:
+            raise TrainingError(
+                "this credit rule compares turns in equal states of an environment, which the text of a "
+                "response does not have: choose another rule, or credit whole episodes (ScoredRollout.states)"
             )
         if "scores" in self.credit.needs and self.scorer is None:
             raise TrainingError("this credit rule reads step scores: give a 'scorer'")

@@ -1,0 +1,110 @@
+"""Normalisation by turn, and the bias of its published form, on a game small enough to list.
+
+The game: stop after the first turn with reward c, or take a second turn, with rewards c - μ and then μ. Both
+are worth c, so a policy that stops with probability 1 - p must not be moved. The expected gradient by the
+logit of going on is the sum over all groups of N episodes; the second turn has nothing to choose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from scored_rollouts import scored
+
+from surefoot.errors import ScoreError
+from surefoot.rl.advantage import Advantage, Group, LeaveOneOut, Reinforce
+from surefoot.rl.credit import Outcome, ScoredRollout, Summed
+from surefoot.rl.turn_credit import AnchorState, Credit, TurnDifference, TurnNormalized
+
+GROUP, GOES_ON = 3, 0.3
+
+
+def _play(*, goes_on: bool, c: float, mu: float, rule: Credit) -> ScoredRollout:
+    """One token a turn; scores are rewards, or values after the turn for the rule of differences."""
+    rewards = [c - mu, mu] if goes_on else [c]
+    scores = [c] * len(rewards) if isinstance(rule, TurnDifference) else rewards
+    outcome = 0.0 if getattr(rule, "rewards", None) == "both" else c  # the scores are all of the reward
+    states = ("start", "second")[: len(rewards)]
+    return replace(scored(scores, outcome=outcome, width=1), states=states)
+
+
+def expected_gradient(rule: Credit, estimator: Advantage, *, c: float, mu: float) -> float:
+    """Of the mean over a group's episodes, by the logit of going on."""
+    total = 0.0
+    for choices in product([False, True], repeat=GROUP):
+        group = [_play(goes_on=one, c=c, mu=mu, rule=rule) for one in choices]
+        (streams,) = rule.credit([group])
+        batch = [[replace(one, rewards=of) for one, of in zip(group, streams, strict=True)]]
+        (advantages,) = estimator.advantages(batch)
+        probability = np.prod([GOES_ON if one else 1 - GOES_ON for one in choices])
+        slopes = [(1 - GOES_ON) if one else -GOES_ON for one in choices]
+        total += probability * np.mean([a[0] * slope for a, slope in zip(advantages, slopes, strict=True)])
+    return float(total)
+
+
+UNBIASED: list[tuple[Credit, Advantage]] = [
+    (Outcome(), LeaveOneOut()),
+    (Outcome(), Group()),
+    (Summed(), Reinforce()),
+    (TurnNormalized(), Reinforce()),
+    (TurnDifference(), LeaveOneOut()),
+    (TurnDifference(lam=1.0), LeaveOneOut()),
+    (AnchorState(rewards="scores", gamma=1.0), Group()),
+    (AnchorState(rewards="outcome", gamma=1.0), Group(scale=False)),
+]
+
+
+@pytest.mark.parametrize("mu", [0.5, -0.5])
+@pytest.mark.parametrize(("rule", "estimator"), UNBIASED, ids=lambda one: str(one))
+def test_these_rules_are_indifferent_between_equal_returns(
+    rule: Credit, estimator: Advantage, mu: float
+) -> None:
+    assert expected_gradient(rule, estimator, c=1.0, mu=mu) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("mu", [0.5, -0.5])
+def test_a_mean_over_those_that_got_there_pays_for_the_number_of_turns(mu: float) -> None:
+    """The second turn's reward is subtracted whole, so going on is worth c - μ: a further turn of negative
+    reward is paid for, one of positive reward costs."""
+    gradient = expected_gradient(TurnNormalized(ended="absent"), Reinforce(), c=1.0, mu=mu)
+    assert gradient == pytest.approx(-mu * GOES_ON * (1 - GOES_ON) * (GROUP - 1) / GROUP)
+
+
+@pytest.mark.parametrize("estimator", [Group(scale=False), LeaveOneOut()])
+def test_summed_rewards_with_a_baseline_for_each_are_biased_too(estimator: Advantage) -> None:
+    """Each reward loses an average reward, so the same return in more turns loses more."""
+    assert expected_gradient(Summed(), estimator, c=1.0, mu=0.5) < -0.01
+
+
+def test_a_discount_within_states_prefers_the_shorter_of_equal_returns() -> None:
+    rule = AnchorState(rewards="outcome", gamma=0.95)
+    assert expected_gradient(rule, Group(), c=1.0, mu=0.5) < 0
+
+
+def test_episodes_of_one_length_are_compared_turn_by_turn() -> None:
+    group = [scored([1.0, 0.0], outcome=1.0), scored([0.0, 0.5], outcome=0.0)]
+    (streams,) = TurnNormalized().credit([group])
+    assert [one[0].values for one in streams] == [
+        pytest.approx((0.5, 0.25)),
+        pytest.approx((-0.5, -0.25)),
+    ]
+
+
+def test_an_episode_that_ended_is_charged_for_the_turns_that_others_took() -> None:
+    (streams,) = TurnNormalized(rewards="scores").credit([[scored([1.0]), scored([0.0, 1.0])]])
+    assert [one[0].values for one in streams] == [pytest.approx((0.5 - 0.5,)), pytest.approx((-0.5, 0.5))]
+
+
+def test_a_missing_reward_of_an_earlier_turn_is_an_error_and_not_0() -> None:
+    with pytest.raises(ScoreError, match="turn 1 has no score"):
+        TurnNormalized().credit([[scored([None, 1.0], outcome=1.0)] * 2])
+    with pytest.raises(ScoreError, match="'ends'"):
+        TurnNormalized(rewards="outcome").credit([[ScoredRollout(tokens=1, outcome=1.0)]])
+
+
+def test_alone_in_a_group_there_is_nothing_to_compare_with() -> None:
+    group = [scored([0.5], outcome=1.0), scored([0.5])]  # the second was not judged
+    assert [one[0].at for one in TurnNormalized().credit([group])[0]] == [(), ()]
