@@ -236,6 +236,30 @@ class CodeTask(BaseModel):
 
 ShortText = Annotated[str, Field(max_length=500)]
 
+
+class ProofTask(BaseModel):
+    """What a formal proof has to prove, in ``Problem.meta["proof"]``. A solution is the proof alone."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    system: Literal["rocq", "lean"]
+    name: str = Field(min_length=1)
+    """Of the theorem."""
+    statement: str = Field(min_length=1)
+    """The theorem without its proof: in Rocq a sentence (``Theorem t : 1 + 1 = 2.``), in Lean all before
+    ``:= by``."""
+    preamble: str = ""
+    """What comes before it: imports and definitions."""
+    axioms: tuple[str, ...] = ()
+    """Axioms that the proof may rest on. In Lean the three of its core library are allowed in any case."""
+
+    @classmethod
+    def of(cls, problem: Problem) -> ProofTask | None:
+        """That of a problem; ``None``: it has none. Raises ``ValueError`` if ``meta["proof"]`` is no task."""
+        task = problem.meta.get("proof")
+        return None if task is None else cls.model_validate(task)
+
+
 Visibility = Literal["visible", "summarised", "encrypted", "withheld"]
 """What a provider shows of its model's reasoning: all of it, a summary, an opaque blob, or nothing."""
 

@@ -99,6 +99,8 @@ VERIFIERS: Mapping[str, str] = MappingProxyType(
         "execution-trace": "surefoot.labelling.verifiers.programs:ExecutionTraceVerifier",
         "lab": "surefoot.lab.world:LabVerifier",
         "python-tests": "surefoot.labelling.verifiers.programs:PythonTestsVerifier",
+        "lean": "surefoot.labelling.verifiers.proofs:LeanVerifier",
+        "rocq": "surefoot.labelling.verifiers.proofs:RocqVerifier",
         "shop": "surefoot.lab.shop.truth:ShopVerifier",
         "state-replay": "surefoot.labelling.verifiers.state_replay:StateReplayVerifier",
         "tool-calls": "surefoot.labelling.verifiers.tool_calls:ToolCallVerifier",

@@ -12,6 +12,7 @@ from typing import Literal, Self
 from surefoot.errors import SegmentError
 from surefoot.protocols import Segmenter
 from surefoot.segment.code import ProseAndCode, PythonCode
+from surefoot.segment.proofs import LeanTactics, RocqSentences
 from surefoot.segment.spans import BLANK_LINE, VISIBLE, Span, outside, protected, tile
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
@@ -154,12 +155,14 @@ _NAMED: dict[str, Callable[[], Segmenter]] = {
     "python-blocks": partial(PythonCode, "block"),
     "python-functions": partial(PythonCode, "function"),
     "prose-and-code": ProseAndCode,
+    "rocq": RocqSentences,
+    "lean": LeanTactics,
 }
 
 
 def segmenter(name: str) -> Segmenter:
     """Segmenter by name: blank-line, line, sentence, thoughts, turns, step-k, ki, python, python-blocks,
-    python-functions, prose-and-code, or ``regex:PATTERN``.
+    python-functions, prose-and-code, rocq, lean, or ``regex:PATTERN``.
 
     A match of PATTERN ends a step.
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from surefoot.errors import LabelError
 from surefoot.labelling.verifiers import tracer
 from surefoot.labelling.verifiers.divergence import Run, beside_reference, first_difference
+from surefoot.labelling.verifiers.sandboxed import SandboxedVerifier, first_error, unknown
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import CodeTask, CodeTest, Problem, TestVisibility, Trace
@@ -27,11 +27,10 @@ from surefoot.sandbox import (
     Sandbox,
     TaskVerdict,
     grade_python,
-    open_sandbox,
 )
 from surefoot.segment.code import ProseAndCode, code_spans, parse
 
-LIMITS = Limits(wall_s=5, cpu_s=5, output_bytes=8 << 20)
+LIMITS = SandboxedVerifier.usual
 """Of one run with its trace."""
 
 _NO_TESTS = "the problem has no tests of a program in meta['code']"
@@ -106,7 +105,7 @@ class CompileVerifier:
     def _verdicts(self, item: ProblemTrace) -> list[Verdict]:
         task, count = code_task(item.problem), len(item.trace.steps)
         if task is None or item.trace.text is None:
-            return _unknown(count, _NO_TESTS)
+            return unknown(count, _NO_TESTS)
         program = TraceProgram.of(item.trace, task)
         try:
             compile(parse(program.text), "solution.py", "exec", dont_inherit=True)
@@ -115,43 +114,11 @@ class CompileVerifier:
             wrong = program.step(line)
             # an error after the last line, or in the prompt's last one, is that of the step that ends it
             wrong = count - 1 if wrong is None else wrong
-            return _first_error(count, wrong, f"{getattr(error, 'msg', error)}", "parses")
+            return first_error(count, wrong, f"{getattr(error, 'msg', error)}", "parses")
         return [Verdict(value=1, reason="parses")] * count
 
 
-class _InSandbox:
-    """A verifier that runs programs. Use as a context manager, or call ``close``."""
-
-    def __init__(self, sandbox: Sandbox | str = "bubblewrap", *, limits: Limits = LIMITS) -> None:
-        """``sandbox``: one that is open, or a name, which is opened when needed and closed at the end."""
-        self._given, self.limits = sandbox, limits
-        self._own: Sandbox | None = None
-        self._closing = ExitStack()
-
-    @property
-    def sandbox(self) -> Sandbox:
-        """Raises ``SandboxError`` where programs cannot be isolated."""
-        if not isinstance(self._given, str):
-            return self._given
-        if self._own is None:
-            opened = open_sandbox(self._given)
-            self._closing.callback(opened.close)
-            self._own = opened
-        return self._own
-
-    def close(self) -> None:
-        """End the sandbox if it is this verifier's own."""
-        self._closing.close()
-        self._own = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-class PythonTestsVerifier(_InSandbox):
+class PythonTestsVerifier(SandboxedVerifier):
     """A :class:`surefoot.protocols.StepVerifier`: the hidden tests decide on the whole program.
 
     If all pass, every step is +1. If not, the last step is -1, with the first test that failed, and nothing
@@ -169,10 +136,10 @@ class PythonTestsVerifier(_InSandbox):
     def _verdicts(self, item: ProblemTrace, verdict: TaskVerdict | None) -> list[Verdict]:
         count = len(item.trace.steps)
         if verdict is None or verdict.passed is None:
-            return _unknown(count, _NO_TESTS if verdict is None else verdict.reason)
+            return unknown(count, _NO_TESTS if verdict is None else verdict.reason)
         if verdict.passed:
             return [Verdict(value=1, reason=f"all {len(verdict.tests)} tests pass")] * count
-        before = _unknown(max(count - 1, 0), "the program fails; which step is wrong is not known")
+        before = unknown(max(count - 1, 0), "the program fails; which step is wrong is not known")
         return [*before, *[Verdict(value=-1, reason=self._reason(item, verdict))] * min(count, 1)]
 
     def _reason(self, item: ProblemTrace, verdict: TaskVerdict) -> str:  # noqa: ARG002 - for subclasses
@@ -244,7 +211,7 @@ def code_task(problem: Problem) -> CodeTask | None:
         raise LabelError(f"problem {problem.id}: meta['code'] is no programming task: {error}") from error
 
 
-class ExecutionTraceVerifier(_InSandbox):
+class ExecutionTraceVerifier(SandboxedVerifier):
     """A :class:`surefoot.protocols.StepVerifier`: the line at which a run parts from the reference's.
 
     Both run on the calls that the hidden tests make. Line by line, the plain values of all local variables
@@ -263,7 +230,7 @@ class ExecutionTraceVerifier(_InSandbox):
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
         """One list per item, one verdict per step. Raises ``SandboxError``."""
-        rows = [_unknown(len(item.trace.steps), _NO_TESTS) for item in items]
+        rows = [unknown(len(item.trace.steps), _NO_TESTS) for item in items]
         usable = [
             (at, item, task) for at, item in enumerate(items) if (task := code_task(item.problem)) is not None
         ]
@@ -337,7 +304,7 @@ def _compared(
     if step is None:
         reason = f"the program fails ({verdict.reason}), and no line of it could be blamed"
         last = Verdict(value=None, reason=reason, execution=execution)
-        return [*_unknown(count - 1, reason), last] if count else []
+        return [*unknown(count - 1, reason), last] if count else []
     before = "the same values as in the reference's run" if parting.compared else None
     return [
         Verdict(value=1, reason=before)
@@ -346,19 +313,4 @@ def _compared(
         if one == step
         else Verdict(value=None, reason=AFTER_FIRST_ERROR if one > step else "not run, or not comparable")
         for one in range(count)
-    ]
-
-
-def _unknown(count: int, reason: str) -> list[Verdict]:
-    return [Verdict(value=None, reason=reason)] * count
-
-
-def _first_error(count: int, wrong: int, reason: str, before: str) -> list[Verdict]:
-    return [
-        Verdict(value=1, reason=before)
-        if step < wrong
-        else Verdict(value=-1, reason=reason)
-        if step == wrong
-        else Verdict(value=None, reason=AFTER_FIRST_ERROR)
-        for step in range(count)
     ]
