@@ -21,7 +21,7 @@ from surefoot.guard import (
     rejection_messages,
     run_tools,
 )
-from surefoot.protocols import ProblemTrace, Verdict
+from surefoot.protocols import Observation, ProblemTrace, Verdict
 from surefoot.records import Message, StepScores, Tool, ToolCall, Usage
 
 TOOLS = (
@@ -232,9 +232,9 @@ def test_a_person_approves_denies_or_does_not_answer() -> None:
 def test_a_loop_executes_what_is_released_alone() -> None:
     executed = []
 
-    async def execute(call: ToolCall) -> str:
+    async def execute(call: ToolCall) -> Observation:
         executed.append(call.name)
-        return "W1: shipped"
+        return Observation(text="W1: shipped")
 
     guard = Guard(verifiers=(LookFirst(),))
     done = asyncio.run(run_tools(guard, Script(REFUND, GOOD, REFUND, BYE), execute, RUN, TOOLS))

@@ -8,6 +8,7 @@ from typing import Literal
 
 from surefoot.guard.guard import Guard
 from surefoot.guard.records import GuardDecision, Review
+from surefoot.protocols import Observation
 from surefoot.records import Message, Tool, ToolCall
 
 Ask = Callable[[tuple[Message, ...], int], Awaitable[Message]]
@@ -18,8 +19,8 @@ Reviewer = Callable[
 ]
 """Asks a person about a message after a run so far: the decision, ``None`` if nobody decided in time; and the
 number of the entry in a queue, if there is one."""
-Execute = Callable[[ToolCall], Awaitable[str]]
-"""Executes a released call; the text is what the model is shown."""
+Execute = Callable[[ToolCall], Awaitable[Observation]]
+"""Executes a released call; the observation is what the model is shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,5 +158,6 @@ async def run_tools(
         if not reply.message.tool_calls:
             return ToolRun(messages=run, decisions=tuple(decisions), ended="answer")
         for call in reply.message.tool_calls:
-            run += (Message(role="tool", tool_call_id=call.id, content=await execute(call)),)
+            seen = await execute(call)
+            run += (Message(role="tool", tool_call_id=call.id, content=seen.text, error=seen.error),)
     return ToolRun(messages=run, decisions=tuple(decisions), ended="turns")
