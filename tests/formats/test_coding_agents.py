@@ -113,7 +113,7 @@ def test_a_run_of_openhands() -> None:
     assert (problem.text, problem.source, trace.policy) == (TASK, "openhands", "coder")
     roles = ["system", "user", "assistant", "tool", "tool", *["assistant", "tool"] * 3, "assistant"]
     assert [one.role for one in trace.messages] == roles
-    assert [tool.name for tool in trace.tools] == ["execute_bash"]
+    assert trace.tools == (), "some calls have the names of actions"
     found = calls(trace)
     assert found[:2] == [
         ("execute_bash", {"command": "ls"}),
@@ -132,11 +132,20 @@ def test_a_run_of_openhands() -> None:
     assert kinds[4:] == ["thought", "edit", "command", "tool_call", "final_answer"]
 
 
+def test_tools_are_those_of_the_model_where_every_call_is_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps([*content(DATA / "openhands.json")[:8], content(DATA / "openhands.json")[-1]]))
+    [(_, trace)], _ = read(path)
+    assert [tool.name for tool in trace.tools] == ["execute_bash"]
+    assert [len(one.tool_calls) for one in trace.messages] == [0, 0, 2, 0, 0, 0]
+
+
 def test_events_of_the_sdk() -> None:
     [(problem, trace)], report = read(DATA / "openhands-sdk.jsonl")
     assert report.bad_count == 0
     assert problem.text == f"{TASK} (Be brief.)"
     assert [one.uri for one in trace.messages[1].attachments] == ["https://example.com/a.png"]
+    assert [tool.name for tool in trace.tools] == ["terminal"]
     assert [one.role for one in trace.messages[2:]] == [
         "assistant", "tool", "tool", "assistant", "tool", "assistant", "tool", "assistant",
     ]  # fmt: skip

@@ -208,9 +208,9 @@ class SegmentTraces(Command):
 class Export(Command):
     """Write labels and scores of imported traces back beside the originals, in the originals' own format.
 
-    Rows get a column `surefoot`, as do runs of tau-bench and simulations of tau2; an Inspect log a score; an
-    ATIF trajectory `extra` on each step; a batch output a field of each choice. For spans, the output holds
-    `gen_ai.evaluation.result` events (OTLP in JSON).
+    Rows get a column `surefoot`, as do runs of tau-bench, simulations of tau2, turns of SWE-agent and events
+    of OpenHands; an Inspect log a score; an ATIF trajectory `extra` on each step; a batch output a field of
+    each choice. For spans, the output holds `gen_ai.evaluation.result` events (OTLP in JSON).
 
     Example: `surefoot export run.eval --traces mine/traces.jsonl --scores scores.jsonl --out scored.eval`
     """

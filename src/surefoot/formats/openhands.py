@@ -71,7 +71,8 @@ def read_openhands(path: Path | str, context: ImportContext) -> Iterator[Importe
     """One trace per run: of a file of events the whole, of an evaluation each row.
 
     Calls are the model's own where an event has its response; else they have the name and the arguments of
-    the action. The commands of a user are the user's messages.
+    the action, and the trace has no tools, since their schemas are of other names. The commands of a user are
+    the user's messages.
     """
     return context.rows(_runs(raw_rows(path)), lambda number, run: [_trace(number, run, context)])
 
@@ -128,7 +129,7 @@ def _trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
     trace = Trace(
         problem_id=problem.id,
         messages=messages,
-        tools=tools(run.tools),
+        tools=() if run.named_by_action else tools(run.tools),
         outcome=_resolved(row),
         policy=(metadata.get("llm_config") or {}).get("model") or run.model,
         error=None if row.get("error") is None else str(row["error"]),
@@ -160,6 +161,8 @@ class _Conversation:
     at: list[list[int]] = field(default_factory=list)
     tools: list[Any] = field(default_factory=list)
     model: str | None = None
+    named_by_action: bool = False
+    """Whether a call has the name of its action, which no schema of a tool is of."""
     _calls: dict[Any, Any] = field(default_factory=dict)
     """Ids of calls without an answer, by themselves and by the id of their event."""
     _response: Any = None
@@ -214,6 +217,7 @@ class _Conversation:
         given = {key: value for key, value in args.items() if value is not None and key != "thought"}
         call = own[0] if own else {"id": name, "name": noted.get("function_name") or kind}
         if not own:
+            self.named_by_action = True
             call["arguments"] = as_json(dict(args) if kind == "think" else given)
         content = thought or said.get("content")
         self._call(at, event, call, content, _reasoning(said), response.get("id"))
