@@ -17,3 +17,8 @@ def printable(text: str) -> str:
     The escapes are those of JSON, in which no such character means anything: JSON stays the same JSON.
     """
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def writable(text: str) -> str:
+    """``text`` with halves of surrogate pairs as escapes: JSON can spell them, and no file takes them."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field, JsonValue
 
+from surefoot.printable import writable
 from surefoot.records import (
     Execution,
     Message,
@@ -166,6 +167,9 @@ class Verdict:
     execution: Execution | None = None
     """The run that it rests on, where there is one."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", writable(self.reason))
+
 
 @runtime_checkable
 class StepVerifier(Protocol):
@@ -197,6 +201,9 @@ class Observation:
     """Whether the tool failed."""
     done: bool = False
     """Whether the episode is over: no further action is taken."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", writable(self.text))
 
 
 @runtime_checkable

@@ -13,9 +13,10 @@ from surefoot.cli.sample import Sample
 from surefoot.cli.settings import add
 from surefoot.errors import PolicyError
 from surefoot.io import read_records, write_records
-from surefoot.lab.shop import Shop, ShopAgent, generate_tasks
+from surefoot.lab.shop import Shop, ShopAgent, ShopVerifier, generate_tasks
+from surefoot.labelling import StateReplayVerifier, ToolCallVerifier, VerifierLabeller
 from surefoot.policies import OpenAIPolicy, ScriptedPolicy, load_environment, sample_runs
-from surefoot.protocols import Observation
+from surefoot.protocols import Observation, ProblemTrace
 from surefoot.records import Message, Problem, Trace
 
 PROBLEM = Problem(text="Count to three.")
@@ -73,6 +74,26 @@ def test_a_server_is_given_the_tools_and_its_calls_are_taken():
     assert (run.outcome, run.error) == (False, None)
     assert [tool["function"]["name"] for tool in server.bodies[0]["tools"]] == [t.name for t in run.tools]
     assert server.bodies[1]["messages"][3]["tool_call_id"] == "c1"
+
+
+def test_half_a_character_in_a_call_leaves_a_run_that_can_be_written(tmp_path):
+    [task] = generate_tasks(1, seed=0)
+    arguments = '{"order_id": "ORD-\\ud800"}'
+    call = {"id": "c1", "type": "function", "function": {"name": "get_order", "arguments": arguments}}
+
+    def answer(body):
+        first = len(body["messages"]) == 2
+        return Reply(payload=chat([None], tool_calls=[call]) if first else chat(["Done."]))
+
+    with serve(answer) as server:
+        policy = OpenAIPolicy(model="m", base_url=server.url, mode="chat", timeout_s=5.0)
+        [[run]] = asyncio.run(sample_runs(policy, [task], Shop, n=1))
+    write_records(tmp_path / "t.jsonl", [run])
+    labeller = VerifierLabeller(verifiers=(StateReplayVerifier(), ToolCallVerifier(), ShopVerifier()))
+    [labels] = asyncio.run(labeller.label([ProblemTrace(problem=task, trace=run)]))
+    write_records(tmp_path / "l.jsonl", labels)
+    assert labels[0].value == -1
+    assert run.messages[3].content == "Error: there is no order ORD-\\ud800"
 
 
 def test_an_environment_by_name():

@@ -137,6 +137,14 @@ def test_what_cannot_be_replayed_is_named():
         gold_calls(ProblemTrace(problem=problem, trace=trace))
 
 
+@pytest.mark.parametrize("source", [None, "chess", "antigravity:Drawers", f"{__name__}:Drawers"])
+def test_a_record_names_no_class_to_import(source):
+    problem = Problem(text="Tidy up.", source=source, meta={"gold_actions": []})
+    trace = Trace(problem_id=problem.id, text="a")
+    with pytest.raises(LabelError, match="no environment is called as its 'source'"):
+        StateReplayVerifier().verify([ProblemTrace(problem=problem, trace=trace)])
+
+
 def test_the_gold_calls_of_the_shop_are_what_a_careful_agent_does():
     from surefoot.lab.shop.tasks import ShopTask
 

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from surefoot.errors import LabelError
 from surefoot.formats.tau_bench import GOLD_KEY
 from surefoot.labelling.verifiers.tool_calls import CallResult, call_arguments, call_results
-from surefoot.policies.loading import load_environment
+from surefoot.policies.loading import ENVIRONMENTS, load_environment
 from surefoot.protocols import (
     Environment,
     Observation,
@@ -24,7 +24,7 @@ from surefoot.protocols import (
     RestorableEnvironment,
     Verdict,
 )
-from surefoot.records import Message, ToolCall, Trace
+from surefoot.records import Message, Problem, ToolCall, Trace
 
 OTHER_RESULT = "the run's record of a result is not what the environment answers"
 _TRIES = 2
@@ -51,7 +51,7 @@ class StateReplayVerifier:
     """
 
     environment: Callable[[], Environment] | None = None
-    """Makes an environment; ``None`` = the one that is called as the problem's ``source``."""
+    """Makes an environment; ``None`` = the package's own that is called as the problem's ``source``."""
     order: Literal["any", "gold"] = "any"
     name: str = "state-replay"
 
@@ -68,10 +68,20 @@ class StateReplayVerifier:
         if gold is None:
             missing = f"neither problem nor trace has meta[{GOLD_KEY!r}]"
             return [Verdict(value=None, reason=missing)] * len(item.trace.steps)
-        make = self.environment or load_environment(item.problem.source or "")
+        make = self.environment or _known_environment(item.problem)
         replay = _Replay(restorable(make(), "compared"), item, gold, self.order)
         verdicts = replay.run()
         return [_of_step(item.trace, step, verdicts) for step in range(len(item.trace.steps))]
+
+
+def _known_environment(problem: Problem) -> Callable[[], Environment]:
+    # a record may name one of the package's own, and no class to import and call
+    if problem.source is None or problem.source not in ENVIRONMENTS:
+        raise LabelError(
+            f"problem {problem.id}: no environment is called as its 'source'; say which one its runs are of "
+            "(--environment, 'environment')"
+        )
+    return load_environment(problem.source)
 
 
 def gold_calls(item: ProblemTrace) -> tuple[ToolCall, ...] | None:
