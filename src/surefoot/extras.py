@@ -28,6 +28,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "postgres": ("psycopg",),
         "gguf": ("gguf",),
         "ray": ("ray",),
+        "logic": ("z3",),
         "trl": ("trl",),
         "data": ("datasets", "zstandard"),
     }
