@@ -73,6 +73,7 @@ def own_files() -> None:
     body = {"object": "chat.completion", "model": "m", "choices": [choice]}
     write("output.jsonl", {"custom_id": "a", "response": {"status_code": 200, "body": body}})
     write("input.jsonl", {"custom_id": "a", "body": {"messages": [{"role": "user", "content": "2 + 2?"}]}})
+    Path("run.traj").write_bytes((DATA / "swe-agent.traj").read_bytes())
     Path("spans.jsonl").write_bytes((DATA / "genai.jsonl").read_bytes())
 
 
@@ -100,6 +101,8 @@ def test_the_guide_from_top_to_bottom(folder, prm):
     assert next(iter(steps[0]["scores"].values())) is not None
     [run_of_chat] = read_records("runs/traces.jsonl", Trace)
     assert [step.kind for step in run_of_chat.steps] == ["reasoning", "tool_call", "final_answer"]
+    [of_agent] = read_records("coding/traces.jsonl", Trace)
+    assert {"edit", "command"} <= {step.kind for step in of_agent.steps}
     [of_batch] = read_records("batch/problems.jsonl", Problem)
     assert of_batch.text == "2 + 2?"
 
