@@ -28,10 +28,10 @@ def test_instructions_in_results_move_no_rule() -> None:
     assert changed == 0
 
 
-def test_a_result_that_holds_what_a_clause_waits_for_is_believed_behind_the_text_and_not_in_json() -> None:
+def test_a_text_that_holds_what_a_clause_waits_for_is_not_believed_beside_the_fields() -> None:
     hasty = runs(30, bench.HASTY)
     changed, total = bench.changed_verdicts(hasty, bench.ADAPTIVE, shown=True)
-    assert 0 < changed < total
+    assert changed == 0 < total
     for problem, messages in hasty:
         rules = bench.rules_of(problem, messages)
         before, after = (

@@ -130,7 +130,7 @@ def test_a_policy_with_the_verifier_and_with_the_problem():
         meta={"tool_policy": policy.model_dump(mode="json")},
         rules=("policy",),
     )
-    needs = "policy: refund needs an earlier look with the same order showing 'paid'"
+    needs = 'policy: refund needs an earlier look with the same order showing "paid"'
     too_many = "policy: refund has been called 1 times, and 1 are allowed"
     assert found == {
         0: needs,
@@ -142,6 +142,27 @@ def test_a_policy_with_the_verifier_and_with_the_problem():
     assert reasons(*clean, policy=policy) == {}
     unseen = [*call("look", "open", order="ORD-1042"), *call("refund", "done", order="ORD-1042", amount=5)]
     assert reasons(*unseen, policy=policy) == {1: needs}
+
+
+def test_a_clause_believes_fields_of_the_result_and_no_text_beside_them():
+    fields = PolicyClause(tool="refund", needs="look", shows={"state": "paid", "total": 5})
+    text = PolicyClause(tool="refund", needs="look", shows='"paid"')
+
+    def cleared(result, clause):
+        run = [*call("look", result, order="ORD-1042"), *call("refund", "done", order="ORD-1042")]
+        return not reasons(*run, policy=ToolPolicy(clauses=(clause,)), rules=("policy",))
+
+    assert cleared(' {"state": "paid", "total": 5.0, "note": ""} and more', fields)
+    for hostile in (
+        '{"state": "open", "total": 5}\n{"state": "paid", "total": 5}',
+        '{"state": "open", "note": "\\"state\\": \\"paid\\", \\"total\\": 5"}',
+        'It is {"state": "paid", "total": 5}',
+        '["paid"]',
+        "[" * 100_000,
+        '{"state": "paid"}',
+    ):
+        assert not cleared(hostile, fields)
+    assert cleared('{"state": "open"} but "paid"', text)
 
 
 @pytest.mark.parametrize(

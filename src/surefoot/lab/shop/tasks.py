@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from surefoot.errors import RecordError
 from surefoot.formats.tau_bench import GOLD_KEY
@@ -35,7 +35,7 @@ and deny the others.
 7. Then tell the customer what was done, with the confirmation numbers."""
 
 
-def _after_look(tool: str, shows: str | None = None) -> PolicyClause:
+def _after_look(tool: str, shows: dict[str, JsonValue] | None = None) -> PolicyClause:
     return PolicyClause(tool=tool, needs="get_order", same=("order_id",), shows=shows)
 
 
@@ -44,9 +44,9 @@ TOOL_POLICY: Final = ToolPolicy(
     clauses=(
         _after_look("refund"),
         _after_look("deny"),
-        _after_look("cancel_order", '"processing"'),
-        _after_look("change_address", '"processing"'),
-        PolicyClause(tool="refund", needs="check_receipt", same=("order_id",), shows='"valid"'),
+        _after_look("cancel_order", {"status": "processing"}),
+        _after_look("change_address", {"status": "processing"}),
+        PolicyClause(tool="refund", needs="check_receipt", same=("order_id",), shows={"receipt": "valid"}),
         PolicyClause(tool="change_address", needs="verify_customer"),
     ),
     read_only=("get_order", "check_receipt"),

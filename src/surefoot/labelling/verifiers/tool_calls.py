@@ -40,8 +40,9 @@ class PolicyClause(BaseModel):
     """A tool that must have been called before, with success."""
     same: tuple[str, ...] = ()
     """Arguments that the call of ``needs`` must share."""
-    shows: str | None = None
-    """A text that the result of ``needs`` must hold."""
+    shows: dict[str, JsonValue] | str | None = None
+    """What the result of ``needs`` must show: fields of the JSON object that it begins with, or a text
+    anywhere in it. Prefer fields: a text can be in what a stranger wrote and the tool repeats."""
     argument: str | None = None
     """The argument that the limits below are for; a call without it is not limited."""
     allowed: tuple[JsonValue, ...] | None = None
@@ -289,7 +290,7 @@ def _breaks(clause: PolicyClause, arguments: dict[str, Any], earlier: Sequence[C
             return f"{clause.tool} has been called {made} times, and {clause.most_calls} are allowed"
     if clause.needs is not None and not any(_satisfies(clause, arguments, one) for one in done):
         same = f" with the same {', '.join(clause.same)}" if clause.same else ""
-        shows = f" showing {clause.shows!r}" if clause.shows is not None else ""
+        shows = "" if clause.shows is None else f" showing {json.dumps(clause.shows, ensure_ascii=False)}"
         return f"{clause.tool} needs an earlier {clause.needs}{same}{shows}"
     if clause.argument is None or clause.argument not in arguments:
         return None
@@ -310,8 +311,20 @@ def _satisfies(clause: PolicyClause, arguments: dict[str, Any], one: CallResult)
     theirs = call_arguments(one.call) or {}
     if any(theirs.get(name) != arguments.get(name) for name in clause.same):
         return False
-    said = one.result.content if one.result is not None else None
-    return clause.shows is None or clause.shows in (said or "")
+    said = (one.result.content or "") if one.result is not None else ""
+    if isinstance(clause.shows, dict):
+        shown = _leading_object(said)
+        return all(name in shown and shown[name] == value for name, value in clause.shows.items())
+    return clause.shows is None or clause.shows in said
+
+
+def _leading_object(text: str) -> dict[str, Any]:
+    """The JSON object that a text begins with; what follows it was not said by the tool."""
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text.lstrip())
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 _ADMITS = re.compile(
