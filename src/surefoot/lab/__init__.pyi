@@ -2,6 +2,11 @@ from .checkpoints import POLICY as POLICY
 from .checkpoints import TRUNK as TRUNK
 from .checkpoints import build_tokenizer as build_tokenizer
 from .critic import NoisyCritic as NoisyCritic
+from .lock import DIALS as DIALS
+from .lock import LOCK_TEMPLATE as LOCK_TEMPLATE
+from .lock import Lock as Lock
+from .lock import LockProgress as LockProgress
+from .lock import lock_problems as lock_problems
 from .probe import ProbeResult as ProbeResult
 from .probe import content_probe as content_probe
 from .solver import NoisySolver as NoisySolver

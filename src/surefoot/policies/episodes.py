@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from surefoot.policies.prompts import openai_tool
-from surefoot.protocols import Environment, Policy, SampleRequest, Sampling, TakesExtraBody
+from surefoot.protocols import (
+    Completion,
+    Environment,
+    Policy,
+    RestorableEnvironment,
+    SampleRequest,
+    Sampling,
+    TakesExtraBody,
+)
 from surefoot.records import Message, Problem, Trace, Usage
 from surefoot.segment import Granularity, segment_trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What the policy read and wrote at once."""
+
+    request: SampleRequest
+    completion: Completion
+    state: str | None
+    """Key of the environment's state before it, equal where the states are; ``None`` where states cannot be
+    compared."""
 
 
 @dataclass(kw_only=True)
@@ -21,6 +41,8 @@ class Episode:
     seed: int = 0
     sample: int = 0
     usage: Usage = field(default_factory=Usage)
+    turns: list[Turn] = field(default_factory=list)
+    """Those that :func:`play` has played."""
     done: bool = False
     finish_reason: str | None = None
     error: str | None = None
@@ -30,6 +52,28 @@ class Episode:
         """A new one. Raises what the environment's ``reset`` raises."""
         messages = list(environment.reset(problem, seed))
         return cls(problem=problem, environment=environment, messages=messages, seed=seed, sample=sample)
+
+    def state_key(self) -> str | None:
+        """The environment's state as canonical JSON; ``None`` where states cannot be compared."""
+        if not isinstance(self.environment, RestorableEnvironment):
+            return None
+        return json.dumps(self.environment.state(), sort_keys=True)
+
+    def trace(self, policy: str, granularity: Granularity = "part") -> Trace:
+        """The run so far, cut into steps, with the environment's outcome; none after an ``error``."""
+        trace = Trace(
+            problem_id=self.problem.id,
+            messages=tuple(self.messages),
+            tools=self.environment.tools,
+            outcome=None if self.error else self.environment.outcome(),
+            policy=policy,
+            seed=self.seed,
+            sample=self.sample,
+            finish_reason=self.finish_reason,
+            error=self.error,
+            usage=self.usage,
+        )
+        return segment_trace(trace, granularity=granularity)
 
     def take(self, message: Message) -> None:
         """Add what the assistant said, and what the environment answers to it."""
@@ -53,6 +97,7 @@ async def play(
     *,
     sampling: Sampling | None = None,
     max_turns: int = 30,
+    logprobs: bool = False,
 ) -> None:
     """Play ``episodes`` of one environment to their ends, all in step, so that each turn is one batch for the
     policy.
@@ -69,23 +114,24 @@ async def play(
         live = [episode for episode in episodes if not episode.done]
         if not live:
             return
-        results = await policy.sample(
-            [
-                SampleRequest(
-                    prompt=tuple(episode.messages),
-                    first=episode.sample,
-                    seed=episode.seed,
-                    sampling=sampling or Sampling(),
-                )
-                for episode in live
-            ]
-        )
-        for episode, result in zip(live, results, strict=True):
+        requests = [
+            SampleRequest(
+                prompt=tuple(episode.messages),
+                first=episode.sample,
+                seed=episode.seed,
+                sampling=sampling or Sampling(),
+                logprobs=logprobs,
+            )
+            for episode in live
+        ]
+        results = await policy.sample(requests)
+        for episode, request, result in zip(live, requests, results, strict=True):
             episode.usage += result.usage
             if result.error is not None or not result.completions:
                 episode.done, episode.error = True, result.error or "policy: no completion"
                 continue
             [one] = result.completions
+            episode.turns.append(Turn(request=request, completion=one, state=episode.state_key()))
             episode.take(
                 Message(
                     role="assistant",
@@ -98,6 +144,27 @@ async def play(
     for episode in episodes:
         if not episode.done:
             episode.done, episode.finish_reason = True, "length"
+
+
+async def play_runs(
+    policy: Policy,
+    problems: Sequence[Problem],
+    environment: Callable[[], Environment],
+    *,
+    n: int,
+    seed: int = 0,
+    sampling: Sampling | None = None,
+    max_turns: int = 30,
+    logprobs: bool = False,
+) -> list[list[Episode]]:
+    """``n`` episodes of each problem, played to their ends; ``environment`` makes a new one for each."""
+    runs = [
+        [Episode.begin(problem, environment(), seed=seed, sample=sample) for sample in range(n)]
+        for problem in problems
+    ]
+    every = [one for of_problem in runs for one in of_problem]
+    await play(policy, every, sampling=sampling, max_turns=max_turns, logprobs=logprobs)
+    return runs
 
 
 async def sample_runs(
@@ -116,30 +183,7 @@ async def sample_runs(
     ``environment`` makes a new one for each run. A run whose request failed keeps what came before, and has
     the ``error`` and no outcome.
     """
-    runs = [
-        [Episode.begin(problem, environment(), seed=seed, sample=sample) for sample in range(n)]
-        for problem in problems
-    ]
-    await play(
-        policy,
-        [one for of_problem in runs for one in of_problem],
-        sampling=sampling,
-        max_turns=max_turns,
+    runs = await play_runs(
+        policy, problems, environment, n=n, seed=seed, sampling=sampling, max_turns=max_turns
     )
-    return [[_trace(one, policy.name, granularity) for one in of_problem] for of_problem in runs]
-
-
-def _trace(episode: Episode, policy: str, granularity: Granularity) -> Trace:
-    trace = Trace(
-        problem_id=episode.problem.id,
-        messages=tuple(episode.messages),
-        tools=episode.environment.tools,
-        outcome=None if episode.error else episode.environment.outcome(),
-        policy=policy,
-        seed=episode.seed,
-        sample=episode.sample,
-        finish_reason=episode.finish_reason,
-        error=episode.error,
-        usage=episode.usage,
-    )
-    return segment_trace(trace, granularity=granularity)
+    return [[one.trace(policy.name, granularity) for one in of_problem] for of_problem in runs]

@@ -19,6 +19,7 @@ from .credit import MinForm as MinForm
 from .credit import Mixed as Mixed
 from .credit import Outcome as Outcome
 from .credit import Summed as Summed
+from .episodes import roll_out_episodes as roll_out_episodes
 from .expert_iteration import iterate as iterate
 from .guards import Guards as Guards
 from .imitation import Expert as Expert
@@ -26,6 +27,7 @@ from .imitation import imitate as imitate
 from .learner import microbatches as microbatches
 from .log import EvaluationRow as EvaluationRow
 from .log import RLLog as RLLog
+from .log import curve_samples_to as curve_samples_to
 from .log import samples_to as samples_to
 from .loop import train_policy as train_policy
 from .objective import KL as KL

@@ -65,6 +65,7 @@ def training_samples(
             outcome=_outcome(rollout, config),
             log_ratios=ratio,
             values=value,
+            states=rollout.states,
         )
         for rollout, of_steps, ratio, value in zip(flat, scores, ratios, values, strict=True)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from surefoot.answers import Grader
 from surefoot.errors import LabelError, PolicyError
+from surefoot.policies.episodes import sample_runs
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces
-from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling, Segmenter, StepScorer
+from surefoot.protocols import Environment, Labeller, Policy, ProblemTrace, Sampling, Segmenter, StepScorer
 from surefoot.records import Problem, StepLabel, Trace, Usage
 from surefoot.rl.log import EvaluationRow, Shape
 from surefoot.scores import Aggregator, checked_scores, trace_score
@@ -47,18 +48,39 @@ async def audit_policy(
     proxy: StepScorer | None = None,
     gold: Labeller | None = None,
     aggregation: Aggregator = "min",
+    environment: Callable[[], Environment] | None = None,
+    max_turns: int = 30,
 ) -> PolicyAudit:
     """Sample ``n`` solutions per held-out problem: graded, scored by ``proxy``, correct ones checked by
-    ``gold``.
+    ``gold``. With ``environment`` they are episodes of at most ``max_turns`` turns, which it judges.
 
     ``update`` and ``samples`` say how far training is. ``gold`` gives labels of kind correctness; a trace is
     wrong if one of its steps is labelled -1. Equal seeds give equal samples of an unchanged policy and equal
     bootstrap draws. Raises ``PolicyError`` if all samples failed, ``LabelError`` if no answer could be
     graded.
     """
-    sampled = await sample_traces(
-        policy, problems, n=n, seed=seed, segmenter=segmenter, grader=grader, prompt=prompt, sampling=sampling
-    )
+    if environment is not None:
+        sampled = await sample_runs(
+            policy,
+            problems,
+            environment,
+            n=n,
+            seed=seed,
+            sampling=sampling,
+            max_turns=max_turns,
+            granularity="message",
+        )
+    else:
+        sampled = await sample_traces(
+            policy,
+            problems,
+            n=n,
+            seed=seed,
+            segmenter=segmenter,
+            grader=grader,
+            prompt=prompt,
+            sampling=sampling,
+        )
     groups = [
         [ProblemTrace(problem=problem, trace=trace) for trace in traces if trace.text or not trace.error]
         for problem, traces in zip(problems, sampled, strict=True)

@@ -29,6 +29,7 @@ from surefoot.rl.audit import audit_policy, shape_of
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import FloatArray
 from surefoot.rl.dynamic_sampling import draw_groups
+from surefoot.rl.episodes import roll_out_episodes
 from surefoot.rl.guards import stop_reason, watch
 from surefoot.rl.log import RLLog, Seconds, Shape, UpdateRow, scalars
 from surefoot.rl.rollouts import Rollout, RolloutBatch, TrainingSample, roll_out
@@ -79,6 +80,11 @@ def train_policy(
     if config.problems % team.world_size:
         raise TrainingError(
             f"'problems' is {config.problems}: make it a multiple of the {team.world_size} processes"
+        )
+    if task.environment is not None and server is not None:
+        raise TrainingError(
+            "a server that samples renders an environment's tools in its own way, so the tokens that it read "
+            "are not known: leave 'server' out"
         )
     if config.objective.sampler_cap is not None and server is None:
         raise TrainingError(
@@ -225,18 +231,34 @@ class _Loop:
         )
 
     def _sample(self, problems: Sequence[Problem], number: int) -> RolloutBatch:
+        task, logprobs = self.task, self.config.objective.sampler_cap is not None
+        seed = self.config.seed * 1_000_003 + number
+        if task.environment is not None:
+            return asyncio.run(
+                roll_out_episodes(
+                    self.policy,
+                    problems,
+                    self.models.tokenizer,
+                    task.environment,
+                    n=self.config.samples,
+                    seed=seed,
+                    sampling=self._sampling,
+                    max_turns=task.max_turns,
+                    logprobs=logprobs,
+                )
+            )
         return asyncio.run(
             roll_out(
                 self.policy,
                 problems,
                 self.models.tokenizer,
                 n=self.config.samples,
-                seed=self.config.seed * 1_000_003 + number,
-                segmenter=self.task.segmenter,
-                grader=self.task.grader,
-                prompt=self.task.prompt,
+                seed=seed,
+                segmenter=task.segmenter,
+                grader=task.grader,
+                prompt=task.prompt,
                 sampling=self._sampling,
-                logprobs=self.config.objective.sampler_cap is not None,
+                logprobs=logprobs,
             )
         )
 
@@ -271,6 +293,8 @@ class _Loop:
                     proxy=self.task.scorer,
                     gold=self.task.gold,
                     aggregation=self.task.aggregation,
+                    environment=self.task.environment,
+                    max_turns=self.task.max_turns,
                 )
             )
             log.evaluations.append(audit.row)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -36,7 +36,7 @@ _VISIBLE = re.compile(r"\S")
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """One sample of the policy."""
+    """One sample of the policy: a response, or the turns of an episode in an environment."""
 
     problem: Problem
     trace: Trace
@@ -50,6 +50,34 @@ class Rollout:
     the step before it does."""
     sampler_logprobs: FloatArray | None = None
     """log π [T] of the server that drew the tokens, in nats, where it says."""
+    contexts: tuple[tuple[int, ...], ...] = ()
+    """Of an episode, what the policy read before each turn [K]; ``prompt_ids`` is the first. ``ids`` are then
+    the tokens of all turns, one after the other, and ``ends`` the turns' ends: what the environment wrote is
+    in contexts alone, so it has no advantage and no gradient."""
+    states: tuple[str, ...] = ()
+    """Of an episode, keys of the environment's states before each turn [K]; empty where it has none."""
+
+    def turns(self) -> list[Rollout]:
+        """An episode's turns as responses to their contexts; any other rollout as it is."""
+        if not self.contexts:
+            return [self]
+        return [
+            replace(
+                self,
+                prompt_ids=context,
+                ids=self.ids[tokens],
+                ends=(tokens.stop - tokens.start - 1,),
+                sampler_logprobs=_part(self.sampler_logprobs, tokens),
+                contexts=(),
+                states=(),
+            )
+            for context, tokens in zip(self.contexts, self.turn_tokens, strict=True)
+        ]
+
+    @property
+    def turn_tokens(self) -> list[slice]:
+        """Where in ``ids`` the tokens of each step or turn are [K]."""
+        return [slice(before + 1, end + 1) for before, end in pairwise((-1, *self.ends))]
 
     @property
     def item(self) -> ProblemTrace:
@@ -105,6 +133,26 @@ class TrainingSample:
     importance: FloatArray | None = None
     """Weight of each token's gain, which corrects for a sampler with other probabilities; 1 without."""
 
+    def turns(self) -> list[TrainingSample]:
+        """One for each of :meth:`Rollout.turns`; ``scored`` and ``scorer_usage`` stay those of the whole."""
+        if not self.rollout.contexts:
+            return [self]
+        return [
+            replace(
+                self,
+                rollout=turn,
+                advantages=self.advantages[tokens],
+                old_logprobs=_part(self.old_logprobs, tokens),
+                reference_logprobs=_part(self.reference_logprobs, tokens),
+                importance=_part(self.importance, tokens),
+            )
+            for turn, tokens in zip(self.rollout.turns(), self.rollout.turn_tokens, strict=True)
+        ]
+
+
+def _part(array: FloatArray | None, tokens: slice) -> FloatArray | None:
+    return None if array is None else array[tokens]
+
 
 async def roll_out(
     policy: Policy,
@@ -134,7 +182,7 @@ async def roll_out(
         traces = build_traces(policy.name, problem, result, seed=seed, segmenter=segmenter, grader=grader)
         group = []
         for trace, completion in zip(traces, result.completions, strict=False):
-            ids = completion.token_ids or _tokenize(tokenizer, request, prompt_ids, completion)
+            ids = completion.token_ids or tokenize_completion(tokenizer, request, prompt_ids, completion)
             if not ids:
                 continue
             retokenized += not completion.token_ids
@@ -208,7 +256,7 @@ def _ends_in_context(
             known = len(decode(context))
 
 
-def _tokenize(
+def tokenize_completion(
     tokenizer: PreTrainedTokenizerFast,
     request: SampleRequest,
     prompt_ids: tuple[int, ...],

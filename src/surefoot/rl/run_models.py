@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from surefoot.errors import TrainingError
 from surefoot.models.lora import add_adapter, has_adapter
-from surefoot.rl.actor import ReferencePolicy
+from surefoot.rl.actor import Actor, ReferencePolicy
 from surefoot.rl.advantage import Gae
 from surefoot.rl.advantages import Judges, training_samples
 from surefoot.rl.config import RLConfig
@@ -87,10 +88,10 @@ class RunModels:
         kl, cap = self.config.objective.kl, self.config.objective.sampler_cap
         old: Sequence[FloatArray | None] = [None] * len(flat)
         if several or cap is not None or (kl and kl.where == "reward"):
-            old = self._updater.actor.logprobs(flat, microbatch_tokens=most)
+            old = _logprobs(self._updater.actor, flat, most)
         reference: Sequence[FloatArray | None] = [None] * len(flat)
         if self.reference:
-            reference = self.reference.logprobs(flat, microbatch_tokens=most)
+            reference = _logprobs(self.reference, flat, most)
         penalty = None
         if kl and kl.where == "reward":
             penalty = [
@@ -121,7 +122,8 @@ class RunModels:
 
         Judges that learn beside the policy do so after their rewards and values were used.
         """
-        statistics = self._updater.update([one for group in groups for one in group], number)
+        turns = [turn for group in groups for one in group for turn in one.turns()]
+        statistics = self._updater.update(turns, number)
         self._train_online_prm(groups)
         self._train_critic(groups, number)
         return statistics
@@ -170,6 +172,15 @@ class RunModels:
     def _everyone_has(self, some: Sequence[object]) -> bool:
         """Whether every process has some: all of them take part in an optimiser step."""
         return self.processes.all_reduce(len(some), "min") > 0
+
+
+def _logprobs(
+    reader: Actor | ReferencePolicy, rollouts: Sequence[Rollout], microbatch_tokens: int
+) -> list[FloatArray]:
+    """log π [T] of every rollout's tokens, each turn of an episode after its own context."""
+    turns = [one.turns() for one in rollouts]
+    read = iter(reader.logprobs([one for some in turns for one in some], microbatch_tokens=microbatch_tokens))
+    return [np.concatenate([next(read) for _ in some]) for some in turns]
 
 
 def _importance(rollout: Rollout, old_logprobs: FloatArray | None, cap: float) -> FloatArray:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from surefoot.answers import Grader
 from surefoot.errors import TrainingError
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import Labeller, Policy, Segmenter, StepScorer
+from surefoot.protocols import Environment, Labeller, Policy, Segmenter, StepScorer
 from surefoot.records import Problem
 from surefoot.scores import Aggregator
 
@@ -37,6 +37,11 @@ class Task:
     gold: Labeller | None = None
     """Labels the steps of held-out solutions with correct answers (trace error); independent of the
     reward."""
+    environment: Callable[[], Environment] | None = None
+    """Makes an environment, in which a rollout is an episode of several turns; it then gives the outcomes,
+    and ``segmenter``, ``grader`` and ``prompt`` are not used. Steps are turns. For reinforcement learning."""
+    max_turns: int = 30
+    """Most turns of an episode; it ends there with the outcome that its state has."""
     aggregation: Aggregator = "min"
     """How step scores are reduced to the proxy that is plotted beside the gold accuracy."""
 
@@ -55,13 +60,24 @@ class Task:
             raise TrainingError("'held_out' is empty: reinforcement learning needs problems to evaluate on")
         if "scores" in config.credit.needs and self.scorer is None:
             raise TrainingError(f"credit {config.credit.rule!r} needs step scores: give a 'scorer'")
-        if "states" in config.credit.needs:
+        if "states" in config.credit.needs and self.environment is None:
             raise TrainingError(
-                f"credit {config.credit.rule!r} compares turns in equal states of an environment, and these "
-                "rollouts are texts: choose another rule, or give the states in 'ScoredRollout.states'"
+                f"credit {config.credit.rule!r} compares turns in equal states of an environment: give an "
+                "'environment', or choose another rule"
+            )
+        beside = "log_ratios" in config.credit.needs or config.advantage.needs_values
+        if self.environment is not None and beside:
+            raise TrainingError(
+                "a model that learns beside the policy (credit 'implicit', advantage 'gae') reads single "
+                "responses, not episodes: leave 'environment' out, or choose another rule"
+            )
+        if self.environment is not None and config.overlong:
+            raise TrainingError(
+                "'overlong' is about the tokens of one response, and 'max_tokens' of an episode are those of "
+                "a turn: leave it out"
             )
         unanswered = [problem.id for problem in self.problems if problem.answer is None]
-        if "outcome" in config.credit.needs and unanswered:
+        if self.environment is None and "outcome" in config.credit.needs and unanswered:
             raise TrainingError(
                 f"credit {config.credit.rule!r} needs outcomes, but {len(unanswered)} problems have no "
                 f"'answer', first {unanswered[0]}"
