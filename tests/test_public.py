@@ -21,8 +21,8 @@ PACKAGES = sorted(
 MODULES = {f"surefoot.{path.stem}" for path in SOURCE.glob("[a-z]*.py")}
 """Modules that are no package are public as they stand."""
 
-ENGINES = ("trl", "verl")
-"""Trainers whose adapters need them."""
+ENGINES = ("trl", "verl", "pydantic_ai")
+"""Trainers and agent frameworks whose adapters need them."""
 
 PROGRAMS = [*sorted((ROOT / "examples").glob("*.py")), *sorted((ROOT / "benchmarks").glob("*.py"))]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

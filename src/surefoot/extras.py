@@ -29,6 +29,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "gguf": ("gguf",),
         "ray": ("ray",),
         "logic": ("z3",),
+        "pydantic-ai": ("pydantic_ai",),
         "trl": ("trl",),
         "data": ("datasets", "zstandard"),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -270,3 +271,34 @@ def test_a_threshold_needs_a_reward_model() -> None:
     settings = GatewaySettings(guard=ToolGuard(enabled=True, threshold=0.5))
     with pytest.raises(ApiError, match="no reward model"):
         Gateway(ScriptedPolicy(lambda request, sample: "hello"), settings=settings)
+
+
+def test_an_agent_of_a_framework_goes_through_the_guard() -> None:
+    pytest.importorskip("pydantic_ai", reason="the extra pydantic-ai is not installed")
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    executed = []
+    with guarded(
+        BROKEN, REFUND, LOOK, chat(["bye"]), guard=ToolGuard(enabled=True), verifiers=RULES
+    ) as found:
+        agent: Agent[None, str] = Agent()
+
+        @agent.tool_plain
+        def look(order: str) -> str:
+            executed.append(f"look {order}")
+            return "shipped"
+
+        @agent.tool_plain
+        def refund(order: str) -> str:
+            executed.append(f"refund {order}")
+            return "done"
+
+        async def ask() -> str:
+            async with openai.AsyncOpenAI(base_url=found[0].url, api_key="none", max_retries=0) as client:
+                model = OpenAIChatModel("tiny", provider=OpenAIProvider(openai_client=client))
+                return (await agent.run("Refund W1.", model=model)).output
+
+        assert asyncio.run(ask()) == "bye"
+    assert executed == ["look W1"]

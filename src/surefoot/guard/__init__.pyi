@@ -4,6 +4,7 @@ from .loop import ToolRun as ToolRun
 from .loop import guarded_reply as guarded_reply
 from .loop import rejection_messages as rejection_messages
 from .loop import run_tools as run_tools
+from .pydantic_ai import GuardedToolset as GuardedToolset
 from .records import CallVerdict as CallVerdict
 from .records import GuardDecision as GuardDecision
 from .records import Review as Review
