@@ -17,7 +17,7 @@ from surefoot.records import Message, Problem, ToolCall, Trace
 from surefoot.segment import segment_trace
 
 CAREFUL = ShopAgent(mistake=0, loophole=0, recover=1)
-TASKS = generate_tasks(200, seed=0)
+TASKS = generate_tasks(100, seed=0)
 
 
 def runs_of(agent, tasks=TASKS, **settings):
@@ -43,7 +43,7 @@ def truth(task, *actions):
 
 def task_with(kind, *, granted, expired=False, times_out=None):
     """A task of one family, with the first order's id."""
-    for task in generate_tasks(500, seed=1, families=(kind,)):
+    for task in generate_tasks(150, seed=1, families=(kind,)):
         shop = ShopTask.of(task)
         wanted = (granted, expired, times_out)
         if (shop.granted(shop.requests[0]), shop.expired, shop.times_out) == wanted:
@@ -72,9 +72,9 @@ def test_the_agent_is_right_about_half_the_time_and_shows_every_kind_of_step(noi
 
 
 def test_the_agent_depends_on_messages_seed_and_number_alone(noisy):
-    again = runs_of(ShopAgent(), TASKS[::-1])[::-1]
-    assert [run.messages for run in again] == [run.messages for run in noisy]
-    assert [run.messages for run in runs_of(ShopAgent(), seed=1)] != [run.messages for run in noisy]
+    some = [run.messages for run in noisy[:20]]
+    assert [run.messages for run in runs_of(ShopAgent(), TASKS[19::-1])][::-1] == some
+    assert [run.messages for run in runs_of(ShopAgent(), TASKS[:20], seed=1)] != some
 
 
 def test_a_loophole_may_end_well_and_still_be_one(noisy):
@@ -157,7 +157,7 @@ def test_the_calls_left_are_those_of_a_search(kind, granted):
         for name, arguments in [("check_receipt", {"order_id": order_id}), *strays]:
             shop.step(as_call(name, arguments))
             here, left = shop.snapshot(), shop.steps_left()
-            if left <= 3:
+            if left <= (3 if kind == "address" else 2):
                 assert searched(shop, int(left)) == left
                 compared += 1
             shop.restore(here)
