@@ -1,4 +1,4 @@
-"""Step rewards for engines that train elsewhere: TRL's GRPO trainer and verl."""
+"""Step and turn rewards for engines that train elsewhere: TRL's GRPO trainer, verl, SkyRL, verifiers."""
 
 import lazy_loader
 

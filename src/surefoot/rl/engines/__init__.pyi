@@ -1,6 +1,13 @@
 from .rewards import StepRewards as StepRewards
 from .trl import step_reward_function as step_reward_function
 from .trl_trainer import StepGRPOTrainer as StepGRPOTrainer
+from .turns import at_turn_ends as at_turn_ends
+from .turns import episode as episode
+from .turns import over_turns as over_turns
+from .turns import set_verifiers_turns as set_verifiers_turns
+from .turns import skyrl_turn_rewards as skyrl_turn_rewards
+from .turns import turn_advantages as turn_advantages
+from .turns import verl_turn_rewards as verl_turn_rewards
 from .verl import StepRewardManager as StepRewardManager
 from .verl import dense_agent_loop as dense_agent_loop
 from .verl import step_score_function as step_score_function

@@ -1,0 +1,80 @@
+"""Turns in the shapes of other engines, whose types are written out here as they document them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from surefoot.errors import ScoreError
+from surefoot.rl.advantage import Group, Reinforce
+from surefoot.rl.engines.turns import (
+    at_turn_ends,
+    episode,
+    over_turns,
+    set_verifiers_turns,
+    skyrl_turn_rewards,
+    turn_advantages,
+    verl_turn_rewards,
+)
+from surefoot.rl.engines.verl import TOKEN_REWARDS
+from surefoot.rl.turn_credit import AnchorState, TurnDifference
+
+MASK = [1, 1, 0, 0, 1, 0, 1, 1, 0]
+"""Three turns, the last one answered too."""
+
+
+def test_values_stand_at_the_turns_own_tokens() -> None:
+    assert at_turn_ends(MASK, [1, 2, 3]).tolist() == [0, 1, 0, 0, 2, 0, 0, 3, 0]
+    assert over_turns(MASK, [1, 2, 3]).tolist() == [1, 1, 0, 0, 2, 0, 3, 3, 0]
+    assert over_turns([0, 1], [5]).tolist() == [0, 5]
+
+
+@pytest.mark.parametrize("values", [[3.0], [1.0, 2.0], [1.0, 2.0, 3.0, 4.0]])
+def test_no_turn_goes_without_its_number(values: list[float]) -> None:
+    for place in (at_turn_ends, over_turns):
+        with pytest.raises(ScoreError, match="the 3 turns of the mask"):
+            place(MASK, values)
+
+
+def test_advantages_of_turns_by_a_rule() -> None:
+    group = [episode(states="ab", outcome=1.0), episode(states="ac", outcome=0.0)]
+    ((won, lost),) = turn_advantages([group], credit=AnchorState(gamma=0.5), advantage=Group(scale=False))
+    assert (won.tolist(), lost.tolist()) == ([0.75, 0.5], [-0.75, -0.5])
+    ((one,),) = turn_advantages(
+        [[episode(scores=[0.5, 0.25], outcome=1.0)]], credit=TurnDifference(start=0.0), advantage=Reinforce()
+    )
+    assert one.tolist() == [0.5, 0.5]
+    with pytest.raises(ScoreError, match="'scores' or 'states'"):
+        episode(outcome=1.0)
+
+
+def test_verl_reads_them_from_the_extra_information() -> None:
+    """In the form that ``dense_agent_loop`` reads: one number per response token."""
+    assert json.loads(verl_turn_rewards(MASK, [1, 2, 3])[TOKEN_REWARDS]) == [0, 1, 0, 0, 2, 0, 0, 3, 0]
+
+
+def test_skyrl_has_rewards_per_token() -> None:
+    output: dict[str, Any] = {
+        "prompt_token_ids": [[1], [1]],
+        "response_ids": [[7] * 9, [7] * 2],
+        "rewards": [1.0, 0.0],
+        "loss_masks": [MASK, [1, 1]],
+        "stop_reasons": None,
+    }
+    changed = skyrl_turn_rewards(output, [[0.1, 0.2, 0.7], [0.0]])
+    assert changed["rewards"] == [[0, 0.1, 0, 0, 0.2, 0, 0, 0.7, 0], [0, 0]]
+    assert [len(one) for one in changed["rewards"]] == [len(one) for one in changed["response_ids"]]
+    assert output["rewards"] == [1.0, 0.0]
+    with pytest.raises(ValueError, match="shorter"):
+        skyrl_turn_rewards(output, [[0.1, 0.2, 0.7]])
+
+
+def test_verifiers_has_them_in_the_steps_of_its_trajectory() -> None:
+    state = {"trajectory": [{"reward": None, "advantage": None} for _ in range(2)]}
+    set_verifiers_turns(state, advantages=[0.5, -0.5])
+    assert state["trajectory"] == [{"reward": None, "advantage": 0.5}, {"reward": None, "advantage": -0.5}]
+    with pytest.raises(ScoreError, match="1 values of 'reward' for 2 turns"):
+        set_verifiers_turns(state, rewards=[1.0], advantages=[0.0, 0.0])
+    assert state["trajectory"][0]["advantage"] == 0.5
