@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from surefoot.models.engine.packing import read_states
+from surefoot.models import read_states
 from surefoot.segment import PythonCode
 
 FOLDS = 10

@@ -13,12 +13,11 @@ import numpy as np
 from _code_figures import figure, interval_figure
 
 from surefoot.formats import read_humaneval, read_mbpp_check
-from surefoot.io.files import ReadReport
-from surefoot.labelling import labelled_mutants, open_verifier
-from surefoot.labelling.behaviour import LIMITS, visible_task
+from surefoot.io import ReadReport
+from surefoot.labelling import grade_traces, labelled_mutants, open_verifier
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import CodeTask, StepLabel, Trace
-from surefoot.sandbox import Sandbox, grade_python
+from surefoot.sandbox import Sandbox
 from surefoot.segment import PythonCode, segment_trace
 
 TRAINING_PROBLEMS = 500
@@ -54,9 +53,8 @@ def figures_of(
             by_problem[item.problem.id].append(float(one == fault))
         values = [sum(some) / len(some) for some in by_problem.values()]
         yield interval_figure(f"first_wrong_line_{name}", values, f"of {len(items)} mutants")
-    tasks = [(item.trace.text or "", CodeTask.of(item.problem)) for item in items]
-    jobs = [(task.prompt + text, judge) for text, task in tasks if task and (judge := visible_task(task))]
-    passed = [verdict.passed is True for verdict in grade_python(sandbox, jobs, limits=LIMITS)]
+    verdicts = [one for one in grade_traces(sandbox, plain(items), visibility="visible") if one is not None]
+    passed = [one.passed is True for one in verdicts]
     yield figure("visible_false_pass", sum(passed) / len(passed), f"of {len(passed)} mutants")
 
 

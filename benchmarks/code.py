@@ -64,18 +64,17 @@ from numpy.typing import NDArray
 
 from surefoot import __version__
 from surefoot.formats import read_humaneval
-from surefoot.labelling import Behaviour, observe_programs
-from surefoot.labelling.behaviour import INPUTS, LIMITS, literal_calls, results_of, results_task
-from surefoot.labelling.verifiers.programs import TraceProgram, grade_traces
+from surefoot.labelling import Behaviour, grade_traces, literal_calls, observe_programs
 from surefoot.protocols import ProblemTrace
 from surefoot.records import CodeTask, Problem, Trace
-from surefoot.sandbox import Program, ProgramResult, PythonTask, Sandbox, grade_python, open_sandbox
-from surefoot.search import Pool, selection_curve
-from surefoot.search.estimators import Method
+from surefoot.sandbox import Limits, Program, ProgramResult, PythonTask, Sandbox, grade_python, open_sandbox
+from surefoot.search import Method, Pool, selection_curve
 
 DATA = Path(__file__).parents[1] / "../shared/data/code"
 SIZES = (1, 4, 16, 64, 100)
 SEED = 0
+LIMITS = Limits(wall_s=3.0, cpu_s=3)
+ORACLE_INPUTS = 24
 Floats = NDArray[np.float64]
 
 
@@ -166,20 +165,19 @@ def samples_of_task(problem: Problem, texts: Sequence[str], sandbox: Sandbox) ->
     graded = grade_traces(sandbox, items, limits=LIMITS)
     if unknown := [one.reason for one in graded if one is not None and one.passed is None]:
         raise SystemExit(f"{problem.id}: nothing is known of a program: {unknown[0]}")
-    hidden = literal_calls([test.code for test in task.that_are("hidden")], task.entry_point)
-    asked = results_task(task, hidden[: 2 * INPUTS])
-    programs = [TraceProgram.of(trace, task).text for trace in traces]
-    shown = (
-        [None] * len(texts)
-        if asked is None
-        else grade_python(sandbox, [(text, asked) for text in programs], limits=LIMITS)
-    )
+
+    def hidden_inputs(task: CodeTask) -> list[list[Any]]:
+        return literal_calls([test.code for test in task.that_are("hidden")], task.entry_point)[
+            :ORACLE_INPUTS
+        ]
+
+    oracle = observe_programs(sandbox, items, inputs=ORACLE_INPUTS, calls=hidden_inputs)
     return Samples(
         problem=problem,
         texts=list(texts),
         right=np.array([one is not None and one.passed is True for one in graded]),
         behaviours=[one for one in found if one is not None],
-        oracle=["\n".join(results_of(verdict)) for verdict in shown],
+        oracle=[None if one is None else one.answer("vote") for one in oracle],
     )
 
 

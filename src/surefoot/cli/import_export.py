@@ -28,8 +28,8 @@ Cut = Annotated[
     Field(
         description="How texts, contents and reasoning are cut: `blank-line`, `line`, `sentence`, "
         "`thoughts`, `turns`, `step-k`, "
-        "`ki`, `python`, `python-blocks`, `python-functions`, `prose-and-code`, `rocq`, `lean` "
-        "or `regex:PATTERN`. "
+        "`ki`, `python`, `python-blocks`, `python-functions`, `prose-and-code`, "
+        "`prose-and-any-code`, `code:LANGUAGE`, `rocq`, `lean` or `regex:PATTERN`. "
         "By default a text, and a lone answer, at blank lines or else line ends, "
         "the content of a message in a longer run not at all."
     ),

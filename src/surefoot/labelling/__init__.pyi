@@ -4,6 +4,7 @@ from .advantage import pit_seeds as pit_seeds
 from .advantage import progress_labels as progress_labels
 from .advantage import start_values as start_values
 from .behaviour import Behaviour as Behaviour
+from .behaviour import literal_calls as literal_calls
 from .behaviour import observe_programs as observe_programs
 from .behaviour import task_inputs as task_inputs
 from .consensus import ConsensusLabeller as ConsensusLabeller
@@ -31,6 +32,8 @@ from .mutation import labelled_mutants as labelled_mutants
 from .mutation import mutants as mutants
 from .omegaprm import OmegaPRMLabeller as OmegaPRMLabeller
 from .omegaprm_tree import TreeSettings as TreeSettings
+from .program_grader import ProgramGrader as ProgramGrader
+from .program_grader import step_rewards as step_rewards
 from .queueing import QueueCandidate as QueueCandidate
 from .queueing import priorities as priorities
 from .run_rollouts import RunMonteCarloLabeller as RunMonteCarloLabeller
@@ -41,6 +44,7 @@ from .verifier import VerifierLabeller as VerifierLabeller
 from .verifier import open_verifier as open_verifier
 from .verifiers.arithmetic import ArithmeticVerifier as ArithmeticVerifier
 from .verifiers.arithmetic import EquationCheck as EquationCheck
+from .verifiers.programs import grade_traces as grade_traces
 from .verifiers.state_replay import StateReplayVerifier as StateReplayVerifier
 from .verifiers.state_replay import gold_calls as gold_calls
 from .verifiers.tool_calls import CallResult as CallResult

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -92,12 +92,13 @@ def observe_programs(
     inputs: int = INPUTS,
     seed: int = 0,
     limits: Limits = LIMITS,
+    calls: Callable[[CodeTask], Sequence[Sequence[Any]]] | None = None,
 ) -> list[Behaviour | None]:
     """Run the programs of traces on inputs and on the visible tests; ``None``: no task, or no text.
 
     Inputs are the arguments of the visible tests and variations of them (:func:`task_inputs`). One on which
     most of a problem's programs return nothing is dropped, so give all programs of a problem together. Equal
-    programs are run once.
+    programs are run once. ``calls`` gives the arguments for a task in another way.
 
     Raises:
         LabelError: a problem's ``meta["code"]`` is no programming task.
@@ -115,7 +116,12 @@ def observe_programs(
         program = item.problem.id, TraceProgram.of(item.trace, task).text
         if program not in said:
             said[program] = {}
-            jobs += [(program, kind, one) for kind, one in _asked(task, inputs, seed)]
+            jobs += [
+                (program, kind, one)
+                for kind, one in _asked(
+                    task, task_inputs(task, count=inputs, seed=seed) if calls is None else calls(task)
+                )
+            ]
         programs.append(program)
     verdicts = grade_python(sandbox, [(program[1], one) for program, _, one in jobs], limits=limits)
     for (program, kind, _), verdict in zip(jobs, verdicts, strict=True):
@@ -132,11 +138,11 @@ def observe_programs(
     ]
 
 
-def _asked(task: CodeTask, inputs: int, seed: int) -> Iterator[tuple[str, PythonTask]]:
+def _asked(task: CodeTask, inputs: Sequence[Sequence[Any]]) -> Iterator[tuple[str, PythonTask]]:
     visible = visible_task(task)
     if visible is not None:
         yield "visible", visible
-    results = results_task(task, task_inputs(task, count=inputs, seed=seed))
+    results = results_task(task, inputs)
     if results is not None:
         yield "results", results
 

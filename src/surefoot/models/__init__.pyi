@@ -4,6 +4,7 @@ from .encoding import Encoding as Encoding
 from .encoding import encode_traces as encode_traces
 from .engine.causal import load_causal as load_causal
 from .engine.incremental import IncrementalScorer as IncrementalScorer
+from .engine.packing import read_states as read_states
 from .kinds.calibrated import CalibratedScorer as CalibratedScorer
 from .kinds.calibrated import fit_calibration as fit_calibration
 from .kinds.calibrated import load_calibration as load_calibration
