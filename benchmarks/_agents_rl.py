@@ -4,8 +4,9 @@
 
 The policy is a random Llama of two layers with the lab's tokenizer; an episode has at most six turns of one
 token (:mod:`surefoot.lab.lock`). All methods start from the same weights and have the same problems, number
-of episodes and settings; each is run at two learning rates, and the one of the highest mean accuracy over
-its curve stands for it. Success is that of 64 sampled episodes on other locks.
+of episodes and settings; each is run at three learning rates, and the one of the highest mean accuracy over
+its curve stands for it. Success is that of sampled episodes on other locks. Locks are alike,
+and so are the samples of equal prompts: a round, or an evaluation, has 8 different episodes.
 
 ``turn_credit_samples_to_outcome_end``: episodes after which outcome-only has its final success (mean of its
 last three evaluations), by those after which the best turn credit has it, both read off curves averaged over
@@ -51,7 +52,7 @@ METHODS: Final[Mapping[str, tuple[Credit, Advantage]]] = {
     "anchor-state": (AnchorState(), Group(scale=False)),
     "turn-difference": (TurnDifference(start=0.0), Reinforce()),
 }
-RATES: Final = (3e-3, 1e-2)
+RATES: Final = (3e-3, 1e-2, 3e-2)
 UPDATES, EVERY = 30, 3
 
 Curve = dict[int, float]
