@@ -722,7 +722,11 @@ class StepScores(Record):
     """In [0, 1] for probabilities; same length as the trace's steps."""
     unscored_reason: str | None = None
     """Why some scores are ``None``, e.g. the trace is longer than the model's context."""
-    reasons: tuple[str | None, ...] = Field(default=(), exclude_if=lambda reasons: not reasons)
+    reasons: Annotated[
+        tuple[str | None, ...],
+        # A column of a Parquet file holds null in the rows that leave the field out.
+        BeforeValidator(lambda reasons: () if reasons is None else reasons),
+    ] = Field(default=(), exclude_if=lambda reasons: not reasons)
     """Why each step has its score, of a scorer that says it, such as a verifier; empty otherwise."""
     usage: Usage = Usage()
 

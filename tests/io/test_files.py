@@ -68,6 +68,7 @@ EXAMPLES: dict[type[Record], list[Record]] = {
     StepScores: [
         StepScores(trace_id="t", scorer="s", scores=(0.5, None), unscored_reason="too long"),
         StepScores(trace_id="u", scorer="s", scores=()),
+        StepScores(trace_id="v", scorer="s", scores=(0.0, 1.0), reasons=("NameError: x", None)),
     ],
 }
 
