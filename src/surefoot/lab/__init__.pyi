@@ -1,3 +1,6 @@
+from .bfcl import BFCL as BFCL
+from .bfcl import BFCLTask as BFCLTask
+from .bfcl import read_bfcl as read_bfcl
 from .checkpoints import POLICY as POLICY
 from .checkpoints import TRUNK as TRUNK
 from .checkpoints import build_tokenizer as build_tokenizer

@@ -63,7 +63,9 @@ def load_policy(
     return TransformersPolicy.from_pretrained(name, batch_size=batch_size, loading=loading)
 
 
-ENVIRONMENTS: Mapping[str, str] = MappingProxyType({"shop": "surefoot.lab.shop.world:Shop"})
+ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
+    {"bfcl": "surefoot.lab.bfcl:BFCL", "shop": "surefoot.lab.shop.world:Shop"}
+)
 """Environments by name: the module and class of each."""
 
 

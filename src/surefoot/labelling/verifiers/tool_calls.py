@@ -351,11 +351,22 @@ def _ignored_error(messages: Sequence[Message], last: int) -> list[str]:
 
 
 _IDENTIFIER = re.compile(r"(?<![\w.-])#?[A-Za-z][A-Za-z_-]*?(\d{4,})[\w-]*", re.ASCII)
+_CALLED_ONE = re.compile(
+    r"(?:(?<![A-Za-z])(?:id|ids|number|order|reference|ticket|booking|reservation|confirmation|account|invoice"
+    r"|transaction|tracking))[\"'#:=\s]{1,4}(?:(?:is|was)[\"'#:\s]{1,4})?(\d{4,})(?![\w.,-]*\d)",
+    re.ASCII | re.IGNORECASE,
+)
+"""A number that the text calls one, such as ``order 12446`` or ``"order_id": 12446``."""
 _RUN = re.compile(r"\d{4,}", re.ASCII)
 
 
 def _unsupported(before: Sequence[Message], text: str) -> list[str]:
-    claimed = {found[1]: found[0] for found in _IDENTIFIER.finditer(text) if not _is_year(found[1])}
+    claimed = {
+        found[1]: found[0]
+        for pattern in (_IDENTIFIER, _CALLED_ONE)
+        for found in pattern.finditer(text)
+        if not _is_year(found[1])
+    }
     if not claimed or any(message.attachments for message in before):
         return []
     known = {

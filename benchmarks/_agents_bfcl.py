@@ -1,0 +1,424 @@
+"""BFCL's multi-turn tasks with their executable back ends: gold runs, and runs with one injected fault.
+
+    pip install --no-deps bfcl-eval
+    python benchmarks/_agents_bfcl.py [--quick] [--json FILE]
+
+A gold run makes the gold calls of its task; at the end of each turn the agent quotes its last result. Each
+task has one faulty run of each of eight kinds where that can be made: what follows the fault is the gold run
+again, and all results are those of the back ends.
+
+- ``wrong-argument``: one argument of a call is another of its type, and the result or the state differs;
+- ``wrong-order``: two neighbouring calls of a turn are exchanged, and a result or the end state differs;
+- ``missing-call``: a call is left out; its place is the step that comes instead;
+- ``repeated-call``: a call is made twice in a row;
+- ``wrong-tool``: a call of another tool, taken from another task with the same back ends, in a call's place;
+- ``hallucinated-observation``: the text that ends a turn quotes its last result with other digits;
+- ``early-stop``: the last turn's text comes before its last calls, one at least;
+- ``damaging-call``: a call of another task comes in addition, and the end state is not the gold one.
+
+SOURCE is ``rules`` (``tool-calls``), ``replay`` and ``replay_in_order`` (``state-replay``; they know the gold
+calls), both with the rules, ``expert`` (the first step that is not the gold run's), and the floors
+``last_wrong_iff_failed`` (knows the end state), ``last_wrong`` and ``random_step`` (expected). In
+percent with 95 % intervals over tasks; kinds have equal weight:
+
+- ``fault_detection_bfcl``: faulty runs with a step that ``replay_in_order_rules`` calls wrong; ``ratio`` is
+  that over ``last_wrong_iff_failed``: the other floors call every run wrong, the gold ones too;
+- ``detected_SOURCE``, ``placed_SOURCE``: runs with a step called wrong; runs whose first such step is the
+  fault's; ``detected_KIND_SOURCE`` and ``placed_KIND_SOURCE`` by kind;
+- ``gold_alarms_SOURCE``: gold runs with a step called wrong;
+- ``changes_end_KIND``: faulty runs whose end state is not the gold one; ``runs_KIND``: their number;
+- ``ms_SOURCE``: milliseconds a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot import __version__, run_sync
+from surefoot.errors import MissingExtraError
+from surefoot.lab import BFCL, read_bfcl
+from surefoot.labelling import (
+    ExpertLabeller,
+    SameToolCalls,
+    StateReplayVerifier,
+    ToolCallVerifier,
+    VerifierLabeller,
+)
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Message, Problem, ToolCall, Trace
+from surefoot.segment import cut_trace
+from surefoot.stats import Interval, bootstrap_totals
+
+TRIES = 40
+"""Places and replacements that are tried for one fault."""
+HEADLINE = "replay_in_order_rules"
+FLOORS = ("last_wrong_iff_failed", "last_wrong", "random_step")
+
+Action = ToolCall | str
+Turns = list[list[ToolCall]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """A run, the state at its end, and which of its steps is wrong."""
+
+    item: ProblemTrace
+    end: object
+    fault: int | None = None
+
+    @property
+    def solved(self) -> bool:
+        return self.item.trace.outcome is True
+
+
+def play(
+    task: Problem, turns: Turns, *, claim: tuple[int, str] | None = None, fault: int | None = None
+) -> Played:
+    """Make the calls; ``claim`` is a turn and what its text quotes in place of the last result."""
+    world = BFCL()
+    messages = list(world.reset(task))
+    for number, calls in enumerate(turns):
+        said = "Done."
+        for place, call in enumerate(calls):
+            named = call.model_copy(update={"id": f"call-{number}-{place}"})
+            observation = world.step(named)
+            messages.append(Message(role="assistant", tool_calls=(named,)))
+            messages.append(Message(role="tool", tool_call_id=named.id, content=observation.text))
+            said = f"Done. The last result was: {observation.text[:80]}"
+        if claim is not None and claim[0] == number:
+            said = f"Done. The last result was: {claim[1]}"
+        messages.append(Message(role="assistant", content=said))
+        answer = world.step(said)
+        if not answer.done:
+            messages.append(Message(role="user", content=answer.text))
+    end = world.state()
+    trace = Trace(problem_id=task.id, messages=tuple(messages), tools=world.tools, outcome=world.outcome())
+    return Played(item=ProblemTrace(problem=task, trace=cut_trace(trace)), end=end, fault=fault)
+
+
+def gold_turns(task: Problem) -> Turns:
+    calls = (
+        ToolCall(name=one["name"], arguments=json.dumps(one["arguments"]))
+        for one in task.meta["gold_actions"]
+    )
+    return [[next(calls) for _ in range(number)] for number in task.meta["gold_turns"]]
+
+
+def results(run: Played) -> list[str]:
+    return [message.content or "" for message in run.item.trace.messages if message.role == "tool"]
+
+
+def step_at(turns: Turns, turn: int, place: int) -> int:
+    """Number of the step of a call, or of the text that ends the turn: each is one step."""
+    return sum(len(calls) + 1 for calls in turns[:turn]) + place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """Makes faulty runs of one task."""
+
+    task: Problem
+    turns: Turns
+    gold: Played
+    foreign: Sequence[ToolCall]
+    """Calls of other tasks that this one declares and does not make."""
+    rng: random.Random
+
+    def made(self) -> Iterator[tuple[str, Played]]:
+        for kind, make in KINDS.items():
+            for _ in range(TRIES):
+                run = make(self)
+                if run is not None:
+                    yield kind, run
+                    break
+
+    def _place(self, least: int = 1) -> tuple[int, int] | None:
+        """A turn with so many calls, and one of these."""
+        turns = [number for number, calls in enumerate(self.turns) if len(calls) >= least]
+        if not turns:
+            return None
+        turn = self.rng.choice(turns)
+        return turn, self.rng.randrange(len(self.turns[turn]) - least + 1)
+
+    def _with(self, turn: int, calls: list[ToolCall], place: int) -> Played:
+        changed = [*self.turns[:turn], calls, *self.turns[turn + 1 :]]
+        return play(self.task, changed, fault=step_at(self.turns, turn, place))
+
+    def _differs(self, run: Played) -> bool:
+        return not run.solved or sorted(results(run)) != sorted(results(self.gold))
+
+    def wrong_argument(self) -> Played | None:
+        if (at := self._place()) is None:
+            return None
+        turn, place = at
+        calls = list(self.turns[turn])
+        arguments = json.loads(calls[place].arguments)
+        if not arguments:
+            return None
+        name = self.rng.choice(sorted(arguments))
+        arguments[name] = self._other(arguments[name])
+        calls[place] = calls[place].model_copy(update={"arguments": json.dumps(arguments)})
+        run = self._with(turn, calls, place)
+        return run if arguments[name] is not None and self._differs(run) else None
+
+    def _other(self, value: Any) -> Any:
+        """Another value of the type; of a text, one that other calls of the task give, if there is one."""
+        if isinstance(value, bool):
+            return not value
+        if isinstance(value, int | float):
+            return value + self.rng.choice((1, 10, -1))
+        if isinstance(value, list):
+            return [self._other(one) for one in value] if value else None
+        if not isinstance(value, str):
+            return None
+        given = {
+            other
+            for calls in self.turns
+            for call in calls
+            for other in json.loads(call.arguments).values()
+            if isinstance(other, str) and other != value
+        }
+        return self.rng.choice(sorted(given)) if given else f"{value}x"
+
+    def wrong_order(self) -> Played | None:
+        if (at := self._place(2)) is None:
+            return None
+        turn, place = at
+        calls = list(self.turns[turn])
+        calls[place], calls[place + 1] = calls[place + 1], calls[place]
+        run = self._with(turn, calls, place)
+        return run if self._differs(run) else None
+
+    def missing_call(self) -> Played | None:
+        if (at := self._place()) is None:
+            return None
+        turn, place = at
+        calls = list(self.turns[turn])
+        left_out = calls.pop(place)
+        if place < len(calls) and calls[place] == left_out:
+            return None  # leaving out the second of two equal calls is the same
+        return self._with(turn, calls, place)
+
+    def repeated_call(self) -> Played | None:
+        if (at := self._place()) is None:
+            return None
+        turn, place = at
+        calls = list(self.turns[turn])
+        if calls[place] in calls[place + 1 : place + 2]:
+            return None
+        calls.insert(place + 1, calls[place])
+        return self._with(turn, calls, place + 1)
+
+    def wrong_tool(self) -> Played | None:
+        if (at := self._place()) is None or not self.foreign:
+            return None
+        turn, place = at
+        calls = list(self.turns[turn])
+        calls[place] = self.rng.choice(self.foreign)
+        return self._with(turn, calls, place)
+
+    def hallucinated_observation(self) -> Played | None:
+        if (at := self._place()) is None:
+            return None
+        turn = at[0]
+        last = sum(len(calls) for calls in self.turns[: turn + 1]) - 1
+        quoted = results(self.gold)[last][:80]
+        if not re.search(r"\d", quoted):
+            return None
+        claimed = re.sub(r"\d+", lambda _: str(self.rng.randrange(10_000, 99_999)), quoted)
+        fault = step_at(self.turns, turn, len(self.turns[turn]))
+        return play(self.task, self.turns, claim=(turn, claimed), fault=fault)
+
+    def early_stop(self) -> Played | None:
+        last = len(self.turns) - 1
+        if not self.turns[last]:
+            return None
+        kept = self.turns[last][: self.rng.randrange(len(self.turns[last]))]
+        return self._with(last, kept, len(kept))
+
+    def damaging_call(self) -> Played | None:
+        if (at := self._place()) is None or not self.foreign:
+            return None
+        turn, place = at
+        calls = list(self.turns[turn])
+        calls.insert(place, self.rng.choice(self.foreign))
+        run = self._with(turn, calls, place)
+        return None if run.solved else run
+
+
+KINDS: Mapping[str, Callable[[Faults], Played | None]] = {
+    "wrong-argument": Faults.wrong_argument,
+    "wrong-order": Faults.wrong_order,
+    "missing-call": Faults.missing_call,
+    "repeated-call": Faults.repeated_call,
+    "wrong-tool": Faults.wrong_tool,
+    "hallucinated-observation": Faults.hallucinated_observation,
+    "early-stop": Faults.early_stop,
+    "damaging-call": Faults.damaging_call,
+}
+
+
+def make_runs(tasks: Sequence[Problem], seed: int) -> tuple[list[Played], dict[str, list[Played]], int]:
+    """Gold runs, faulty runs by kind, and how many tasks' gold calls do not reach their own end."""
+    golds, faulty, broken = [], {kind: [] for kind in KINDS}, 0
+    turns_of = {task.id: gold_turns(task) for task in tasks}
+    everything = sorted(
+        {(call.name, call.arguments) for turns in turns_of.values() for calls in turns for call in calls}
+    )
+    for task in tasks:
+        turns = turns_of[task.id]
+        gold = play(task, turns)
+        if not gold.solved:
+            broken += 1
+            continue
+        golds.append(gold)
+        declared = {tool.name for tool in gold.item.trace.tools}
+        made = {call.name for calls in turns for call in calls}
+        foreign = [
+            ToolCall(name=name, arguments=arguments)
+            for name, arguments in everything
+            if name in declared - made
+        ]
+        rng = random.Random(f"{seed} {task.id}")
+        faults = Faults(task=task, turns=turns, gold=gold, foreign=foreign, rng=rng)
+        for kind, run in faults.made():
+            faulty[kind].append(run)
+    return golds, faulty, broken
+
+
+Wrong = list[list[float]]
+"""Chance that each step of each run is called wrong first; 1 - sum = that none is."""
+
+
+def sources(runs: Sequence[Played], golds: Sequence[Played]) -> dict[str, tuple[Wrong, float]]:
+    """First steps called wrong by source, and milliseconds a step."""
+    items = [run.item for run in runs]
+    steps = max(sum(len(item.trace.steps) for item in items), 1)
+    rules, replay = ToolCallVerifier(), StateReplayVerifier(environment=BFCL)
+    in_order = StateReplayVerifier(environment=BFCL, order="gold")
+    experts = {gold.item.problem.id: [gold.item.trace] for gold in golds}
+    labellers = {
+        "rules": VerifierLabeller(verifiers=(rules,)),
+        "replay": VerifierLabeller(verifiers=(replay,)),
+        "replay_in_order": VerifierLabeller(verifiers=(in_order,)),
+        "replay_rules": VerifierLabeller(verifiers=(replay, rules)),
+        HEADLINE: VerifierLabeller(verifiers=(in_order, rules)),
+        "expert": ExpertLabeller(experts=experts, match=SameToolCalls(), disagreement="wrong"),
+    }
+    found: dict[str, tuple[Wrong, float]] = {}
+    for name, labeller in labellers.items():
+        started = time.perf_counter()
+        labels = run_sync(labeller.label(items))
+        first = [next((at for at, one in enumerate(row) if one.value == -1), None) for row in labels]
+        called = [
+            [float(at == step) for step in range(len(row))] for at, row in zip(first, labels, strict=True)
+        ]
+        found[name] = (called, 1000 * (time.perf_counter() - started) / steps)
+    lengths = [len(item.trace.steps) for item in items]
+    last = [[0.0] * (length - 1) + [1.0] for length in lengths]
+    failed = [[one * (not run.solved) for one in row] for row, run in zip(last, runs, strict=True)]
+    even = [[1 / length] * length for length in lengths]
+    return found | {name: (called, 0.0) for name, called in zip(FLOORS, (failed, last, even), strict=True)}
+
+
+def measure(tasks: Sequence[Problem], *, seed: int, draws: int) -> list[dict[str, Any]]:
+    """All figures; see the top of this file."""
+    golds, faulty, broken = make_runs(tasks, seed)
+    groups = {gold.item.problem.id: at for at, gold in enumerate(golds)}
+    of_gold = sources(golds, golds)
+    of_kind = {kind: sources(runs, golds) for kind, runs in faulty.items()}
+    figures, detected = [], {}
+    for name in of_gold:
+        counts = np.zeros((len(golds), 2 + 3 * len(KINDS)))
+        counts[:, 0] = 1
+        counts[:, 1] = [sum(row) for row in of_gold[name][0]]
+        for at, (kind, runs) in enumerate(faulty.items()):
+            for run, called in zip(runs, of_kind[kind][name][0], strict=True):
+                row = counts[groups[run.item.problem.id], 2 + 3 * at : 5 + 3 * at]
+                row += (1, sum(called), called[run.fault or 0])
+        alarms, found, placed, *by_kind = bootstrap_totals(
+            [counts], rates, draws=draws, rng=np.random.default_rng(0)
+        )
+        detected[name] = found
+        figures += [figure(f"detected_{name}", found), figure(f"placed_{name}", placed)]
+        figures.append(figure(f"gold_alarms_{name}", alarms))
+        for at, kind in enumerate(KINDS):
+            figures.append(figure(f"detected_{kind}_{name}", by_kind[2 * at]))
+            figures.append(figure(f"placed_{kind}_{name}", by_kind[2 * at + 1]))
+        if of_gold[name][1]:
+            figures.append(figure(f"ms_{name}", of_gold[name][1], "ms a step"))
+    for kind, runs in faulty.items():
+        share = 100 * sum(not run.solved for run in runs) / max(len(runs), 1)
+        figures.append(figure(f"changes_end_{kind}", share, "%"))
+        figures.append(figure(f"runs_{kind}", len(runs), "runs"))
+    floor = detected["last_wrong_iff_failed"].value
+    best = detected[HEADLINE]
+    headline = figure("fault_detection_bfcl", best, ratio=best.value / floor)
+    unusable = figure("gold_calls_that_fail", broken, f"of {len(tasks)} tasks")
+    return [headline, unusable, *figures]
+
+
+def rates(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Alarms at gold runs; detection and position, means over kinds and by kind. [n, 1, C] to [n, K]."""
+    summed = totals.sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        alarms = summed[:, 1:2] / summed[:, :1]
+        kinds = summed[:, 2:].reshape(len(summed), -1, 3)
+        by_kind = kinds[:, :, 1:] / kinds[:, :, :1]
+    return np.concatenate([alarms, np.nanmean(by_kind, axis=1), by_kind.reshape(len(summed), -1)], axis=1)
+
+
+def figure(name: str, value: Interval | float, unit: str = "%", ratio: float | None = None) -> dict[str, Any]:
+    """One line of the output file."""
+    bounds = {"value": value, "low": None, "high": None}
+    if isinstance(value, Interval):
+        bounds = {"value": 100 * value.value, "low": 100 * value.low, "high": 100 * value.high}
+    return {"name": name, "unit": unit, "ratio": ratio, **bounds}
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--category", default="multi_turn_base", help="of BFCL (default: %(default)s)")
+    parser.add_argument("--data", type=Path, help="folder of BFCL's files, if not the package's own")
+    parser.add_argument("--quick", action="store_true", help="20 tasks, few bootstrap draws")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    try:
+        tasks = list(read_bfcl(options.category, folder=options.data))
+    except MissingExtraError as missing:
+        parser.error(str(missing))
+    if options.quick:
+        tasks = tasks[::10]
+    started = time.perf_counter()
+    figures = measure(tasks, seed=0, draws=100 if options.quick else 1000)
+    for one in figures:
+        between = "" if one["low"] is None else f" [{one['low']:.1f}, {one['high']:.1f}]"
+        above = "" if one["ratio"] is None else f", {one['ratio']:.2f} of the floor"
+        print(f"{one['name']}: {one['value']:.3g} {one['unit']}{between}{above}")
+    if options.json:
+        setting = {
+            "version": __version__,
+            "tasks": len(tasks),
+            "seconds": round(time.perf_counter() - started, 1),
+            "machine": platform.machine(),
+        }
+        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
