@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -47,7 +48,9 @@ def run(*said: str, review: Any = None, **settings: Any) -> tuple[list[str], lis
         GuardSettings(**settings), verifiers=(ToolCallVerifier(policy=ToolPolicy(clauses=(CLAUSE,))),)
     )
     guarded = GuardedToolset(shop, guard=guard, review=review, on_decision=decisions.append)
-    Agent(FunctionModel(model), toolsets=[guarded]).run_sync("Refund W1.")
+    asyncio.run(
+        Agent(FunctionModel(model), toolsets=[guarded]).run("Refund W1.")
+    )  # run_sync leaves its loop open
     guard.close()
     return executed, decisions, str(seen[-1].parts[-1].content)  # type: ignore[union-attr]
 
