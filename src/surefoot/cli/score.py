@@ -70,6 +70,11 @@ class Score(Command):
     )
     chains: int = Field(default=1, ge=1, description="Critiques of a generative verifier to average.")
     calibrated: o.Calibrated = False
+    windows: bool | None = Field(
+        default=None,
+        description="Read a trace that is longer than the model's context in windows, each with the task and "
+        "the latest steps; if not given, as the model was trained. `reasons` say what was left out.",
+    )
     workers: o.Workers = 1
     engine: o.EngineName = "local"
     retry_failed: o.RetryFailed = False
@@ -108,6 +113,7 @@ class Score(Command):
             base=self.base,
             chains=self.chains,
             calibrated=self.calibrated,
+            windows=self.windows,
         )
 
     def _show(self, scorer: CheckpointScorer, problem: str) -> None:
@@ -228,13 +234,14 @@ class _Summary:
     """What a file of scores holds, counted over the whole run."""
 
     def __init__(self) -> None:
-        self.unscored, self.useful = 0, False
+        self.unscored, self.windowed, self.useful = 0, 0, False
         self.critiques: Counter[str] = Counter()
         self._empty: StepScores | None = None
 
     def add(self, record: StepScores) -> None:
         """One more."""
         self.unscored += None in record.scores
+        self.windowed += any(record.reasons)
         if any(score is not None for score in record.scores):
             self.useful = True
         elif self._empty is None:
@@ -245,6 +252,10 @@ class _Summary:
         echo(
             f"{written} traces scored; {self.unscored} with unscored steps (see 'unscored_reason')", err=True
         )
+        if self.windowed:
+            echo(
+                f"{self.windowed} were longer than the context and read in windows (see 'reasons')", err=True
+            )
         for reason, count in self.critiques.most_common():
             echo(f"{count} critiques not scored: {reason}", err=True)
         if self._empty and not self.useful:

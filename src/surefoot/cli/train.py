@@ -105,6 +105,11 @@ class ClassifierCommand(TrainCommand):
     max_length: int = Field(
         default=2048, ge=8, description="Tokens of a trace; later steps are left out and counted."
     )
+    windows: bool = Field(
+        default=False,
+        description="Read a longer trace in windows, each with the task and the latest steps, in training "
+        "and whenever the model scores.",
+    )
     marker: str | None = Field(
         default=None,
         min_length=1,
@@ -127,6 +132,7 @@ class ClassifierCommand(TrainCommand):
             chat=self.prompt.chat,
             system=self.prompt.system,
             max_length=self.max_length,
+            windows=self.windows,
             marker=self.marker,
         )
         return CheckpointCard(encoding=encoding, base=self.base, frozen_trunk=training.freeze_trunk, **facts)

@@ -34,3 +34,5 @@ from .remote.wire_formats import GatewayScore as GatewayScore
 from .remote.wire_formats import VllmPooling as VllmPooling
 from .scorer import CheckpointScorer as CheckpointScorer
 from .scorer import Scorer as Scorer
+from .windows import Window as Window
+from .windows import windows_of as windows_of

@@ -35,6 +35,7 @@ _FOR = {
     "base": "adapters",
     "chains": "generative verifiers",
     "tokenizer": "models behind a server",
+    "windows": "models that score each step at its own state",
 }
 """What has the options that not every kind has."""
 
@@ -50,6 +51,7 @@ def load_prm(
     chains: int = 1,
     calibrated: bool = False,
     tokenizer: str | Path | None = None,
+    windows: bool | None = None,
 ) -> CheckpointScorer:
     """Load a reward model; ``load_prm(name).score(problem, solutions)`` scores.
 
@@ -68,7 +70,9 @@ def load_prm(
     it. ``loading`` has device, type of weights, attention and the tokens of a forward pass. ``reference`` is
     the second model of an implicit reward, ``base`` the model that an adapter is for, each where it is not
     the one that the checkpoint names. ``chains`` critiques of a generative verifier are averaged. Code that
-    comes with a checkpoint is run only with ``trust_remote_code``.
+    comes with a checkpoint is run only with ``trust_remote_code``. ``windows`` reads traces that are longer
+    than the context in several windows (:class:`surefoot.models.Scorer`), or does not, whatever the
+    checkpoint was trained with.
 
     Scores are the model's own unless ``calibrated``: then they go through the map in ``calibration.json``
     (:func:`surefoot.models.fit_calibration`), which has to be there. A threshold that was chosen on one is
@@ -84,6 +88,7 @@ def load_prm(
         base=base,
         chains=chains,
         tokenizer=tokenizer,
+        windows=windows,
     )
     names = [name] if isinstance(name, str | Path) else list(name)
     scorers = [_open(one, family=family, options=options, calibrated=calibrated) for one in names]
@@ -105,11 +110,13 @@ class Opening:
     base: str | Path | None
     chains: int
     tokenizer: str | Path | None
+    windows: bool | None
 
     def refuse(self, *names: str, of: str) -> None:
         """Raise ``CheckpointError`` if an option is set that a checkpoint ``of`` a kind does not have."""
         for name in names:
-            if (value := getattr(self, name)) not in (None, 1):
+            value = getattr(self, name)
+            if value is True or value not in (None, False, 1):
                 raise CheckpointError(f"{name}={value!r} is for {_FOR[name]}; this is {of}")
 
 
@@ -156,6 +163,7 @@ def identifying_files(path: str | Path | Sequence[str | Path]) -> dict[str, Path
 
 def _open(name: str | Path, *, family: str | None, options: Opening, calibrated: bool) -> CheckpointScorer:
     if is_server(name):
+        options.refuse("windows", of=f"a server ({name})")
         if calibrated:
             raise CheckpointError(
                 f"{name}: scores of a server cannot be calibrated here; calibrate its model"
@@ -173,6 +181,10 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
     else:
         options.refuse("base", of=f"a published checkpoint ({name})")
         scorer = _published(directory, name=str(name), family=family, options=options)
+    if type(scorer) is Scorer:
+        scorer.windows = scorer.windows if options.windows is None else options.windows
+    else:
+        options.refuse("windows", of=f"a model that reads or writes whole traces ({name})")
     if not calibrated:
         return scorer
     from surefoot.models.kinds.calibrated import CalibratedPRM, load_calibration  # scikit-learn: slow to load
@@ -188,7 +200,7 @@ def _confidence(
         raise CheckpointError(f"family={family!r} is for reward models; this is {of}")
     if calibrated:
         raise CheckpointError(f"calibrated=True is for checkpoints with a calibration; this is {of}")
-    options.refuse("reference", "base", "chains", of=of)
+    options.refuse("reference", "base", "chains", "windows", of=of)
     if is_server(model):
         if measure != "deepconf":
             raise CheckpointError(f"{measure!r} needs the whole vocabulary, which {model} does not give")

@@ -14,6 +14,7 @@ from surefoot.errors import ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
 from surefoot.models.engine.packing import TrunkOutput, read_states, tree_limit
+from surefoot.models.windows import Window, windows_of
 from surefoot.protocols import ProblemTrace, Segmenter
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.scores import aggregate
@@ -79,12 +80,16 @@ class Scorer(CheckpointScorer):
 
     What traces have in common from their beginning on (the prompt, a shared prefix, all of it) goes through
     the trunk once a call; see ``engine.packing`` for how, and for trunks that do not allow it.
-    ``batch_tokens`` bounds the tokens of one forward pass.
+    ``batch_tokens`` bounds the tokens of one forward pass. With ``windows`` a trace that is longer than the
+    context is read in several (:mod:`surefoot.models.windows`), by default as the checkpoint was trained.
     """
 
-    def __init__(self, model: StepModel, *, name: str, batch_tokens: int = 16_384) -> None:
+    def __init__(
+        self, model: StepModel, *, name: str, batch_tokens: int = 16_384, windows: bool | None = None
+    ) -> None:
         self.model, self.name, self.batch_tokens = model, name, batch_tokens
         self.card = model.card
+        self.windows = model.card.encoding.windows if windows is None else windows
         model.trunk.eval()
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
@@ -93,9 +98,21 @@ class Scorer(CheckpointScorer):
         ``usage.verifier_tokens`` are the tokens that went through the trunk for a trace; what it shares with
         another trace of the call is counted for one of them only, so that the sum is what was computed.
         Padding, where the trunk needs it, is not counted. Steps beyond the model's context get ``None`` and
-        a reason. Raises ``ScoreError`` for a trace without steps.
+        a reason; with ``windows`` they are scored, and ``reasons`` says how much before them was not read.
+        Raises ``ScoreError`` for a trace without steps.
         """
-        encoded = self.model.encode(items)
+        whole = self.model.encode(items)
+        if not self.windows:
+            return self._score(items, whole)
+        limit = self.card.encoding.max_length
+        windows = [
+            windows_of(self.model.encode, item, one, limit) for item, one in zip(items, whole, strict=True)
+        ]
+        flat = [window for of_item in windows for window in of_item]
+        records = iter(self._score([one.item for one in flat], [one.encoded for one in flat]))
+        return [joined([(window, next(records)) for window in of_item], limit) for of_item in windows]
+
+    def _score(self, items: Sequence[ProblemTrace], encoded: Sequence[EncodedTrace]) -> list[StepScores]:
         places: dict[EncodedTrace, list[int]] = {}
         for number, trace in enumerate(encoded):
             places.setdefault(trace, []).append(number)
@@ -143,6 +160,29 @@ class Scorer(CheckpointScorer):
             unscored_reason=encoded.unscored_reason(self.card.encoding.max_length),
             usage=Usage(verifier_tokens=tokens, calls=1),
         )
+
+
+def joined(read: Sequence[tuple[Window, StepScores]], limit: int) -> StepScores:
+    """One record of a trace's windows."""
+    if len(read) == 1:
+        return read[0][1]
+    scores: list[float | None] = []
+    reasons: list[str | None] = []
+    for window, record in read:
+        scores += [record.scores[window.place(step)] for step in window.read]
+        left_out = f"read without {window.left_out} earlier messages" if window.left_out else None
+        reasons += [left_out] * len(window.read)
+    records = [record for _, record in read]
+    missing = scores.count(None)
+    why = f"{missing} steps have no tokens, or more than the model's context of {limit} tokens holds"
+    return StepScores(
+        trace_id=records[0].trace_id,
+        scorer=records[0].scorer,
+        scores=tuple(scores),
+        unscored_reason=why if missing else None,
+        reasons=tuple(reasons),
+        usage=sum((record.usage for record in records), Usage()),
+    )
 
 
 def readable(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from surefoot.errors import TrainingError
 from surefoot.labels import as_target
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
+from surefoot.models.windows import Window, windows_of
 from surefoot.protocols import LabelledTrace, ProblemTrace, Segmenter
 from surefoot.records import LabelKind, Problem, Step, StepPair, Trace
 from surefoot.training.config import OutcomeTargets, StepTargets
@@ -133,7 +135,8 @@ def _encode(
         beyond = sum(label.step >= len(item.trace.steps) for label in item.labels)
         drops.add("labels of steps that the trace does not have", item.trace.id, beyond)
     pairs = [ProblemTrace(problem=item.problem, trace=item.trace) for item in usable]
-    for item, encoded in zip(usable, encode_traces(tokenizer, encoding, pairs), strict=True):
+    encode = partial(encode_traces, tokenizer, encoding)
+    for item, pair, encoded in zip(usable, pairs, encode(pairs), strict=True):
         if targets.kind == "step":
             values = _step_values(item, targets, drops)
         elif item.trace.outcome is None:
@@ -142,9 +145,14 @@ def _encode(
             continue
         else:
             values = _outcome_values(len(item.trace.steps), float(item.trace.outcome), targets)
-        example = _example(item.trace.id, encoded, values, drops)
-        if example:
-            yield example
+        windows = [(encoded, values)]
+        if encoding.windows:
+            found = windows_of(encode, pair, encoded, encoding.max_length)
+            windows = [(one.encoded, _of_window(one, values)) for one in found]
+        examples = [_example(item.trace.id, read, of_window, drops) for read, of_window in windows]
+        if not any(examples):
+            drops.add("traces without a usable label", item.trace.id)
+        yield from filter(None, examples)
 
 
 def build_pairs(
@@ -261,7 +269,6 @@ def _example(
     drops.add(f"labelled steps {reason}", trace_id, sum(at is None for at, _ in kept))
     read = [(at, value) for at, value in kept if at is not None]
     if not read:
-        drops.add("traces without a usable label", trace_id)
         return None
     return Example(
         trace_id=trace_id,
@@ -269,6 +276,12 @@ def _example(
         positions=tuple(at for at, _ in read),
         targets=tuple(value for _, value in read),
     )
+
+
+def _of_window(window: Window, values: Sequence[float | None]) -> list[float | None]:
+    """Targets of the steps of a window, each in the one that reads it."""
+    steps = range(window.start, window.start + len(window.encoded.positions))
+    return [values[step] if step in window.read else None for step in steps]
 
 
 def _step_values(item: LabelledTrace, targets: StepTargets, drops: DropCounter) -> list[float | None]:
