@@ -1,7 +1,7 @@
 """BFCL's multi-turn tasks with their executable back ends: gold runs, and runs with one injected fault.
 
     pip install --no-deps bfcl-eval
-    python benchmarks/_agents_bfcl.py [--quick] [--json FILE]
+    python benchmarks/agents.py --only bfcl
 
 A gold run makes the gold calls of its task; at the end of each turn the agent quotes its last result. Each
 task has one faulty run of each of eight kinds where that can be made: what follows the fault is the gold run
@@ -32,22 +32,19 @@ percent with 95 % intervals over tasks; kinds have equal weight:
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
 import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _agents_figures import figure
 from numpy.typing import NDArray
 
-from surefoot import __version__, run_sync
-from surefoot.errors import MissingExtraError
+from surefoot import run_sync
 from surefoot.lab import BFCL, read_bfcl
 from surefoot.labelling import (
     ExpertLabeller,
@@ -59,7 +56,7 @@ from surefoot.labelling import (
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, ToolCall, Trace
 from surefoot.segment import cut_trace
-from surefoot.stats import Interval, bootstrap_totals
+from surefoot.stats import bootstrap_totals
 
 TRIES = 40
 """Places and replacements that are tried for one fault."""
@@ -352,11 +349,11 @@ def measure(tasks: Sequence[Problem], *, seed: int, draws: int) -> list[dict[str
             [counts], rates, draws=draws, rng=np.random.default_rng(0)
         )
         detected[name] = found
-        figures += [figure(f"detected_{name}", found), figure(f"placed_{name}", placed)]
-        figures.append(figure(f"gold_alarms_{name}", alarms))
+        figures += [figure(f"detected_{name}", 100 * found), figure(f"placed_{name}", 100 * placed)]
+        figures.append(figure(f"gold_alarms_{name}", 100 * alarms))
         for at, kind in enumerate(KINDS):
-            figures.append(figure(f"detected_{kind}_{name}", by_kind[2 * at]))
-            figures.append(figure(f"placed_{kind}_{name}", by_kind[2 * at + 1]))
+            figures.append(figure(f"detected_{kind}_{name}", 100 * by_kind[2 * at]))
+            figures.append(figure(f"placed_{kind}_{name}", 100 * by_kind[2 * at + 1]))
         if of_gold[name][1]:
             figures.append(figure(f"ms_{name}", of_gold[name][1], "ms a step"))
     for kind, runs in faulty.items():
@@ -365,7 +362,7 @@ def measure(tasks: Sequence[Problem], *, seed: int, draws: int) -> list[dict[str
         figures.append(figure(f"runs_{kind}", len(runs), "runs"))
     floor = detected["last_wrong_iff_failed"].value
     best = detected[HEADLINE]
-    headline = figure("fault_detection_bfcl", best, ratio=best.value / floor)
+    headline = figure("fault_detection_bfcl", 100 * best, ratio=best.value / floor)
     unusable = figure("gold_calls_that_fail", broken, f"of {len(tasks)} tasks")
     return [headline, unusable, *figures]
 
@@ -380,45 +377,7 @@ def rates(totals: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([alarms, np.nanmean(by_kind, axis=1), by_kind.reshape(len(summed), -1)], axis=1)
 
 
-def figure(name: str, value: Interval | float, unit: str = "%", ratio: float | None = None) -> dict[str, Any]:
-    """One line of the output file."""
-    bounds = {"value": value, "low": None, "high": None}
-    if isinstance(value, Interval):
-        bounds = {"value": 100 * value.value, "low": 100 * value.low, "high": 100 * value.high}
-    return {"name": name, "unit": unit, "ratio": ratio, **bounds}
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--category", default="multi_turn_base", help="of BFCL (default: %(default)s)")
-    parser.add_argument("--data", type=Path, help="folder of BFCL's files, if not the package's own")
-    parser.add_argument("--quick", action="store_true", help="20 tasks, few bootstrap draws")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args()
-    try:
-        tasks = list(read_bfcl(options.category, folder=options.data))
-    except MissingExtraError as missing:
-        parser.error(str(missing))
-    if options.quick:
-        tasks = tasks[::10]
-    started = time.perf_counter()
-    figures = measure(tasks, seed=0, draws=100 if options.quick else 1000)
-    for one in figures:
-        between = "" if one["low"] is None else f" [{one['low']:.1f}, {one['high']:.1f}]"
-        above = "" if one["ratio"] is None else f", {one['ratio']:.2f} of the floor"
-        print(f"{one['name']}: {one['value']:.3g} {one['unit']}{between}{above}")
-    if options.json:
-        setting = {
-            "version": __version__,
-            "tasks": len(tasks),
-            "seconds": round(time.perf_counter() - started, 1),
-            "machine": platform.machine(),
-        }
-        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def bfcl_figures(quick: bool) -> list[dict[str, Any]]:
+    """The figures on ``multi_turn_base``; on each tenth task with ``quick``. Raises ``MissingExtraError``."""
+    tasks = list(read_bfcl())
+    return measure(tasks[::10] if quick else tasks, seed=0, draws=100 if quick else 1000)

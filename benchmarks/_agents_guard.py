@@ -1,6 +1,6 @@
 """The guard in the lab's shop: what it prevents and what it costs; and instructions inside tools' results.
 
-    python benchmarks/_agents_guard.py [--quick] [--prm NAME] [--json FILE]
+    python benchmarks/agents.py --only guard [--prm NAME]
 
 The shop's agent (mistake 0.2, loophole 0.15) plays the same tasks and seeds several times: without a guard
 (``none``); with the schema and the rules of the shop's policy (``rules``); and with the shop's
@@ -29,21 +29,19 @@ change of its scores of steps behind the first injection, less that of neutral t
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _agents_figures import figure
 from scipy.sparse import vstack
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from surefoot import Problem, Trace, __version__, run_sync
+from surefoot import Problem, Trace, run_sync
 from surefoot.guard import Guard, GuardSettings, calibrated_threshold, guarded_reply
 from surefoot.lab.shop import Shop, ShopAgent, generate_tasks, judge_steps
 from surefoot.labelling import ToolCallVerifier, ToolPolicy
@@ -409,43 +407,11 @@ def share(values: Sequence[bool]) -> Interval:
     return 100 * wilson_interval(sum(values), len(values))
 
 
-def figure(name: str, value: Interval | float, unit: str, ratio: float | None = None) -> dict[str, Any]:
-    """One line of the output file."""
-    bounds = {"value": value, "low": None, "high": None}
-    if isinstance(value, Interval):
-        bounds = {"value": value.value, "low": value.low, "high": value.high}
-    return {"name": name, "unit": unit, "ratio": ratio, **bounds}
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="one seed, and fewer tasks")
-    parser.add_argument("--prm", help="reward model whose scores instructions may move")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args()
-    seeds, tasks = ((1,), 40) if options.quick else ((1, 2, 3), 100)
-    learned = learned_scorer(50 if options.quick else 200)
-    figures = [
+def guard_and_injections(quick: bool, prm: str | None) -> list[dict[str, Any]]:
+    """The guard, then instructions in results."""
+    seeds, tasks = ((1,), 40) if quick else ((1, 2, 3), 100)
+    learned = learned_scorer(50 if quick else 200)
+    return [
         *guard_figures(seeds, tasks, learned),
-        *injection_figures(seeds, 5 if options.quick else 10, learned[0], options.prm),
+        *injection_figures(seeds, 5 if quick else 10, learned[0], prm),
     ]
-    for one in figures:
-        bounds = "" if one["low"] is None else f" [{one['low']:.3g}, {one['high']:.3g}]"
-        ratio = "" if one["ratio"] is None else f", {one['ratio']:.3g} times fewer"
-        print(f"{one['name']}: {one['value']:.3g}{bounds} {one['unit']}{ratio}")
-    if options.json:
-        setting = {
-            "version": __version__,
-            "python": platform.python_version(),
-            "seeds": list(seeds),
-            "tasks": tasks,
-            "agent": {"mistake": AGENT.mistake, "loophole": AGENT.loophole},
-        }
-        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Turn-level credit against outcome only: reinforcement learning of a random policy on the lab's lock.
 
-    python benchmarks/_agents_rl.py [--quick] [--json FILE]
+    python benchmarks/agents.py --only rl
 
 The policy is a random Llama of two layers with the lab's tokenizer; an episode has at most six turns of one
 token (:mod:`surefoot.lab.lock`). All methods start from the same weights and have the same problems, number
@@ -17,8 +17,6 @@ seeds; ``low`` and ``high`` are the least and the most of a single seed. Also th
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -130,8 +128,10 @@ def advance(outcome: Curve, turn: Curve) -> float | None:
     return None if slow is None or fast is None else slow / max(fast, 1.0)
 
 
-def measure(seeds: Sequence[int]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Figures and setting."""
+def rl_figures(quick: bool) -> list[dict[str, Any]]:
+    """All of the above."""
+    torch.set_num_threads(1)
+    seeds = range(1 if quick else 3)
     chosen: dict[str, tuple[float, list[Curve]]] = {}
     for method in METHODS:
         by_rate = {}
@@ -171,29 +171,13 @@ def measure(seeds: Sequence[int]) -> tuple[list[dict[str, Any]], dict[str, Any]]
                 "high": max(ends),
             }
         )
-    setting = {
-        "seeds": list(seeds),
-        "rates": {method: rate for method, (rate, _) in chosen.items()},
-        "ratios": ratios,
-        "curves": {method: average(curves) for method, (_, curves) in chosen.items()},
-    }
-    return figures, setting
-
-
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one seed")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    figures, setting = measure(range(1 if options.quick else 3))
-    for one in figures:
-        print(one)
-    print(setting)
-    if options.json:
-        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    for method, (rate, curves) in chosen.items():
+        figures.append(
+            {
+                "name": f"curve_{method}",
+                "value": ratios.get(method, 1.0),
+                "unit": f"x samples, at learning rate {rate}",
+                "note": average(curves),
+            }
+        )
+    return figures

@@ -1,267 +1,95 @@
-"""Agents: who finds the first wrong step of a run, beside floors; what tells runs that fail.
+"""Agents: labelled, scored, guarded, trained. Each part has its own file, which says what its figures are.
 
-    python benchmarks/agents.py [--data DIR] [--tau-bench DIR] [--quick] [--json FILE]
+    python benchmarks/agents.py [--only PART ...] [--data DIR] [--quick] [--json FILE]
 
-DIR has ``agentprocessbench_hotpotqa.jsonl.gz`` and ``apb_human_vs_judges.jsonl.gz`` (made of
-github.com/RUCBM/AgentProcessBench: runs, and people's labels beside those of 20 judges) and
-``tau_bench_gpt4o_airline.json.gz`` (github.com/sierra-research/tau-bench, of which ``--tau-bench`` is a
-clone: the schemas of its tools; without it the rule on schemas is not run there).
+- ``real`` (``_agents_real.py``): AgentProcessBench, beside floors and the stored judges, and tau-bench;
+  ``first_error_vs_floor_agentprocessbench``;
+- ``learned`` (``_agents_learned.py``): scorers on a small language model's states, on AgentProcessBench;
+- ``bfcl`` (``_agents_bfcl.py``): injected faults, found by running the back ends; ``fault_detection_bfcl``;
+- ``lab`` (``_agents_lab.py``): the shop's labellers against the truth; ``prm_vs_orm_best_of_16``;
+- ``guard`` (``_agents_guard.py``): ``guard_violations``, ``guard_success_difference``, ``injection_shift``;
+- ``rl`` (``_agents_rl.py``): ``turn_credit_samples_to_outcome_end``.
 
-AgentProcessBench, in percent with 95 % intervals over problems; judges labelled two of the subsets:
-
-- ``step_SUBSET_SOURCE``, ``first_error_SUBSET_SOURCE``: accuracies of floors, judges, and on HotpotQA of
-  the rules on tool calls (``rules``; what breaks none is taken for good). None but the floors whose name
-  ends with ``iff_the_run_failed`` knows the outcome;
-- ``first_error_rules_less_floor``: the rules on HotpotQA less the best floor without the outcome, in points;
-- ``first_error_vs_floor_agentprocessbench``: first-error accuracy over GAIA and BFCL together of the judge
-  that is best there (the best of 20 on the same runs); ``ratio`` is that over the best floor without the
-  outcome;
-- ``judges_above_floor_METRIC``: how many of 20 are above that floor on both subsets, with their intervals.
-
-The accuracies of two floors on each subset are known from an independent count; the program ends with
-status 1 if one differs in its first decimal.
-
-tau-bench, 200 runs of 50 tasks: area under the ROC curve of what tells runs with a reward from those without,
-higher = more likely a success; intervals over tasks:
-
-- ``tau_auc_short``: fewer messages of the agent; a floor, which reads nothing;
-- ``tau_auc_no_tool_errors``: fewer results of tools that report an error;
-- ``tau_auc_rules``: fewer steps that break a rule, clauses of the airline's policy among them; and
-  ``tau_flagged_runs``, ``tau_flagged_failed``: runs with such a step, and how many of them failed;
-- ``tau_auc_gold_actions``: share of the task's gold actions that were called; it knows the solution.
+``real`` and ``learned`` need ``--data``: a folder with ``agentprocessbench_hotpotqa.jsonl.gz``,
+``apb_human_vs_judges.jsonl.gz`` and ``tau_bench_gpt4o_airline.json.gz``. A part that lacks what it needs is
+left out, and said to be.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import os
 import platform
-import tempfile
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
+from surefoot import __version__
+from surefoot.errors import MissingExtraError
 
-from surefoot import __version__, run_sync
-from surefoot.evaluation import labelled_system, open_systems
-from surefoot.evaluation.benchmarks import (
-    AgentEvaluation,
-    agent_layout,
-    agent_runs,
-    evaluate_agent_steps,
-)
-from surefoot.formats import (
-    ImportContext,
-    ImportSettings,
-    import_traces,
-    read_agent_judgements,
-    read_agent_processbench,
-)
-from surefoot.io import ReadReport
-from surefoot.labelling import ToolCallVerifier, ToolPolicy, VerifierLabeller
-from surefoot.protocols import ProblemTrace
-from surefoot.records import Tool, Trace
-from surefoot.segment import cut_trace, reports_error
-from surefoot.stats import Interval, bootstrap_auc
-
-DATA = Path(__file__).parents[1] / "../shared/data/agent"
-SOURCE, RULES = "judge", "rules"
-JUDGED = ("gaia_dev", "bfcl_multi_turn_base")
-HOTPOTQA = "searchR1_hotpotqa"
-
-KNOWN: Mapping[tuple[str, str], tuple[float, float]] = MappingProxyType(
-    {
-        (HOTPOTQA, "all good"): (67.1, 56.7),
-        (HOTPOTQA, "last step wrong iff the run failed"): (79.8, 83.3),
-        ("bfcl_multi_turn_base", "all good"): (74.0, 26.4),
-        ("bfcl_multi_turn_base", "last step wrong iff the run failed"): (74.9, 31.6),
-        ("gaia_dev", "all good"): (37.6, 26.8),
-        ("gaia_dev", "last step wrong iff the run failed"): (47.6, 58.8),
-    }
-)
-"""Accuracy of steps and of first errors, percent."""
-
-AIRLINE = ToolPolicy.model_validate(
-    {
-        "clauses": [
-            *(
-                {"tool": tool, "needs": "get_reservation_details", "same": ["reservation_id"]}
-                for tool in (
-                    "cancel_reservation",
-                    "update_reservation_baggages",
-                    "update_reservation_flights",
-                    "update_reservation_passengers",
-                )
-            ),
-            *(
-                {"tool": tool, "needs": "get_user_details", "same": ["user_id"]}
-                for tool in ("book_reservation", "send_certificate")
-            ),
-            {"tool": "transfer_to_human_agents", "most_calls": 1},
-        ],
-        "read_only": [
-            *("get_user_details", "get_reservation_details", "search_direct_flight", "search_onestop_flight"),
-            *("list_all_airports", "calculate", "think"),
-        ],
-    }
-)
-"""What of the airline's policy can be read off the calls: first look details up, then change something."""
+Figures = list[dict[str, Any]]
 
 
-def evaluate(data: Path, *, draws: int) -> tuple[AgentEvaluation, AgentEvaluation]:
-    """Floors and rules on HotpotQA; floors and judges on GAIA and BFCL."""
-    judges = data / "apb_human_vs_judges.jsonl.gz"
-    judged = agent_runs(read_agent_judgements(judges))
-    with tempfile.TemporaryDirectory() as folder:
-        systems = open_systems({SOURCE: str(judges)}, [], Path(folder), layout=agent_layout(judged))
-    items = list(read_agent_processbench(data / "agentprocessbench_hotpotqa.jsonl.gz"))
-    labeller = VerifierLabeller(verifiers=(ToolCallVerifier(),))
-    asked = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
-    labels = [label for row in run_sync(labeller.label(asked)) for label in row]
-    rules = labelled_system(RULES, labels, [item.trace for item in items])
-    return (
-        evaluate_agent_steps(agent_runs(items), [rules], unknown="good", draws=draws),
-        evaluate_agent_steps(judged, systems, draws=draws),
-    )
+def real(options: argparse.Namespace) -> Figures:
+    from _agents_real import real_figures
+
+    return real_figures(options.quick, _given(options, "data"), options.tau_bench)
 
 
-def accuracies(found: AgentEvaluation) -> list[dict[str, Any]]:
-    """Both accuracies of each source on each subset."""
-    return [
-        figure(f"{metric}_{subset}_{one.system.removeprefix(f'{SOURCE}/')}", 100 * value, "%")
-        for one in found.scores
-        for subset, accuracy in one.subsets.items()
-        for metric, value in (("step", accuracy.step), ("first_error", accuracy.first_error))
-    ]
+def learned(options: argparse.Namespace) -> Figures:
+    from _agents_learned import learned_figures
+
+    data, model, states = (_given(options, name) for name in ("data", "model", "states"))
+    return learned_figures(options.quick, data, model, states)
 
 
-def headlines(hotpotqa: AgentEvaluation, judged: AgentEvaluation) -> list[dict[str, Any]]:
-    """The best judge and the rules against the best floor without the outcome; how many judges beat it."""
-    (rules,) = [one for one in hotpotqa.scores if one.system == RULES]
-    judges = [one for one in judged.scores if one.kind == "labels"]
-    best = max(judges, key=lambda one: one.subsets["all"].first_error.value).subsets["all"]
-    floor = best.first_error.value - best.first_error_less_floor.value
-    above = {
-        "first_error": [[one.subsets[name].first_error_less_floor.low for name in JUDGED] for one in judges],
-        "step": [[one.subsets[name].step_less_floor.low for name in JUDGED] for one in judges],
-    }
-    return [
-        figure(
-            "first_error_vs_floor_agentprocessbench",
-            100 * best.first_error,
-            "%",
-            ratio=best.first_error.value / floor,
-        ),
-        figure(
-            "first_error_rules_less_floor",
-            100 * rules.subsets[HOTPOTQA].first_error_less_floor,
-            "points",
-        ),
-        *(
-            figure(
-                f"judges_above_floor_{metric}", sum(min(low) > 0 for low in lows), f"of {len(judges)} judges"
-            )
-            for metric, lows in above.items()
-        ),
-    ]
+def bfcl(options: argparse.Namespace) -> Figures:
+    from _agents_bfcl import bfcl_figures
+
+    return bfcl_figures(options.quick)
 
 
-def differing(*found: AgentEvaluation) -> list[str]:
-    """Known accuracies that were not counted again."""
-    wrong = []
-    for evaluation in found:
-        for one in evaluation.scores:
-            for subset, accuracy in one.subsets.items():
-                counted = tuple(round(100 * x.value, 1) for x in (accuracy.step, accuracy.first_error))
-                if counted != KNOWN.get((subset, one.system), counted):
-                    wrong.append(f"{one.system} on {subset}: {counted}")
-    return wrong
+def lab(options: argparse.Namespace) -> Figures:
+    from _agents_lab import lab_figures
+
+    return lab_figures(options.quick)
 
 
-def airline_tools(clone: Path) -> tuple[Tool, ...]:
-    """The schemas that tau-bench gives its agent: literals in the source of its tools, which is not run."""
-    found = []
-    for file in sorted((clone / "tau_bench" / "envs" / "airline" / "tools").glob("[a-z]*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and node.name == "get_info":
-                (given,) = [one.value for one in node.body if isinstance(one, ast.Return) and one.value]
-                found.append(ast.literal_eval(given)["function"])
-    return tuple(Tool(name=one["name"], parameters=json.dumps(one["parameters"])) for one in found)
+def guard(options: argparse.Namespace) -> Figures:
+    from _agents_guard import guard_and_injections
+
+    return guard_and_injections(options.quick, options.prm)
 
 
-def rewards(data: Path, *, draws: int, tools: tuple[Tool, ...] = ()) -> list[dict[str, Any]]:
-    """What tells successful runs of tau-bench from others."""
-    context = ImportContext(settings=ImportSettings(), report=ReadReport())
-    found = import_traces(data / "tau_bench_gpt4o_airline.json.gz", "tau-bench", context)
-    items = [
-        ProblemTrace(problem=one.problem, trace=cut_trace(one.trace.model_copy(update={"tools": tools})))
-        for one in found
-        if one.problem is not None and one.trace is not None
-    ]
-    traces = [item.trace for item in items]
-    verdicts = ToolCallVerifier(policy=AIRLINE).verify(items)
-    broken = [sum(verdict.value == -1 for verdict in row) for row in verdicts]
-    signals = {
-        "short": [_shortness(trace) for trace in traces],
-        "no_tool_errors": [_errors(trace) for trace in traces],
-        "rules": [-float(count) for count in broken],
-        "gold_actions": [_gold_share(trace) for trace in traces],
-    }
-    failed = [trace.outcome is False for trace, count in zip(traces, broken, strict=True) if count]
-    return [
-        figure("tau_flagged_runs", len(failed), f"of {len(traces)} runs"),
-        figure("tau_flagged_failed", sum(failed), f"of {len(failed)} flagged runs"),
-        *_areas(signals, traces, draws),
-    ]
+def rl(options: argparse.Namespace) -> Figures:
+    from _agents_rl import rl_figures
+
+    return rl_figures(options.quick)
 
 
-def _areas(
-    signals: Mapping[str, Sequence[float]], traces: Sequence[Trace], draws: int
-) -> list[dict[str, Any]]:
-    return [
-        figure(
-            f"tau_auc_{name}",
-            bootstrap_auc(
-                signal,
-                [float(trace.outcome is True) for trace in traces],
-                [trace.problem_id for trace in traces],
-                draws=draws,
-                rng=np.random.default_rng(0),
-            ),
-            "of pairs",
-        )
-        for name, signal in signals.items()
-    ]
+PARTS: Mapping[str, Callable[[argparse.Namespace], Figures]] = {
+    part.__name__: part for part in (real, learned, bfcl, lab, guard, rl)
+}
 
 
-def _shortness(trace: Trace) -> float:
-    return -sum(message.role == "assistant" for message in trace.messages)
+def _given(options: argparse.Namespace, name: str) -> Path:
+    """The folder of an option. Raises ``MissingExtraError`` if it was not given or is not there."""
+    folder: Path | None = getattr(options, name)
+    if folder is None or (name != "states" and not folder.is_dir()):
+        raise MissingExtraError(f"--{name} names no folder")
+    return folder
 
 
-def _errors(trace: Trace) -> float:
-    return -sum(reports_error(message) for message in trace.messages)
-
-
-def _gold_share(trace: Trace) -> float:
-    """1 for a task without any gold action."""
-    made = [
-        (call.name, json.loads(call.arguments)) for message in trace.messages for call in message.tool_calls
-    ]
-    gold = trace.meta["gold_actions"]
-    return sum((one["name"], one["arguments"]) in made for one in gold) / len(gold) if gold else 1.0
-
-
-def figure(name: str, value: Interval | float, unit: str, ratio: float | None = None) -> dict[str, Any]:
-    """One line of the output file."""
-    bounds = {"value": value, "low": None, "high": None}
-    if isinstance(value, Interval):
-        bounds = {"value": value.value, "low": value.low, "high": value.high}
-    return {"name": name.replace(" ", "_"), "unit": unit, "ratio": ratio, **bounds}
+def shown(one: dict[str, Any]) -> str:
+    """A line as people read it."""
+    between = "" if one.get("low") is None else f" [{one['low']:.3g}, {one['high']:.3g}]"
+    above = "" if one.get("ratio") is None else f", ratio {one['ratio']:.2f}"
+    note = f" ({one['note']})" if one.get("note") else ""
+    value = "n/a" if one["value"] is None else f"{one['value']:.3g}"
+    return f"{one['name']}: {value} {one['unit']}{between}{above}{note}"
 
 
 def main() -> None:
@@ -269,41 +97,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of the three files")
-    parser.add_argument("--tau-bench", type=Path, help="clone of tau-bench, for the schemas of its tools")
-    parser.add_argument("--quick", action="store_true", help="few bootstrap draws: the intervals are rough")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="these alone")
+    parser.add_argument("--data", type=Path, help="folder of the three files named above")
+    parser.add_argument("--tau-bench", type=Path, help="real: clone of tau-bench, for its tools' schemas")
+    parser.add_argument("--model", type=Path, help="learned: SmolLM2-135M (benchmarks/convert_smollm2.py)")
+    parser.add_argument("--states", type=Path, help="learned: folder for its states, to be used again")
+    parser.add_argument("--prm", help="guard: reward model whose scores instructions may move")
+    parser.add_argument("--quick", action="store_true", help="less of the same, in some minutes")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
-    if not options.data.is_dir():
-        parser.error(f"--data: there is no folder {options.data}; get the three files named above")
-    tools = airline_tools(options.tau_bench) if options.tau_bench else ()
-    started, draws = time.perf_counter(), 100 if options.quick else 1000
-    hotpotqa, judged = evaluate(options.data, draws=draws)
-    figures = [
-        *headlines(hotpotqa, judged),
-        *rewards(options.data, draws=draws, tools=tools),
-        *accuracies(hotpotqa),
-        *accuracies(judged),
-    ]
-    for one in figures:
-        between = "" if one["low"] is None else f" [{one['low']:.3g}, {one['high']:.3g}]"
-        above = "" if one["ratio"] is None else f", {one['ratio']:.2f} of the floor"
-        print(f"{one['name']}: {one['value']:.3g} {one['unit']}{between}{above}")
-    wrong = differing(hotpotqa, judged)
-    print(f"known accuracies: {len(KNOWN) - len(wrong)} of {len(KNOWN)} agree to one decimal")
+    figures: Figures = []
+    seconds: dict[str, float] = {}
+    for name in options.only:
+        started = time.perf_counter()
+        try:
+            found = PARTS[name](options)
+        except MissingExtraError as missing:
+            print(f"{name} is left out: {missing}", file=sys.stderr)
+            continue
+        seconds[name] = round(time.perf_counter() - started, 1)
+        figures += found
+        for one in found:
+            print(shown(one), flush=True)
+    if not figures:
+        parser.error("nothing could be measured")
     if options.json:
         setting = {
             "version": __version__,
-            "draws": draws,
-            "tau_tools": len(tools),
-            "runs": {**hotpotqa.runs, **judged.runs},
-            "seconds": round(time.perf_counter() - started, 1),
+            "quick": options.quick,
+            "seconds": seconds,
             "machine": platform.machine(),
             "cores": os.cpu_count(),
         }
         options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
-    if wrong:
-        raise SystemExit(f"not as known: {'; '.join(wrong)}")
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[1]
 def benchmark():
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
-        import agents_lab
+        import _agents_lab
     finally:
         sys.path.remove(str(ROOT / "benchmarks"))
-    return agents_lab
+    return _agents_lab
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
 """The shop: labellers of an agent's steps against the truth, and choosing among 16 runs.
 
-    python benchmarks/agents_lab.py [--quick] [--json FILE]
+    python benchmarks/agents.py --only lab
 
 Everything is generated: 40 tasks and three seeds (``--quick``: 15 tasks); intervals resample tasks within the
-seeds, and per seed the values are printed. What a source says nothing of counts as good.
+seeds, and per seed the values stand in the note. What a source says nothing of counts as good.
 
 Labels, 4 runs of each task by ``ShopAgent``; SOURCE is ``all_good`` and ``last_wrong_iff_failed`` (floors;
 the second knows the outcome), ``rules`` (``tool-calls``), ``replay`` and ``replay_in_order``
@@ -34,25 +34,22 @@ run's calls and results up to a step (hashed words; tasks of their own, 2.5 time
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from _agents_figures import figure
 from numpy.typing import NDArray
 from scipy.sparse import spmatrix, vstack
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from surefoot import __version__, run_sync
+from surefoot import run_sync
 from surefoot.lab.shop import FAMILIES, Shop, ShopAgent, StepTruth, generate_tasks, judge_steps
 from surefoot.labelling import (
     CallResult,
@@ -211,10 +208,10 @@ def measure_labels(tasks: int, draws: int) -> list[dict[str, Any]]:
         names = ["step", "first_error", "false_alarms", *(f"found_{kind}" for kind in KINDS)]
         for at, metric in enumerate(names):
             values = " ".join(f"{100 * value:.1f}" for value in per_seed[:, at])
-            figures.append(figure(f"{metric}_{name}", intervals[at], "%", scale=100, note=values))
+            figures.append(noted(f"{metric}_{name}", intervals[at], "%", scale=100, note=values))
         for at, what in ((1, "cost"), (2, "ms")):
             mean = float(np.mean([one[name][at] for one in sources]))
-            figures.append(figure(f"{what}_{name}", mean, "a step"))
+            figures.append(noted(f"{what}_{name}", mean, "a step"))
     return figures + value_errors(seeds, max(1, tasks // 6), draws)
 
 
@@ -234,7 +231,7 @@ def value_errors(seeds: Sequence[Runs], tasks: int, draws: int) -> list[dict[str
             )
     rng = np.random.default_rng(0)
     return [
-        figure(
+        noted(
             f"mc_value_error_{k}", bootstrap_seeds(found, same_problems=False, draws=draws, rng=rng), "of 1"
         )
         for k, found in errors.items()
@@ -314,21 +311,19 @@ def measure_choice(
         return bootstrap_seeds(values, same_problems=False, draws=draws, rng=rng)
 
     figures = [
-        figure(f"chosen_{name}{ending}", over_seeds(values), "%", scale=100, note=_per_seed(values))
+        noted(f"chosen_{name}{ending}", over_seeds(values), "%", scale=100, note=_per_seed(values))
         for name, values in success.items()
     ]
     heads = {model: f"{model}_{counts.most_common(1)[0][0]}" for model, counts in best.items()}
     for name in ("random", "majority", "resolved", "rules", *heads.values()):
-        figures.append(
-            figure(f"loopholes_chosen_{name}{ending}", over_seeds(loopholes[name]), "%", scale=100)
-        )
+        figures.append(noted(f"loopholes_chosen_{name}{ending}", over_seeds(loopholes[name]), "%", scale=100))
     difference = [
         np.subtract(prm, orm)
         for prm, orm in zip(success[heads["prm_replay_rules"]], success[heads["orm"]], strict=True)
     ]
     note = f"{heads['prm_replay_rules']} less {heads['orm']}"
     figures.append(
-        figure(f"prm_vs_orm_best_of_16{ending}", over_seeds(difference), "points", scale=100, note=note)
+        noted(f"prm_vs_orm_best_of_16{ending}", over_seeds(difference), "points", scale=100, note=note)
     )
     return figures
 
@@ -390,47 +385,18 @@ def learned_scores(learned: Runs, chosen: Runs) -> dict[str, list[NDArray[np.flo
     return found
 
 
-def figure(
+def noted(
     name: str, value: Interval | float, unit: str, *, scale: float = 1.0, note: str = ""
 ) -> dict[str, Any]:
-    """One line of the output file, shown as it is made."""
-    bounds: dict[str, float | None] = {"low": None, "high": None}
-    if isinstance(value, Interval):
-        bounds = {"low": scale * value.low, "high": scale * value.high}
-        value = value.value
-    between = "" if bounds["low"] is None else f" [{bounds['low']:.3g}, {bounds['high']:.3g}]"
-    print(f"{name}: {scale * value:.3g} {unit}{between}{f' ({note})' if note else ''}", flush=True)
-    return {"name": name, "value": scale * value, "unit": unit, "ratio": None, **bounds}
+    """A line, with how it came about."""
+    return figure(name, scale * value, unit) | {"note": note}
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="15 tasks a seed in place of 40")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args()
-    tasks, draws = (15, 200) if options.quick else (40, 2000)
-    started = time.perf_counter()
-    figures = [
+def lab_figures(quick: bool) -> list[dict[str, Any]]:
+    """Labels, then choosing."""
+    tasks, draws = (15, 200) if quick else (40, 2000)
+    return [
         *measure_labels(tasks, draws),
         *measure_choice(tasks, draws, FAMILIES, FAMILIES, ""),
         *measure_choice(tasks, draws, FAMILIES[:-1], FAMILIES[-1:], "_new_family"),
     ]
-    seconds = round(time.perf_counter() - started, 1)
-    print(f"{seconds} s")
-    if options.json:
-        setting = {
-            "version": __version__,
-            "tasks": tasks,
-            "seeds": list(SEEDS),
-            "seconds": seconds,
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-        }
-        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,245 @@
+"""Scorers of agents' steps learned from other tasks of AgentProcessBench, by a small language model's states.
+
+    python benchmarks/convert_smollm2.py MODEL
+    python benchmarks/agents.py --only learned --model MODEL --states DIR [--data DIR]
+
+150 runs of HotpotQA (of ``agentprocessbench_hotpotqa.jsonl.gz`` in ``--data``). The trunk stays as it is
+(SmolLM2-135M): its states at the steps, after two thirds of its layers, are computed once, in a file a run,
+in windows of 2,048 tokens (:func:`surefoot.models.windows_of`). On them logistic regressions are fitted,
+cross-validated over tasks in ten folds (inner folds choose the penalty), so that what scores a task has seen
+no label of it. None knows a run's outcome at scoring time. SOURCE is
+
+- ``position``: where the step stands, its length, whether it is an answer; a floor that reads nothing;
+- ``rules``: a step that breaks a rule on tool calls (0), any other (1);
+- ``orm``: state, fitted to the run's outcome at the last step, read at each;
+- ``prm``: state, fitted to people's labels (−1 against the others) at each step;
+- ``fused``: all of these as features.
+
+Figures, in percent with 95 % intervals over tasks: ``step_SOURCE`` and ``first_error_SOURCE`` (thresholds are
+fitted on the other half of the tasks), ``first_error_less_floor_SOURCE`` in points against the best floor
+without the outcome, and ``auc_SOURCE``: area under the ROC curve for wrong steps;
+``windows_steps_read_without_messages``: steps before which some messages were not read.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from _agents_figures import figure
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegressionCV
+from sklearn.model_selection import GroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from transformers import AutoModel, AutoTokenizer
+
+from surefoot import run_sync
+from surefoot.evaluation import open_systems
+from surefoot.evaluation.benchmarks import AgentEvaluation, agent_layout, agent_runs, evaluate_agent_steps
+from surefoot.formats import read_agent_processbench
+from surefoot.io import write_records
+from surefoot.labelling import ToolCallVerifier, VerifierLabeller
+from surefoot.models import Encoding, encode_traces, read_states, windows_of
+from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.records import StepScores
+from surefoot.stats import bootstrap_auc
+
+FILE = "agentprocessbench_hotpotqa.jsonl.gz"
+LIMIT = 2048
+DEPTH = 2 / 3
+"""Of the layers that are used for states. After the last layer, states are made to say the next token."""
+FOLDS, INNER = 10, 5
+PENALTIES = np.logspace(-6, 0, 7)
+"""Inverse strengths of the ridge penalty on standardised features."""
+Floats = NDArray[np.float64]
+
+
+def step_states(
+    model: Path, folder: Path, items: Sequence[ProblemTrace]
+) -> tuple[list[NDArray[np.float32]], list[NDArray[np.int64]]]:
+    """Of each run the states at its steps [S, hidden], and the messages that each was read without [S]."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    encode = partial(encode_traces, tokenizer, Encoding(max_length=LIMIT))
+    trunk = None
+    states, left_out = [], []
+    for at, item in enumerate(items):
+        path = folder / f"{item.trace.id.replace(':', '-')}.npz"
+        if not path.exists():
+            if trunk is None:
+                trunk = AutoModel.from_pretrained(model, dtype=torch.float32).eval()
+                trunk.layers = trunk.layers[: round(DEPTH * len(trunk.layers))]
+            np.savez(path.with_suffix(".tmp.npz"), **_read(trunk, encode, item))
+            path.with_suffix(".tmp.npz").rename(path)
+            print(f"\r{at + 1} of {len(items)} runs read", end="", file=sys.stderr)
+        with np.load(path) as found:
+            states.append(found["states"].astype(np.float32))
+            left_out.append(found["left_out"])
+    return states, left_out
+
+
+@torch.inference_mode()
+def _read(trunk: Any, encode: Any, item: ProblemTrace) -> dict[str, NDArray[Any]]:
+    (whole,) = encode([item])
+    windows = windows_of(encode, item, whole, LIMIT)
+    places = [[one.encoded.positions[one.place(step)] or 0 for step in one.read] for one in windows]
+    found: dict[int, NDArray[np.float32]] = {}
+    for output in read_states(trunk, [one.encoded.ids for one in windows], places, batch_tokens=LIMIT):
+        found |= {number: hidden.float().numpy() for number, hidden in output.states.items()}
+    return {
+        "states": np.concatenate([found[number] for number in range(len(windows))]).astype(np.float16),
+        "left_out": np.concatenate([np.full(len(one.read), one.left_out) for one in windows]),
+    }
+
+
+def plain_features(item: LabelledTrace) -> Floats:
+    """What is known of each step without reading it, [S, 4]: place, characters, whether it is an answer, and
+    characters of the observation before it."""
+    rows, before = [], 0
+    messages = item.trace.messages
+    for number, step in enumerate(item.trace.steps):
+        message = messages[step.message or 0]
+        observed = messages[(step.message or 1) - 1]
+        before = len(observed.content or "") if observed.role == "tool" else before
+        rows.append(
+            [
+                np.log1p(number),
+                np.log1p(len(item.trace.step_text(number))),
+                float(not message.tool_calls),
+                np.log1p(before),
+            ]
+        )
+    return np.array(rows, dtype=float)
+
+
+def cross_validated(
+    features: Floats, targets: NDArray[np.bool_], fitted: NDArray[np.bool_], groups: NDArray[np.int64]
+) -> Floats:
+    """Chance of the target at each row [R], from the ``fitted`` rows of other groups."""
+    scores = np.zeros(len(features))
+    for train, test in GroupKFold(FOLDS).split(features, targets, groups):
+        used = train[fitted[train]]
+        inner = list(GroupKFold(INNER).split(features[used], targets[used], groups[used]))
+        model = make_pipeline(
+            StandardScaler(),
+            LogisticRegressionCV(
+                Cs=PENALTIES,
+                cv=inner,
+                scoring="neg_log_loss",
+                max_iter=2000,
+                l1_ratios=(0.0,),
+                use_legacy_attributes=False,
+            ),
+        )
+        model.fit(features[used], targets[used])
+        scores[test] = model.predict_proba(features[test])[:, 1]
+    return scores
+
+
+def learn(
+    items: Sequence[LabelledTrace], states: Sequence[NDArray[np.float32]]
+) -> dict[str, tuple[Floats, NDArray[np.int64]]]:
+    """Scores of all steps by source, with the number of each step's task."""
+    tasks = {name: at for at, name in enumerate(dict.fromkeys(item.problem.id for item in items))}
+    groups = np.array([tasks[item.problem.id] for item in items for _ in item.trace.steps])
+    plain = np.concatenate([plain_features(item) for item in items])
+    hidden = np.concatenate(states).astype(float)
+    labels = [{label.step: label.value for label in item.labels} for item in items]
+    values = [
+        row.get(step)
+        for item, row in zip(items, labels, strict=True)
+        for step in range(len(item.trace.steps))
+    ]
+    known = np.array([value is not None for value in values])
+    good = np.array([value is None or value >= 0 for value in values])
+    outcomes = np.array([item.trace.outcome is True for item in items for _ in item.trace.steps])
+    ends = np.array(
+        [step == len(item.trace.steps) - 1 for item in items for step in range(len(item.trace.steps))]
+    )
+    rules = np.array([float(one) for item in items for one in unbroken(item)])
+    everything = np.concatenate([hidden, plain, rules[:, None]], axis=1)
+    return {
+        "position": (cross_validated(plain, good, known, groups), groups),
+        "rules": (rules, groups),
+        "orm": (cross_validated(hidden, outcomes, ends, groups), groups),
+        "prm": (cross_validated(hidden, good, known, groups), groups),
+        "fused": (cross_validated(everything, good, known, groups), groups),
+    }
+
+
+def unbroken(item: LabelledTrace) -> list[bool]:
+    labeller = VerifierLabeller(verifiers=(ToolCallVerifier(),))
+    (row,) = run_sync(labeller.label([ProblemTrace(problem=item.problem, trace=item.trace)]))
+    return [label.value != -1 for label in row]
+
+
+def evaluate(
+    items: Sequence[LabelledTrace], scores: dict[str, tuple[Floats, NDArray[np.int64]]], draws: int
+) -> AgentEvaluation:
+    runs = agent_runs(items)
+    with tempfile.TemporaryDirectory() as folder:
+        files = {}
+        for name, (of_steps, _) in scores.items():
+            rest = iter(of_steps.tolist())
+            records = [
+                StepScores(
+                    trace_id=item.trace.id, scorer=name, scores=tuple(next(rest) for _ in item.trace.steps)
+                )
+                for item in items
+            ]
+            files[name] = str(Path(folder) / f"{name}.jsonl")
+            write_records(files[name], records)
+        systems = open_systems(files, [], Path(folder), layout=agent_layout(runs))
+        return evaluate_agent_steps(runs, systems, draws=draws)
+
+
+def figures_of(
+    items: Sequence[LabelledTrace],
+    states: Sequence[NDArray[np.float32]],
+    left_out: Sequence[NDArray[np.int64]],
+    draws: int,
+) -> list[dict[str, Any]]:
+    scores = learn(items, states)
+    found = evaluate(items, scores, draws)
+    figures = []
+    for one in found.scores:
+        (accuracy,) = [of_subset for name, of_subset in one.subsets.items() if name != "all"][:1]
+        name = one.system.replace(" ", "_")
+        figures += [
+            figure(f"step_{name}", 100 * accuracy.step, "%"),
+            figure(f"first_error_{name}", 100 * accuracy.first_error, "%"),
+            figure(f"first_error_less_floor_{name}", 100 * accuracy.first_error_less_floor, "points"),
+        ]
+    labels = [label for item in items for label in item.labels]
+    first = np.cumsum([0, *(len(item.trace.steps) for item in items)])
+    place = {item.trace.id: at for item, at in zip(items, first, strict=False)}
+    rows = [place[label.trace_id] + label.step for label in labels]
+    wrong = [float(label.value == -1) for label in labels]
+    for name, (of_steps, groups) in scores.items():
+        area = bootstrap_auc(
+            [-of_steps[row] for row in rows],
+            wrong,
+            [int(groups[row]) for row in rows],
+            draws=draws,
+            rng=np.random.default_rng(0),
+        )
+        figures.append(figure(f"auc_{name}", area, "of pairs"))
+    without = np.concatenate(left_out)
+    figures.append(
+        figure("windows_steps_read_without_messages", int((without > 0).sum()), f"of {len(without)}")
+    )
+    return figures
+
+
+def learned_figures(quick: bool, data: Path, model: Path, states: Path) -> list[dict[str, Any]]:
+    """All of the above."""
+    items = list(read_agent_processbench(data / FILE))
+    pairs = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
+    return figures_of(items, *step_states(model, states, pairs), 100 if quick else 1000)

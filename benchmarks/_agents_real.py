@@ -1,0 +1,270 @@
+"""Agents: who finds the first wrong step of a run, beside floors; what tells runs that fail.
+
+    python benchmarks/agents.py --only real [--data DIR] [--tau-bench DIR]
+
+``--data`` has ``agentprocessbench_hotpotqa.jsonl.gz`` and ``apb_human_vs_judges.jsonl.gz`` (made of
+github.com/RUCBM/AgentProcessBench: runs, and people's labels beside those of 20 judges) and
+``tau_bench_gpt4o_airline.json.gz`` (github.com/sierra-research/tau-bench, of which ``--tau-bench`` is a
+clone: the schemas of its tools; without it the rule on schemas is not run there).
+
+AgentProcessBench, in percent with 95 % intervals over problems; judges labelled two of the subsets:
+
+- ``step_SUBSET_SOURCE``, ``first_error_SUBSET_SOURCE``: accuracies of floors, judges, and on HotpotQA of
+  the rules on tool calls (``rules``; what breaks none is taken for good). None but the floors whose name
+  ends with ``iff_the_run_failed`` knows the outcome;
+- ``first_error_rules_less_floor``: the rules on HotpotQA less the best floor without the outcome, in points;
+- ``first_error_vs_floor_agentprocessbench``: first-error accuracy over GAIA and BFCL together of the judge
+  that is best there (the best of 20 on the same runs); ``ratio`` is that over the best floor without the
+  outcome;
+- ``judges_above_floor_METRIC``: how many of 20 are above that floor on both subsets, with their intervals.
+
+The accuracies of two floors on each subset are known from an independent count; ``known_accuracies`` says how
+many agree to one decimal.
+
+tau-bench, 200 runs of 50 tasks: area under the ROC curve of what tells runs with a reward from those without,
+higher = more likely a success; intervals over tasks:
+
+- ``tau_auc_short``: fewer messages of the agent; a floor, which reads nothing;
+- ``tau_auc_no_tool_errors``: fewer results of tools that report an error;
+- ``tau_auc_rules``: fewer steps that break a rule, clauses of the airline's policy among them; and
+  ``tau_flagged_runs``, ``tau_flagged_failed``: runs with such a step, and how many of them failed;
+- ``tau_auc_gold_actions``: share of the task's gold actions that were called; it knows the solution.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from _agents_figures import figure
+
+from surefoot import run_sync
+from surefoot.evaluation import labelled_system, open_systems
+from surefoot.evaluation.benchmarks import (
+    AgentEvaluation,
+    agent_layout,
+    agent_runs,
+    evaluate_agent_steps,
+)
+from surefoot.formats import (
+    ImportContext,
+    ImportSettings,
+    import_traces,
+    read_agent_judgements,
+    read_agent_processbench,
+)
+from surefoot.io import ReadReport
+from surefoot.labelling import ToolCallVerifier, ToolPolicy, VerifierLabeller
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Tool, Trace
+from surefoot.segment import cut_trace, reports_error
+from surefoot.stats import bootstrap_auc
+
+SOURCE, RULES = "judge", "rules"
+JUDGED = ("gaia_dev", "bfcl_multi_turn_base")
+HOTPOTQA = "searchR1_hotpotqa"
+
+KNOWN: Mapping[tuple[str, str], tuple[float, float]] = MappingProxyType(
+    {
+        (HOTPOTQA, "all good"): (67.1, 56.7),
+        (HOTPOTQA, "last step wrong iff the run failed"): (79.8, 83.3),
+        ("bfcl_multi_turn_base", "all good"): (74.0, 26.4),
+        ("bfcl_multi_turn_base", "last step wrong iff the run failed"): (74.9, 31.6),
+        ("gaia_dev", "all good"): (37.6, 26.8),
+        ("gaia_dev", "last step wrong iff the run failed"): (47.6, 58.8),
+    }
+)
+"""Accuracy of steps and of first errors, percent."""
+
+AIRLINE = ToolPolicy.model_validate(
+    {
+        "clauses": [
+            *(
+                {"tool": tool, "needs": "get_reservation_details", "same": ["reservation_id"]}
+                for tool in (
+                    "cancel_reservation",
+                    "update_reservation_baggages",
+                    "update_reservation_flights",
+                    "update_reservation_passengers",
+                )
+            ),
+            *(
+                {"tool": tool, "needs": "get_user_details", "same": ["user_id"]}
+                for tool in ("book_reservation", "send_certificate")
+            ),
+            {"tool": "transfer_to_human_agents", "most_calls": 1},
+        ],
+        "read_only": [
+            *("get_user_details", "get_reservation_details", "search_direct_flight", "search_onestop_flight"),
+            *("list_all_airports", "calculate", "think"),
+        ],
+    }
+)
+"""What of the airline's policy can be read off the calls: first look details up, then change something."""
+
+
+def evaluate(data: Path, *, draws: int) -> tuple[AgentEvaluation, AgentEvaluation]:
+    """Floors and rules on HotpotQA; floors and judges on GAIA and BFCL."""
+    judges = data / "apb_human_vs_judges.jsonl.gz"
+    judged = agent_runs(read_agent_judgements(judges))
+    with tempfile.TemporaryDirectory() as folder:
+        systems = open_systems({SOURCE: str(judges)}, [], Path(folder), layout=agent_layout(judged))
+    items = list(read_agent_processbench(data / "agentprocessbench_hotpotqa.jsonl.gz"))
+    labeller = VerifierLabeller(verifiers=(ToolCallVerifier(),))
+    asked = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
+    labels = [label for row in run_sync(labeller.label(asked)) for label in row]
+    rules = labelled_system(RULES, labels, [item.trace for item in items])
+    return (
+        evaluate_agent_steps(agent_runs(items), [rules], unknown="good", draws=draws),
+        evaluate_agent_steps(judged, systems, draws=draws),
+    )
+
+
+def accuracies(found: AgentEvaluation) -> list[dict[str, Any]]:
+    """Both accuracies of each source on each subset."""
+    return [
+        figure(f"{metric}_{subset}_{one.system.removeprefix(f'{SOURCE}/')}", 100 * value, "%")
+        for one in found.scores
+        for subset, accuracy in one.subsets.items()
+        for metric, value in (("step", accuracy.step), ("first_error", accuracy.first_error))
+    ]
+
+
+def headlines(hotpotqa: AgentEvaluation, judged: AgentEvaluation) -> list[dict[str, Any]]:
+    """The best judge and the rules against the best floor without the outcome; how many judges beat it."""
+    (rules,) = [one for one in hotpotqa.scores if one.system == RULES]
+    judges = [one for one in judged.scores if one.kind == "labels"]
+    best = max(judges, key=lambda one: one.subsets["all"].first_error.value).subsets["all"]
+    floor = best.first_error.value - best.first_error_less_floor.value
+    above = {
+        "first_error": [[one.subsets[name].first_error_less_floor.low for name in JUDGED] for one in judges],
+        "step": [[one.subsets[name].step_less_floor.low for name in JUDGED] for one in judges],
+    }
+    return [
+        figure(
+            "first_error_vs_floor_agentprocessbench",
+            100 * best.first_error,
+            "%",
+            ratio=best.first_error.value / floor,
+        ),
+        figure(
+            "first_error_rules_less_floor",
+            100 * rules.subsets[HOTPOTQA].first_error_less_floor,
+            "points",
+        ),
+        *(
+            figure(
+                f"judges_above_floor_{metric}", sum(min(low) > 0 for low in lows), f"of {len(judges)} judges"
+            )
+            for metric, lows in above.items()
+        ),
+    ]
+
+
+def differing(*found: AgentEvaluation) -> list[str]:
+    """Known accuracies that were not counted again."""
+    wrong = []
+    for evaluation in found:
+        for one in evaluation.scores:
+            for subset, accuracy in one.subsets.items():
+                counted = tuple(round(100 * x.value, 1) for x in (accuracy.step, accuracy.first_error))
+                if counted != KNOWN.get((subset, one.system), counted):
+                    wrong.append(f"{one.system} on {subset}: {counted}")
+    return wrong
+
+
+def airline_tools(clone: Path) -> tuple[Tool, ...]:
+    """The schemas that tau-bench gives its agent: literals in the source of its tools, which is not run."""
+    found = []
+    for file in sorted((clone / "tau_bench" / "envs" / "airline" / "tools").glob("[a-z]*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name == "get_info":
+                (given,) = [one.value for one in node.body if isinstance(one, ast.Return) and one.value]
+                found.append(ast.literal_eval(given)["function"])
+    return tuple(Tool(name=one["name"], parameters=json.dumps(one["parameters"])) for one in found)
+
+
+def rewards(data: Path, *, draws: int, tools: tuple[Tool, ...] = ()) -> list[dict[str, Any]]:
+    """What tells successful runs of tau-bench from others."""
+    context = ImportContext(settings=ImportSettings(), report=ReadReport())
+    found = import_traces(data / "tau_bench_gpt4o_airline.json.gz", "tau-bench", context)
+    items = [
+        ProblemTrace(problem=one.problem, trace=cut_trace(one.trace.model_copy(update={"tools": tools})))
+        for one in found
+        if one.problem is not None and one.trace is not None
+    ]
+    traces = [item.trace for item in items]
+    verdicts = ToolCallVerifier(policy=AIRLINE).verify(items)
+    broken = [sum(verdict.value == -1 for verdict in row) for row in verdicts]
+    signals = {
+        "short": [_shortness(trace) for trace in traces],
+        "no_tool_errors": [_errors(trace) for trace in traces],
+        "rules": [-float(count) for count in broken],
+        "gold_actions": [_gold_share(trace) for trace in traces],
+    }
+    failed = [trace.outcome is False for trace, count in zip(traces, broken, strict=True) if count]
+    return [
+        figure("tau_flagged_runs", len(failed), f"of {len(traces)} runs"),
+        figure("tau_flagged_failed", sum(failed), f"of {len(failed)} flagged runs"),
+        *_areas(signals, traces, draws),
+    ]
+
+
+def _areas(
+    signals: Mapping[str, Sequence[float]], traces: Sequence[Trace], draws: int
+) -> list[dict[str, Any]]:
+    return [
+        figure(
+            f"tau_auc_{name}",
+            bootstrap_auc(
+                signal,
+                [float(trace.outcome is True) for trace in traces],
+                [trace.problem_id for trace in traces],
+                draws=draws,
+                rng=np.random.default_rng(0),
+            ),
+            "of pairs",
+        )
+        for name, signal in signals.items()
+    ]
+
+
+def _shortness(trace: Trace) -> float:
+    return -sum(message.role == "assistant" for message in trace.messages)
+
+
+def _errors(trace: Trace) -> float:
+    return -sum(reports_error(message) for message in trace.messages)
+
+
+def _gold_share(trace: Trace) -> float:
+    """1 for a task without any gold action."""
+    made = [
+        (call.name, json.loads(call.arguments)) for message in trace.messages for call in message.tool_calls
+    ]
+    gold = trace.meta["gold_actions"]
+    return sum((one["name"], one["arguments"]) in made for one in gold) / len(gold) if gold else 1.0
+
+
+def real_figures(quick: bool, data: Path, tau_bench: Path | None) -> list[dict[str, Any]]:
+    """All of the above."""
+    draws = 100 if quick else 1000
+    tools = airline_tools(tau_bench) if tau_bench else ()
+    hotpotqa, judged = evaluate(data, draws=draws)
+    wrong = differing(hotpotqa, judged)
+    for one in wrong:
+        print(f"not as known: {one}", file=sys.stderr)
+    return [
+        *headlines(hotpotqa, judged),
+        *rewards(data, draws=draws, tools=tools),
+        *accuracies(hotpotqa),
+        *accuracies(judged),
+        figure("known_accuracies", len(KNOWN) - len(wrong), f"of {len(KNOWN)} agree"),
+    ]
