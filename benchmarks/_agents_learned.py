@@ -13,7 +13,9 @@ no label of it. None knows a run's outcome at scoring time. SOURCE is
 - ``rules``: a step that breaks a rule on tool calls (0), any other (1);
 - ``orm``: state, fitted to the run's outcome at the last step, read at each;
 - ``prm``: state, fitted to people's labels (−1 against the others) at each step;
-- ``fused``: all of these as features.
+- ``prm_16``: the same on the state's 16 principal components;
+- ``fused``: position, rules and what ``prm_16`` says, stacked: fitted on what it says of tasks that it has
+  not seen.
 
 Figures, in percent with 95 % intervals over tasks: ``step_SOURCE`` and ``first_error_SOURCE`` (thresholds are
 fitted on the other half of the tasks), ``first_error_less_floor_SOURCE`` in points against the best floor
@@ -26,6 +28,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,9 +37,10 @@ import numpy as np
 import torch
 from _agents_figures import figure
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.model_selection import GroupKFold
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from transformers import AutoModel, AutoTokenizer
 
@@ -56,6 +60,7 @@ LIMIT = 2048
 DEPTH = 2 / 3
 """Of the layers that are used for states. After the last layer, states are made to say the next token."""
 FOLDS, INNER = 10, 5
+COMPONENTS = 16
 PENALTIES = np.logspace(-6, 0, 7)
 """Inverse strengths of the ridge penalty on standardised features."""
 Floats = NDArray[np.float64]
@@ -119,27 +124,53 @@ def plain_features(item: LabelledTrace) -> Floats:
     return np.array(rows, dtype=float)
 
 
-def cross_validated(
-    features: Floats, targets: NDArray[np.bool_], fitted: NDArray[np.bool_], groups: NDArray[np.int64]
-) -> Floats:
-    """Chance of the target at each row [R], from the ``fitted`` rows of other groups."""
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """All steps of all runs, R of them."""
+
+    targets: NDArray[np.bool_]
+    fitted: NDArray[np.bool_]
+    """Whose target is known and used."""
+    groups: NDArray[np.int64]
+    """Number of the task."""
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> Steps:
+        return Steps(targets=self.targets[rows], fitted=self.fitted[rows], groups=self.groups[rows])
+
+
+def cross_validated(features: Floats, steps: Steps, *, folds: int = FOLDS, components: int = 0) -> Floats:
+    """Chance of the target at each row [R], from the fitted rows of other tasks."""
     scores = np.zeros(len(features))
-    for train, test in GroupKFold(FOLDS).split(features, targets, groups):
-        used = train[fitted[train]]
-        inner = list(GroupKFold(INNER).split(features[used], targets[used], groups[used]))
-        model = make_pipeline(
-            StandardScaler(),
-            LogisticRegressionCV(
-                Cs=PENALTIES,
-                cv=inner,
-                scoring="neg_log_loss",
-                max_iter=2000,
-                l1_ratios=(0.0,),
-                use_legacy_attributes=False,
-            ),
-        )
-        model.fit(features[used], targets[used])
+    for train, test in GroupKFold(folds).split(features, steps.targets, steps.groups):
+        model = fit(features[train], steps[train], components)
         scores[test] = model.predict_proba(features[test])[:, 1]
+    return scores
+
+
+def fit(features: Floats, steps: Steps, components: int = 0) -> Pipeline:
+    """A logistic regression, whose penalty inner folds choose."""
+    rows, known = features[steps.fitted], steps[np.flatnonzero(steps.fitted)]
+    regression = LogisticRegressionCV(
+        Cs=PENALTIES,
+        cv=list(GroupKFold(INNER).split(rows, known.targets, known.groups)),
+        scoring="neg_log_loss",
+        max_iter=2000,
+        l1_ratios=(0.0,),
+        use_legacy_attributes=False,
+    )
+    parts = [PCA(components, whiten=True, random_state=0)] if components else [StandardScaler()]
+    return make_pipeline(*parts, regression).fit(rows, known.targets)
+
+
+def stacked(hidden: Floats, rest: Floats, steps: Steps) -> Floats:
+    """Chance of the target by ``rest`` and what the states say, which other tasks were asked for each."""
+    scores = np.zeros(len(hidden))
+    for train, test in GroupKFold(FOLDS).split(hidden, steps.targets, steps.groups):
+        known = steps[train]
+        said = cross_validated(hidden[train], known, folds=INNER, components=COMPONENTS)
+        says = fit(hidden[train], known, COMPONENTS).predict_proba(hidden[test])[:, 1]
+        model = fit(np.column_stack([rest[train], said]), known)
+        scores[test] = model.predict_proba(np.column_stack([rest[test], says]))[:, 1]
     return scores
 
 
@@ -164,13 +195,15 @@ def learn(
         [step == len(item.trace.steps) - 1 for item in items for step in range(len(item.trace.steps))]
     )
     rules = np.array([float(one) for item in items for one in unbroken(item)])
-    everything = np.concatenate([hidden, plain, rules[:, None]], axis=1)
+    by_people = Steps(targets=good, fitted=known, groups=groups)
+    by_outcome = Steps(targets=outcomes, fitted=ends, groups=groups)
     return {
-        "position": (cross_validated(plain, good, known, groups), groups),
+        "position": (cross_validated(plain, by_people), groups),
         "rules": (rules, groups),
-        "orm": (cross_validated(hidden, outcomes, ends, groups), groups),
-        "prm": (cross_validated(hidden, good, known, groups), groups),
-        "fused": (cross_validated(everything, good, known, groups), groups),
+        "orm": (cross_validated(hidden, by_outcome), groups),
+        "prm": (cross_validated(hidden, by_people), groups),
+        "prm_16": (cross_validated(hidden, by_people, components=COMPONENTS), groups),
+        "fused": (stacked(hidden, np.column_stack([plain, rules]), by_people), groups),
     }
 
 

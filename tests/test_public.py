@@ -21,7 +21,7 @@ PACKAGES = sorted(
 MODULES = {f"surefoot.{path.stem}" for path in SOURCE.glob("[a-z]*.py")}
 """Modules that are no package are public as they stand."""
 
-ENGINES = ("trl", "verl", "pydantic_ai")
+ENGINES = ("agents", "langchain_core", "langgraph", "pydantic_ai", "trl", "verl")
 """Trainers and agent frameworks whose adapters need them."""
 
 PROGRAMS = [*sorted((ROOT / "examples").glob("*.py")), *sorted((ROOT / "benchmarks").glob("*.py"))]

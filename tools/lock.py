@@ -23,7 +23,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK, CUDA = ROOT / "requirements.lock", ROOT / "requirements-cuda.lock"
-EXTRAS = ("dev", "gguf", "train", "server", "oidc", "postgres", "ray", "logic", "pydantic-ai", "code")
+EXTRAS = (
+    "dev",
+    "gguf",
+    "train",
+    "server",
+    "oidc",
+    "postgres",
+    "ray",
+    "logic",
+    "pydantic-ai",
+    "openai-agents",
+    "langgraph",
+    "code",
+)
 PYTHONS = ("3.11", "3.12", "3.13")
 
 _CUDA = re.compile(r"(nvidia|cuda|triton)\b")

@@ -11,7 +11,7 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 Keep = Callable[[bytes, str], str]
@@ -102,6 +102,35 @@ def messages_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         for one in results
     ]
     return [*told, {**row, "content": rest}] if rest else [*told]
+
+
+def messages_of_items(items: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Items of OpenAI's Responses API as chat messages.
+
+    What the model said, thought and called between two answers of others is one message. Raises
+    ``ValueError`` for an item that is no message, reasoning, call of a function or result of one.
+    """
+    rows: list[dict[str, Any]] = []
+    for number, item in enumerate(items):
+        kind = item.get("type") or "message"
+        if kind == "function_call_output":
+            rows.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")})
+        elif kind == "message" and item.get("role") != "assistant":
+            role = "system" if item.get("role") == "developer" else item.get("role")
+            rows.append({"role": role, "content": item.get("content")})
+        elif kind in ("message", "reasoning", "function_call"):
+            if not rows or rows[-1]["role"] != "assistant":
+                rows.append({"role": "assistant", "content": []})
+            said = item.get("content") if kind == "message" else [item]
+            if kind == "function_call":
+                said = [{**item, "id": item.get("call_id") or item.get("id")}]
+            rows[-1]["content"] += [said] if isinstance(said, str) else said or []
+        else:
+            raise ValueError(
+                f"item {number} is of type {kind!r}; known are message, reasoning, function_call and "
+                "function_call_output"
+            )
+    return rows
 
 
 def call_fields(call: Any) -> Any:

@@ -92,6 +92,34 @@ async def guarded_reply(
     return GuardedReply(message=reply, decisions=tuple(decisions), added=run[len(messages) :])
 
 
+async def checked_call(
+    guard: Guard,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    call: ToolCall,
+    *,
+    review: Reviewer | None = None,
+) -> GuardDecision:
+    """The decision about a call that a framework is about to execute, which asks the model itself.
+
+    What would be held is decided by ``review``, and rejected without it or where nobody decides. All but
+    ``release`` means that the call is not executed, and :func:`told` to the model.
+    """
+    reply = Message(role="assistant", tool_calls=(call,))
+    decision = await guard.check(messages, tools, reply)
+    if decision.action != "hold":
+        return decision
+    verdict, held = await review(tuple(messages), reply, decision) if review else (None, None)
+    action: Literal["release", "reject"] = "release" if verdict and verdict.approved else "reject"
+    return decision.model_copy(update={"action": action, "review": verdict, "held": held})
+
+
+def told(decision: GuardDecision) -> str:
+    """What the model is told of a call that was not released."""
+    comment = decision.review.comment if decision.review is not None else ""
+    return f"this call was not executed: {comment or decision.reason}"
+
+
 def rejection_messages(reply: Message, decision: GuardDecision) -> tuple[Message, ...]:
     """A rejected message, and for each of its calls a tool's result that says why it was not executed."""
     calls = tuple(

@@ -21,7 +21,7 @@ from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
 from surefoot.guard.guard import Guard
-from surefoot.guard.loop import Reviewer
+from surefoot.guard.loop import Reviewer, checked_call, told
 from surefoot.guard.records import GuardDecision
 from surefoot.records import Message, Tool, ToolCall
 
@@ -48,7 +48,6 @@ class GuardedToolset(WrapperToolset[AgentDepsT]):
     ) -> Any:
         """The tool's result. Raises ``ModelRetry`` for a call that is not released."""
         call = ToolCall(id=ctx.tool_call_id, name=name, arguments=json.dumps(tool_args, default=str))
-        reply = Message(role="assistant", tool_calls=(call,))
         run = tuple(messages_of(_before_call(ctx.messages)))
         tools = [
             Tool(
@@ -58,16 +57,11 @@ class GuardedToolset(WrapperToolset[AgentDepsT]):
             )
             for one in (await self.get_tools(ctx)).values()
         ]
-        decision = await self.guard.check(run, tools, reply)
-        if decision.action == "hold" and self.review is not None:
-            review, held = await self.review(run, reply, decision)
-            action = "release" if review is not None and review.approved else "reject"
-            decision = decision.model_copy(update={"action": action, "review": review, "held": held})
+        decision = await checked_call(self.guard, run, tools, call, review=self.review)
         self.on_decision(decision)
         if decision.action == "release":
             return await self.wrapped.call_tool(name, tool_args, ctx, tool)
-        comment = decision.review.comment if decision.review is not None else ""
-        raise ModelRetry(f"this call was not executed: {comment or decision.reason}")
+        raise ModelRetry(told(decision))
 
 
 def _before_call(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:
