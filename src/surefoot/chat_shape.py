@@ -205,6 +205,8 @@ class _Parts:
     def _thinking(self, part: Mapping[str, Any]) -> None:
         texts = [part.get(name) for name in ("thinking", "reasoning", "text", "content")]
         shown = next((text for text in texts if isinstance(text, str) and text), None)
+        if isinstance(part.get("content"), list):
+            shown = "".join(str(one.get("text", "")) for one in part["content"] if isinstance(one, Mapping))
         summary = part.get("summary")
         if isinstance(summary, list):
             summary = "\n\n".join(str(one.get("text", "")) for one in summary if isinstance(one, Mapping))

@@ -78,9 +78,12 @@ class KeyAuth:
     async def _check(
         self, headers: Mapping[str, str], need: Need, scope: KeyScope | None
     ) -> AuthorizedKey | None:
-        key = await self._look_up(headers.get("authorization"))
-        if key is None and (self.required or self._claims_a_key(headers.get("authorization"))):
-            message = "no valid API key; send it as 'Authorization: Bearer sf-…'"
+        authorization = headers.get("authorization")
+        if authorization is None and "x-api-key" in headers:  # as Anthropic's clients send it
+            authorization = f"Bearer {headers['x-api-key']}"
+        key = await self._look_up(authorization)
+        if key is None and (self.required or self._claims_a_key(authorization)):
+            message = "no valid API key; send it as 'Authorization: Bearer sf-…' or 'x-api-key: sf-…'"
             raise ApiError(401, message, code="invalid_api_key")
         if key is None:
             require_local(headers)

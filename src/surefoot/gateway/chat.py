@@ -1,9 +1,8 @@
-"""``/v1/chat/completions`` and ``/v1/completions``: request, plan, run, record, respond."""
+"""The generating interfaces: request, plan, run, record, respond."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -15,8 +14,10 @@ from starlette.types import Receive, Scope, Send
 
 from surefoot.errors import NotFoundError, UnavailableError
 from surefoot.gateway.admission import Jobs, cancel, wait_for_disconnect
-from surefoot.gateway.errors import ApiError, declared
+from surefoot.gateway.anthropic_messages import MessagesAnswer, MessagesRequest, MessagesWriter
+from surefoot.gateway.errors import AnthropicErrorBody, ApiError, declared
 from surefoot.gateway.gateway import Gateway
+from surefoot.gateway.openai_responses import ResponsesAnswer, ResponsesRequest, ResponsesWriter
 from surefoot.gateway.plan import Plan
 from surefoot.gateway.request_log import LogEntry, log_unavailable, new_id
 from surefoot.gateway.responses import ChatWriter, Emit, ResponseWriter, TextWriter, held_response
@@ -39,8 +40,12 @@ _STREAM = {
 def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     """The generating interfaces."""
     router = APIRouter(route_class=route_class, tags=["generate"])
-    errors = declared(400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
-    responses: dict[int | str, dict[str, Any]] = {200: _STREAM, **errors}
+    statuses = (400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
+    responses: dict[int | str, dict[str, Any]] = {200: _STREAM, **declared(*statuses)}
+    of_anthropic: dict[int | str, dict[str, Any]] = {
+        200: _STREAM,
+        **declared(*statuses, body=AnthropicErrorBody),
+    }
 
     @router.post("/v1/chat/completions", response_model=ChatResponse, responses=responses)
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
@@ -51,6 +56,18 @@ def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     async def completions(request: Request, body: CompletionRequest) -> Response:
         """Continue a prompt, by the strategy that the model's name or `surefoot.strategy` says."""
         return await _respond(gateway, request, body, gateway.planner.completion(body), TextWriter)
+
+    @router.post("/v1/responses", response_model=ResponsesAnswer, responses=responses)
+    async def openai_responses(request: Request, body: ResponsesRequest) -> Response:
+        """Answer a conversation in the form of OpenAI's Responses API; nothing is stored for later."""
+        chat = body.as_chat()
+        return await _respond(gateway, request, chat, gateway.planner.chat(chat), ResponsesWriter)
+
+    @router.post("/v1/messages", response_model=MessagesAnswer, responses=of_anthropic)
+    async def anthropic_messages(request: Request, body: MessagesRequest) -> Response:
+        """Answer a conversation in the form of Anthropic's Messages API."""
+        chat = body.as_chat()
+        return await _respond(gateway, request, chat, gateway.planner.chat(chat), MessagesWriter)
 
     @router.get(
         "/v1/held/{number:int}",
@@ -110,6 +127,7 @@ async def _respond(
         keep_alive_s=gateway.limits.keep_alive_s,
         on_disconnect=gateway.metrics.disconnects.inc,
         on_end=slot.close,
+        last_event=writer.last_event,
     )
 
 
@@ -123,11 +141,10 @@ def _parameters(body: GenerationRequest, plan: Plan) -> dict[str, Any]:
 
 
 class EventStream(Response):
-    """Server-sent events that ``work`` emits, each a line ``data: …``; then ``data: [DONE]``.
+    """Server-sent events that ``work`` emits, then ``last_event`` of its error, or of ``None``.
 
-    After ``keep_alive_s`` seconds of silence a comment is sent. An error of ``work`` is an event in the
-    OpenAI form, and ends the stream. If the client disconnects, ``work`` is cancelled and ``on_disconnect``
-    called; ``on_end`` is called at the end in any case.
+    After ``keep_alive_s`` seconds of silence a comment is sent. If the client disconnects, ``work`` is
+    cancelled and ``on_disconnect`` called; ``on_end`` is called at the end in any case.
     """
 
     def __init__(
@@ -138,12 +155,13 @@ class EventStream(Response):
         keep_alive_s: float,
         on_disconnect: Callable[[], None],
         on_end: Callable[[], None],
+        last_event: Callable[[ApiError | None], str],
     ) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(media_type="text/event-stream", headers=headers)
         del self.headers["content-length"]
         self._work, self._jobs, self._keep_alive_s = work, jobs, keep_alive_s
-        self._on_disconnect, self._on_end = on_disconnect, on_end
+        self._on_disconnect, self._on_end, self._last_event = on_disconnect, on_end, last_event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Send the stream."""
@@ -169,24 +187,24 @@ class EventStream(Response):
                     continue
                 if data is None:
                     break
-                await _send_text(send, f"data: {data}\n\n")
+                await _send_text(send, data)
             if task.done():
-                await _send_text(send, f"data: {self._last_event(task)}\n\n")
+                await _send_text(send, self._last_event(self._error_of(task)))
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
             else:
                 self._on_disconnect()
         finally:
             await cancel(task, disconnect)
 
-    def _last_event(self, task: asyncio.Task[None]) -> str:
+    def _error_of(self, task: asyncio.Task[None]) -> ApiError | None:
         try:
             self._jobs.result(task)
         except ApiError as error:
-            return json.dumps(error.body)
+            return error
         except Exception as error:
             _LOG.exception("a stream failed")
-            return json.dumps(ApiError(500, f"unforeseen error: {type(error).__name__}").body)
-        return "[DONE]"
+            return ApiError(500, f"unforeseen error: {type(error).__name__}")
+        return None
 
 
 async def _send_text(send: Send, text: str) -> None:

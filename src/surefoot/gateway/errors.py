@@ -1,10 +1,10 @@
-"""Errors in the OpenAI form: ``{"error": {"message", "type", "param", "code"}}``."""
+"""Errors in OpenAI's form, ``{"error": {"message", "type", "param", "code"}}``, or Anthropic's."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -52,6 +52,13 @@ class ApiError(SurefootError):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     @property
+    def anthropic_body(self) -> dict[str, Any]:
+        """The answer's body in Anthropic's form, ``{"type": "error", "error": {"type", "message"}}``."""
+        kind = self.body["error"]["type"]
+        kind = {"server_error": "api_error", "insufficient_quota": "rate_limit_error"}.get(kind, kind)
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
+
+    @property
     def headers(self) -> dict[str, str]:
         """The answer's headers."""
         headers = {}
@@ -81,6 +88,24 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
+class AnthropicErrorDetail(BaseModel):
+    """What went wrong."""
+
+    model_config = ConfigDict(frozen=True)
+
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(BaseModel):
+    """Body of the errors of ``/v1/messages``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+
+
 _MEANINGS = {
     400: "The request is not valid.",
     401: "No key, or an unknown or expired one.",
@@ -95,9 +120,9 @@ _MEANINGS = {
 }
 
 
-def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def declared(*statuses: int, body: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """Error answers of a route, for its OpenAPI description."""
-    return {status: {"model": ErrorBody, "description": _MEANINGS[status]} for status in statuses}
+    return {status: {"model": body, "description": _MEANINGS[status]} for status in statuses}
 
 
 class ClientDisconnectedError(Exception):
@@ -117,23 +142,25 @@ def install_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, _error_response)
 
 
-async def _error_response(_: Request, error: Exception) -> Response:
+async def _error_response(request: Request, error: Exception) -> Response:
+    path = request.url.path
     if isinstance(error, ApiError):
-        return response_of(error)
+        return response_of(error, path)
     if isinstance(error, ClientDisconnectedError | ClientDisconnect):
         return Response(status_code=CLIENT_DISCONNECTED)
     if isinstance(error, RequestValidationError):
-        return response_of(invalid(error.errors()))
+        return response_of(invalid(error.errors()), path)
     if isinstance(error, HTTPException):
-        answer = response_of(ApiError(error.status_code, str(error.detail)))
+        answer = response_of(ApiError(error.status_code, str(error.detail)), path)
         answer.headers.update(error.headers or {})
         return answer
-    return response_of(ApiError(500, f"unforeseen error: {type(error).__name__}"))
+    return response_of(ApiError(500, f"unforeseen error: {type(error).__name__}"), path)
 
 
-def response_of(error: ApiError) -> Response:
-    """The answer for an error."""
-    return JSONResponse(error.body, status_code=error.status, headers=error.headers)
+def response_of(error: ApiError, path: str = "") -> Response:
+    """The answer for an error of the route ``path``: in OpenAI's form, or Anthropic's for its own."""
+    body = error.anthropic_body if path == "/v1/messages" else error.body
+    return JSONResponse(body, status_code=error.status, headers=error.headers)
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:

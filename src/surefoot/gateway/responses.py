@@ -36,28 +36,70 @@ from surefoot.records import ToolCall
 from surefoot.search.method import SearchResult
 
 Emit = Callable[[str], None]
-"""Sends the data of one event."""
+"""Sends one event of a stream, as it stands on the wire."""
 
 
 class ResponseWriter:
-    """Base of both forms of answers: :meth:`response` is the whole one, the other methods write a stream.
-
-    ``emit`` gets the data of each event of a stream. The last event with a choice has the field
-    ``surefoot``; with ``stream_options.include_usage`` there is one more, which has the usage.
-    """
+    """Base of all forms of answers: :meth:`response` is the whole one, the other methods write a stream."""
 
     id_prefix: str
-    chunk: str
-    """Type of the object that is a chunk."""
 
     def __init__(self, body: GenerationRequest, entry: LogEntry, settings: GatewaySettings) -> None:
         self.emit: Emit = lambda _: None
         self.sent: dict[int, str] = {}
         """Text of each choice that the client has received."""
         self._candidates = body.options.candidates or settings.candidates
-        self._usage = bool(body.stream_options and body.stream_options.include_usage)
         self._refusal_as_text = settings.refusal_as_text
-        self._head = {"id": entry.id, "created": int(entry.created.timestamp()), "model": body.model}
+        self._created = int(entry.created.timestamp())
+        self._head = {"id": entry.id, "created": self._created, "model": body.model}
+
+    def response(self, generation: Generation) -> BaseModel:
+        """The body of an answer that is not streamed."""
+        raise NotImplementedError
+
+    def begin(self, count: int) -> None:
+        """Start a stream of ``count`` choices."""
+
+    def on_text(self, number: int, text: str) -> None:
+        """Send what is new in ``text``, with which a choice is certain to begin."""
+        sent = self.sent.get(number, "")
+        if len(text) > len(sent):
+            self.sent[number] = text
+            self.send_text(number, text[len(sent) :])
+
+    def send_text(self, number: int, text: str) -> None:
+        """Send a choice's next piece of text."""
+        raise NotImplementedError
+
+    def send_rest(self, number: int, choice: GeneratedChoice) -> None:
+        """Send the text that was not sent. Raises :class:`ApiError` if it contradicts what was."""
+        text = "" if choice.withheld else choice.text
+        if not text.startswith(self.sent.get(number, "")):
+            raise ApiError(500, "the answer does not begin with what was sent of it", code="stream")
+        self.on_text(number, text)
+
+    def end(self, generation: Generation) -> None:
+        """Send the rest. Raises :class:`ApiError` if it contradicts what was sent before."""
+        raise NotImplementedError
+
+    def last_event(self, error: ApiError | None) -> str:
+        """What stands at the end of a stream, after :meth:`end` or an error; may be nothing."""
+        raise NotImplementedError
+
+
+class ChunkWriter(ResponseWriter):
+    """OpenAI's older forms, whose streams are chunks of one kind.
+
+    The last event with a choice has the field ``surefoot``; with ``stream_options.include_usage`` there is
+    one more, which has the usage.
+    """
+
+    chunk: str
+    """Type of the object that is a chunk."""
+
+    def __init__(self, body: GenerationRequest, entry: LogEntry, settings: GatewaySettings) -> None:
+        super().__init__(body, entry, settings)
+        self._usage = bool(body.stream_options and body.stream_options.include_usage)
         self._chunk_head = {"object": self.chunk, **self._head}
 
     def response(self, generation: Generation) -> BaseModel:
@@ -69,23 +111,18 @@ class ResponseWriter:
             **self._head,
         )
 
-    def begin(self, count: int) -> None:
-        """Start a stream of ``count`` choices."""
+    def send_text(self, number: int, text: str) -> None:
+        """As the base says."""
+        self._send([self.piece(number, text)])
 
-    def on_text(self, number: int, text: str) -> None:
-        """Send what is new in ``text``, with which a choice is certain to begin."""
-        sent = self.sent.get(number, "")
-        if len(text) > len(sent):
-            self.sent[number] = text
-            self._send([self.piece(number, text[len(sent) :])])
+    def last_event(self, error: ApiError | None) -> str:
+        """The error in OpenAI's form, or ``[DONE]``."""
+        return f"data: {json.dumps(error.body) if error else '[DONE]'}\n\n"
 
     def end(self, generation: Generation) -> None:
-        """Send the rest. Raises :class:`ApiError` if it contradicts what was sent before."""
+        """As the base says."""
         for number, choice in enumerate(generation.choices):
-            text = "" if choice.withheld else choice.text
-            if not text.startswith(self.sent.get(number, "")):
-                raise ApiError(500, "the answer does not begin with what was sent of it", code="stream")
-            self.on_text(number, text)
+            self.send_rest(number, choice)
             last = number == len(generation.choices) - 1
             field = extension(generation, self._candidates).model_dump(mode="json") if last else None
             self._send(self.closing(number, choice), field)
@@ -110,10 +147,11 @@ class ResponseWriter:
             self._dump([piece], more)
 
     def _dump(self, choices: list[dict[str, Any]], more: dict[str, Any]) -> None:
-        self.emit(json.dumps({**self._chunk_head, "choices": choices, **more}, ensure_ascii=False))
+        data = json.dumps({**self._chunk_head, "choices": choices, **more}, ensure_ascii=False)
+        self.emit(f"data: {data}\n\n")
 
 
-class ChatWriter(ResponseWriter):
+class ChatWriter(ChunkWriter):
     """``chat.completion``: a message, or pieces of it."""
 
     id_prefix = "chatcmpl"
@@ -141,7 +179,7 @@ class ChatWriter(ResponseWriter):
         if choice.withheld:
             pieces.append(_delta(number, {"refusal": choice.withheld}))
         if choice.tool_calls:
-            calls = [call.model_dump(mode="json") for call in _tool_calls(choice.tool_calls, numbered=True)]
+            calls = [call.model_dump(mode="json") for call in output_calls(choice.tool_calls, numbered=True)]
             pieces.append(_delta(number, {"tool_calls": calls}))
         return [*pieces, _delta(number, {}, choice.finish_reason)]
 
@@ -153,12 +191,12 @@ class ChatWriter(ResponseWriter):
             content=None if choice.withheld or (choice.tool_calls and not choice.text) else choice.text,
             refusal=choice.withheld,
             reasoning_content=None if choice.withheld else choice.reasoning,
-            tool_calls=_tool_calls(choice.tool_calls) or None,
+            tool_calls=output_calls(choice.tool_calls) or None,
         )
         return ChatChoice(index=index, message=message, finish_reason=choice.finish_reason)
 
 
-class TextWriter(ResponseWriter):
+class TextWriter(ChunkWriter):
     """``text_completion``: a text, or pieces of it; empty if it was withheld."""
 
     id_prefix = "cmpl"
@@ -190,7 +228,8 @@ def _delta(number: int, delta: dict[str, Any], reason: str | None = None) -> dic
     return {"index": number, "delta": delta, "logprobs": None, "finish_reason": reason}
 
 
-def _tool_calls(calls: Sequence[ToolCall], *, numbered: bool = False) -> list[OutputToolCall]:
+def output_calls(calls: Sequence[ToolCall], *, numbered: bool = False) -> list[OutputToolCall]:
+    """Calls as clients get them, each with an id."""
     return [
         OutputToolCall(
             index=number if numbered else None,
@@ -256,7 +295,7 @@ def held_response(number: int, held: HeldCall) -> HeldResponse:
         number=number,
         state="waiting" if review is None else "approved" if approved else "denied",
         comment=review.comment if review else "",
-        message=OutputMessage(content=reply.content, tool_calls=_tool_calls(reply.tool_calls))
+        message=OutputMessage(content=reply.content, tool_calls=output_calls(reply.tool_calls))
         if approved
         else None,
     )
@@ -292,6 +331,6 @@ def _candidate(result: SearchResult, number: int) -> CandidateResponse:
             for step, score in zip(trace.steps, scores, strict=True)
             if step.message in (None, len(trace.messages) - 1)
         ],
-        tool_calls=_tool_calls(trace.messages[-1].tool_calls) or None if trace.messages else None,
+        tool_calls=output_calls(trace.messages[-1].tool_calls) or None if trace.messages else None,
         unscored_reason=record.unscored_reason if record else None,
     )

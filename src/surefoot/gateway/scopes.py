@@ -33,6 +33,8 @@ ROUTES: Final[Mapping[KeyScope | None, tuple[str, ...]]] = MappingProxyType(
         "chat": (
             "POST /v1/chat/completions",
             "POST /v1/completions",
+            "POST /v1/responses",
+            "POST /v1/messages",
             "GET /v1/held/{number:int}",
         ),
         # with `resample`, /v1/verify needs "chat", too
