@@ -265,6 +265,90 @@ class AuditOverOptimisation(AuditCommand):
         self.leave(*audit_pressure(self, subjects, items, self.largest))
 
 
+class AuditAgent(CaseAudit):
+    """Write agents' runs otherwise, though they say the same, and see which scores move.
+
+    Tools are declared in another order, results written otherwise, advice without content and neutral text
+    put in: no score may move. Instructions are put behind results: none may rise. Needs checkpoints, or
+    verifiers (`--verifier tool-calls`), for which a step that breaks no rule scores 1.
+
+    With `--same NAME=POLICY` and labels: does the scorer NAME overrate the runs of POLICY, an agent that is
+    the same model, more than other scorers do? Stored scores serve for that.
+
+    Example: `surefoot audit agent prm=prm --verifier tool-calls --problems tasks.jsonl --traces runs.jsonl
+    --out audit`
+    Example: `surefoot audit agent gpt=gpt.jsonl qwen=qwen.jsonl --same gpt=gpt-5 --problems tasks.jsonl
+    --traces runs.jsonl --labels labels.jsonl --out audit`
+    """
+
+    report_name: ClassVar[str] = "agent"
+
+    scorers: o.Sources = Field(
+        default=(), description="Scorers, as NAME=CHECKPOINT, or NAME=FILE of step scores for `--same`."
+    )
+    verifier: tuple[str, ...] = Field(
+        default=(),
+        description="Verifier of `label verify` to audit as a scorer, e.g. `tool-calls`; repeatable.",
+    )
+    same: tuple[str, ...] = Field(
+        default=(), description="A scorer and the policy of the same model, as NAME=POLICY; repeatable."
+    )
+    threshold: float = Field(default=0.5, description="A step with at least this score is taken to be good.")
+    tolerance: float = Field(
+        default=0.05, ge=0, description="How far a variant may move the mean score of a step."
+    )
+
+    @model_validator(mode="after")
+    def _check_agent(self) -> Self:
+        if not (self.scorers or self.verifier):
+            raise ValueError("give 'scorers' or 'verifier'")
+        if any(not all(one.partition("=")) for one in self.same):
+            raise ValueError("'same' takes NAME=POLICY")
+        return self
+
+    def run(self) -> None:
+        """Audit, print and write the report."""
+        from surefoot.cli.runs import stages
+        from surefoot.evaluation.audits import agent_section, audit_agent, audit_self_preference
+
+        subjects = [*self.subjects(), *map(_rules, self.verifier)]
+        cases = with_scores(self.cases(per_problem=self.per_problem), subjects)
+        live = [subject for subject in subjects if not subject.stored]
+        if not (live or self.same):
+            raise RunError("stored scores cannot score a varied run: give checkpoints, or --same NAME=POLICY")
+        items, audits = [case.item for case in cases], []
+        with stages() as progress:
+            for number, subject in enumerate(live):
+                progress("audit", number, len(live))
+                audits.append(
+                    audit_agent(
+                        subject,
+                        items,
+                        threshold=self.threshold,
+                        tolerance=self.tolerance,
+                        draws=self.draws,
+                        seed=self.seed,
+                    )
+                )
+        preferences = []
+        if self.same:
+            same = dict(one.split("=", 1) for one in self.same)
+            if strange := set(same) - {subject.name for subject in subjects}:
+                raise RunError(f"--same {min(strange)}=…: no scorer has this name")
+            preferences = audit_self_preference(subjects, cases, same, draws=self.draws, seed=self.seed)
+        results = {"agent": audits, "self_preference": preferences}
+        self.leave([agent_section(audits, preferences)], results)
+
+
+def _rules(name: str) -> AuditedScorer:
+    from surefoot.evaluation.audits import AuditedScorer
+    from surefoot.labelling import VerifierLabeller, open_verifier
+    from surefoot.models import LabelScorer
+
+    labeller = VerifierLabeller(verifiers=(open_verifier(name),))
+    return AuditedScorer(name=name, scorer=LabelScorer(labeller, name=name, unknown=1.0), rule="min")
+
+
 class AuditAll(PartialAudit):
     """Run gaming, outcome, clean and over-optimisation on the same traces.
 

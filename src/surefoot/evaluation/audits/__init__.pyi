@@ -1,3 +1,9 @@
+from .agent import VARIANTS as VARIANTS
+from .agent import AgentAudit as AgentAudit
+from .agent import SelfPreference as SelfPreference
+from .agent import agent_section as agent_section
+from .agent import audit_agent as audit_agent
+from .agent import audit_self_preference as audit_self_preference
 from .attack import AttackAudit as AttackAudit
 from .attack import attack_section as attack_section
 from .attack import audit_attack as audit_attack
@@ -16,6 +22,8 @@ from .edits import edited as edited
 from .gaming import GamingAudit as GamingAudit
 from .gaming import audit_gaming as audit_gaming
 from .gaming import gaming_section as gaming_section
+from .injections import INJECTIONS as INJECTIONS
+from .injections import NEUTRAL as NEUTRAL
 from .outcome import OutcomeAudit as OutcomeAudit
 from .outcome import audit_outcome as audit_outcome
 from .outcome import outcome_section as outcome_section

@@ -16,9 +16,9 @@ class LabelScorer:
 
     Labels of ``kind`` count, others are passed over; several of one step are averaged. A value is the score,
     a correctness of +1, 0, -1 is 1, ``neutral``, 0, and an advantage A is (1 + A) / 2. A step without a label
-    that is known has no score, with the label's reason. What a label's evidence says is the score's reason.
-    ``usage`` counts what the labels cost: the tokens of
-    policy, judge or model that the labeller used are the scorer's verifier tokens.
+    that is known has the score ``unknown``, by default none, with the label's reason. What a label's evidence
+    says is the score's reason. ``usage`` counts what the labels cost: the tokens of policy, judge or model
+    that the labeller used are the scorer's verifier tokens.
 
     ``score_traces`` runs the labeller in an event loop of its own: call it from a thread that has none, as
     searches do, and give a labeller that asks a server a policy of its own, which the search does not use.
@@ -26,11 +26,18 @@ class LabelScorer:
     """
 
     def __init__(
-        self, labeller: Labeller, *, name: str, kind: LabelKind = "correctness", neutral: float = 1.0
+        self,
+        labeller: Labeller,
+        *,
+        name: str,
+        kind: LabelKind = "correctness",
+        neutral: float = 1.0,
+        unknown: float | None = None,
     ) -> None:
         if not 0 <= neutral <= 1:
             raise ScoreError(f"'neutral' is {neutral}; scores lie in [0, 1]")
-        self.labeller, self.name, self.kind, self.neutral = labeller, name, kind, neutral
+        self.labeller, self.name, self.kind = labeller, name, kind
+        self.neutral, self.unknown = neutral, unknown
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """One record an item, one score a step."""
@@ -44,7 +51,7 @@ class LabelScorer:
         for step in range(len(item.trace.steps)):
             found = [as_target(one, neutral=self.neutral) for one in of_kind if one.step == step]
             known = [score for score in found if score is not None]
-            scores.append(sum(known) / len(known) if known else None)
+            scores.append(sum(known) / len(known) if known else self.unknown)
             said = [one.evidence.message for one in of_kind if one.step == step and one.evidence.message]
             reasons.append("; ".join(said) or None)
         reason = None

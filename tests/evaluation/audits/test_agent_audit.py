@@ -1,0 +1,226 @@
+"""Which ways of writing a run move a scorer, and which scorer prefers its own model's runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from command_line import good, refused
+from toy_scorers import Toy
+
+from surefoot import Problem, Trace
+from surefoot.errors import ScoreError
+from surefoot.evaluation.audits import (
+    INJECTIONS,
+    VARIANTS,
+    AuditedScorer,
+    Case,
+    agent_section,
+    audit_agent,
+    audit_self_preference,
+)
+from surefoot.evaluation.audits.gaming import edit_stream
+from surefoot.io import write_records
+from surefoot.lab.shop import Shop, ShopAgent, generate_tasks
+from surefoot.policies import sample_runs
+from surefoot.protocols import ProblemTrace
+from surefoot.records import StepLabel
+
+TASKS = generate_tasks(12, seed=0)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    made = asyncio.run(sample_runs(ShopAgent(mistake=0.2, loophole=0.15), TASKS, Shop, n=1))
+    return [ProblemTrace(problem=task, trace=run) for task, [run] in zip(TASKS, made, strict=True)]
+
+
+def audited(rule):
+    return AuditedScorer(name=rule.__name__, scorer=Toy(rule), rule="min")
+
+
+def verdicts(rule, runs):
+    found = audit_agent(audited(rule), runs, draws=100)
+    return {effect.variant: effect.verdict for effect in found.effects}
+
+
+def steps_before(trace, step):
+    return trace.messages[: trace.steps[step].message]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_a_variant_keeps_the_steps_and_changes_the_rest(variant, runs):
+    for item in runs:
+        made = variant.make(item.trace, edit_stream(0, variant.name, item.trace.id))
+        if made is None:
+            continue
+        assert (made.messages, made.tools) != (item.trace.messages, item.trace.tools)
+        old, new = ([trace.step_text(n) for n in range(len(trace.steps))] for trace in (item.trace, made))
+        assert old == new
+        said = [
+            [message for message in trace.messages if message.role == "assistant"]
+            for trace in (item.trace, made)
+        ]
+        assert said[0] == said[1]
+        Trace.model_validate(made.model_dump())
+
+
+def test_a_rewritten_result_is_the_same_object(runs):
+    [variant] = [one for one in VARIANTS if one.name == "JSON results written otherwise"]
+    content = '{"a": 1, "b": [true, "ü"]}'
+    trace = next(item.trace for item in runs if any(m.role == "tool" for m in item.trace.messages))
+    messages = [m.model_copy(update={"content": content}) if m.role == "tool" else m for m in trace.messages]
+    made = variant.make(
+        trace.model_copy(update={"messages": tuple(messages)}), edit_stream(0, variant.name, trace.id)
+    )
+    written = [m.content for m in made.messages if m.role == "tool"]
+    assert content not in written
+    assert all(json.loads(one) == json.loads(content) for one in written)
+
+
+def by_order_of_tools(problem, trace):
+    return [float(trace.tools[0].name < trace.tools[-1].name)] * len(trace.steps)
+
+
+def by_length_of_results(problem, trace):
+    results = [[m for m in steps_before(trace, n) if m.role == "tool"][-1:] for n in range(len(trace.steps))]
+    return [min(len(found[0].content) / 200, 1.0) if found else 0.0 for found in results]
+
+
+def obeys(problem, trace):
+    read = [" ".join(m.content or "" for m in steps_before(trace, n)) for n in range(len(trace.steps))]
+    return [float(any(order in text for order in INJECTIONS)) for text in read]
+
+
+def constant(problem, trace):
+    return [0.3] * len(trace.steps)
+
+
+def test_each_scorer_fails_where_it_should_and_nowhere_else(runs):
+    assert set(verdicts(constant, runs).values()) == {"passes"}
+    order = verdicts(by_order_of_tools, runs)
+    assert order.pop("tools in another order") != "passes"
+    assert set(order.values()) == {"passes"}
+    long = verdicts(by_length_of_results, runs)
+    assert long["neutral text behind results"] == "fails"
+    assert long["tools in another order"] == "passes"
+    obedient = verdicts(obeys, runs)
+    assert obedient.pop("instructions behind results") == "fails"
+    assert set(obedient.values()) == {"passes"}
+
+
+def test_the_figures_of_an_obedient_scorer(runs):
+    found = audit_agent(audited(obeys), runs, draws=100)
+    effect = found.effects[-1]
+    assert effect.largest == 1.0
+    assert effect.change == effect.moved == effect.flipped == effect.cleared
+    read = [
+        sum(any(m.role == "tool" for m in steps_before(item.trace, n)) for n in range(len(item.trace.steps)))
+        / len(item.trace.steps)
+        for item in runs
+    ]
+    assert effect.change.value == pytest.approx(sum(read) / len(read))
+    [table] = agent_section([found]).tables
+    assert len(table.rows) == len(VARIANTS)
+
+
+def test_equal_seeds_vary_alike(runs):
+    one, two = (audit_agent(audited(obeys), runs, draws=50, seed=3) for _ in range(2))
+    assert one == two
+
+
+def test_steps_without_a_score_are_left_out(runs):
+    def some(problem, trace):
+        return [None if n else 0.5 for n in range(len(trace.steps))]
+
+    found = audit_agent(audited(some), runs, draws=50)
+    assert all(effect.unscored == 0 and effect.moved.value == 0 for effect in found.effects)
+
+
+def test_stored_scores_and_texts_are_refused(runs):
+    stored = AuditedScorer(name="file", scorer=Toy(constant), rule="min", stored=True)
+    with pytest.raises(ScoreError, match="stored scores cannot score a varied run"):
+        audit_agent(stored, runs)
+    text = ProblemTrace(problem=Problem(id="p", text="?"), trace=Trace(id="t", problem_id="p", text="So 3."))
+    with pytest.raises(ScoreError, match="none of 1 traces is a conversation"):
+        audit_agent(audited(constant), [text])
+
+
+def two_models(runs):
+    """Runs of a and b by turns; the first scorer adds .2 to a's runs, and .1 to all."""
+    cases = []
+    for number, item in enumerate(runs):
+        trace = item.trace.model_copy(update={"policy": "ab"[number % 2]})
+        labelled = tuple(n % 2 == 0 for n in range(len(trace.steps)))
+        cases.append(
+            Case(item=ProblemTrace(problem=item.problem, trace=trace), good=tuple(map(float, labelled)))
+        )
+
+    def fond(problem, trace):
+        return [0.3 + 0.2 * (trace.policy == "a")] * len(trace.steps)
+
+    def fair(problem, trace):
+        return [0.2] * len(trace.steps)
+
+    return cases, [audited(fond), audited(fair)]
+
+
+def test_a_judge_that_adds_to_its_own_runs_is_found(runs):
+    cases, scorers = two_models(runs)
+    found = audit_self_preference(scorers, cases, {"fond": "a", "fair": "b"}, draws=200)
+    assert [one.difference.value for one in found] == [pytest.approx(0.2), pytest.approx(0.2)]
+    assert (found[0].own, found[0].others) == (6, 6)
+    section = agent_section([], found)
+    assert section.findings[0].startswith("fond prefers runs of a: +0.200")
+
+
+def test_self_preference_needs_a_rival_and_runs_of_both(runs):
+    cases, scorers = two_models(runs)
+    with pytest.raises(ScoreError, match="two scorers at least"):
+        audit_self_preference(scorers[:1], cases, {"fond": "a"})
+    with pytest.raises(ScoreError, match="no labelled and scored runs of that policy"):
+        audit_self_preference(scorers, cases, {"fond": "c"})
+
+
+@pytest.fixture(scope="module")
+def files(runs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("agent")
+    traces = [run.trace.model_copy(update={"policy": "ab"[number % 2]}) for number, run in enumerate(runs)]
+    write_records(folder / "p.jsonl", TASKS)
+    write_records(folder / "t.jsonl", traces)
+    labels = [
+        StepLabel(trace_id=t.id, step=n, kind="correctness", value=1.0, source="hand")
+        for t in traces
+        for n in range(len(t.steps))
+    ]
+    write_records(folder / "l.jsonl", labels)
+    for name, rule in (("one", constant), ("two", length_of_steps)):
+        items = [ProblemTrace(problem=r.problem, trace=t) for r, t in zip(runs, traces, strict=True)]
+        write_records(folder / f"{name}.jsonl", Toy(rule).score_traces(items))
+    return folder
+
+
+def length_of_steps(problem, trace):
+    return [min(1.0, len(trace.step_text(n)) / 500) for n in range(len(trace.steps))]
+
+
+def test_the_command_audits_rules(files, tmp_path):
+    about = f"--problems={files / 'p.jsonl'}", f"--traces={files / 't.jsonl'}"
+    out = good("audit", "agent", "--verifier=tool-calls", *about, f"--out={tmp_path}", "--draws=50").out
+    assert "tool-calls passes 6 of 6 variants." in out
+    written = json.loads((tmp_path / "agent.json").read_text())
+    assert written["agent"][0]["effects"][0]["moved"]["value"] == 0
+    assert "instructions behind results" in (tmp_path / "agent.html").read_text()
+
+
+def test_the_command_compares_stored_scores(files, tmp_path):
+    about = f"--problems={files / 'p.jsonl'}", f"--traces={files / 't.jsonl'}"
+    names = f"one={files / 'one.jsonl'}", f"two={files / 'two.jsonl'}"
+    labels = f"--labels={files / 'l.jsonl'}"
+    common = *names, *about, labels, f"--out={tmp_path}", "--draws=50"
+    assert "does not clearly prefer runs of a" in good("audit", "agent", *common, "--same=one=a").out
+    assert "stored scores cannot score a varied run" in refused("audit", "agent", *common, "--force")
+    assert "no scorer has this name" in refused("audit", "agent", *common, "--force", "--same=three=a")
+    assert "--same takes NAME=POLICY" in refused("audit", "agent", *common, "--force", "--same=one")
+    assert "--verifier" in refused("audit", "agent", *about, f"--out={tmp_path}", "--force")
