@@ -30,6 +30,8 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "ray": ("ray",),
         "logic": ("z3",),
         "pydantic-ai": ("pydantic_ai",),
+        "openai-agents": ("agents",),
+        "langgraph": ("langgraph",),
         "code": (
             "tree_sitter",
             "tree_sitter_bash",

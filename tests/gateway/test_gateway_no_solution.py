@@ -76,7 +76,7 @@ def test_front_ends_that_show_no_refusal_get_it_as_text_and_the_record_has_the_r
 
 
 def test_the_example_of_the_documentation_is_solved_by_the_lab(capsys):
-    [example] = re.findall(r"```python\n(.*?)```", SERVE.read_text(encoding="utf-8"), re.DOTALL)
+    example, *_ = re.findall(r"```python\n(.*?)```", SERVE.read_text(encoding="utf-8"), re.DOTALL)
     policy = TransformersPolicy.from_pretrained(POLICY)
     with served(policy, LabelScorer(ExactLabeller(), name="exact")) as found:
         example = example.replace("http://127.0.0.1:8000/v1", found.url).replace("sf-…", "none")
