@@ -96,6 +96,8 @@ class SampleResult:
     completions: tuple[Completion, ...]
     usage: Usage
     error: str | None = None
+    prompt_token_ids: tuple[int, ...] = ()
+    """The prompt as the policy read it, prefix included; empty where the policy does not say."""
 
 
 @runtime_checkable

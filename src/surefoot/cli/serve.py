@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from surefoot.annotation.pages.settings import PageSettings
 from surefoot.answers import AnswerStyle
 from surefoot.cli import options as o
+from surefoot.cli.serve_sessions import Sessions
 from surefoot.cli.settings import Command, Flag, OptionGroup, add, callback
 from surefoot.cli.terminal import echo
 from surefoot.gateway.scopes import KeyScope
@@ -467,4 +468,5 @@ add(keys_app, "set", SetKey)
 add(keys_app, "revoke", RevokeKey)
 add(users_app, "add", AddUser)
 add(app, "prune", Prune)
+add(app, "sessions", Sessions)
 add(app, "sandbox", ServeSandbox)

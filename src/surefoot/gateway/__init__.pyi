@@ -7,6 +7,7 @@ from .monitor import Monitor as Monitor
 from .monitor import resume_monitor as resume_monitor
 from .plan import Strategy as Strategy
 from .plan import strategy_of as strategy_of
+from .records import DrawnTokens as DrawnTokens
 from .records import GatewayCandidate as GatewayCandidate
 from .records import GatewayRecord as GatewayRecord
 from .records import HeldCall as HeldCall
@@ -14,7 +15,12 @@ from .records import HoldStore as HoldStore
 from .records import KeyStore as KeyStore
 from .records import RecordStore as RecordStore
 from .records import ScoreHistory as ScoreHistory
+from .records import SessionTurn as SessionTurn
 from .sandbox import create_sandbox_app as create_sandbox_app
+from .sessions import Conversation as Conversation
+from .sessions import Turn as Turn
+from .sessions import session_conversations as session_conversations
+from .sessions import turn_reward as turn_reward
 from .settings import GatewaySettings as GatewaySettings
 from .settings import Limits as Limits
 from .settings import MonitorSettings as MonitorSettings

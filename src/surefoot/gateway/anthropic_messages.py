@@ -48,6 +48,7 @@ class MessagesRequest(RequestModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = None
     thinking: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
     surefoot: StrategyOptions | None = None
     """Not Anthropic's, as ``seed``."""
@@ -68,6 +69,7 @@ class MessagesRequest(RequestModel):
             temperature=self.temperature,
             top_p=self.top_p,
             seed=self.seed,
+            metadata=self.metadata,
             surefoot=self.surefoot,
             tools=[_tool(number, tool) for number, tool in enumerate(self.tools or ())] or None,
             tool_choice=_choice(choice) if choice else None,

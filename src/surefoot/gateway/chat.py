@@ -29,6 +29,7 @@ from surefoot.gateway.schemas import (
     GenerationRequest,
     HeldResponse,
 )
+from surefoot.gateway.sessions import session_name, session_turn
 
 _LOG = logging.getLogger("surefoot.gateway")
 _STREAM = {
@@ -93,7 +94,9 @@ def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
 async def _respond(
     gateway: Gateway, request: Request, body: GenerationRequest, plan: Plan, form: type[ResponseWriter]
 ) -> Response:
-    plan = replace(plan, caller=request.state.caller)
+    name = session_name(request.headers, body.metadata) if plan.messages else None
+    logprobs = name is not None and gateway.settings.record_logprobs
+    plan = replace(plan, caller=request.state.caller, logprobs=logprobs)
     entry = LogEntry(
         id=new_id(form.id_prefix),
         endpoint=request.url.path,
@@ -104,6 +107,7 @@ async def _respond(
         policy=gateway.policy.name,
         scorer=gateway.planner.scorer if plan.strategy.needs_scorer else None,
         parameters=_parameters(body, plan),
+        session=session_turn(name, plan.messages, plan.tools) if name is not None else None,
     )
     writer = form(body, entry, gateway.settings)
     if not body.stream:
@@ -134,6 +138,7 @@ async def _respond(
 def _parameters(body: GenerationRequest, plan: Plan) -> dict[str, Any]:
     """The parameters of a request, without texts that are elsewhere or may be long."""
     excluded: dict[str, Any] = {"messages": True, "prompt": True, "model": True, "tools": True}
+    excluded["metadata"] = True
     excluded["surefoot"] = {"problem"}
     parameters = body.model_dump(mode="json", exclude_none=True, exclude=excluded)
     tools = getattr(body, "tools", None)

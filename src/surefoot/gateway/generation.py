@@ -14,6 +14,7 @@ from surefoot.batching import Batcher
 from surefoot.errors import PolicyError, ScoreError
 from surefoot.gateway.errors import ApiError
 from surefoot.gateway.plan import CONTENT_FILTER, GeneratedChoice, Generation, OnText, Plan, StreamMode
+from surefoot.gateway.records import DrawnTokens
 from surefoot.gateway.tool_replies import ToolReplies
 from surefoot.gateway.upstream import UpstreamPolicy, policy_failure
 from surefoot.guard import Guard, GuardDecision, Review
@@ -137,7 +138,7 @@ class RequestSession(Batcher):
         at = _first_stop(whole, self._stop, after=max(len(request.prefix), len(self._start)))
         if at is not None:
             text = whole[len(request.prefix) : max(at, len(request.prefix))]
-            completion = replace(completion, text=text, finish_reason="stop")
+            completion = replace(completion, text=text, finish_reason="stop", token_ids=(), logprobs=())
             whole = request.prefix + text
             self._stopped.setdefault(whole, max(at, len(self._start)))
         self._lengths.setdefault(whole, self._lengths.get(request.prefix, 0) + completion.tokens)
@@ -266,6 +267,7 @@ class Generator:
             n=plan.n,
             seed=plan.seed,
             sampling=plan.steps.sampling,
+            logprobs=plan.logprobs,
         )
         try:
             if on_text is None:
@@ -309,6 +311,7 @@ class Generator:
         self, plan: Plan, session: RequestSession, result: SampleResult, number: int
     ) -> GeneratedChoice:
         completion = result.completions[number]
+        tokens = DrawnTokens.of(completion, result)
         text = session.visible(completion.text)
         content: dict[str, Any] = {"text": text, "reasoning": completion.reasoning}
         if completion.tool_calls:
@@ -353,6 +356,7 @@ class Generator:
             finish_reason=completion.finish_reason,
             tool_calls=completion.tool_calls,
             reasoning=completion.reasoning.readable or None if completion.reasoning else None,
+            tokens={0: tokens} if tokens is not None else {},
         )
 
     async def _search(

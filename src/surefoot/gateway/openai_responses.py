@@ -46,6 +46,7 @@ class ResponsesRequest(RequestModel):
     conversation: Any = None
     prompt: Any = None
     text: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
     top_logprobs: int | None = None
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
     surefoot: StrategyOptions | None = None
@@ -77,6 +78,7 @@ class ResponsesRequest(RequestModel):
             temperature=self.temperature,
             top_p=self.top_p,
             seed=self.seed,
+            metadata=self.metadata,
             surefoot=self.surefoot,
             tools=[_tool(number, tool) for number, tool in enumerate(self.tools or ())] or None,
             tool_choice=_choice(self.tool_choice),

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from surefoot.chat_shape import tool_fields
 from surefoot.gateway.errors import ApiError, invalid
+from surefoot.gateway.records import DrawnTokens
 from surefoot.gateway.schemas import (
     ChatMessage,
     ChatRequest,
@@ -148,8 +149,10 @@ class Plan:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """Fields that are passed on to the policy's server."""
     messages: tuple[Message, ...] = ()
-    """The run so far, of a request with tools."""
+    """The conversation so far; empty for a prompt."""
     tools: tuple[Tool, ...] = ()
+    logprobs: bool = False
+    """Whether the policy is asked for the log-probabilities of what it draws."""
     guard_draws: int = 1
     """How often a guard may have a message drawn."""
     aggregation: Aggregator = "min"
@@ -192,6 +195,8 @@ class GeneratedChoice:
     """Whether a guard checks tool calls, so that no other candidates' calls may be shown."""
     reasons: Mapping[int, str] = field(default_factory=dict)
     """Why the guard held candidates back, by their index."""
+    tokens: Mapping[int, DrawnTokens] = field(default_factory=dict)
+    """What candidates were drawn as, by their index."""
 
     @property
     def value(self) -> float | None:
@@ -257,7 +262,8 @@ class Planner:
 
     def chat(self, request: ChatRequest) -> Plan:
         """The plan for a conversation. Raises :class:`ApiError`."""
-        plan = self._plan(request, *self._conversation(request.messages))
+        messages = tuple(_message(message) for message in request.messages)
+        plan = self._plan(request, *self._conversation(messages), messages=messages)
         if request.max_completion_tokens is not None:
             max_tokens = self.max_tokens(request.max_completion_tokens, "max_completion_tokens")
             sampling = replace(plan.steps.sampling, max_tokens=max_tokens)
@@ -269,7 +275,6 @@ class Planner:
         return replace(
             plan,
             extra_body=extra,
-            messages=tuple(_message(message) for message in request.messages),
             tools=_tools_of(extra["tools"]),
             guard_draws=1 + guard.resamples + guard.rejections if guard.enabled else 1,
         )
@@ -361,15 +366,20 @@ class Planner:
         retries = self.settings.retries if options.retries is None else options.retries
         return strategy_of(name, threshold=threshold, retries=retries)
 
-    def _conversation(self, sent: Sequence[ChatMessage]) -> tuple[str, str | tuple[Message, ...]]:
-        messages = [_message(message) for message in sent]
+    def _conversation(self, messages: Sequence[Message]) -> tuple[str, str | tuple[Message, ...]]:
         users = [message.content for message in messages if message.role == "user" and message.content]
         problem = users[-1] if users else ""
         if not problem.strip():
             raise ApiError(400, "messages: there is no user message with text", param="messages")
         return problem, self.prompt_of(messages, problem)
 
-    def _plan(self, request: GenerationRequest, problem: str, prompt: str | tuple[Message, ...]) -> Plan:
+    def _plan(
+        self,
+        request: GenerationRequest,
+        problem: str,
+        prompt: str | tuple[Message, ...],
+        messages: tuple[Message, ...] = (),
+    ) -> Plan:
         options, settings = request.options, self.settings
         strategy = self.strategy(request.model, options)
         if options.abstain_below is not None and strategy is PLAIN:
@@ -381,6 +391,7 @@ class Planner:
             strategy,
             problem=Problem(text=options.problem or problem),
             prompt=prompt,
+            messages=messages,
             n=request.n or 1,
             stop=request.stops,
             abstain_below=settings.abstain_below if options.abstain_below is None else options.abstain_below,

@@ -11,10 +11,44 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.gateway.scopes import KeyScope
 from surefoot.guard import GuardDecision, Review
-from surefoot.records import Message, Problem, Record, StepScores, Trace, Usage
+from surefoot.protocols import Completion, SampleResult
+from surefoot.records import Message, Problem, Record, StepScores, Tool, Trace, Usage
 
 Decision = Literal["accept", "reject", "unscored"]
 """unscored: no step is known to be bad, but some have no score."""
+
+
+class SessionTurn(BaseModel):
+    """Where a request stands in a session."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    session: str = Field(min_length=1, max_length=200)
+    """The name that the client gave it. Another key's session of the same name is another session."""
+    turn: int = Field(ge=0)
+    """Answers before this one in the conversation."""
+    messages: tuple[Message, ...]
+    """The conversation before the answer."""
+    tools: tuple[Tool, ...] = ()
+
+
+class DrawnTokens(BaseModel):
+    """A message's tokens, as the policy's server says that it drew them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt_ids: tuple[int, ...] = ()
+    """The prompt as it was read; empty where the server does not say."""
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    """log π of each of ``ids``, in nats and before the temperature; empty where the server does not say."""
+
+    @classmethod
+    def of(cls, completion: Completion, result: SampleResult) -> DrawnTokens | None:
+        """Those of one of a result's completions; ``None`` if nothing is known."""
+        if not (completion.token_ids or completion.logprobs):
+            return None
+        return cls(prompt_ids=result.prompt_token_ids, ids=completion.token_ids, logprobs=completion.logprobs)
 
 
 class GatewayCandidate(BaseModel):
@@ -34,6 +68,9 @@ class GatewayCandidate(BaseModel):
     scores: StepScores | None = None
     reason: str | None = None
     """Why it was rejected, cut or withheld, e.g. ``step 3 below 0.5``."""
+    tokens: DrawnTokens | None = None
+    """Of a message that was drawn whole in a session; ``None`` for one that was put together of steps, or cut
+    at a stop text."""
 
 
 class GatewayRecord(Record):
@@ -66,6 +103,8 @@ class GatewayRecord(Record):
     trees: dict[int, Any] = Field(default_factory=dict)
     """All steps that a search drew, by the answer it was for, where some were dropped: the JSON of
     ``surefoot.search.saved_tree.SavedTree``."""
+    session: SessionTurn | None = None
+    """Where the request stands in a conversation that the client named."""
     decision: Decision | None = None
     """The verdict on a solution that the client sent."""
     guard: dict[int, tuple[GuardDecision, ...]] = Field(default_factory=dict)

@@ -20,7 +20,14 @@ from surefoot.gateway.errors import ApiError
 from surefoot.gateway.monitor import Observations
 from surefoot.gateway.plan import GeneratedChoice, Generation
 from surefoot.gateway.quotas import Allowance
-from surefoot.gateway.records import Decision, GatewayCandidate, GatewayRecord, KeyUse, RecordStore
+from surefoot.gateway.records import (
+    Decision,
+    GatewayCandidate,
+    GatewayRecord,
+    KeyUse,
+    RecordStore,
+    SessionTurn,
+)
 from surefoot.records import Problem, Trace, Usage
 
 
@@ -39,6 +46,7 @@ class LogEntry:
     allowance: Allowance
     """Whose request it is, and what it may use."""
     parameters: dict[str, Any]
+    session: SessionTurn | None = None
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     started: float = field(default_factory=time.monotonic)
 
@@ -55,7 +63,7 @@ class LogEntry:
         choices = generation.choices if generation else ()
         candidates = [client_candidate] if client_candidate else []
         for number, choice in enumerate(choices):
-            candidates += _candidates(number, choice)
+            candidates += _candidates(number, choice, with_tokens=self.session is not None)
         missing = (choice.withheld for choice in choices if choice.result.chosen is None or choice.blocked)
         return self._record(
             status=200,
@@ -99,6 +107,7 @@ class LogEntry:
             key_id=key.id if key else None,
             project_id=key.project_id if key else None,
             request=self.parameters,
+            session=self.session,
             **more,
         )
 
@@ -108,7 +117,7 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-def _candidates(number: int, choice: GeneratedChoice) -> list[GatewayCandidate]:
+def _candidates(number: int, choice: GeneratedChoice, *, with_tokens: bool) -> list[GatewayCandidate]:
     result = choice.result
     return [
         GatewayCandidate(
@@ -120,6 +129,7 @@ def _candidates(number: int, choice: GeneratedChoice) -> list[GatewayCandidate]:
             scores=result.scores[place] if result.scores else None,
             reason=choice.reasons.get(place)
             or (choice.withheld if place == result.chosen else f"not chosen by {result.rule}"),
+            tokens=choice.tokens.get(place) if with_tokens else None,
         )
         for place, trace in enumerate(result.candidates)
     ]

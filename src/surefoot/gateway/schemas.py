@@ -124,6 +124,8 @@ class GenerationRequest(SamplingRequest):
     """The policy's name, a strategy, ``surefoot`` (the server's default), or ``POLICY/STRATEGY``."""
     n: int | None = Field(default=None, ge=1)
     stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
+    metadata: dict[str, Any] | None = None
+    """``session_id`` names the session that the request is a turn of; the rest is not read."""
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     frequency_penalty: float | None = None

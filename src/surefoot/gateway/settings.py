@@ -164,6 +164,10 @@ class GatewaySettings(Settings):
         default=False,
         description="Give the reason for withholding an answer as its text; some clients show no refusal.",
     )
+    record_logprobs: bool = Field(
+        default=False,
+        description="Ask the policy for log-probabilities of its tokens, in sessions, and record them.",
+    )
     chat: bool = Field(
         default=False,
         description="Pass messages on as they are, through the policy's chat template.",

@@ -10,6 +10,7 @@ from typing import Any
 from surefoot.answers import AnswerChecker, Grader, Solution, group_equal
 from surefoot.batching import Batcher
 from surefoot.gateway.plan import CONTENT_FILTER, GeneratedChoice, Plan
+from surefoot.gateway.records import DrawnTokens
 from surefoot.gateway.upstream import policy_failure
 from surefoot.guard import Guard, GuardedReply, guarded_reply
 from surefoot.guard.loop import Reviewer
@@ -74,6 +75,7 @@ class ToolReplies:
             first=first,
             seed=draw.seed,
             sampling=replace(plan.steps.sampling, stop=plan.stop),
+            logprobs=plan.logprobs,
         )
         [result] = await self.batcher.sample([request])
         self.charge(result.usage)
@@ -87,6 +89,7 @@ class ToolReplies:
             for number, (completion, grade) in enumerate(zip(result.completions, grades, strict=True))
         ]
         draw.traces += new
+        draw.tokens += [DrawnTokens.of(one, result) for one in result.completions]
         draw.first_steps += [sum(step.message != len(run) for step in trace.steps) for trace in new]
         if not plan.strategy.needs_scorer:
             draw.values += [None] * len(new)
@@ -134,6 +137,7 @@ class ToolReplies:
                 reasons[place + draw.chosen] = f"guard: {decision.action}: {decision.reason}"
             place += len(draw.traces)
         values = [value for draw in self.draws for value in draw.values]
+        tokens = [one for draw in self.draws for one in draw.tokens]
         rule = getattr(self.plan.strategy.search, "rule", FIRST)
         spent = [draw.usage for draw in self.draws] + [decision.usage for decision in reply.decisions]
         result = SearchResult(
@@ -160,6 +164,7 @@ class ToolReplies:
             decisions=reply.decisions,
             guarded=guarded,
             reasons=reasons,
+            tokens={place: one for place, one in enumerate(tokens) if one is not None},
         )
         withheld, value, least = reply.blocked, values[chosen], self.plan.abstain_below
         if withheld is None and least is not None and (value is None or value < least):
@@ -178,6 +183,7 @@ class _Draw:
 
     seed: int
     traces: list[Trace] = field(default_factory=list)
+    tokens: list[DrawnTokens | None] = field(default_factory=list)
     scores: list[StepScores] = field(default_factory=list)
     values: list[float | None] = field(default_factory=list)
     first_steps: list[int] = field(default_factory=list)

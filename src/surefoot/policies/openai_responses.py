@@ -91,8 +91,11 @@ class _Choice(BaseModel):
     index: int = 0
     finish_reason: str | None = None
     token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    """Of ``/completions``, where each choice has them; ``/chat/completions`` has them beside the choices."""
     stop_reason: str | int | None = None
     matched_stop: str | int | list[int] | None = None
+    logprobs: _Logprobs | None = None
 
 
 class ResponseChoice(_Choice):
@@ -100,7 +103,6 @@ class ResponseChoice(_Choice):
 
     text: str | None = None
     message: ResponseMessage | None = None
-    logprobs: _Logprobs | None = None
 
 
 class TokenDetails(BaseModel):
@@ -122,6 +124,7 @@ class ResponseBody(BaseModel):
 
     choices: list[ResponseChoice]
     usage: TokenCounts
+    prompt_token_ids: list[int] | None = None
 
 
 def read(answer: ResponseBody, request: SampleRequest, mode: Mode, usage: Usage) -> SampleResult:
@@ -139,7 +142,8 @@ def read(answer: ResponseBody, request: SampleRequest, mode: Mode, usage: Usage)
         )
     missing = request.n - len(completions)
     error = f"server: {missing} of {request.n} choices are missing" if missing else None
-    return SampleResult(completions=completions, usage=usage, error=error)
+    prompt = answer.prompt_token_ids or choices[0].prompt_token_ids or ()
+    return SampleResult(completions=completions, usage=usage, error=error, prompt_token_ids=tuple(prompt))
 
 
 def merge(results: Sequence[SampleResult]) -> SampleResult:
@@ -151,7 +155,8 @@ def merge(results: Sequence[SampleResult]) -> SampleResult:
     usage = total.model_copy(update={"prompt_tokens": max(result.usage.prompt_tokens for result in results)})
     completions = tuple(completion for result in results for completion in result.completions)
     error = f"{errors[0]} ({len(errors)} of {len(results)} samples are missing)" if errors else None
-    return SampleResult(completions=completions, usage=usage, error=error)
+    prompt = next((result.prompt_token_ids for result in results if result.prompt_token_ids), ())
+    return SampleResult(completions=completions, usage=usage, error=error, prompt_token_ids=prompt)
 
 
 def _completion(
@@ -317,6 +322,7 @@ class _ChoiceDelta(_Choice):
 class _Chunk(BaseModel):
     choices: list[_ChoiceDelta] = []
     usage: TokenCounts | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class ResponseBuilder:
@@ -326,11 +332,13 @@ class ResponseBuilder:
         self._n, self._mode, self._show = n, mode, show
         self._choices: dict[int, _ChoiceBuilder] = {}
         self._usage: TokenCounts | None = None
+        self._prompt_token_ids: list[int] | None = None
         self.shown = False
 
     def add(self, event: object) -> None:
         chunk = _Chunk.model_validate(event)
         self._usage = chunk.usage or self._usage
+        self._prompt_token_ids = chunk.prompt_token_ids or self._prompt_token_ids
         for choice in chunk.choices:
             if not 0 <= choice.index < self._n:
                 raise ResponseError(f"choice {choice.index} came, {self._n} were asked for")
@@ -344,7 +352,7 @@ class ResponseBuilder:
         choices = [builder.choice(index) for index, builder in self._choices.items()]
         if self._usage is None:
             raise ResponseError("the stream ended without usage (the server must know stream_options)")
-        return ResponseBody(choices=choices, usage=self._usage)
+        return ResponseBody(choices=choices, usage=self._usage, prompt_token_ids=self._prompt_token_ids)
 
 
 @dataclass
@@ -359,6 +367,8 @@ class _ChoiceBuilder:
     """First half of a character whose second is still to come."""
     calls: ToolCallBuilder = field(default_factory=ToolCallBuilder)
     token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    prompt_token_ids: list[int] | None = None
     has_text: bool = False
     end: dict[str, Any] | None = None
 
@@ -377,6 +387,9 @@ class _ChoiceBuilder:
         if new.token_ids is not None:
             self.token_ids = self.token_ids or []
             self.token_ids += new.token_ids
+        if new.logprobs is not None:
+            self.logprobs = [*(self.logprobs or ()), *new.logprobs.values]
+        self.prompt_token_ids = new.prompt_token_ids or self.prompt_token_ids
         if new.finish_reason is not None:
             self.end = new.model_dump(
                 include={"finish_reason", "stop_reason", "matched_stop"}, exclude_unset=True
@@ -389,7 +402,13 @@ class _ChoiceBuilder:
         """All of it. Raises :class:`ResponseError` if the stream ended before it did."""
         if self.end is None or self.half:
             raise ResponseError(f"the stream ended within choice {index}")
-        fields: dict[str, Any] = {"index": index, "token_ids": self.token_ids, **self.end}
+        fields: dict[str, Any] = {
+            "index": index,
+            "token_ids": self.token_ids,
+            "prompt_token_ids": self.prompt_token_ids,
+            "logprobs": {"token_logprobs": self.logprobs},
+            **self.end,
+        }
         text = "".join(self.texts) if self.has_text else None
         if self.mode == "completions":
             fields["text"] = text

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     delete,
+    func,
     insert,
     select,
 )
@@ -67,6 +68,8 @@ class GatewayRow:
     tokens: int
     key_id: int | None
     project_id: int | None
+    session: str | None
+    turn: int | None
 
 
 # The log must not fail because a key or a project is gone: ids without foreign keys.
@@ -80,6 +83,7 @@ gateway_requests = table(
     Index(None, "created"),
     Index(None, "strategy", "created"),
     Index(None, "project_id", "created"),
+    Index(None, "session", "key_id", "created"),
 )
 
 gateway_candidates = Table(
@@ -203,6 +207,47 @@ class RequestLog(Repository):
         record = GatewayRecord.model_validate_json(payload)
         return record.model_copy(update={"candidates": tuple(candidates)})
 
+    def session(self, name: str, *, key_id: int | None, limit: int = 1000) -> list[GatewayRecord]:
+        """The latest turns of a session that this key (``None``: nobody's) had recorded, oldest first; other
+        keys' sessions of the same name are others."""
+        g, c = gateway_requests.c, gateway_candidates.c
+        turns = (
+            select(g.id, g.created, g.payload)
+            .where(g.session == name, g.key_id == key_id)
+            .order_by(g.created.desc(), g.id.desc())
+            .limit(limit)
+        )
+        with self._connections.read() as connection:
+            rows = connection.execute(turns).all()[::-1]
+            query = (
+                select(c.request_id, c.payload)
+                .where(c.request_id.in_(row.id for row in rows))
+                .order_by(c.request_id, c.position)
+            )
+            candidates: dict[str, list[GatewayCandidate]] = {}
+            for request_id, payload in connection.execute(query):
+                candidates.setdefault(request_id, []).append(GatewayCandidate.model_validate_json(payload))
+        return [
+            GatewayRecord.model_validate_json(row.payload).model_copy(
+                update={"candidates": tuple(candidates.get(row.id, ()))}
+            )
+            for row in rows
+        ]
+
+    def sessions(
+        self, *, since: datetime | None = None, until: datetime | None = None
+    ) -> list[tuple[str, int | None]]:
+        """Names and keys of the sessions that have a turn in that time, by their first."""
+        g = gateway_requests.c
+        query = select(g.session, g.key_id).where(g.session.is_not(None))
+        if since is not None:
+            query = query.where(g.created >= since)
+        if until is not None:
+            query = query.where(g.created < until)
+        query = query.group_by(g.session, g.key_id).order_by(func.min(g.created), g.session, g.key_id)
+        with self._connections.read() as connection:
+            return [(row.session, row.key_id) for row in connection.execute(query)]
+
     def find(
         self,
         *,
@@ -212,6 +257,7 @@ class RequestLog(Repository):
         scorer: str | None = None,
         key_id: int | None = None,
         project_id: int | None = None,
+        session: str | None = None,
         failed: bool | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
@@ -228,6 +274,7 @@ class RequestLog(Repository):
             scorer=scorer,
             key_id=key_id,
             project_id=project_id,
+            session=session,
             failed=failed,
         )
         if since is not None:
@@ -299,7 +346,7 @@ def _statements(dialect: str) -> tuple[ReturningInsert[Any], Insert]:
     )
 
 
-_COMPUTED = ("request_id", "failed", "candidates", "tokens")
+_COMPUTED = ("request_id", "failed", "candidates", "tokens", "session", "turn")
 _COPIED = tuple(field.name for field in fields(GatewayRow) if field.name not in _COMPUTED)
 
 
@@ -351,6 +398,8 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "failed": record.error is not None or record.status >= 400,
         "candidates": len(record.candidates),
         "tokens": record.usage.tokens,
+        "session": checked_name("session", record.session.session) if record.session else None,
+        "turn": record.session.turn if record.session else None,
         "payload": payload_of(record.model_copy(update={"candidates": ()})),
     }
     candidates: list[dict[str, Any]] = [

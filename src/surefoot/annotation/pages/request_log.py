@@ -36,6 +36,8 @@ from surefoot.search.saved_tree import SavedTree
 from surefoot.segment import segment_trace
 
 router = APIRouter()
+_NAMES = ("model", "strategy", "policy", "scorer", "session")
+"""Filters of requests that are texts."""
 
 
 @twin(router, "/requests")
@@ -44,7 +46,7 @@ def request_list(request: Request, visitor: SiteReader) -> Response:
     db, limit = pages_of(request).db, pages_of(request).settings.rows
     query = query_of(request)
     filters = {
-        **{name: query.optional(name, most=500) for name in ("model", "strategy", "policy", "scorer")},
+        **{name: query.optional(name, most=500) for name in _NAMES},
         "failed": query.optional("failed") and query.choice("failed", ("yes", "no")),
         "project": query.optional("project", most=9),
     }
@@ -68,7 +70,7 @@ def request_filters(fields: Mapping[str, str | None]) -> dict[str, Any]:
     if project is not None and not (project.isascii() and project.isdigit() and len(project) < 10):
         raise StoreError(f"'project' must be a whole number, not {project!r}")
     return {
-        **{name: fields.get(name) for name in ("model", "strategy", "policy", "scorer")},
+        **{name: fields.get(name) for name in _NAMES},
         "project_id": None if project is None else int(project),
         "failed": None if failed is None else failed == "yes",
     }
@@ -168,9 +170,7 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
     which = form.choice("which", ("chosen", "all"))
     place = enter(request, visitor, form.whole("into"), "admin")
     db, project = pages_of(request).db, place.project.id
-    filters = {
-        name: form.optional(name, most=500) for name in ("model", "strategy", "policy", "scorer", "project")
-    }
+    filters = {name: form.optional(name, most=500) for name in (*_NAMES, "project")}
     rows = db.gateway.find(**{**request_filters(filters), "failed": False}, limit=_MOST + 1)
     imports = [
         records

@@ -1,3 +1,9 @@
+from .recorded import RecordedTurn as RecordedTurn
+from .recorded import TokenRow as TokenRow
+from .recorded import skyrl_rows as skyrl_rows
+from .recorded import token_rows as token_rows
+from .recorded import verifiers_state as verifiers_state
+from .recorded import verl_rows as verl_rows
 from .rewards import StepRewards as StepRewards
 from .trl import step_reward_function as step_reward_function
 from .trl_trainer import StepGRPOTrainer as StepGRPOTrainer

@@ -1,0 +1,144 @@
+"""``surefoot serve sessions``: what a gateway recorded of conversations, for training and for labels."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from surefoot.cli import options as o
+from surefoot.cli.settings import Command, Flag
+from surefoot.cli.terminal import echo
+from surefoot.errors import RecordError, ScoreError
+
+if TYPE_CHECKING:
+    from surefoot.gateway import Conversation, Turn
+    from surefoot.rl.engines import RecordedTurn
+
+
+class Sessions(Command):
+    """Write the sessions that a gateway recorded as traces with scores and, for a trainer, as episodes.
+
+    A session is what requests with the same `X-Session-Id` (or `metadata.session_id`) and key belong to. Its
+    turns are put together again: a trace for the conversation, one more for each place where it was continued
+    twice. `episodes.jsonl` has one line a trace, with a reward for every turn.
+
+    Example: `surefoot serve sessions --database surefoot.db --out sessions`
+
+    Example: `surefoot serve sessions --trainer verl --reward score --out sessions`
+    """
+
+    database: Annotated[
+        str,
+        Field(description="SQLite file or URL (`postgresql://user@host/name`) of the server's records."),
+    ] = "surefoot.db"
+    out: o.OutDirectory = Field(description="Directory for problems, traces, scores and episodes.")
+    session: Annotated[tuple[str, ...], Flag()] = Field(default=(), description="Write these sessions alone.")
+    trainer: Literal["verifiers", "verl", "skyrl"] | None = Field(
+        default=None,
+        description="Write episodes in its form: verifiers (and prime-rl), verl's agent loop, or SkyRL.",
+    )
+    reward: Literal["score", "guard"] = Field(
+        default="score",
+        description="Reward of a turn: score, what the strategy or the guard's reward model gave it; "
+        "guard, 1 if the guard released the first message, 0 if another had to be drawn.",
+    )
+    missing: float | None = Field(
+        default=None,
+        description="Reward of turns that have none; without it they are refused, never taken for 0.",
+    )
+    most_turns: int = Field(default=1000, ge=1, description="The latest so many of a session are read.")
+
+    def run(self) -> None:
+        """Read, put together, write."""
+        from surefoot.annotation import open_database
+        from surefoot.gateway import session_conversations
+        from surefoot.io import atomic_file
+        from surefoot.io.files import record_writer
+        from surefoot.io.seen import Seen
+        from surefoot.records import Problem, StepScores, Trace
+
+        counts = dict.fromkeys(("sessions", "traces", "turns", "scored"), 0)
+        with open_database(self.database, migrate=False) as db, ExitStack() as files:
+            names = [one for one in db.gateway.sessions() if not self.session or one[0] in self.session]
+            if not names:
+                which = f"no session is called {self.session[0]!r}" if self.session else "there are none"
+                raise RecordError(
+                    f"{self.database}: {which}; requests with the header X-Session-Id belong to one"
+                )
+            self.out.mkdir(parents=True, exist_ok=True)
+            problems, traces, scores = (
+                files.enter_context(record_writer(self.out / f"{name}.jsonl", kind))
+                for name, kind in (("problems", Problem), ("traces", Trace), ("scores", StepScores))
+            )
+            episodes = None
+            if self.trainer is not None:
+                episodes = files.enter_context(atomic_file(self.out / "episodes.jsonl"))
+            seen = files.enter_context(closing(Seen()))
+            for name, key_id in names:
+                lines = session_conversations(db.gateway.session(name, key_id=key_id, limit=self.most_turns))
+                counts["sessions"] += 1
+                for line in lines:
+                    if not seen.times(line.problem.id):
+                        problems.write(line.problem)
+                    traces.write(line.trace)
+                    for record in line.scores():
+                        scores.write(record)
+                    counts["traces"] += 1
+                    counts["turns"] += len(line.turns)
+                    counts["scored"] += sum(turn.score is not None for turn in line.turns)
+                    if episodes is not None:
+                        episodes.write((json.dumps(self._episode(line)) + "\n").encode())
+        echo(
+            f"{self.out}: {counts['sessions']} sessions, {counts['traces']} traces, {counts['turns']} turns, "
+            f"{counts['scored']} of them scored",
+            err=True,
+        )
+
+    def _episode(self, line: Conversation) -> dict[str, Any]:
+        from surefoot.rl.engines import skyrl_rows, verifiers_state, verl_rows
+
+        turns = self._rewarded(line)
+        about = {"session": line.session, "problem_id": line.problem.id, "trace_id": line.trace.id}
+        try:
+            if self.trainer == "verl":
+                return {**about, "samples": verl_rows(turns)}
+            if self.trainer == "skyrl":
+                return {**about, **skyrl_rows(turns)}
+            return {**about, **verifiers_state(turns, name=line.trace.id)}
+        except ScoreError as error:
+            raise RecordError(f"session {line.session!r}: {error}") from error
+
+    def _rewarded(self, line: Conversation) -> list[RecordedTurn]:
+        from surefoot.gateway import turn_reward
+
+        rewards = [turn_reward(turn, self.reward) for turn in line.turns]
+        if self.missing is None and None in rewards:
+            without = line.turns[rewards.index(None)]
+            raise RecordError(
+                f"session {line.session!r}: {rewards.count(None)} of {len(rewards)} turns have no "
+                f"{self.reward}, the first of request {without.request_id}; choose another --reward, or say "
+                "what they get with --missing"
+            )
+        return [
+            _recorded(turn, self.missing if reward is None else reward)
+            for turn, reward in zip(line.turns, rewards, strict=True)
+        ]
+
+
+def _recorded(turn: Turn, reward: float | None) -> RecordedTurn:
+    from surefoot.policies.openai_requests import openai_message
+    from surefoot.rl.engines import RecordedTurn
+
+    assert reward is not None  # noqa: S101 - for the type checker
+    return RecordedTurn(
+        prompt=[openai_message(message) for message in turn.before],
+        completion=openai_message(turn.reply),
+        reward=reward,
+        truncated=turn.finish_reason == "length",
+        prompt_ids=turn.tokens.prompt_ids,
+        completion_ids=turn.tokens.ids,
+        logprobs=turn.tokens.logprobs,
+    )

@@ -1,0 +1,72 @@
+"""Recorded turns as samples: tokens as they were drawn, one reward for each turn, none twice."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from surefoot.errors import ScoreError
+from surefoot.rl.engines import RecordedTurn, skyrl_rows, token_rows, verifiers_state, verl_rows
+from surefoot.rl.engines.verl import TOKEN_REWARDS
+
+
+def turn(prompt: list[int], drawn: list[int], reward: float, **more: object) -> RecordedTurn:
+    return RecordedTurn(
+        prompt=[{"role": "user", "content": str(prompt)}],
+        completion={"role": "assistant", "content": str(drawn)},
+        reward=reward,
+        prompt_ids=prompt,
+        completion_ids=drawn,
+        logprobs=[-0.5] * len(drawn),
+        **more,
+    )
+
+
+TURNS = [turn([1, 2], [3, 4], 0.25), turn([1, 2, 3, 4, 9, 9], [5], 0.75)]
+
+
+def test_a_prompt_that_goes_on_makes_one_sample() -> None:
+    [row] = token_rows(TURNS)
+    assert (row.prompt_ids, row.response_ids, row.mask) == ([1, 2], [3, 4, 9, 9, 5], [1, 1, 0, 0, 1])
+    assert row.logprobs == [-0.5, -0.5, 0, 0, -0.5]
+    assert row.rewards == [0.25, 0.75]
+
+
+@pytest.mark.parametrize("prompt", [[1, 2, 9, 9], [1, 2, 3, 4], [7]])
+def test_a_prompt_that_does_not_begins_another(prompt: list[int]) -> None:
+    """A template dropped what was drawn; nothing stands between two messages; another conversation."""
+    rows = token_rows([TURNS[0], turn(prompt, [5], 0.75)])
+    assert [row.prompt_ids for row in rows] == [[1, 2], prompt]
+    assert [row.rewards for row in rows] == [[0.25], [0.75]]
+
+
+def test_the_shapes_of_the_engines() -> None:
+    [sample] = verl_rows(TURNS)
+    assert sample["response_mask"] == [1, 1, 0, 0, 1]
+    assert (sample["reward_score"], sample["num_turns"]) == (1.0, 2)
+    rewards = json.loads(sample["extra_fields"]["reward_extra_info"][TOKEN_REWARDS])
+    assert rewards == [0, 0.25, 0, 0, 0.75]
+    output = skyrl_rows([*TURNS[:1], turn([8], [6], 0.5, truncated=True)])
+    assert output["rewards"] == [[0, 0.25], [0.5]]
+    assert output["loss_masks"] == [[1, 1], [1]]
+    assert output["stop_reasons"] == ["stop", "length"]
+    assert output["rollout_logprobs"] == [[-0.5, -0.5], [-0.5]]
+    state = verifiers_state(TURNS, name="e")
+    assert [step["reward"] for step in state["trajectory"]] == [0.25, 0.75]
+    assert state["trajectory"][1]["tokens"]["completion_ids"] == [5]
+    assert state["trajectory"][0]["trajectory_id"] == "e"
+
+
+def test_what_is_unknown_is_not_made_up() -> None:
+    bare = RecordedTurn(prompt=[], completion={}, reward=1.0)
+    with pytest.raises(ScoreError, match="without the token ids"):
+        token_rows([bare])
+    assert verifiers_state([bare], name="e")["trajectory"][0]["tokens"] is None
+    odd = RecordedTurn(
+        prompt=[], completion={}, reward=1.0, prompt_ids=[1], completion_ids=[2, 3], logprobs=[0]
+    )
+    with pytest.raises(ScoreError, match="1 log-probabilities for 2 tokens"):
+        token_rows([odd])
+    without = RecordedTurn(prompt=[], completion={}, reward=1.0, prompt_ids=[1], completion_ids=[2])
+    assert skyrl_rows([TURNS[0], without])["rollout_logprobs"] is None
