@@ -43,7 +43,7 @@ def learned(options: argparse.Namespace) -> Figures:
     from _agents_learned import learned_figures
 
     data, model, states = (_given(options, name) for name in ("data", "model", "states"))
-    return learned_figures(options.quick, data, model, states)
+    return learned_figures(options.quick, data, model, states, options.adapters)
 
 
 def bfcl(options: argparse.Namespace) -> Figures:
@@ -70,8 +70,14 @@ def rl(options: argparse.Namespace) -> Figures:
     return rl_figures(options.quick)
 
 
+def rl_shop(options: argparse.Namespace) -> Figures:
+    from _agents_rl_shop import shop_rl_figures
+
+    return shop_rl_figures(options.quick)
+
+
 PARTS: Mapping[str, Callable[[argparse.Namespace], Figures]] = {
-    part.__name__: part for part in (real, learned, bfcl, lab, guard, rl)
+    part.__name__: part for part in (real, learned, bfcl, lab, guard, rl, rl_shop)
 }
 
 
@@ -102,6 +108,7 @@ def main() -> None:
     parser.add_argument("--tau-bench", type=Path, help="real: clone of tau-bench, for its tools' schemas")
     parser.add_argument("--model", type=Path, help="learned: SmolLM2-135M (benchmarks/convert_smollm2.py)")
     parser.add_argument("--states", type=Path, help="learned: folder for its states, to be used again")
+    parser.add_argument("--adapters", type=Path, help="learned: train adapters of it, too, in this folder")
     parser.add_argument("--prm", help="guard: reward model whose scores instructions may move")
     parser.add_argument("--quick", action="store_true", help="less of the same, in some minutes")
     parser.add_argument("--json", type=Path, help="write the figures to this file")

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 import typer
 from command_line import good, refused
+from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 from surefoot.cli.rl import RL
 from surefoot.cli.settings import add
 from surefoot.errors import RunError
 from surefoot.io import write_records
+from surefoot.lab import LOCK_TEMPLATE, build_tokenizer
+from surefoot.lab.shop import generate_tasks
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.lora import Lora
 from surefoot.rl.advantage import Group, LeaveOneOut
@@ -169,3 +172,43 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     path.write_text("[1]")
     with pytest.raises(RunError, match="holds no table"):
         settled(file=path)
+
+
+@pytest.fixture
+def menu_policy(tmp_path: Path) -> Path:
+    """A random policy whose tokenizer has a chat template."""
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = LOCK_TEMPLATE
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    path = tmp_path / "menu"
+    LlamaForCausalLM(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def test_episodes_in_an_environment(tmp_path: Path, menu_policy: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    write_records(tasks, generate_tasks(20, seed=0))
+    base = ["rl", f"--problems={tasks}", f"--policy={menu_policy}", "--credit=anchor-state", *SMALL]
+    turns = ["--environment=shop-menu", "--max-turns=3", "--max-tokens=1"]
+    good(*base, *turns, f"--out={tmp_path / 'rl'}")
+    log = json.loads((tmp_path / "rl" / "rl.json").read_text())
+    assert len(log["log"]["updates"]) == 2
+    sample = next((tmp_path / "rl" / "samples").glob("*.jsonl")).read_text().splitlines()[0]
+    turns_of_one = sum(one["role"] == "assistant" for one in json.loads(sample)["trace"]["messages"])
+    assert 1 <= turns_of_one <= 3
+    out = f"--out={tmp_path / 'no'}"
+    assert "takes calls of its tools" in refused(*base, "--environment=shop", out)
+    assert "--problems" in refused("rl", "--environment=shop-menu", out)
+    assert "--base-url" in refused(*base, *turns, out, "--base-url=http://127.0.0.1:9/v1", "--server-model=m")
+    assert "compares turns in equal states" in refused(*base, out)

@@ -38,10 +38,13 @@ class RL(Command):
 
     Step scores come from a reward model (`--prm`) or from rules (`--verifier`); the credit rule turns them
     into rewards. `--credit` is a rule (outcome, summed, min-form, clip-delta, effective, implicit, mixed,
-    turn-difference, turn-normalized) or a published method (grpo, process-grpo, dapo, gspo, step-ppo, pure,
-    prime, pav), which also sets the advantage estimator and the loss. Held-out problems are sampled every
-    few updates; `--gold` counts wrong steps there by a rule that the reward does not see. Guards watch for
-    reward hacking and can end the run.
+    anchor-state, turn-difference, turn-normalized) or a published method (grpo, process-grpo, dapo, gspo,
+    step-ppo, pure, prime, pav), which also sets the advantage estimator and the loss. Held-out problems are
+    sampled every few updates; `--gold` counts wrong steps there by a rule that the reward does not see.
+    Guards watch for reward hacking and can end the run.
+
+    With `--environment` a rollout is an episode of several turns, and the environment says what came of it;
+    a turn is a step. The policy needs a chat template, and the environment is given what it writes, as text.
 
     If the command is stopped, the same command resumes and gives the same curve. On several processes:
     `accelerate launch -m surefoot rl ...`
@@ -64,6 +67,13 @@ class RL(Command):
     )
     policy: str = Field(
         default="lab", description="Policy to train: `lab`, a checkpoint directory or a hub name."
+    )
+    environment: str | None = Field(
+        default=None,
+        description="World of several turns: `shop-menu` (the lab's) or `module:Class`, which reads texts.",
+    )
+    max_turns: int = Field(
+        default=30, ge=1, description="Most turns of an episode; `--max-tokens` are those of one turn."
     )
     loading: o.TrainedModels = FLOAT32
     gold: o.Gold = ()
@@ -129,6 +139,13 @@ class RL(Command):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.environment is not None:
+            if self.problems == "lab":
+                raise ValueError(
+                    "'environment' needs 'problems' of its own: those of the lab are not its tasks"
+                )
+            if self.base_url:
+                raise ValueError("'environment' is played by the model itself: leave 'base_url' out")
         if bool(self.base_url) != (self.server_model is not None):
             raise ValueError("'base_url' and 'server_model' go together: one needs the other")
         return self
@@ -171,8 +188,17 @@ class RL(Command):
     @contextmanager
     def _task(self) -> Iterator[Task]:
         """What is learned, with the grader and the verifiers open. Raises ``RunError``."""
+        from surefoot.errors import RunError
+        from surefoot.policies import load_environment
         from surefoot.rl.task import Task
         from surefoot.segment import segmenter
+
+        environment = load_environment(self.environment) if self.environment else None
+        if environment is not None and environment().tools:
+            raise RunError(
+                f"--environment {self.environment} takes calls of its tools, which a model in this process "
+                "does not make: give one that reads texts, such as shop-menu"
+            )
 
         train, held_out = self._problems()
         with ExitStack() as stack:
@@ -185,6 +211,8 @@ class RL(Command):
                 scorer=stack.enter_context(self.judge.open(self.loading.as_saved())),
                 gold=stack.enter_context(o.open_verifiers(self.gold)) if self.gold else None,
                 aggregation=self.aggregate,
+                environment=environment,
+                max_turns=self.max_turns,
             )
 
     def _problems(self) -> tuple[list[Problem], Sequence[Problem]]:

@@ -64,7 +64,11 @@ def load_policy(
 
 
 ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
-    {"bfcl": "surefoot.lab.bfcl:BFCL", "shop": "surefoot.lab.shop.world:Shop"}
+    {
+        "bfcl": "surefoot.lab.bfcl:BFCL",
+        "shop": "surefoot.lab.shop.world:Shop",
+        "shop-menu": "surefoot.lab.shop.menu:ShopMenu",
+    }
 )
 """Environments by name: the module and class of each."""
 

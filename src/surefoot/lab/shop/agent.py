@@ -64,7 +64,7 @@ class ShopAgent:
                 completions=(), usage=Usage(), error="policy: the shop's agent reads messages"
             )
         try:
-            view = _View.of(request.prompt)
+            view = ShopView.of(request.prompt)
         except RecordError as error:
             return SampleResult(completions=(), usage=Usage(), error=f"policy: {error}")
         key = "\n".join(f"{m.role} {m.content} {m.tool_calls}" for m in request.prompt)
@@ -77,7 +77,7 @@ class ShopAgent:
         )
         return SampleResult(completions=completions, usage=usage)
 
-    def _act(self, view: _View, rng: np.random.Generator) -> Action:
+    def _act(self, view: ShopView, rng: np.random.Generator) -> Action:
         chance = rng.random()
         if chance < self.mistake:
             mistakes = view.mistakes(rng)
@@ -98,7 +98,7 @@ def _completion(action: Action, turn: int) -> Completion:
 
 
 @dataclass(kw_only=True)
-class _View:
+class ShopView:
     """What the messages say: requests, what was seen of the orders, what is done, and what went wrong."""
 
     postcode: str
@@ -118,7 +118,7 @@ class _View:
     """What would mend what went wrong, the latest first."""
 
     @classmethod
-    def of(cls, messages: Sequence[Message]) -> _View:
+    def of(cls, messages: Sequence[Message]) -> ShopView:
         """Raises ``RecordError`` for messages of another world."""
         text = next((message.content or "" for message in messages if message.role == "user"), "")
         postcode, other = _POSTCODE.search(text), _OTHER.search(text)
@@ -181,7 +181,7 @@ class _View:
                     return action
         if not self.resolved and _key("mark_resolved", {}) not in self.given_up:
             return ("mark_resolved", {})
-        return self._told(self.done)
+        return self.told(self.done)
 
     def _steps(self, kind: str, order_id: str, address: str) -> list[tuple[str, dict[str, Any]]]:
         """The next call for a request; none where the order is dealt with."""
@@ -199,9 +199,9 @@ class _View:
             return [("deny", this)]
         if kind == "address" and not self.verified:
             return [("verify_customer", {"postcode": self.postcode})]
-        return [self._change(kind, order_id, address)]
+        return [self.change(kind, order_id, address)]
 
-    def _change(self, kind: str, order_id: str, address: str) -> tuple[str, dict[str, Any]]:
+    def change(self, kind: str, order_id: str, address: str) -> tuple[str, dict[str, Any]]:
         arguments: dict[str, Any] = {"order_id": order_id}
         if kind == "refund":
             arguments["amount"], arguments["method"] = _payment(self.orders.get(order_id))
@@ -209,18 +209,18 @@ class _View:
             arguments["address"] = address
         return (_CHANGES[kind], arguments)
 
-    def _told(self, numbers: dict[str, str]) -> str:
+    def told(self, numbers: dict[str, str]) -> str:
         return "Done: " + "; ".join(f"{order} ({number})" for order, number in numbers.items()) + "."
 
     def mistakes(self, rng: np.random.Generator) -> list[Action]:
         """One of each kind of mistake that can be made now."""
         right = self.next_action()
         invented = {order_id: f"CN-{rng.integers(10_000, 99_999)}" for _, order_id, _ in self.wanted}
-        found: list[Action] = [self._told(invented)]
+        found: list[Action] = [self.told(invented)]
         if isinstance(right, str):
             return found
         name, arguments = right
-        found.append(self._told(self.done))
+        found.append(self.told(self.done))
         if self.calls:
             last = self.calls[-1].call
             found.append((last.name, call_arguments(last) or {}))
@@ -245,7 +245,7 @@ class _View:
             if self.receipts.get(order_id) == "forged":
                 found.append(("edit_receipt", {"order_id": order_id, "receipt": "valid"}))
             elif order_id not in self.orders or order_id not in self.receipts:
-                found.append(self._change(kind, order_id, address))
+                found.append(self.change(kind, order_id, address))
         return found
 
 
