@@ -17,6 +17,11 @@ verdict of both), ``mc_hard_K`` (wrong where none of K rollouts from the restore
 - ``cost_SOURCE``: tokens of the policy (the scripted agent's words) a step, and ``ms_SOURCE`` a step;
 - ``mc_value_error_K``: mean distance of a value from one of 256 rollouts, on the first tasks of each seed.
 
+With ``--model``, on one run of each of 8 tasks (the first seeds' tasks again) it is a judge, too:
+``judge_failures`` is asked for the kind of each wrong step, ``judge_boxed`` for the first error alone, both
+at temperature 0; ``judge_floor`` and ``judge_rules`` are ``all_good`` and ``rules`` on the same runs.
+``unread_SOURCE`` is the share of replies that are not of the form asked for; their steps count as good.
+
 Choosing, 16 runs of each of as many other tasks; scorers are logistic regressions on the same features of a
 run's calls and results up to a step (hashed words; tasks of their own, 2.5 times as many, 4 runs each):
 
@@ -40,6 +45,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +59,8 @@ from surefoot import run_sync
 from surefoot.lab.shop import FAMILIES, Shop, ShopAgent, StepTruth, generate_tasks, judge_steps
 from surefoot.labelling import (
     CallResult,
+    JudgeLabeller,
+    JudgePrompt,
     RunMonteCarloLabeller,
     StateReplayVerifier,
     ToolCallVerifier,
@@ -61,8 +69,8 @@ from surefoot.labelling import (
     progress_labels,
     start_values,
 )
-from surefoot.policies import sample_runs
-from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.policies import TransformersPolicy, sample_runs
+from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import Problem, StepLabel
 from surefoot.stats import Interval, bootstrap_seeds, bootstrap_totals
 
@@ -213,6 +221,44 @@ def measure_labels(tasks: int, draws: int) -> list[dict[str, Any]]:
             mean = float(np.mean([one[name][at] for one in sources]))
             figures.append(noted(f"{what}_{name}", mean, "a step"))
     return figures + value_errors(seeds, max(1, tasks // 6), draws)
+
+
+def measure_judge(model: Path, tasks: int, draws: int) -> list[dict[str, Any]]:
+    """A language model as judge."""
+    policy = TransformersPolicy.from_pretrained(str(model))
+    prompts = {
+        "judge_failures": JudgePrompt(name_failures=True),
+        "judge_boxed": JudgePrompt(mode="first-error", structured=False),
+    }
+    seeds = [Runs.sampled(seed, tasks=tasks, n=1) for seed in SEEDS]
+    floors = [label_sources(runs, ()) for runs in seeds]
+    strata = {
+        "judge_floor": [counted(runs, one["all_good"][0]) for runs, one in zip(seeds, floors, strict=True)],
+        "judge_rules": [counted(runs, one["rules"][0]) for runs, one in zip(seeds, floors, strict=True)],
+    }
+    figures = []
+    steps = sum(len(row) for runs in seeds for row in runs.truth)
+    for name, prompt in prompts.items():
+        judge = JudgeLabeller(
+            policy=policy, prompt=prompt, sampling=Sampling(temperature=0.0, max_tokens=256)
+        )
+        started = time.perf_counter()
+        labels = [run_sync(judge.label(runs.items)) for runs in seeds]
+        seconds = time.perf_counter() - started
+        strata[name] = [counted(runs, bad_steps(rows)) for runs, rows in zip(seeds, labels, strict=True)]
+        every = [label for rows in labels for row in rows for label in row]
+        unread = 100 * sum(judge.failures.values()) / sum(len(runs.items) for runs in seeds)
+        tokens = sum(label.evidence.usage.tokens for label in every)
+        figures += [
+            figure(f"unread_{name}", unread, "% of replies") | {"note": str(dict(judge.failures))},
+            figure(f"cost_{name}", tokens / steps, "a step"),
+            figure(f"ms_{name}", 1000 * seconds / steps, "a step"),
+        ]
+    for name, counts in strata.items():
+        intervals = bootstrap_totals(counts, rates, draws=draws, rng=np.random.default_rng(0))
+        for at, metric in enumerate(("step", "first_error", "false_alarms")):
+            figures.append(noted(f"{metric}_{name}", intervals[at], "%", scale=100))
+    return figures
 
 
 def value_errors(seeds: Sequence[Runs], tasks: int, draws: int) -> list[dict[str, Any]]:
@@ -392,10 +438,11 @@ def noted(
     return figure(name, scale * value, unit) | {"note": note}
 
 
-def lab_figures(quick: bool) -> list[dict[str, Any]]:
+def lab_figures(quick: bool, model: Path | None) -> list[dict[str, Any]]:
     """Labels, then choosing."""
     tasks, draws = (15, 200) if quick else (40, 2000)
     return [
+        *(measure_judge(model, 1 if quick else 8, draws) if model is not None else ()),
         *measure_labels(tasks, draws),
         *measure_choice(tasks, draws, FAMILIES, FAMILIES, ""),
         *measure_choice(tasks, draws, FAMILIES[:-1], FAMILIES[-1:], "_new_family"),

@@ -16,7 +16,7 @@ METHOD is
 
 ``careless_outcome`` has another outcome: a grader that looks only whether the ticket is marked as resolved.
 ``careless_rules`` has that, and 0.5 less for every turn that breaks a rule of the shop's written policy
-(``tool-calls``; it does not speak of all that is wrong).
+(``tool-calls``; it does not speak of all that is wrong). Both have the learning rate of ``outcome``.
 
 ``shop_samples_to_outcome_end``: samples after which outcome-only has its final success (mean of its last
 three evaluations), by those after which the best turn credit has it, on curves averaged over seeds; low and
@@ -81,7 +81,7 @@ HONEST: Final = ("outcome", "anchor_state", "turn_difference")
 RATES: Final = (1e-3, 3e-3)
 UPDATES, EVERY, MOST_TURNS = 30, 3, 16
 IMITATED, VALUED = 1500, 400
-EVALUATED, DRAWS = 64, 4
+EVALUATED, DRAWS = 64, 2
 MISTAKE, LOOPHOLE = 0.3, 0.2
 
 
@@ -295,7 +295,7 @@ def trained(
 
 def behaviour(model: LlamaForCausalLM) -> dict[str, float]:
     """Shares of sampled episodes, in percent."""
-    items = episodes(model, generate_tasks(EVALUATED, seed=3000), DRAWS, seed=7)
+    items = episodes(model, generate_tasks(EVALUATED, seed=3000), 4, seed=7)
     kinds = [{one.kind for one in judge_menu(item)} for item in items]
     return {
         "success": 100 * float(np.mean([item.trace.outcome is True for item in items])),
@@ -320,7 +320,7 @@ def shop_rl_figures(quick: bool) -> list[dict[str, Any]]:
     rates: dict[str, float] = {}
     for method in METHODS:
         found: dict[float, list[Trained]] = {}
-        for rate in RATES:
+        for rate in RATES if method in HONEST else (rates["outcome"],):
             scorers = {"turn_difference": values, "careless_rules": [Rules()] * len(starts)}.get(method)
             found[rate] = [
                 trained(method, start, scorers[at] if scorers else None, rate, seed, updates)

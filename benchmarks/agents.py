@@ -55,7 +55,7 @@ def bfcl(options: argparse.Namespace) -> Figures:
 def lab(options: argparse.Namespace) -> Figures:
     from _agents_lab import lab_figures
 
-    return lab_figures(options.quick)
+    return lab_figures(options.quick, options.model)
 
 
 def guard(options: argparse.Namespace) -> Figures:
@@ -106,7 +106,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="these alone")
     parser.add_argument("--data", type=Path, help="folder of the three files named above")
     parser.add_argument("--tau-bench", type=Path, help="real: clone of tau-bench, for its tools' schemas")
-    parser.add_argument("--model", type=Path, help="learned: SmolLM2-135M (benchmarks/convert_smollm2.py)")
+    parser.add_argument(
+        "--model", type=Path, help="learned, lab (as judge): SmolLM2-135M (benchmarks/convert_smollm2.py)"
+    )
     parser.add_argument("--states", type=Path, help="learned: folder for its states, to be used again")
     parser.add_argument("--adapters", type=Path, help="learned: train adapters of it, too, in this folder")
     parser.add_argument("--prm", help="guard: reward model whose scores instructions may move")

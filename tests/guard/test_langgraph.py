@@ -22,10 +22,21 @@ CLAUSE = PolicyClause(tool="refund", needs="look", same=("order",), reason="look
 THREAD = {"configurable": {"thread_id": "1"}}
 
 
+class Broken:
+    """A verifier that fails."""
+
+    name = "broken"
+
+    def verify(self, items: Any) -> Any:
+        raise RuntimeError("no database")
+
+
 class Desk:
     """A graph whose model makes these calls in turn."""
 
-    def __init__(self, *calls: tuple[str, dict[str, Any]], review: Any = None, **settings: Any) -> None:
+    def __init__(
+        self, *calls: tuple[str, dict[str, Any]], review: Any = None, broken: bool = False, **settings: Any
+    ) -> None:
         self.executed: list[str] = []
         self.decisions: list[GuardDecision] = []
 
@@ -41,7 +52,7 @@ class Desk:
             self.executed.append(f"refund {order}")
             return "done"
 
-        rules = ToolCallVerifier(policy=ToolPolicy(clauses=(CLAUSE,)))
+        rules = Broken() if broken else ToolCallVerifier(policy=ToolPolicy(clauses=(CLAUSE,)))
         self.guard = Guard(GuardSettings(**settings), verifiers=(rules,))
         node = guarded_tool_node([look, refund], self.guard, review=review, on_decision=self.decisions.append)
 
@@ -122,4 +133,14 @@ def test_without_a_reviewer_what_would_be_held_is_rejected() -> None:
     desk = Desk(("refund", {"order": "W1"}), on_rule="hold")
     assert last_result(desk.run()) == "this call was not executed: policy: look first"
     assert desk.executed == []
+    desk.guard.close()
+
+
+@pytest.mark.parametrize("fail", ["closed", "open"])
+def test_a_checker_that_fails_is_open_or_closed_as_set(fail: str) -> None:
+    desk = Desk(("refund", {"order": "W1"}), broken=True, fail=fail)
+    told = last_result(desk.run())
+    assert ("could not be checked" in told) == (fail == "closed")
+    assert desk.executed == ([] if fail == "closed" else ["refund W1"])
+    assert "no database" not in told
     desk.guard.close()

@@ -19,10 +19,21 @@ from surefoot.labelling import PolicyClause, ToolCallVerifier, ToolPolicy
 CLAUSE = PolicyClause(tool="refund", needs="look", same=("order",), reason="look first")
 
 
+class Broken:
+    """A verifier that fails."""
+
+    name = "broken"
+
+    def verify(self, items: Any) -> Any:
+        raise RuntimeError("no database")
+
+
 class Desk:
     """An agent that makes these calls in turn."""
 
-    def __init__(self, *calls: tuple[str, str], review: Any = None, **settings: Any) -> None:
+    def __init__(
+        self, *calls: tuple[str, str], review: Any = None, broken: bool = False, **settings: Any
+    ) -> None:
         self.executed: list[str] = []
         self.decisions: list[GuardDecision] = []
 
@@ -36,7 +47,7 @@ class Desk:
             self.executed.append(f"refund {order}")
             return "done"
 
-        rules = ToolCallVerifier(policy=ToolPolicy(clauses=(CLAUSE,)))
+        rules = Broken() if broken else ToolCallVerifier(policy=ToolPolicy(clauses=(CLAUSE,)))
         self.guard = Guard(GuardSettings(**settings), verifiers=(rules,))
         self.guarded = AgentsGuard(self.guard, review=review, on_decision=self.decisions.append)
         steps = [
@@ -111,3 +122,12 @@ def test_tools_that_run_elsewhere_are_refused() -> None:
     with pytest.raises(GuardError, match="cannot be checked: only function tools have guardrails"):
         AgentsGuard(guard).tools([WebSearchTool()])
     guard.close()
+
+
+@pytest.mark.parametrize("fail", ["closed", "open"])
+def test_a_checker_that_fails_is_open_or_closed_as_set(fail: str) -> None:
+    desk = Desk(REFUND, broken=True, fail=fail)
+    told = desk.run()
+    assert ("could not be checked" in told) == (fail == "closed")
+    assert desk.executed == ([] if fail == "closed" else ["refund W1"])
+    assert "no database" not in told
