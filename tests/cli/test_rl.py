@@ -210,5 +210,4 @@ def test_episodes_in_an_environment(tmp_path: Path, menu_policy: Path) -> None:
     out = f"--out={tmp_path / 'no'}"
     assert "takes calls of its tools" in refused(*base, "--environment=shop", out)
     assert "--problems" in refused("rl", "--environment=shop-menu", out)
-    assert "--base-url" in refused(*base, *turns, out, "--base-url=http://127.0.0.1:9/v1", "--server-model=m")
     assert "compares turns in equal states" in refused(*base, out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,39 @@ def _episodes(tokenizer: PreTrainedTokenizerFast, *texts: str | None) -> Rollout
             max_turns=6,
         )
     )
+
+
+class Reporting(Written):
+    """A server that reports what it read: other tokens than the tokenizer here would make of it."""
+
+    def _one(self, text: str | None) -> SampleResult:
+        return replace(super()._one(text), prompt_token_ids=(7, 7, 7))
+
+
+@pytest.mark.parametrize("by_server", [True, False])
+def test_a_server_reports_the_tokens_that_it_read(
+    tokenizer: PreTrainedTokenizerFast, by_server: bool
+) -> None:
+    def roll_out(policy: Written) -> RolloutBatch:
+        return asyncio.run(
+            roll_out_episodes(
+                policy,
+                lock_problems(1),
+                tokenizer,
+                Lock,
+                n=1,
+                seed=0,
+                sampling=Sampling(max_tokens=2),
+                max_turns=6,
+                by_server=by_server,
+            )
+        )
+
+    ((rollout,),) = roll_out(Reporting(tokenizer, "4")).groups
+    assert rollout.contexts == ((7, 7, 7),) * 4
+    if by_server:
+        with pytest.raises(TrainingError, match="does not say which tokens it read"):
+            roll_out(Written(tokenizer, "4"))
 
 
 def test_only_what_the_policy_wrote_is_in_the_response(tokenizer: PreTrainedTokenizerFast) -> None:

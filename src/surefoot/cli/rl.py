@@ -44,7 +44,8 @@ class RL(Command):
     Guards watch for reward hacking and can end the run.
 
     With `--environment` a rollout is an episode of several turns, and the environment says what came of it;
-    a turn is a step. The policy needs a chat template, and the environment is given what it writes, as text.
+    a turn is a step. A policy in this process needs a chat template, and the environment is given what it
+    writes, as text; one behind a vLLM server (`--base-url`) can call tools.
 
     If the command is stopped, the same command resumes and gives the same curve. On several processes:
     `accelerate launch -m surefoot rl ...`
@@ -70,7 +71,8 @@ class RL(Command):
     )
     environment: str | None = Field(
         default=None,
-        description="World of several turns: `shop-menu` (the lab's) or `module:Class`, which reads texts.",
+        description="World of several turns: `shop-menu` (the lab's, of texts), `shop` and `bfcl` (of "
+        "calls), or `module:Class`.",
     )
     max_turns: int = Field(
         default=30, ge=1, description="Most turns of an episode; `--max-tokens` are those of one turn."
@@ -139,13 +141,8 @@ class RL(Command):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.environment is not None:
-            if self.problems == "lab":
-                raise ValueError(
-                    "'environment' needs 'problems' of its own: those of the lab are not its tasks"
-                )
-            if self.base_url:
-                raise ValueError("'environment' is played by the model itself: leave 'base_url' out")
+        if self.environment is not None and self.problems == "lab":
+            raise ValueError("'environment' needs 'problems' of its own: those of the lab are not its tasks")
         if bool(self.base_url) != (self.server_model is not None):
             raise ValueError("'base_url' and 'server_model' go together: one needs the other")
         return self
@@ -194,10 +191,11 @@ class RL(Command):
         from surefoot.segment import segmenter
 
         environment = load_environment(self.environment) if self.environment else None
-        if environment is not None and environment().tools:
+        if environment is not None and environment().tools and not self.base_url:
             raise RunError(
                 f"--environment {self.environment} takes calls of its tools, which a model in this process "
-                "does not make: give one that reads texts, such as shop-menu"
+                "does not make: let a vLLM server sample (--base-url), or give one that reads texts, such as "
+                "shop-menu"
             )
 
         train, held_out = self._problems()
@@ -255,7 +253,7 @@ class RL(Command):
         policy = OpenAIPolicy(
             model=self.server_model,
             base_url=self.base_url,
-            mode="chat" if self.prompt.chat else "completions",
+            mode="chat" if self.prompt.chat or self.environment is not None else "completions",
             dialect="vllm",
             concurrency=self.concurrency,
             timeout_s=self.timeout,

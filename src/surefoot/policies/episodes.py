@@ -29,6 +29,8 @@ class Turn:
     state: str | None
     """Key of the environment's state before it, equal where the states are; ``None`` where states cannot be
     compared."""
+    prompt_ids: tuple[int, ...] = ()
+    """What the policy says that it read, token by token; empty where it does not say."""
 
 
 @dataclass(kw_only=True)
@@ -131,7 +133,14 @@ async def play(
                 episode.done, episode.error = True, result.error or "policy: no completion"
                 continue
             [one] = result.completions
-            episode.turns.append(Turn(request=request, completion=one, state=episode.state_key()))
+            episode.turns.append(
+                Turn(
+                    request=request,
+                    completion=one,
+                    state=episode.state_key(),
+                    prompt_ids=result.prompt_token_ids,
+                )
+            )
             episode.take(
                 Message(
                     role="assistant",

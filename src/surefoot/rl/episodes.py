@@ -8,6 +8,7 @@ from itertools import accumulate
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from surefoot.errors import TrainingError
 from surefoot.policies.episodes import Episode, Turn, play_runs
 from surefoot.policies.prompts import encode_prompt
 from surefoot.protocols import Environment, Policy, Sampling
@@ -26,12 +27,15 @@ async def roll_out_episodes(
     sampling: Sampling,
     max_turns: int,
     logprobs: bool = False,
+    by_server: bool = False,
 ) -> RolloutBatch:
     """``n`` episodes of each problem, each in a new environment; a turn is a step of its trace.
 
     ``sampling.max_tokens`` is that of a turn. An episode in which a request failed, or a turn has no token,
-    counts as failed. The tokens that the policy read before a turn are those of the conversation so far, as
-    it was rendered for that turn: nothing assumes that a chat template only ever adds to what it wrote.
+    counts as failed. The tokens that the policy read before a turn are those that it reports, or those of the
+    conversation so far, as ``tokenizer`` renders it for that turn: nothing assumes that a chat template only
+    ever adds to what it wrote. A server (``by_server``) renders an environment's tools in its own way:
+    raises ``TrainingError`` where it does not report what it read.
     """
     runs = await play_runs(
         policy,
@@ -43,6 +47,11 @@ async def roll_out_episodes(
         max_turns=max_turns,
         logprobs=logprobs,
     )
+    if by_server and any(not turn.prompt_ids for of in runs for one in of for turn in one.turns):
+        raise TrainingError(
+            "the server does not say which tokens it read before a turn ('prompt_token_ids'): let vLLM "
+            "sample, with the dialect vllm"
+        )
     groups = [[_rollout(one, policy.name, tokenizer) for one in of_problem] for of_problem in runs]
     every = [one for of_problem in runs for one in of_problem]
     return RolloutBatch(
@@ -54,7 +63,7 @@ async def roll_out_episodes(
 
 
 def _rollout(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) -> Rollout | None:
-    contexts = [encode_prompt(tokenizer, turn.request.prompt) for turn in episode.turns]
+    contexts = [turn.prompt_ids or encode_prompt(tokenizer, turn.request.prompt) for turn in episode.turns]
     written = [
         _tokens(turn, context, tokenizer) for turn, context in zip(episode.turns, contexts, strict=True)
     ]

@@ -81,11 +81,6 @@ def train_policy(
         raise TrainingError(
             f"'problems' is {config.problems}: make it a multiple of the {team.world_size} processes"
         )
-    if task.environment is not None and server is not None:
-        raise TrainingError(
-            "a server that samples renders an environment's tools in its own way, so the tokens that it read "
-            "are not known: leave 'server' out"
-        )
     if config.objective.sampler_cap is not None and server is None:
         raise TrainingError(
             "'objective.sampler_cap' corrects for a server that samples, but there is none: leave it out"
@@ -245,6 +240,7 @@ class _Loop:
                     sampling=self._sampling,
                     max_turns=task.max_turns,
                     logprobs=logprobs,
+                    by_server=self.server is not None,
                 )
             )
         return asyncio.run(
