@@ -145,6 +145,9 @@ def test_the_command_writes_traces_and_episodes(recorded, tmp_path):
     assert json.loads(sample["extra_fields"]["reward_extra_info"][TOKEN_REWARDS]) == [0, 0, 0, 0, 1]
     assert "no session is called 'other'" in refused(*base, "--session=other", f"--out={tmp_path / 'none'}")
     assert not (tmp_path / "none").exists()
+    nowhere = tmp_path / "nowhere.db"
+    assert "no such database" in refused("serve", "sessions", f"--database={nowhere}", f"--out={tmp_path}/x")
+    assert not nowhere.exists()
 
 
 def test_scores_of_turns_stand_at_their_steps(tmp_path):
@@ -164,6 +167,15 @@ def test_scores_of_turns_stand_at_their_steps(tmp_path):
     assert [step["reward"] for step in state["trajectory"]] == [0.9, 0.9]
     assert state["trajectory"][1]["tokens"] is None
     assert [one["role"] for one in state["completion"]] == ["assistant", "user", "assistant"]
+
+
+def test_a_lone_answer_is_cut_as_the_gateway_cut_it(tmp_path):
+    answer = said("one\nbad\nthree\n")
+    with gateway(tmp_path, answer, dialect="openai", scorer=LineScorer()) as (db, client, _, _):
+        tell(client, [QUESTION], extra_body={"surefoot": {"strategy": "best-of-1"}})
+        [line] = session_conversations(db.gateway.session("s1", key_id=None))
+    [scores] = line.scores()
+    assert scores.scores == (0.9, 0.1, 0.9)
 
 
 def test_an_answer_that_is_continued_twice_is_in_one_line_only(tmp_path):
@@ -208,6 +220,17 @@ def test_names_by_header_or_metadata_in_every_form(tmp_path):
         ):
             with pytest.raises(BadRequestError, match=reason):
                 tell(client, [QUESTION], session=header, metadata=metadata)
+
+
+def test_sessions_without_an_answer_leave_no_files(tmp_path):
+    withhold = {"surefoot": {"strategy": "best-of-1", "abstain_below": 0.95}}
+    with gateway(tmp_path, said("fine"), dialect="openai", scorer=LineScorer()) as (_, client, _, _):
+        assert "content" not in tell(client, [QUESTION], extra_body=withhold)[-1]
+    out = tmp_path / "out"
+    assert "none has an answer" in refused(
+        "serve", "sessions", f"--database={tmp_path / 's.db'}", f"--out={out}"
+    )
+    assert list(out.iterdir()) == []
 
 
 def test_keys_have_sessions_of_their_own(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -60,8 +61,11 @@ class Sessions(Command):
         from surefoot.io.seen import Seen
         from surefoot.records import Problem, StepScores, Trace
 
+        file = Path(self.database.removeprefix("sqlite:///"))
+        if "://" not in str(file) and not file.exists():
+            raise RecordError(f"{file}: there is no such database; give that of the server")
         counts = dict.fromkeys(("sessions", "traces", "turns", "scored"), 0)
-        with open_database(self.database, migrate=False) as db, ExitStack() as files:
+        with open_database(self.database) as db, ExitStack() as files:
             names = [one for one in db.gateway.sessions() if not self.session or one[0] in self.session]
             if not names:
                 which = f"no session is called {self.session[0]!r}" if self.session else "there are none"
@@ -91,6 +95,8 @@ class Sessions(Command):
                     counts["scored"] += sum(turn.score is not None for turn in line.turns)
                     if episodes is not None:
                         episodes.write((json.dumps(self._episode(line)) + "\n").encode())
+            if not counts["traces"]:
+                raise RecordError(f"{self.database}: {len(names)} sessions, and none has an answer")
         echo(
             f"{self.out}: {counts['sessions']} sessions, {counts['traces']} traces, {counts['turns']} turns, "
             f"{counts['scored']} of them scored",

@@ -10,7 +10,7 @@ from surefoot.gateway.errors import ApiError
 from surefoot.gateway.records import DrawnTokens, GatewayCandidate, GatewayRecord, SessionTurn
 from surefoot.guard import GuardDecision
 from surefoot.records import Message, Problem, StepScores, Tool, Trace, as_json, content_id
-from surefoot.segment import segment_trace
+from surefoot.segment import cut_trace
 
 _HEADER = "X-Session-Id"
 _FIELD = "metadata.session_id"
@@ -232,7 +232,7 @@ def _conversation(first: GatewayRecord, last: _Node, turns: Sequence[Turn]) -> C
         meta={"session": of_last.session},
     )
     return Conversation(
-        session=of_last.session, problem=first.problem, trace=segment_trace(trace), turns=tuple(turns)
+        session=of_last.session, problem=first.problem, trace=cut_trace(trace), turns=tuple(turns)
     )
 
 
