@@ -16,8 +16,8 @@ no label of it. None knows a run's outcome at scoring time. SOURCE is
 - ``prm_16``: the same on the state's 16 principal components;
 - ``fused``: position, rules and what ``prm_16`` says, stacked: fitted on what it says of tasks that it has
   not seen;
-- ``adapter``, with ``--adapters DIR``: ``surefoot train prm`` with a LoRA adapter of rank 8, two epochs,
-  windows of 1,024 tokens, in three folds of tasks; checkpoints and scores stay in DIR, and a stopped run
+- ``adapter``, with ``--adapters DIR``: ``surefoot train prm`` with a LoRA adapter of rank 8, one epoch,
+  windows of 512 tokens, in three folds of tasks; checkpoints and scores stay in DIR, and a stopped run
   goes on (hours on a CPU);
 - ``adapter_fused``: position, rules and what the adapter says, by a logistic regression cross-validated over
   tasks. Adapters of the other folds have seen a fold's tasks, so this one is a little favoured.
@@ -70,8 +70,8 @@ FOLDS, INNER = 10, 5
 COMPONENTS = 16
 ADAPTERS = 3
 ADAPTER = (
-    *("--lora=8", "--max-length=1024", "--epochs=2", "--head-epochs=1", "--head-learning-rate=1e-3"),
-    *("--learning-rate=2e-4", "--batch-size=8", "--microbatch-tokens=2048", "--seed=0"),
+    *("--lora=8", "--max-length=512", "--epochs=1", "--head-epochs=1", "--head-learning-rate=1e-3"),
+    *("--learning-rate=2e-4", "--batch-size=8", "--microbatch-tokens=1024", "--seed=0"),
 )
 PENALTIES = np.logspace(-6, 0, 7)
 """Inverse strengths of the ridge penalty on standardised features."""
