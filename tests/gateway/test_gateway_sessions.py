@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from contextlib import contextmanager
 
@@ -14,11 +15,12 @@ from openai_server import Reply, chat, pieces, serve
 from openai_streams import words
 
 from surefoot.annotation import open_database
-from surefoot.gateway import GatewaySettings, ToolGuard, session_conversations, turn_reward
+from surefoot.gateway import DrawnTokens, GatewaySettings, ToolGuard, session_conversations, turn_reward
 from surefoot.io import read_records
 from surefoot.labelling.verifiers.tool_calls import PolicyClause, ToolCallVerifier, ToolPolicy
 from surefoot.policies.openai import OpenAIPolicy
-from surefoot.records import Problem, StepScores, Trace
+from surefoot.protocols import Completion, SampleResult
+from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.rl.engines.verl import TOKEN_REWARDS
 
 TOOLS = [
@@ -115,6 +117,12 @@ def test_turns_are_recorded_with_their_tokens(recorded):
     assert chosen.tokens.logprobs == (-0.4, -0.5)
     assert [len(one.session.messages) for one in (first, second)] == [1, 3]
     assert [tool.name for tool in second.session.tools] == ["look", "pay"]
+
+
+def test_infinite_log_probabilities_are_none():
+    drawn = Completion(text="a", finish_reason="stop", tokens=1, token_ids=(3,), logprobs=(-math.inf,))
+    result = SampleResult(completions=(drawn,), usage=Usage(), prompt_token_ids=(1,))
+    assert DrawnTokens.of(drawn, result) == DrawnTokens(prompt_ids=(1,), ids=(3,))
 
 
 def test_a_run_becomes_one_trace_with_a_turn_for_each_answer(recorded):

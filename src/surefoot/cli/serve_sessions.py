@@ -68,9 +68,9 @@ class Sessions(Command):
         with open_database(self.database) as db, ExitStack() as files:
             names = [one for one in db.gateway.sessions() if not self.session or one[0] in self.session]
             if not names:
-                which = f"no session is called {self.session[0]!r}" if self.session else "there are none"
+                which = f"no session is called {self.session[0]!r}" if self.session else "there is no session"
                 raise RecordError(
-                    f"{self.database}: {which}; requests with the header X-Session-Id belong to one"
+                    f"{which} in the database; requests with the header X-Session-Id belong to one"
                 )
             self.out.mkdir(parents=True, exist_ok=True)
             problems, traces, scores = (
@@ -96,7 +96,7 @@ class Sessions(Command):
                     if episodes is not None:
                         episodes.write((json.dumps(self._episode(line)) + "\n").encode())
             if not counts["traces"]:
-                raise RecordError(f"{self.database}: {len(names)} sessions, and none has an answer")
+                raise RecordError(f"the database has {len(names)} sessions, and none has an answer")
         echo(
             f"{self.out}: {counts['sessions']} sessions, {counts['traces']} traces, {counts['turns']} turns, "
             f"{counts['scored']} of them scored",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -46,9 +47,11 @@ class DrawnTokens(BaseModel):
     @classmethod
     def of(cls, completion: Completion, result: SampleResult) -> DrawnTokens | None:
         """Those of one of a result's completions; ``None`` if nothing is known."""
-        if not (completion.token_ids or completion.logprobs):
+        # JSON has no infinity
+        logprobs = completion.logprobs if all(map(math.isfinite, completion.logprobs)) else ()
+        if not (completion.token_ids or logprobs):
             return None
-        return cls(prompt_ids=result.prompt_token_ids, ids=completion.token_ids, logprobs=completion.logprobs)
+        return cls(prompt_ids=result.prompt_token_ids, ids=completion.token_ids, logprobs=logprobs)
 
 
 class GatewayCandidate(BaseModel):
