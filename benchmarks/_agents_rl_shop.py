@@ -10,9 +10,10 @@ METHOD is
 
 - ``outcome``: the outcome of the episode, less the mean of its group's others;
 - ``anchor_state``: GiGPO, turns with equal observations compared;
-- ``turn_difference``: differences of a reward model's scores: the share of 400 episodes of the start that
-  succeed after what is observed then (Monte Carlo, by table), so that it knows no truth but the outcomes of
-  these. They are counted as samples.
+- ``turn_difference`` (λ = 0), ``turn_difference_1`` (λ = 1): differences of a reward model's scores, each
+  alone or with all that follow. A score is the share of 400 episodes of the start that succeed after what is
+  observed then (Monte Carlo, by table), so that it knows no truth but the outcomes of these. They are counted
+  as samples.
 
 ``careless_outcome`` has another outcome: a grader that looks only whether the ticket is marked as resolved.
 ``careless_rules`` has that, and 0.5 less for every turn that breaks a rule of the shop's written policy
@@ -71,13 +72,14 @@ METHODS: Final[dict[str, tuple[Credit, Advantage]]] = {
     "outcome": (Outcome(), LeaveOneOut()),
     "anchor_state": (AnchorState(), Group(scale=False)),
     "turn_difference": (TurnDifference(), Reinforce()),
+    "turn_difference_1": (TurnDifference(lam=1.0), Reinforce()),
     "careless_outcome": (Outcome(), LeaveOneOut()),
     "careless_rules": (
         Mixed(of=ClipDelta(delta=False), process=1.0, outcome=1.0),
         LeaveOneOut(),
     ),
 }
-HONEST: Final = ("outcome", "anchor_state", "turn_difference")
+HONEST: Final = tuple(name for name in METHODS if not name.startswith("careless"))
 RATES: Final = (1e-3, 3e-3)
 UPDATES, EVERY, MOST_TURNS = 30, 3, 16
 IMITATED, VALUED = 1500, 400
@@ -289,7 +291,7 @@ def trained(
             scorer=scorer,
         )
         log = train_policy(model, tokenizer_of_menu(), task, config, Path(directory))
-    extra = VALUED if method == "turn_difference" else 0
+    extra = VALUED if method.startswith("turn_difference") else 0
     return Trained({row.samples + extra: row.accuracy.value for row in log.evaluations}, model)
 
 
@@ -321,7 +323,9 @@ def shop_rl_figures(quick: bool) -> list[dict[str, Any]]:
     for method in METHODS:
         found: dict[float, list[Trained]] = {}
         for rate in RATES if method in HONEST else (rates["outcome"],):
-            scorers = {"turn_difference": values, "careless_rules": [Rules()] * len(starts)}.get(method)
+            scorers = {"careless_rules": [Rules()] * len(starts)}.get(method)
+            if method.startswith("turn_difference"):
+                scorers = values
             found[rate] = [
                 trained(method, start, scorers[at] if scorers else None, rate, seed, updates)
                 for at, (seed, start) in enumerate(zip(seeds, starts, strict=True))
