@@ -126,7 +126,10 @@ class Chaos:
         self.load.keys[client] = key
         with self.window("revocation"):
             thread = self.load.start(chatting, client)
-            time.sleep(0.5)
+            until = time.monotonic() + RECOVERED_S
+            while not any((one.client, one.status) == (client, 200) for one in list(self.load.answers)):
+                assert time.monotonic() < until, f"{client} was never answered"
+                time.sleep(0.05)
             self.site.room.db.keys.revoke(row.id)
             self.revoked[client] = time.monotonic()
             time.sleep(0.3)
