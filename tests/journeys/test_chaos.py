@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chaos_clients import (
@@ -48,6 +49,17 @@ NOTICED_S = 6.0
 RECOVERED_S = 15.0
 """Bound until ``/ready`` says that it is back."""
 INNOCENT = ("innocent", "innocent reader")
+ENOUGH_S = 90.0
+"""Bound until clients, undisturbed, have seen ``LEAST``."""
+LEAST = {
+    "recorded answers": 21,
+    "labels": 11,
+    "flags": 6,
+    "scores": 21,
+    "accepted solutions": 1,
+    "answers to the hostile client": 1,
+    "innocent requests": 21,
+}
 SETTLED_S = 1.0
 """After the end of a fault, its errors may still come: a connection of a pool may be dead."""
 MORE_DESCRIPTORS, MORE_PROCESSES, MORE_MEMORY = 40, 8, 400_000_000
@@ -95,6 +107,37 @@ class Chaos:
             said = "ready" if not wanted else "not ready"
             assert time.monotonic() < end, f"/ready says {said} for {seconds} s"
             time.sleep(0.1)
+
+    def excused(self, answer: Answer) -> bool:
+        """Whether an innocent client's request needed a part that was gone."""
+        faults = ("kill", "database", "disk", "upstream") if answer.client == "innocent" else ("kill",)
+        return touched(self, answer, *faults)
+
+    def seen(self) -> dict[str, int]:
+        """How often the run has seen what the checks count."""
+        answers = list(self.load.answers)
+        done = [answer for answer in answers if answer.status == 200]
+        scored = [a for a in done if a.route.endswith(("/verify", "/score")) and a.client != "hostile"]
+        return {
+            "recorded answers": sum(a.route.endswith(("/chat/completions", "/verify")) for a in done),
+            "labels": len(self.load.labels),
+            "flags": len(self.load.flags),
+            "scores": sum(None not in result["scores"] for a in scored for result in results_of(a)),
+            "accepted solutions": sum(
+                a.body["decision"] == "accept" for a in done if a.route.endswith("/verify")
+            ),
+            "answers to the hostile client": sum(
+                a.client == "hostile" and a.route.endswith("/chat/completions") for a in done
+            ),
+            "innocent requests": sum(a.client in INNOCENT and not self.excused(a) for a in answers),
+        }
+
+    def see_enough(self) -> None:
+        """Wait until the checks have something to count: on a busy machine faults take most of the time."""
+        end = time.monotonic() + ENOUGH_S
+        while few := {what: n for what, n in self.seen().items() if n < LEAST[what]}:
+            assert time.monotonic() < end, f"seen in all, {ENOUGH_S:.0f} s after the last fault: {few}"
+            time.sleep(0.5)
 
     def kill(self) -> None:
         with self.window("kill"):
@@ -181,6 +224,7 @@ def run(site: Site) -> Chaos:
             chaos.round(number)
             number += 1
         time.sleep(SETTLED_S)
+        chaos.see_enough()
     finally:
         load.stop.set()
         for thread in threads:
@@ -216,6 +260,12 @@ def test_the_service_survives_what_may_befall_it(database: str, tmp_path: Path) 
         except BaseException:
             print(site.server.log.read_text(errors="replace")[-20_000:])
             raise
+
+
+def results_of(answer: Answer) -> list[dict[str, Any]]:
+    """What ``/v1/score`` or ``/v1/verify`` says of each solution."""
+    found: list[dict[str, Any]] = answer.body.get("results") or [answer.body]
+    return found
 
 
 def touched(chaos: Chaos, answer: Answer, *faults: str) -> bool:
@@ -265,9 +315,6 @@ def check_nothing_is_lost(chaos: Chaos) -> None:
     assert not lost
     assert chaos.load.labels <= stored
     assert chaos.load.flags <= flags
-    assert kept > 20
-    assert len(chaos.load.labels) > 10
-    assert len(chaos.load.flags) > 5
 
 
 def check_verdicts(chaos: Chaos) -> None:
@@ -285,8 +332,7 @@ def check_verdicts(chaos: Chaos) -> None:
                 accepted += 1
             assert answer.body["decision"] != "accept" or scores
         if answer.route.endswith(("/verify", "/score")) and not answer.client.startswith("hostile"):
-            results = answer.body.get("results") or [answer.body]
-            for result in results:
+            for result in results_of(answer):
                 assert all(score is None or isinstance(score, float) for score in result["scores"])
                 if None in result["scores"]:
                     assert touched(chaos, answer, "upstream"), answer
@@ -303,9 +349,6 @@ def check_verdicts(chaos: Chaos) -> None:
                 if "10^{100}" in str(search["candidates"][0]["text"]):  # no two are equal
                     assert max(weights.values()) == 1, search
     print(f"scored {scored}, accepted {accepted}, hostile answers {hostile_answers}")
-    assert scored > 20
-    assert accepted  # how many depends on the load of the machine
-    assert hostile_answers > 0
 
 
 def check_revocations(chaos: Chaos) -> None:
@@ -321,13 +364,8 @@ def check_revocations(chaos: Chaos) -> None:
 
 def check_latency(chaos: Chaos) -> None:
     """The innocent clients are answered in time, but for what needs a part that is gone."""
-    times = []
-    for answer in chaos.load.answers:
-        excused = ("kill", "database", "disk", "upstream") if answer.client == "innocent" else ("kill",)
-        if answer.client in INNOCENT and not touched(chaos, answer, *excused):
-            times.append(answer.seconds)
-    assert len(times) > 20
-    assert max(times) < INNOCENT_S
+    answers = [one for one in chaos.load.answers if one.client in INNOCENT and not chaos.excused(one)]
+    assert max(answer.seconds for answer in answers) < INNOCENT_S
 
 
 def check_resources(chaos: Chaos, before: Resources) -> None:
