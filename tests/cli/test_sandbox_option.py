@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,11 @@ import pytest
 from command_line import good, refused
 from program_trace import failing_program
 
+from surefoot.cli.imitate import Imitate
+from surefoot.cli.options import JudgeSettings
+from surefoot.cli.rl import RL
+from surefoot.policies.devices import LOADING
+from surefoot.protocols import ProblemTrace
 from surefoot.sandbox import Ending, ProgramResult
 
 
@@ -85,6 +91,36 @@ def test_monte_carlo_grades_at_the_address(address: str, files: list[object], tm
     assert "--sandbox is where --grader tests runs programs" in said
 
 
+def test_the_judge_of_a_search_runs_programs_at_the_address(address: str) -> None:
+    problem, trace, _ = failing_program()
+    with JudgeSettings(verifier=("python-tests",), sandbox=address).open(LOADING) as judge:
+        assert judge is not None
+        [scores] = judge.score_traces([ProblemTrace(problem=problem, trace=trace)])
+    assert set(scores.scores) == {None}
+    assert Server.keys == ["Bearer sf-key"]
+
+
+def test_gold_verifiers_of_training_run_programs_at_the_address(
+    address: str, files: list[object], tmp_path: Path
+) -> None:
+    problem, trace, _ = failing_program()
+    problems = str(files[2])
+    imitate = Imitate(problems=problems, traces=str(files[0]), out=tmp_path / "out", gold=("python-tests",))
+    judge = JudgeSettings(verifier=("arithmetic",), sandbox=address)
+    rl = RL(out=tmp_path / "out", gold=("python-tests",), judge=judge)
+    for number, opened in enumerate((imitate.task([problem], sandbox=address), rl.task()), start=1):
+        with opened as task:
+            assert task.gold is not None
+            asyncio.run(task.gold.label([ProblemTrace(problem=problem, trace=trace)]))
+        assert len(Server.keys) == number
+
+
 def test_a_sandbox_that_there_is_not_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     words = ["label", "verify", "none.jsonl", "--problems", "none.jsonl", "--verifier", "compile"]
     assert "there is no sandbox 'bare'" in refused(*words, "--sandbox", "bare")
+    for words in (
+        ["search", "revise", "--problems", "none.jsonl", "--policy", "lab", "--verifier", "visible-tests"],
+        ["imitate", "--problems", "none.jsonl", "--expert", "lab-exact", "--out", tmp_path / "out"],
+        ["rl", "--verifier", "visible-tests", "--out", tmp_path / "out"],
+    ):
+        assert "there is no sandbox 'bare'" in refused(*words, "--sandbox", "bare")

@@ -61,13 +61,16 @@ class RoundsCommand(Command):
     grading: o.GradingSettings = o.GradingSettings()
 
     @contextmanager
-    def task(self, problems: Sequence[Problem], scorer: StepScorer | None = None) -> Iterator[Task]:
-        """What is learned, with the grader and the verifiers open."""
+    def task(
+        self, problems: Sequence[Problem], scorer: StepScorer | None = None, *, sandbox: str
+    ) -> Iterator[Task]:
+        """What is learned, with the grader and the verifiers open; these run programs in ``sandbox``."""
         from surefoot.cli.runs import read_table
         from surefoot.records import Problem
         from surefoot.rl.task import Task
         from surefoot.segment import segmenter
 
+        gold = o.open_verifiers(self.gold, sandbox=sandbox)
         with ExitStack() as stack:
             yield Task(
                 problems=problems,
@@ -76,7 +79,7 @@ class RoundsCommand(Command):
                 grader=stack.enter_context(self.grading.open()),
                 prompt=self.prompt,
                 scorer=scorer,
-                gold=stack.enter_context(o.open_verifiers(self.gold)) if self.gold else None,
+                gold=stack.enter_context(gold) if self.gold else None,
             )
 
 
@@ -129,6 +132,7 @@ class Imitate(RoundsCommand):
     threshold: float = Field(
         default=0.5, ge=0, le=1, description="A step with a higher value than this is good."
     )
+    sandbox: o.SandboxName = "bubblewrap"
     expert: Annotated[ExpertSettings, OptionGroup(omit=("batch_size",))] = ExpertSettings()
     rounds: Annotated[ImitationConfig, ROUNDS] = ImitationConfig()
 
@@ -154,7 +158,7 @@ class Imitate(RoundsCommand):
             problems=self.problems, traces=self.traces, labels=self.labels, held_out=self.held_out
         )
         with (
-            self.task(problems) as task,
+            self.task(problems, sandbox=self.sandbox) as task,
             Run.open(self.out, command="imitate", config=self.resolved(), inputs=inputs) as run,
             stages() as progress,
         ):
@@ -248,7 +252,7 @@ class ExpertIteration(RoundsCommand):
         inputs = file_inputs(problems=self.problems, held_out=self.held_out) | self.judge.files()
         with (
             self.judge.open(self.loading) as scorer,
-            self.task(problems, scorer) as task,
+            self.task(problems, scorer, sandbox=self.judge.sandbox) as task,
             Run.open(self.out, command="expert-iteration", config=self.resolved(), inputs=inputs) as run,
             stages() as progress,
         ):

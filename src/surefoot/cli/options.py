@@ -349,6 +349,7 @@ class JudgeSettings(SettingsGroup):
         description="Verifiers in place of `--prm`: `arithmetic`, `lab`, `visible-tests` or `module:Class`; "
         "the lowest verdict counts.",
     )
+    sandbox: SandboxName = "bubblewrap"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -371,7 +372,7 @@ class JudgeSettings(SettingsGroup):
         if self.verifier:
             from surefoot.models.kinds.label_scorer import LabelScorer
 
-            with open_verifiers(self.verifier) as labeller:
+            with open_verifiers(self.verifier, sandbox=self.sandbox) as labeller:
                 yield LabelScorer(labeller, name="+".join(self.verifier))
         else:
             yield self.prm.open(loading) if self.prm else None

@@ -157,7 +157,7 @@ class RL(Command):
         inputs = file_inputs(**{name: path for name, path in files.items() if path != "lab"})
         inputs |= self.judge.files()
         with (
-            self._task() as task,
+            self.task() as task,
             one_writer(self.out, "rl", self.resolved(), inputs) as run,
             stages() as progress,
         ):
@@ -183,7 +183,7 @@ class RL(Command):
                 _report(self.out, log)
 
     @contextmanager
-    def _task(self) -> Iterator[Task]:
+    def task(self) -> Iterator[Task]:
         """What is learned, with the grader and the verifiers open. Raises ``RunError``."""
         from surefoot.errors import RunError
         from surefoot.policies import load_environment
@@ -199,6 +199,7 @@ class RL(Command):
             )
 
         train, held_out = self._problems()
+        gold = o.open_verifiers(self.gold, sandbox=self.judge.sandbox)
         with ExitStack() as stack:
             yield Task(
                 problems=train,
@@ -207,7 +208,7 @@ class RL(Command):
                 grader=stack.enter_context(self.grading.open()),
                 prompt=self.prompt,
                 scorer=stack.enter_context(self.judge.open(self.loading.as_saved())),
-                gold=stack.enter_context(o.open_verifiers(self.gold)) if self.gold else None,
+                gold=stack.enter_context(gold) if self.gold else None,
                 aggregation=self.aggregate,
                 environment=environment,
                 max_turns=self.max_turns,
