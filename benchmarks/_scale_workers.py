@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,35 +86,57 @@ def surefoot(*command: str, address: str = "", during: Callable[[], None] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Seconds of a job, by who did it, and of the same job on next to nothing: that of starting."""
+    """Seconds of a job in each round, by who did it, and of the same job on next to nothing: of starting."""
 
-    whole: dict[str, float]
+    whole: dict[str, list[float]]
     start: dict[str, float]
     same_bytes: bool
 
-    def speedup(self, name: str) -> float:
-        """How much sooner the work alone is done than by one worker."""
-        return (self.whole["one"] - self.start["one"]) / (self.whole[name] - self.start[name])
+    def speedups(self, way: str) -> list[float]:
+        """How much sooner the work alone is done than by one worker, in each round.
 
-    def command_speedup(self, name: str) -> float:
+        ``apart`` is twice the work: the job done twice, by two commands at once that share nothing.
+        """
+        times = 2 if way == APART else 1
+        return [
+            times * (alone - self.start["one"]) / (both - self.start[way])
+            for alone, both in zip(self.whole["one"], self.whole[way], strict=True)
+        ]
+
+    def command_speedups(self, way: str) -> list[float]:
         """How much sooner the command ends, its start included."""
-        return self.whole["one"] / self.whole[name]
+        return [alone / both for alone, both in zip(self.whole["one"], self.whole[way], strict=True)]
 
 
-WAYS = {"one": (), "pool": ("--workers", "2"), "ray": ("--workers", "2", "--engine", "ray")}
+APART = "apart"
+WAYS = {"one": (), APART: (), "pool": ("--workers", "2"), "ray": ("--workers", "2", "--engine", "ray")}
 
 
-def two_workers(what: str, job: Inputs, nothing: Inputs, folder: Path, ways: tuple[str, ...]) -> Speed:
-    """The same job by one worker and by two, each on one thread."""
-    whole, start, digests = {}, {}, set()
-    for way in ways:
-        out = folder / f"{what}-{way}.jsonl"
-        start[way], _ = surefoot(
-            *nothing.command(what), *WAYS[way], "--out", str(out.with_suffix(".start.jsonl"))
-        )
-        whole[way], _ = surefoot(*job.command(what), *WAYS[way], "--out", str(out))
-        digests.add(digest(out))
-        print(f"{what}, {way}: {whole[way]:.1f} s, of which start {start[way]:.1f} s", flush=True)
+def two_workers(
+    what: str, job: Inputs, nothing: Inputs, folder: Path, ways: tuple[str, ...], rounds: int
+) -> Speed:
+    """The same job by one worker and by two, each on one thread, in turns."""
+    whole: dict[str, list[float]] = {way: [] for way in ways}
+    start, digests = {}, set()
+
+    def seconds(way: str, inputs: Inputs, *names: str) -> float:
+        outs = [folder / f"{what}-{name}.jsonl" for name in names]
+        for out in outs:
+            out.unlink(missing_ok=True)
+        with ThreadPoolExecutor(len(outs)) as pool:
+            commands = [(*inputs.command(what), *WAYS[way], "--out", str(out)) for out in outs]
+            taken = max(pool.map(lambda words: surefoot(*words)[0], commands))
+        if inputs is job:
+            digests.update(map(digest, outs))
+        return taken
+
+    for number in range(rounds):
+        for way in ways:
+            names = (f"{way}-1", f"{way}-2") if way == APART else (way,)
+            if number == 0:
+                start[way] = seconds(way, nothing, *(f"{name}-start" for name in names))
+            whole[way].append(seconds(way, job, *names))
+            print(f"{what}, {way}: {whole[way][-1]:.1f} s, of which start {start[way]:.1f} s", flush=True)
     return Speed(whole=whole, start=start, same_bytes=len(digests) == 1)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import aiohttp
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefoot.concurrency import run_sync
 from surefoot.errors import SandboxError
 from surefoot.sandbox.protocol import Limits, Program, ProgramResult
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession  # a tenth of the start of each command
 
 API_KEY_VARIABLE = "SUREFOOT_SANDBOX_KEY"
 """Environment variable of the key that the server asks for."""
@@ -63,9 +66,11 @@ class RemoteSandbox:
         return run_sync(self._run(programs))
 
     async def _run(self, programs: Sequence[Program]) -> list[ProgramResult]:
+        from aiohttp import ClientSession
+
         free = asyncio.Semaphore(_REQUESTS)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        async with aiohttp.ClientSession(headers=headers) as session:
+        async with ClientSession(headers=headers) as session:
 
             async def one(request: RunRequest) -> tuple[ProgramResult, ...]:
                 async with free:
@@ -78,9 +83,11 @@ class RemoteSandbox:
                 raise problems.exceptions[0] from None
         return [result for task in tasks for result in task.result()]
 
-    async def _post(self, session: aiohttp.ClientSession, request: RunRequest) -> tuple[ProgramResult, ...]:
+    async def _post(self, session: ClientSession, request: RunRequest) -> tuple[ProgramResult, ...]:
+        from aiohttp import ClientError, ClientTimeout
+
         seconds = _MARGIN_S + sum(program.limits.wall_s for program in request.programs)
-        timeout = aiohttp.ClientTimeout(total=seconds)
+        timeout = ClientTimeout(total=seconds)
         data = request.model_dump_json().encode()
         wait_s = _FIRST_WAIT_S
         for attempt in range(_TRIES):
@@ -88,7 +95,7 @@ class RemoteSandbox:
                 async with session.post(f"{self.url}/v1/run", data=data, timeout=timeout) as response:
                     body = await response.read()
                     status = response.status
-            except (aiohttp.ClientError, TimeoutError) as problem:
+            except (ClientError, TimeoutError) as problem:
                 raise SandboxError(f"the sandbox server {self.url} does not answer: {problem}") from problem
             if status not in (429, 503) or attempt == _TRIES - 1:
                 break
