@@ -17,20 +17,21 @@ no label of it. None knows a run's outcome at scoring time. SOURCE is
 - ``fused``: position, rules and what ``prm_16`` says, stacked: fitted on what it says of tasks that it has
   not seen;
 - ``adapter``, with ``--adapters DIR``: ``surefoot train prm`` with a LoRA adapter of rank 8, one epoch,
-  windows of 512 tokens, in three folds of tasks; checkpoints and scores stay in DIR, and a stopped run
+  windows of 512 tokens, in three folds of tasks (a step that no window holds has the mean score of the
+  fold); checkpoints and scores stay in DIR, and a stopped run
   goes on (hours on a CPU);
 - ``adapter_fused``: position, rules and what the adapter says, by a logistic regression cross-validated over
   tasks. Adapters of the other folds have seen a fold's tasks, so this one is a little favoured.
 
 Figures, in percent with 95 % intervals over tasks: ``step_SOURCE`` and ``first_error_SOURCE`` (thresholds are
 fitted on the other half of the tasks), ``first_error_less_floor_SOURCE`` in points against the best floor
-without the outcome, and ``auc_SOURCE``: area under the ROC curve for wrong steps;
+without the outcome, ``auc_SOURCE``: area under the ROC curve for wrong steps, and ``auc_within_SOURCE``:
+the same from the pairs inside a task alone, which one model has scored;
 ``windows_steps_read_without_messages``: steps before which some messages were not read.
 """
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 import tempfile
@@ -60,7 +61,7 @@ from surefoot.labelling import ToolCallVerifier, VerifierLabeller
 from surefoot.models import Encoding, encode_traces, read_states, windows_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import StepScores
-from surefoot.stats import bootstrap_auc
+from surefoot.stats import Interval, bootstrap_auc, bootstrap_totals, roc_auc
 
 FILE = "agentprocessbench_hotpotqa.jsonl.gz"
 LIMIT = 2048
@@ -225,10 +226,13 @@ def learn(
 
 
 def adapter_scores(model: Path, folder: Path, items: Sequence[LabelledTrace]) -> Floats:
-    """Scores of all steps [R], each by an adapter that was trained on other tasks."""
+    """Scores of all steps [R], each by an adapter that was trained on other tasks.
+
+    Steps that do not fit into a window have the mean of their fold's scores, which says nothing of them.
+    """
     tasks = {name: at for at, name in enumerate(dict.fromkeys(item.problem.id for item in items))}
     groups = [tasks[item.problem.id] for item in items]
-    records: dict[str, StepScores] = {}
+    records: dict[str, list[float]] = {}
     for fold, (train, test) in enumerate(GroupKFold(ADAPTERS).split(items, groups=groups)):
         base = folder / f"fold-{fold}"
         for part, rows in (("train", train), ("test", test)):
@@ -244,10 +248,11 @@ def adapter_scores(model: Path, folder: Path, items: Sequence[LabelledTrace]) ->
             surefoot("train", "prm", *data, f"--base={model}", "--windows", *ADAPTER, f"--out={base / 'prm'}")
             data = [f"--{name}={base / 'test' / name}.jsonl" for name in ("problems", "traces")]
             surefoot("score", "-m", str(base / "prm"), *data, f"--out={base / 'scores.jsonl'}")
-        records |= {one.trace_id: one for one in read_records(base / "scores.jsonl", StepScores)}
-    return np.array(
-        [math.nan if score is None else score for item in items for score in records[item.trace.id].scores]
-    )
+        some_scores = list(read_records(base / "scores.jsonl", StepScores))
+        usual = np.mean([score for one in some_scores for score in one.scores if score is not None])
+        for one in some_scores:
+            records[one.trace_id] = [usual if score is None else score for score in one.scores]
+    return np.array([score for item in items for score in records[item.trace.id]])
 
 
 def surefoot(*words: str) -> None:
@@ -278,6 +283,27 @@ def evaluate(
             write_records(files[name], records)
         systems = open_systems(files, [], Path(folder), layout=agent_layout(runs))
         return evaluate_agent_steps(runs, systems, draws=draws)
+
+
+def within_tasks(scores: Floats, wrong: Sequence[float], tasks: Sequence[int], draws: int) -> Interval:
+    """AUC of wrong steps from the pairs inside a task alone, whose steps one model has scored.
+
+    Over all pairs, scores of models that were fitted to other tasks are compared: one whose tasks have few
+    wrong steps says lower chances of all, just where there are more of them.
+    """
+    targets, numbers = np.array(wrong), np.array(tasks)
+    counts = []
+    for task in np.unique(numbers):
+        rows = numbers == task
+        area = roc_auc(scores[rows], targets[rows])
+        counts.append([area.value * area.pairs if area.pairs else 0.0, area.pairs])
+    (found,) = bootstrap_totals(
+        [counts],
+        lambda totals: totals[:, 0, :1] / totals[:, 0, 1:],
+        draws=draws,
+        rng=np.random.default_rng(0),
+    )
+    return found
 
 
 def figures_of(
@@ -312,6 +338,10 @@ def figures_of(
             rng=np.random.default_rng(0),
         )
         figures.append(figure(f"auc_{name}", area, "of pairs"))
+        inside = within_tasks(
+            np.array([-of_steps[row] for row in rows]), wrong, [int(groups[row]) for row in rows], draws
+        )
+        figures.append(figure(f"auc_within_{name}", inside, "of pairs of one task"))
     without = np.concatenate(left_out)
     figures.append(
         figure("windows_steps_read_without_messages", int((without > 0).sum()), f"of {len(without)}")
