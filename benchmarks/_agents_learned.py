@@ -297,12 +297,13 @@ def within_tasks(scores: Floats, wrong: Sequence[float], tasks: Sequence[int], d
         rows = numbers == task
         area = roc_auc(scores[rows], targets[rows])
         counts.append([area.value * area.pairs if area.pairs else 0.0, area.pairs])
-    (found,) = bootstrap_totals(
-        [counts],
-        lambda totals: totals[:, 0, :1] / totals[:, 0, 1:],
-        draws=draws,
-        rng=np.random.default_rng(0),
-    )
+    with np.errstate(invalid="ignore"):  # a draw of tasks without pairs says nothing
+        (found,) = bootstrap_totals(
+            [counts],
+            lambda totals: totals[:, 0, :1] / totals[:, 0, 1:],
+            draws=draws,
+            rng=np.random.default_rng(0),
+        )
     return found
 
 
