@@ -43,8 +43,10 @@ LINES = 2
 
 def serve(latency_s: float, database: str) -> None:
     """Run the server until its standard input is closed."""
-    from surefoot.annotation import open_database
-    from surefoot.gateway import (
+    from surefoot.policies import ScriptedPolicy
+    from surefoot.protocols import ProblemTrace, SampleRequest
+    from surefoot.records import StepScores, Usage
+    from surefoot.server import (
         Gateway,
         GatewaySettings,
         GracefulServer,
@@ -52,10 +54,8 @@ def serve(latency_s: float, database: str) -> None:
         ServerSettings,
         create_app,
         make_server,
+        open_database,
     )
-    from surefoot.policies import ScriptedPolicy
-    from surefoot.protocols import ProblemTrace, SampleRequest
-    from surefoot.records import StepScores, Usage
 
     class Scorer:
         name = "even"
@@ -229,8 +229,8 @@ async def load(
 
 def missing(database: str, acknowledged: list[str]) -> int:
     """How many answers that clients have are not in the record, whole and with their candidates."""
-    from surefoot.annotation import open_database
     from surefoot.errors import NotFoundError
+    from surefoot.server import open_database
 
     absent = 0
     with open_database(database) as db:
@@ -244,7 +244,7 @@ def missing(database: str, acknowledged: list[str]) -> int:
 
 def made_keys(database: str, count: int) -> list[str]:
     """New API keys with quotas."""
-    from surefoot.annotation import KeyLimits, open_database
+    from surefoot.server import KeyLimits, open_database
 
     far = KeyLimits(daily_requests=10**9, daily_tokens=10**12, max_stored_bytes=10**15)
     with open_database(database) as db:

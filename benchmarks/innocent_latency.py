@@ -32,10 +32,17 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from surefoot import Problem, StepScores, Trace
-from surefoot.annotation import create_pages_app, open_database
-from surefoot.gateway import Gateway, GatewaySettings, ServerSettings, create_app, make_server
 from surefoot.policies import ScriptedPolicy
 from surefoot.segment import segment_trace
+from surefoot.server import (
+    Gateway,
+    GatewaySettings,
+    ServerSettings,
+    create_app,
+    create_pages_app,
+    make_server,
+    open_database,
+)
 
 ATTACKERS = 8
 QUICK_S, FULL_S = 6.0, 60.0

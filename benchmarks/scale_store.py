@@ -29,8 +29,8 @@ from urllib.parse import urlencode
 from sqlalchemy import Engine, MetaData, Table, create_engine, event, text
 
 from surefoot import Problem, Step, StepLabel, StepScores, Trace, __version__
-from surefoot.annotation import Database, Protocol, create_pages_app, open_database
 from surefoot.records import Evidence
+from surefoot.server import Database, Protocol, create_pages_app, open_database
 
 STEPS = 15
 ANNOTATORS = 2

@@ -22,10 +22,9 @@ from openai import OpenAI
 from openai_server import Reply, chat, serve
 from playwright.sync_api import sync_playwright
 
-from surefoot.annotation import PageSettings, create_pages_app, open_database
-from surefoot.gateway import GatewaySettings, ToolGuard
 from surefoot.labelling.verifiers.tool_calls import PolicyClause, ToolCallVerifier, ToolPolicy
 from surefoot.policies.openai import OpenAIPolicy
+from surefoot.server import GatewaySettings, PageSettings, ToolGuard, create_pages_app, open_database
 
 CHROMIUM = shutil.which("chromium")
 CALLS = int(os.environ.get("SUREFOOT_GUARD_CALLS", "20"))

@@ -13,11 +13,11 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from surefoot.annotation import Database, PageSettings, Protocol, create_pages_app, open_database
-from surefoot.annotation.database import assignments
-from surefoot.annotation.database.projects import locked_project
 from surefoot.records import Message, Problem, Reasoning, Step, StepScores, ToolCall, Trace
 from surefoot.segment import segment_trace
+from surefoot.server import Database, PageSettings, Protocol, create_pages_app, open_database
+from surefoot.server.store import assignments
+from surefoot.server.store.projects import locked_project
 
 PASSWORD = "correct horse battery"
 SCRIPT = "<script>document.title='owned'</script>"

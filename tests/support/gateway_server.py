@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
-from surefoot.gateway import Gateway, GatewaySettings
-from surefoot.gateway.app import create_app, make_server
-from surefoot.gateway.settings import Limits, ServerSettings
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import StepScores, Usage
+from surefoot.server import Gateway, GatewaySettings
+from surefoot.server.gateway.app import create_app, make_server
+from surefoot.server.gateway.settings import Limits, ServerSettings
 
 
 class LineScorer:

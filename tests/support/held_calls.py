@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from surefoot.gateway import HeldCall
 from surefoot.guard import GuardDecision
 from surefoot.guard.records import CallVerdict, StageVerdict
 from surefoot.records import Message, ToolCall, now
+from surefoot.server import HeldCall
 
 
 def held_call(created: datetime | None = None, arguments: str = '{"order": "W1"}', **more: Any) -> HeldCall:

@@ -10,11 +10,10 @@ from typing import Any
 
 from annotation_site import SCRIPT, Browser, Room, open_room, text_trace
 
-from surefoot.annotation import Database, PageSettings
-from surefoot.gateway import GatewayCandidate, GatewayRecord
 from surefoot.io import write_records
 from surefoot.records import Evidence, Problem, StepLabel, StepScores, Trace
 from surefoot.search.saved_tree import SavedNode, SavedTree
+from surefoot.server import Database, GatewayCandidate, GatewayRecord, PageSettings
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 

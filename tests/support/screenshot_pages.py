@@ -8,9 +8,9 @@ from annotation_site import Browser, Room, lease, text_trace
 from inspection_site import Inspection, open_inspection
 from screenshot_inspection import Views, inspected
 
-from surefoot.annotation import KnownAnswer, NewItem, Protocol
-from surefoot.gateway.records import KeyUse
 from surefoot.records import Problem, now
+from surefoot.server import KnownAnswer, NewItem, Protocol
+from surefoot.server.gateway.records import KeyUse
 
 _INSTRUCTIONS = """# Fractions
 

@@ -8,10 +8,9 @@ from datetime import timedelta
 from held_calls import held_call
 from inspection_site import NOON, add_request
 
-from surefoot.annotation import Database
-from surefoot.gateway import GatewayCandidate
 from surefoot.records import Problem, StepScores, Trace, now
 from surefoot.search.saved_tree import SavedTree
+from surefoot.server import Database, GatewayCandidate
 
 
 def add_requests(db: Database, problem: Problem, traces: list[Trace], tree: SavedTree) -> None:

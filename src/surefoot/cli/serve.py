@@ -10,29 +10,28 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 import typer
 from pydantic import BeforeValidator, Field, model_validator
 
-from surefoot.annotation.pages.settings import PageSettings
 from surefoot.answers import AnswerStyle
 from surefoot.cli import options as o
 from surefoot.cli.serve_sessions import Sessions
 from surefoot.cli.settings import Command, Flag, OptionGroup, add, callback
 from surefoot.cli.terminal import echo
-from surefoot.gateway.scopes import KeyScope
-from surefoot.gateway.settings import (
+from surefoot.guard.settings import GuardSettings
+from surefoot.policies.devices import Loading
+from surefoot.sandbox.protocol import Limits as SandboxLimits
+from surefoot.sandbox.remote import LARGEST
+from surefoot.server.gateway.scopes import KeyScope
+from surefoot.server.gateway.settings import (
     GatewaySettings,
     MonitorSettings,
     ServerSettings,
     ToolGuard,
     is_loopback,
 )
-from surefoot.guard.settings import GuardSettings
-from surefoot.policies.devices import Loading
-from surefoot.sandbox.protocol import Limits as SandboxLimits
-from surefoot.sandbox.remote import LARGEST
+from surefoot.server.pages.settings import PageSettings
 
 if TYPE_CHECKING:
-    from surefoot.annotation import Database
-    from surefoot.gateway import Monitor
     from surefoot.protocols import Policy, StepScorer, StepVerifier
+    from surefoot.server import Database, Monitor
 
 Role = Literal["admin", "annotator", "viewer", "client"]
 DatabaseName = Annotated[
@@ -132,8 +131,7 @@ class Serve(Command):
 
     def run(self) -> None:
         """Serve until a signal comes."""
-        from surefoot.annotation import create_pages_app, open_database
-        from surefoot.gateway import Gateway, create_app, make_server
+        from surefoot.server import Gateway, create_app, create_pages_app, make_server, open_database
 
         with (
             self.reward_model.open(self.loading) as scorer,
@@ -179,7 +177,7 @@ class Serve(Command):
             yield labeller.verifiers
 
     def _monitor(self, db: Database, policy: Policy, scorer: StepScorer | None) -> Monitor:
-        from surefoot.gateway import Monitor, resume_monitor
+        from surefoot.server import Monitor, resume_monitor
 
         if scorer is None:
             return Monitor(self.monitor)
@@ -247,7 +245,7 @@ class AddKey(Command):
         """Create and print it."""
         from datetime import UTC, datetime
 
-        from surefoot.annotation import expiry_of, open_database
+        from surefoot.server import expiry_of, open_database
 
         expires = expiry_of(self.expires, datetime.now(UTC)) if self.expires is not None else None
         with open_database(self.database) as db:
@@ -280,7 +278,7 @@ class ListKeys(Command):
 
     def run(self) -> None:
         """Print a line per key."""
-        from surefoot.annotation import open_database
+        from surefoot.server import open_database
 
         with open_database(self.database) as db:
             usages = db.keys.usages()
@@ -330,7 +328,7 @@ class SetKey(Command):
         """Change what is given."""
         from datetime import UTC, datetime
 
-        from surefoot.annotation import KeyLimits, expiry_of, open_database
+        from surefoot.server import KeyLimits, expiry_of, open_database
 
         limits = KeyLimits()
         if self.rate is not None:
@@ -361,7 +359,7 @@ class RevokeKey(Command):
 
     def run(self) -> None:
         """Revoke it."""
-        from surefoot.annotation import open_database
+        from surefoot.server import open_database
 
         with open_database(self.database) as db:
             db.keys.revoke(self.number)
@@ -391,7 +389,7 @@ class AddUser(Command):
 
     def run(self) -> None:
         """Create it and print the password."""
-        from surefoot.annotation import open_database
+        from surefoot.server import open_database
 
         if self.issuer is not None and self.subject is not None:
             with open_database(self.database) as db:
@@ -418,7 +416,7 @@ class Prune(Command):
         """Delete in pieces, so that the server is never blocked for long."""
         from datetime import UTC, datetime, timedelta
 
-        from surefoot.annotation import open_database
+        from surefoot.server import open_database
 
         before, deleted = datetime.now(UTC) - timedelta(days=self.older_than), 0
         with open_database(self.database) as db:
@@ -446,9 +444,8 @@ class ServeSandbox(Command):
 
     def run(self) -> None:
         """Serve until a signal comes."""
-        from surefoot.annotation import open_database
-        from surefoot.gateway import create_sandbox_app, make_server
         from surefoot.sandbox import BubblewrapSandbox
+        from surefoot.server import create_sandbox_app, make_server, open_database
 
         with BubblewrapSandbox(concurrency=self.concurrency) as sandbox, open_database(self.database) as db:
             echo(sandbox.describe(), err=True)

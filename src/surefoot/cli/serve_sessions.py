@@ -15,8 +15,8 @@ from surefoot.cli.terminal import echo
 from surefoot.errors import RecordError, ScoreError
 
 if TYPE_CHECKING:
-    from surefoot.gateway import Conversation, Turn
     from surefoot.rl.engines import RecordedTurn
+    from surefoot.server import Conversation, Turn
 
 
 class Sessions(Command):
@@ -54,12 +54,11 @@ class Sessions(Command):
 
     def run(self) -> None:
         """Read, put together, write."""
-        from surefoot.annotation import open_database
-        from surefoot.gateway import session_conversations
         from surefoot.io import atomic_file
         from surefoot.io.files import record_writer
         from surefoot.io.seen import Seen
         from surefoot.records import Problem, StepScores, Trace
+        from surefoot.server import open_database, session_conversations
 
         file = Path(self.database.removeprefix("sqlite:///"))
         if "://" not in str(file) and not file.exists():
@@ -118,7 +117,7 @@ class Sessions(Command):
             raise RecordError(f"session {line.session!r}: {error}") from error
 
     def _rewarded(self, line: Conversation) -> list[RecordedTurn]:
-        from surefoot.gateway import turn_reward
+        from surefoot.server import turn_reward
 
         rewards = [turn_reward(turn, self.reward) for turn in line.turns]
         if self.missing is None and None in rewards:

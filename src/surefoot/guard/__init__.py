@@ -1,7 +1,7 @@
 """Tool calls are checked before they are released: by their schema, by rules, and by a reward model.
 
 :class:`Guard` decides about one message of a model; :func:`run_tools` is a whole tool-calling loop with it.
-:mod:`surefoot.gateway` uses the same class for clients of any kind.
+:mod:`surefoot.server` uses the same class for clients of any kind.
 """
 
 import lazy_loader

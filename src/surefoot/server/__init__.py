@@ -1,0 +1,5 @@
+"""The web: an OpenAI-compatible gateway that verifies, the database, and the pages for people."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,402 @@
+"""What a route checks before it answers: API keys (whose, what they allow, how often), and bounds on bodies:
+their bytes, how deeply their JSON is nested, and their text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import numpy as np
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from surefoot.errors import ExpiredKeyError, ScopeError, StoreError
+from surefoot.server.gateway.connections import client_address
+from surefoot.server.gateway.errors import ApiError, printable, response_of
+from surefoot.server.gateway.quotas import Allowance, Quotas
+from surefoot.server.gateway.records import AuthorizedKey, KeyStore, KeyUse
+from surefoot.server.gateway.scopes import KeyScope, require_scope, scope_of
+from surefoot.server.gateway.settings import Limits, ServerSettings, is_loopback
+
+Need = Literal["client", "admin"]
+"""client: the interfaces under ``/v1`` and the like, for keys of that role and of administrators; admin: data
+about the whole server, such as metrics, for keys of administrators without a project."""
+
+_BUCKETS = 100_000
+"""Keys whose rate is tracked; more than a server has."""
+KEY_PREFIX = "sf-"
+"""What every key begins with."""
+_READERS = 4
+_LOOKUP_TIMEOUT_S = 10.0
+"""Seconds for the lookup of a key."""
+_PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
+_LOG = logging.getLogger("surefoot.server")
+
+
+class KeyAuth:
+    """Checks the key of a request: that it is valid, its role, its scopes, and its rate.
+
+    Where no key is ``required``, every request from this machine is allowed, and a valid key says only whose
+    it is. ``store`` is called in threads used for nothing else, so that no other slow call delays a check.
+    ``count`` writes what keys use, see :class:`Quotas`; ``on_refusal`` is called with the code of a refusal.
+    """
+
+    def __init__(
+        self,
+        store: KeyStore | None,
+        *,
+        required: bool = True,
+        rate_per_minute: float | None = None,
+        count: Callable[[KeyUse], asyncio.Future[None]] | None = None,
+        on_refusal: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.store, self.required, self.rate_per_minute = store, required, rate_per_minute
+        self._on_refusal = on_refusal
+        self._buckets: dict[int, TokenBucket] = {}
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="surefoot-keys")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="surefoot-key-use")
+        self.quotas = Quotas(store, self._readers, count, on_refusal)
+
+    async def check(
+        self, headers: Mapping[str, str], need: Need, scope: KeyScope | None = None
+    ) -> AuthorizedKey | None:
+        """The key of a request; ``None`` = it has none. Raises :class:`ApiError` 401, 403, 429 or 503."""
+        try:
+            return await self._check(headers, need, scope)
+        except ApiError as error:
+            self._on_refusal(error.code or "")
+            raise
+
+    async def _check(
+        self, headers: Mapping[str, str], need: Need, scope: KeyScope | None
+    ) -> AuthorizedKey | None:
+        authorization = headers.get("authorization")
+        if authorization is None and "x-api-key" in headers:  # as Anthropic's clients send it
+            authorization = f"Bearer {headers['x-api-key']}"
+        key = await self._look_up(authorization)
+        if key is None and (self.required or self._claims_a_key(authorization)):
+            message = "no valid API key; send it as 'Authorization: Bearer sf-…' or 'x-api-key: sf-…'"
+            raise ApiError(401, message, code="invalid_api_key")
+        if key is None:
+            require_local(headers)
+            return None
+        if key.role not in {"admin", need} or (need == "admin" and key.project_id is not None):
+            raise ApiError(
+                403, f"key {key.name!r} has the role {key.role}, which does not allow this", code="role"
+            )
+        require_scope_of(key, scope)
+        self._check_rate(key)
+        return key
+
+    def close(self) -> None:
+        """End the threads."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._writer.shutdown(wait=False, cancel_futures=True)
+
+    def _claims_a_key(self, authorization: str | None) -> bool:
+        """Whether one of our keys was sent; on loopback, clients that must send some text send any other."""
+        _, _, key = (authorization or "").partition(" ")
+        return self.store is not None and key.strip().startswith(KEY_PREFIX)
+
+    async def _look_up(self, authorization: str | None) -> AuthorizedKey | None:
+        scheme, _, key = (authorization or "").partition(" ")
+        if self.store is None or scheme.lower() != "bearer" or not key.strip():
+            return None
+        work = asyncio.get_running_loop().run_in_executor
+        try:
+            async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
+                authorized = await work(self._readers, self.store.authenticate, key.strip())
+        except ExpiredKeyError as error:
+            raise ApiError(401, str(error), code="expired_api_key") from error
+        except (StoreError, TimeoutError) as error:
+            raise ApiError(
+                503, "the keys cannot be read now", code="store_failed", retry_after_s=5
+            ) from error
+        if authorized is not None:
+            work(self._writer, self._note_use, authorized)  # the request does not wait for it
+        return authorized
+
+    def _note_use(self, key: AuthorizedKey) -> None:
+        try:
+            if self.store is not None:
+                self.store.note_use(key)
+        except StoreError as error:
+            _LOG.warning("the use of key %d could not be recorded: %s", key.id, error)
+
+    def _check_rate(self, key: AuthorizedKey) -> None:
+        rate = key.rate_limit or self.rate_per_minute
+        if rate is None:
+            return
+        bucket = self._buckets.get(key.id)
+        if bucket is None or bucket.rate_per_minute != rate:
+            if len(self._buckets) >= _BUCKETS:
+                self._buckets.clear()
+            bucket = self._buckets[key.id] = TokenBucket(rate)
+        wait_s = bucket.take()
+        if wait_s > 0:
+            message = f"key {key.name!r} is allowed {rate:g} requests per minute"
+            raise ApiError(429, message, code="rate_limit_exceeded", retry_after_s=wait_s)
+
+
+def require_scope_of(key: AuthorizedKey | None, scope: KeyScope | None) -> None:
+    """Raises :class:`ApiError` 403 for a key without ``scope``; a request without a key may do all."""
+    if key is None:
+        return
+    try:
+        require_scope(key.name, key.scopes, scope)
+    except ScopeError as error:
+        raise ApiError(403, str(error), code="missing_scope") from error
+
+
+class TokenBucket:
+    """A bucket of one minute's tokens (at least 1), which fills at ``rate_per_minute``."""
+
+    def __init__(self, rate_per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate_per_minute, self._clock = rate_per_minute, clock
+        self._full = max(1.0, rate_per_minute)
+        self._left, self._seen = self._full, clock()
+
+    def take(self) -> float:
+        """Take a token; seconds until there is one, 0 = taken."""
+        moment = self._clock()
+        gained = (moment - self._seen) * self.rate_per_minute / 60
+        self._left, self._seen = min(self._full, self._left + gained), moment
+        if self._left >= 1:
+            self._left -= 1
+            return 0.0
+        return (1 - self._left) * 60 / self.rate_per_minute
+
+
+def guarded_route(
+    need: Need, *, settings: ServerSettings, auth: KeyAuth, public: bool = False
+) -> type[APIRoute]:
+    """A route class that first checks the key, and that the body is not too large or nested too deeply.
+
+    The key and what it may use are then ``request.state.allowance``, and who asks is
+    ``request.state.caller``. ``public`` routes need no key.
+    """
+
+    class GuardedRoute(APIRoute):
+        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            # starlette's own limit answers in plain text, and breaks connections of clients that still write
+            bounded = BodyLimit(super().handle, max_bytes=settings.limits.max_body_bytes)
+            try:
+                await bounded(scope, receive, send)
+            finally:
+                if (allowance := scope.get("state", {}).get("allowance")) is not None:
+                    allowance.close()
+
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            inner: Callable[[Request], Awaitable[Response]] = super().get_route_handler()
+            # a route without a declared scope fails here, when the application is made
+            scopes = {method: scope_of(method, self.path) for method in self.methods or ()}
+
+            async def handle(request: Request) -> Response:
+                key = None
+                if not public:
+                    key = await auth.check(request.headers, need, scopes[request.method])
+                request.state.caller = caller_of(request, key)
+                body_bytes = 0
+                if request.method == "POST":
+                    await require_shallow(request, settings.limits)
+                    body_bytes = await body_size(request)
+                request.state.allowance = Allowance(auth.quotas, key, body_bytes=body_bytes)
+                return await inner(request)
+
+            return handle
+
+    return GuardedRoute
+
+
+def caller_of(request: Request, key: AuthorizedKey | None) -> str:
+    """Who asks: the key, or the address of a request without one."""
+    if key is not None:
+        return f"key {key.id}"
+    return client_address(request.client.host) if request.client else "local"
+
+
+def require_local(headers: Mapping[str, str]) -> None:
+    """Without keys, require that a request comes from this machine and names it.
+
+    A foreign page that a browser was tricked into loading from this address (DNS rebinding), or that posts
+    to it, shows in ``Host`` or ``Origin``; a proxy that exposes the address shows in its headers, unless they
+    are turned off. Raises :class:`ApiError` 403.
+    """
+    proxied = next((name for name in _PROXIES if name in headers), None)
+    why = f"a proxy passed this on ({proxied})" if proxied else None
+    named = {"host": headers.get("host", "")}
+    if "origin" in headers:
+        named["origin"] = headers["origin"]
+    for name, value in named.items():
+        if not _is_local(value):
+            why = f"{name} is {value[:100]!r}"
+    if headers.get("sec-fetch-site") == "cross-site":
+        why = "it comes from another site's page"
+    if why is not None:
+        message = f"this server requires no key, so it answers only this machine, and {why}"
+        raise ApiError(403, f"{message}; start the server with --require-key", code="not_local")
+
+
+def _is_local(address: str) -> bool:
+    """Whether ``NAME``, ``NAME:PORT`` or ``http://NAME:PORT`` is this machine."""
+    try:
+        name = urlsplit(address if "://" in address else f"//{address}").hostname
+    except ValueError:
+        return False
+    return name is not None and is_loopback(name.removesuffix("."))
+
+
+_MAX_DRAINED = 16
+"""A refused body is still read up to so many times the bound: a client that writes before it reads would
+otherwise see a broken connection, not the answer."""
+
+
+class BodyLimit:
+    """ASGI middleware: a body of more than ``max_bytes`` is answered 413, before or while it is read."""
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+        self.app, self.max_bytes = app, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if _declared_length(scope) > self.max_bytes:
+            await self._refuse(scope, receive, send)
+            return
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.max_bytes:
+                raise self._error()
+            return message
+
+        await self.app(scope, counted, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        drained = 0
+        while drained < _MAX_DRAINED * self.max_bytes:
+            message = await receive()
+            drained += len(message.get("body", b""))
+            if not message.get("more_body"):
+                break
+        await response_of(self._error())(scope, receive, send)
+
+    def _error(self) -> ApiError:
+        return ApiError(413, f"the body is larger than {self.max_bytes} bytes", code="body_too_large")
+
+
+def _declared_length(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return 0
+
+
+async def body_size(request: Request) -> int:
+    """Bytes of the body."""
+    return len(await request.body())
+
+
+async def require_shallow(request: Request, limits: Limits) -> None:
+    """Read the body, which the request then keeps.
+
+    Raises :class:`ApiError` 400 for one nested too deeply or of too many parts, and for text that UTF-8
+    cannot hold.
+    """
+    max_depth = limits.max_json_depth
+    body = await request.body()
+    if b"\0" in body or not _is_utf8(body):  # brackets of UTF-16 and UTF-32 cannot be counted so
+        raise ApiError(400, "the body is not JSON in UTF-8", code="encoding")
+    depth, parts = json_shape(body, stop=max_depth)
+    if depth > max_depth:
+        raise ApiError(400, f"the JSON is nested more than {max_depth} deep", code="nested_too_deeply")
+    if parts > limits.max_json_parts:
+        message = (
+            f"the JSON has {parts} objects and lists, at most {limits.max_json_parts} here; send less at once"
+        )
+        raise ApiError(400, message, code="too_many_parts")
+    if has_half_surrogate(body):
+        where = _field_with_surrogate(body)
+        message = (
+            f"{where or 'the body'}: half of a surrogate pair is not a character; send both halves or neither"
+        )
+        raise ApiError(400, message, param=where, code="encoding")
+
+
+_QUOTE = ord('"')
+_UNMARKED = bytes(set(range(256)) - set(b'"[]{}'))
+_SIGNS = np.zeros(256, np.int8)
+_SIGNS[list(b"[{")], _SIGNS[list(b"]}")] = 1, -1
+
+
+def json_shape(body: bytes, *, stop: int) -> tuple[int, int]:
+    """How deeply arrays and objects are nested, counted up to ``stop`` + 1, and how many there are; for valid
+    JSON in UTF-8.
+
+    In a body that is not valid, everything before the first error is counted as a parser would, or higher.
+    """
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the quotes that are left begin and end strings
+    marks = np.frombuffer(plain.translate(None, _UNMARKED), np.uint8)
+    quotes = np.cumsum(marks == _QUOTE, dtype=np.uint8)  # may wrap round: odd stays odd
+    steps = _SIGNS[marks] * (quotes % 2 == 0)
+    deepest = int(np.cumsum(steps, dtype=np.int32).max(initial=0))
+    return min(deepest, stop + 1), int((steps > 0).sum())
+
+
+# a first half without the second, or a second half without the first
+_HALF = re.compile(
+    rb"\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|[c-fC-F](?<!\\u[dD][89abAB]..\\u[dD].))", re.DOTALL
+)
+
+
+def has_half_surrogate(body: bytes) -> bool:
+    """Whether an escape in ``body``, which is valid JSON, is half of a surrogate pair without the other."""
+    return _HALF.search(body.replace(rb"\\", b"  ")) is not None
+
+
+def _field_with_surrogate(body: bytes) -> str | None:
+    """Path of the first such text, as ``messages.0.content``; ``None`` = the JSON is none."""
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return None
+    path = _path_to_surrogate(value)
+    return ".".join(path) if path else None
+
+
+def _path_to_surrogate(value: Any) -> tuple[str, ...] | None:
+    """Path of the first text in ``value`` that UTF-8 cannot hold."""
+    if isinstance(value, str):
+        return None if printable(value) == value else ()
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if printable(name) != name:
+                return (printable(name)[:100],)
+            if (path := _path_to_surrogate(inner)) is not None:
+                return (name[:100], *path)
+    if isinstance(value, list):
+        for number, inner in enumerate(value):
+            if (path := _path_to_surrogate(inner)) is not None:
+                return (str(number), *path)
+    return None
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,125 @@
+"""Who is served: slots for requests, the work under way, and clients that disconnect."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
+
+from starlette.types import Receive
+
+from surefoot.server.gateway.errors import ApiError
+
+T = TypeVar("T")
+_SMOOTHING = 0.1
+"""Weight of the latest request in the mean duration of a request."""
+
+
+class Admission:
+    """At most ``max_running`` requests run and ``max_waiting`` wait, in the order of arrival; more are
+    refused."""
+
+    def __init__(self, *, running: int, waiting: int) -> None:
+        self.max_running, self.max_waiting = running, waiting
+        self.free = asyncio.Semaphore(running)
+        self.admitted = 0
+        """Requests that are worked on or wait."""
+        self.running = 0
+        """Requests that are worked on."""
+        self.mean_s = 1.0
+        """Mean duration of a request."""
+        self.draining = False
+        """Whether new requests are refused, because the server is stopping."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a slot."""
+        return self.admitted - self.running
+
+    def reserve(self) -> Slot:
+        """A slot to wait for. Raises :class:`ApiError` 429 if too many wait already, 503 while stopping."""
+        if self.draining:
+            raise ApiError(503, "the server is stopping", code="stopping", retry_after_s=5)
+        if self.admitted >= self.max_running + self.max_waiting:
+            wait_s = min(60.0, self.mean_s * (self.waiting + 1) / self.max_running)
+            message = f"{self.running} requests are running and {self.waiting} wait; try again later"
+            raise ApiError(429, message, code="overloaded", retry_after_s=wait_s)
+        self.admitted += 1
+        return Slot(self)
+
+
+class Slot:
+    """A reservation; use it as an ``async with`` block, which waits for the slot, or close it unused."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._started: float | None = None
+        self._open = True
+
+    def close(self) -> None:
+        """Release it; calling this again does nothing."""
+        if not self._open:
+            return
+        self._open = False
+        admission = self._admission
+        admission.admitted -= 1
+        if self._started is not None:
+            admission.mean_s += _SMOOTHING * (time.monotonic() - self._started - admission.mean_s)
+            admission.running -= 1
+            admission.free.release()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._admission.free.acquire()
+        except BaseException:
+            self.close()
+            raise
+        self._admission.running += 1
+        self._started = time.monotonic()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+
+class Jobs:
+    """Work under way; :meth:`stop` cancels it, and those who wait for it get an error 503."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopped = False
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that is known here until it ends."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def stop(self) -> int:
+        """Cancel all; how many there were."""
+        self._stopped = True
+        for task in self._tasks:
+            task.cancel()
+        return len(self._tasks)
+
+    def result(self, task: asyncio.Task[T]) -> T:
+        """Result of a task that has ended. Raises its error, or :class:`ApiError` 503 if it was stopped."""
+        if task.cancelled() and self._stopped:
+            message = "the server is stopping, and this was not done in time"
+            raise ApiError(503, message, code="stopping", retry_after_s=5)
+        return task.result()
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def cancel(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel ``tasks`` and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

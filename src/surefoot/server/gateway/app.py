@@ -1,0 +1,308 @@
+"""The application: routes, middleware, and a server that stops without losing what it works on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal
+
+import uvicorn
+from anyio import to_thread
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from surefoot import __version__
+from surefoot.server.gateway.access import KeyAuth, guarded_route
+from surefoot.server.gateway.chat import chat_routes
+from surefoot.server.gateway.connections import ConnectionTable, bounded_protocol
+from surefoot.server.gateway.errors import ApiError, declared, install_error_handlers, response_of
+from surefoot.server.gateway.gateway import Gateway
+from surefoot.server.gateway.pooling import pooling_routes
+from surefoot.server.gateway.records import KeyStore
+from surefoot.server.gateway.schemas import ResponseModel
+from surefoot.server.gateway.score import score_routes
+from surefoot.server.gateway.settings import ServerSettings
+
+
+def create_app(
+    settings: ServerSettings,
+    *,
+    gateway: Gateway | None = None,
+    routers: Sequence[APIRouter] = (),
+    pages: ASGIApp | None = None,
+    keys: KeyStore | None = None,
+) -> FastAPI:
+    """The application.
+
+    ``routers`` check who may use them themselves, and so does ``pages``, which gets every request that
+    no route matches and has its own limits on bodies; the gateway's routes require a key of ``keys``.
+    Their limits are those of ``gateway.limits`` and of ``settings.limits``, so pass the same to both. The
+    gateway is closed with the application. Raises ``ValueError`` for missing ``keys``.
+    """
+    if settings.needs_key and keys is None:
+        raise ValueError("'keys' is missing: keys are required, and it is where they are looked up")
+    auth = KeyAuth(
+        keys,
+        required=settings.needs_key,
+        rate_per_minute=settings.limits.rate_per_minute,
+        count=gateway.recorder.count if gateway is not None and gateway.recorder.counts else None,
+        on_refusal=gateway.metrics.key_refused if gateway is not None else lambda _: None,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        to_thread.current_default_thread_limiter().total_tokens = _PAGE_THREADS
+        if gateway is not None:
+            await gateway.open()
+        yield
+        if gateway is not None:
+            await gateway.close()
+        auth.close()
+
+    app = FastAPI(
+        title="surefoot",
+        version=__version__,
+        description="An OpenAI-compatible gateway that verifies as it generates.",
+        docs_url=None,  # its scripts would come from another server
+        redoc_url=None,
+        openapi_url=None,
+        lifespan=lifespan,
+    )
+    app.state.gateway = gateway
+    app.router.redirect_slashes = False  # its redirects repeat the Host that the client sent
+    install_error_handlers(app)
+    client = guarded_route("client", settings=settings, auth=auth)
+    admin = guarded_route("admin", settings=settings, auth=auth)
+    probe = guarded_route("client", settings=settings, auth=auth, public=settings.open_health)
+    if gateway is not None:
+        for routes in (chat_routes, score_routes, pooling_routes):
+            app.include_router(routes(gateway, client))
+        for router in status_routes(gateway, client, probe, admin):
+            app.include_router(router)
+    app.include_router(_description_routes(app, client))
+    for router in routers:
+        app.include_router(router)
+    if gateway is not None:
+        app.include_router(_missing_routes(app, client))
+    _adapt_openapi(app, with_keys=settings.needs_key)
+    if pages is not None:
+        app.mount("/", pages)
+    app.add_middleware(_Observe, gateway=gateway)
+    return app
+
+
+class _Observe:
+    """ASGI middleware: an id for each request, in a header, and counts and times for the metrics."""
+
+    def __init__(self, app: ASGIApp, *, gateway: Gateway | None) -> None:
+        self.app, self.gateway = app, gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = time.monotonic(), 500
+        request_id = uuid.uuid4().hex.encode()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", request_id)]}
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        finally:
+            if self.gateway is not None:
+                endpoint = getattr(scope.get("route"), "path", "other")
+                self.gateway.metrics.requests.labels(endpoint, str(status)).inc()
+                self.gateway.metrics.seconds.labels(endpoint).observe(time.monotonic() - started)
+
+
+def _adapt_openapi(app: FastAPI, *, with_keys: bool) -> None:
+    """Take FastAPI's form of validation errors out of the OpenAPI document, and put the keys in."""
+    make_document = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = make_document()
+            for path in document.get("paths", {}).values():
+                for operation in path.values():
+                    operation.get("responses", {}).pop("422", None)
+            schemas = document.get("components", {}).get("schemas", {})
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
+            if with_keys:
+                scheme = {"type": "http", "scheme": "bearer"}
+                document.setdefault("components", {})["securitySchemes"] = {"key": scheme}
+                document["security"] = [{"key": []}]
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+_PAGE_THREADS = 4
+"""Pages that are made at the same time. More threads make no page sooner, and all share one interpreter with
+the event loop, which then waits for each of them."""
+_SWITCH_S = 0.001
+"""Seconds for which a thread that computes keeps the interpreter while the event loop waits for it."""
+_CANCEL_S = 10
+"""Seconds for answering requests that were not done in time."""
+
+
+class GracefulServer(uvicorn.Server):
+    """Stops in order: at a signal, or once ``should_exit`` is set, it accepts no more connections, running
+    requests have ``grace_s`` seconds, and the rest is answered 503. A second interrupt ends it at once.
+    """
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway | None) -> None:
+        super().__init__(config)
+        self.gateway = gateway
+        sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more connections, and wait for running requests."""
+        stopping = asyncio.ensure_future(self.gateway.stop()) if self.gateway is not None else None
+        await super().shutdown(sockets)
+        if stopping is not None:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+
+
+def make_server(app: FastAPI, settings: ServerSettings, *, log_level: str = "warning") -> GracefulServer:
+    """A server that is not running yet; ``.run()`` runs it until a signal comes."""
+    gateway: Gateway | None = app.state.gateway
+    table = gateway.metrics.connections if gateway is not None else ConnectionTable()
+    config = uvicorn.Config(
+        app,
+        http=bounded_protocol(table, settings.limits, settings.proxies),
+        proxy_headers=bool(settings.proxies),
+        forwarded_allow_ips=list(settings.proxies),
+        host=settings.host,
+        port=settings.port,
+        log_level=log_level,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.limits.grace_s) + _CANCEL_S,
+    )
+    return GracefulServer(config, gateway)
+
+
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+
+
+class ModelResponse(ResponseModel):
+    """A name that a client may send as ``model``."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "surefoot"
+
+
+class ModelList(ResponseModel):
+    """Answer of ``/v1/models``."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelResponse]
+
+
+class Health(ResponseModel):
+    """Answer of ``/health`` and ``/ready``."""
+
+    status: Literal["ok"] = "ok"
+
+
+def status_routes(
+    gateway: Gateway, client: type[APIRoute], probe: type[APIRoute], admin: type[APIRoute]
+) -> list[APIRouter]:
+    """The list of models for clients, the state of the server for probes, and metrics for operators."""
+    routers = [APIRouter(route_class=kind, tags=["status"]) for kind in (client, probe, admin)]
+    for_clients, for_probes, for_operators = routers
+
+    @for_clients.get("/v1/models", response_model=ModelList, responses=declared(401, 403, 429))
+    async def models() -> ModelList:
+        """The policy, and the strategies in front of it."""
+        return ModelList(data=[ModelResponse(id=name) for name in gateway.planner.models()])
+
+    @for_clients.get(
+        "/v1/models/{model:path}", response_model=ModelResponse, responses=declared(401, 403, 404, 429)
+    )
+    async def model(model: str) -> ModelResponse:
+        """One of them."""
+        if model not in gateway.planner.models():
+            raise ApiError(404, f"there is no model {model[:100]!r}", param="model", code="model_not_found")
+        return ModelResponse(id=model)
+
+    @for_probes.get("/health", response_model=Health, responses=declared(401, 403, 429))
+    async def health() -> Health:
+        """The process lives."""
+        return Health()
+
+    @for_probes.get("/ready", response_model=Health, responses=declared(401, 403, 429, 503))
+    async def ready() -> Health:
+        """Requests are accepted: the server is not stopping or full, and answers can be recorded."""
+        gateway.admission.reserve().close()
+        await gateway.recorder.probe()
+        return Health()
+
+    text: dict[int | str, dict[str, Any]] = {
+        200: {
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+            "description": "Prometheus's text format.",
+        }
+    }
+
+    @for_operators.get("/metrics", response_class=Response, responses={**text, **declared(401, 403, 429)})
+    async def metrics() -> Response:
+        """Counts, times, shares, score drift and alarms."""
+        return Response(gateway.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return routers
+
+
+def _missing_routes(app: FastAPI, route_class: type[APIRoute]) -> APIRouter:
+    """Errors for the rest of ``/v1``; include it when ``app`` has all other routes."""
+    router = APIRouter(route_class=route_class)
+    routes = tuple(app.routes)
+
+    @router.api_route("/v1/{path:path}", methods=list(_METHODS), include_in_schema=False)
+    async def missing(request: Request, path: str) -> Response:
+        """Answer in the OpenAI form, not with a page."""
+        allowed = [method for method in _METHODS if _accepts(routes, request.scope, method)]
+        if not allowed:
+            message = f"there is no /v1/{path[:100]} here; this server generates, scores and verifies"
+            raise ApiError(404, message, code="not_found")
+        message = f"/v1/{path[:100]} allows {', '.join(allowed)}"
+        answer = response_of(ApiError(405, message, code="method_not_allowed"))
+        answer.headers["Allow"] = ", ".join(allowed)
+        return answer
+
+    return router
+
+
+def _accepts(routes: Sequence[BaseRoute], scope: Scope, method: str) -> bool:
+    """Whether one of ``routes`` would have answered the request, had its method been ``method``."""
+    request = {name: scope.get(name, "") for name in ("type", "path", "root_path", "headers")}
+    return any(route.matches({**request, "method": method})[0] is Match.FULL for route in routes)
+
+
+def _description_routes(app: FastAPI, route_class: type[APIRoute]) -> APIRouter:
+    """The OpenAPI document of ``app``."""
+    router = APIRouter(route_class=route_class)
+
+    @router.get("/openapi.json", include_in_schema=False)
+    async def openapi(request: Request) -> dict[str, Any]:  # noqa: ARG001 - the guarded route needs it
+        """The OpenAPI document of this server."""
+        return app.openapi()
+
+    return router

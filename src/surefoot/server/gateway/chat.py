@@ -1,0 +1,216 @@
+"""The generating interfaces: request, plan, run, record, respond."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+from starlette.types import Receive, Scope, Send
+
+from surefoot.errors import NotFoundError, UnavailableError
+from surefoot.server.gateway.admission import Jobs, cancel, wait_for_disconnect
+from surefoot.server.gateway.anthropic_messages import MessagesAnswer, MessagesRequest, MessagesWriter
+from surefoot.server.gateway.errors import AnthropicErrorBody, ApiError, declared
+from surefoot.server.gateway.gateway import Gateway
+from surefoot.server.gateway.openai_responses import ResponsesAnswer, ResponsesRequest, ResponsesWriter
+from surefoot.server.gateway.plan import Plan
+from surefoot.server.gateway.request_log import LogEntry, log_unavailable, new_id
+from surefoot.server.gateway.responses import ChatWriter, Emit, ResponseWriter, TextWriter, held_response
+from surefoot.server.gateway.schemas import (
+    ChatRequest,
+    ChatResponse,
+    CompletionRequest,
+    CompletionResponse,
+    GenerationRequest,
+    HeldResponse,
+)
+from surefoot.server.gateway.sessions import session_name, session_turn
+
+_LOG = logging.getLogger("surefoot.server")
+_STREAM = {
+    "description": "The answer; with `stream`, server-sent events.",
+    "content": {"text/event-stream": {}},
+}
+
+
+def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
+    """The generating interfaces."""
+    router = APIRouter(route_class=route_class, tags=["generate"])
+    statuses = (400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
+    responses: dict[int | str, dict[str, Any]] = {200: _STREAM, **declared(*statuses)}
+    of_anthropic: dict[int | str, dict[str, Any]] = {
+        200: _STREAM,
+        **declared(*statuses, body=AnthropicErrorBody),
+    }
+
+    @router.post("/v1/chat/completions", response_model=ChatResponse, responses=responses)
+    async def chat_completions(request: Request, body: ChatRequest) -> Response:
+        """Answer a conversation, by the strategy that the model's name or `surefoot.strategy` says."""
+        return await _respond(gateway, request, body, gateway.planner.chat(body), ChatWriter)
+
+    @router.post("/v1/completions", response_model=CompletionResponse, responses=responses)
+    async def completions(request: Request, body: CompletionRequest) -> Response:
+        """Continue a prompt, by the strategy that the model's name or `surefoot.strategy` says."""
+        return await _respond(gateway, request, body, gateway.planner.completion(body), TextWriter)
+
+    @router.post("/v1/responses", response_model=ResponsesAnswer, responses=responses)
+    async def openai_responses(request: Request, body: ResponsesRequest) -> Response:
+        """Answer a conversation in the form of OpenAI's Responses API; nothing is stored for later."""
+        chat = body.as_chat()
+        return await _respond(gateway, request, chat, gateway.planner.chat(chat), ResponsesWriter)
+
+    @router.post("/v1/messages", response_model=MessagesAnswer, responses=of_anthropic)
+    async def anthropic_messages(request: Request, body: MessagesRequest) -> Response:
+        """Answer a conversation in the form of Anthropic's Messages API."""
+        chat = body.as_chat()
+        return await _respond(gateway, request, chat, gateway.planner.chat(chat), MessagesWriter)
+
+    @router.get(
+        "/v1/held/{number:int}",
+        response_model=HeldResponse,
+        responses=declared(400, 401, 403, 404, 429, 503),
+    )
+    async def held(request: Request, number: int) -> HeldResponse:
+        """What a person decided about a call that the guard held; the key is that of the request."""
+        if gateway.holds is None:
+            raise ApiError(404, "this server holds no calls", code="not_found")
+        key = request.state.allowance.key
+        try:
+            found = await gateway.holds.find(number, key.id if key else None)
+        except NotFoundError as error:
+            raise ApiError(404, str(error), param="number", code="not_found") from error
+        except UnavailableError as error:
+            raise log_unavailable() from error
+        return held_response(number, found)
+
+    return router
+
+
+async def _respond(
+    gateway: Gateway, request: Request, body: GenerationRequest, plan: Plan, form: type[ResponseWriter]
+) -> Response:
+    name = session_name(request.headers, body.metadata) if plan.messages else None
+    logprobs = name is not None and gateway.settings.record_logprobs
+    plan = replace(plan, caller=request.state.caller, logprobs=logprobs)
+    entry = LogEntry(
+        id=new_id(form.id_prefix),
+        endpoint=request.url.path,
+        model=body.model,
+        strategy=plan.strategy.name,
+        problem=plan.problem,
+        allowance=request.state.allowance,
+        policy=gateway.policy.name,
+        scorer=gateway.planner.scorer if plan.strategy.needs_scorer else None,
+        parameters=_parameters(body, plan),
+        session=session_turn(name, plan.messages, plan.tools) if name is not None else None,
+    )
+    writer = form(body, entry, gateway.settings)
+    if not body.stream:
+        generation = await gateway.serve(
+            request,
+            lambda slot: gateway.generate(slot, entry, plan),
+            tokens=plan.most_tokens,
+            recorded=True,
+        )
+        return Response(writer.response(generation).model_dump_json(), media_type="application/json")
+    slot = await gateway.admit(request, tokens=plan.most_tokens, recorded=True)
+
+    async def write(emit: Emit) -> None:
+        writer.emit = emit
+        writer.begin(plan.n)
+        writer.end(await gateway.generate(slot, entry, plan, writer))
+
+    return EventStream(
+        write,
+        jobs=gateway.jobs,
+        keep_alive_s=gateway.limits.keep_alive_s,
+        on_disconnect=gateway.metrics.disconnects.inc,
+        on_end=slot.close,
+        last_event=writer.last_event,
+    )
+
+
+def _parameters(body: GenerationRequest, plan: Plan) -> dict[str, Any]:
+    """The parameters of a request, without texts that are elsewhere or may be long."""
+    excluded: dict[str, Any] = {"messages": True, "prompt": True, "model": True, "tools": True}
+    excluded["metadata"] = True
+    excluded["surefoot"] = {"problem"}
+    parameters = body.model_dump(mode="json", exclude_none=True, exclude=excluded)
+    tools = getattr(body, "tools", None)
+    return {**parameters, "seed": plan.seed, **({"tools": len(tools)} if tools else {})}
+
+
+class EventStream(Response):
+    """Server-sent events that ``work`` emits, then ``last_event`` of its error, or of ``None``.
+
+    After ``keep_alive_s`` seconds of silence a comment is sent. If the client disconnects, ``work`` is
+    cancelled and ``on_disconnect`` called; ``on_end`` is called at the end in any case.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Emit], Coroutine[Any, Any, None]],
+        *,
+        jobs: Jobs,
+        keep_alive_s: float,
+        on_disconnect: Callable[[], None],
+        on_end: Callable[[], None],
+        last_event: Callable[[ApiError | None], str],
+    ) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(media_type="text/event-stream", headers=headers)
+        del self.headers["content-length"]
+        self._work, self._jobs, self._keep_alive_s = work, jobs, keep_alive_s
+        self._on_disconnect, self._on_end, self._last_event = on_disconnect, on_end, last_event
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send the stream."""
+        try:
+            await self._stream(receive, send)
+        finally:
+            self._on_end()
+
+    async def _stream(self, receive: Receive, send: Send) -> None:
+        events: asyncio.Queue[str | None] = asyncio.Queue()
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        task = self._jobs.start(self._work(events.put_nowait))
+        disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
+        for ending in (task, disconnect):
+            ending.add_done_callback(lambda _: events.put_nowait(None))
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(self._keep_alive_s):
+                        data = await events.get()
+                except TimeoutError:
+                    await _send_text(send, ": keep-alive\n\n")
+                    continue
+                if data is None:
+                    break
+                await _send_text(send, data)
+            if task.done():
+                await _send_text(send, self._last_event(self._error_of(task)))
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            else:
+                self._on_disconnect()
+        finally:
+            await cancel(task, disconnect)
+
+    def _error_of(self, task: asyncio.Task[None]) -> ApiError | None:
+        try:
+            self._jobs.result(task)
+        except ApiError as error:
+            return error
+        except Exception as error:
+            _LOG.exception("a stream failed")
+            return ApiError(500, f"unforeseen error: {type(error).__name__}")
+        return None
+
+
+async def _send_text(send: Send, text: str) -> None:
+    await send({"type": "http.response.body", "body": text.encode("utf-8"), "more_body": True})

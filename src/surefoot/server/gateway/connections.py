@@ -1,0 +1,207 @@
+"""Connections of a server: how many there may be, and how long a client may take to send and to read.
+
+A client that sends half a request, or reads an answer byte by byte, would otherwise hold a file descriptor
+for ever. ``surefoot.server.gateway.admission`` limits requests; this module limits connections, which cost
+something before they send any request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Literal
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from surefoot.server.gateway.settings import Limits
+
+Reason = Literal["total", "address", "slow_headers", "slow_body", "slow_reader"]
+"""Why a connection was refused or closed."""
+_RESERVED = 200
+"""File descriptors left for files, the database, policies and workers."""
+_STATUS = {
+    "total": b"503 Service Unavailable",
+    "address": b"429 Too Many Requests",
+    "slow_headers": b"408 Request Timeout",
+    "slow_body": b"408 Request Timeout",
+}
+
+
+class ConnectionTable:
+    """Open connections by address, and how many were ``closed`` by the server for what reason."""
+
+    def __init__(self) -> None:
+        self.open: Counter[str] = Counter()
+        self.closed: Counter[Reason] = Counter()
+
+    @property
+    def total(self) -> int:
+        """Open connections."""
+        return self.open.total()
+
+    def enter(self, address: str, *, limits: Limits, exempt: bool) -> Reason | None:
+        """Count a connection of an address; the reason if it is refused instead."""
+        reason: Reason | None = None
+        if self.total >= min(limits.connections, _descriptors() - _RESERVED):
+            reason = "total"
+        elif not exempt and self.open[address] >= limits.connections_per_address:
+            reason = "address"
+        if reason is None:
+            self.open[address] += 1
+        else:
+            self.closed[reason] += 1
+        return reason
+
+    def leave(self, address: str) -> None:
+        """A counted connection has ended."""
+        self.open[address] -= 1
+        if self.open[address] <= 0:
+            del self.open[address]
+
+
+def client_address(host: str) -> str:
+    """What counts as one address: an IPv4 address, or the /64 network that one IPv6 client can use freely."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return host
+
+
+def bounded_protocol(
+    table: ConnectionTable, limits: Limits, proxies: Sequence[str] = ()
+) -> type[H11Protocol]:
+    """HTTP/1.1 as uvicorn speaks it, within ``limits``. The addresses of ``proxies`` may have any number of
+    connections, as many clients share them."""
+    networks = [ipaddress.ip_network(proxy) for proxy in proxies]
+
+    class BoundedProtocol(H11Protocol):
+        _counted: str | None = None
+        _deadline: asyncio.TimerHandle | None = None
+        _write_deadline: asyncio.TimerHandle | None = None
+        _phase: tuple[object, object] | None = None
+        _begun = 0.0
+        _received = 0
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            peer = transport.get_extra_info("peername")
+            host = str(peer[0]) if isinstance(peer, tuple) else "local"
+            address = client_address(host)
+            reason = table.enter(address, limits=limits, exempt=_within(host, networks))
+            if reason is not None:
+                self.transport = transport
+                _refuse(transport, reason)
+                return
+            self._counted = address
+            super().connection_made(transport)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            for timer in (self._deadline, self._write_deadline):
+                if timer is not None:
+                    timer.cancel()
+            if self._counted is not None:
+                table.leave(self._counted)
+                super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self._counted is None or self.transport.is_closing():
+                return
+            self._received += len(data)
+            super().data_received(data)
+            self._watch()
+
+        def handle_events(self) -> None:
+            before = self.cycle
+            super().handle_events()
+            if self.cycle is not before and _ambiguous(self.headers):
+                self.cycle.keep_alive = False  # what follows may be a smuggled request (RFC 9112, 6.1)
+
+        def pause_writing(self) -> None:
+            if self._counted is None:
+                return
+            super().pause_writing()
+            self._write_deadline = self.loop.call_later(limits.read_s, self._end, "slow_reader")
+
+        def resume_writing(self) -> None:
+            if self._counted is None:
+                return
+            super().resume_writing()
+            if self._write_deadline is not None:
+                self._write_deadline.cancel()
+
+        def _watch(self) -> None:
+            """Begin the deadline of what the client sends now, if it is new."""
+            phase = (self.conn.their_state, self.cycle)
+            if phase == self._phase:
+                return
+            self._phase, self._begun, self._received = phase, time.monotonic(), 0
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+            if phase[0] is h11.IDLE:
+                self._deadline = self.loop.call_later(limits.header_s, self._end, "slow_headers")
+            elif phase[0] is h11.SEND_BODY:
+                self._deadline = self.loop.call_later(limits.body_s, self._check_body)
+
+        def _check_body(self) -> None:
+            """End a body that comes more slowly than it must; while the server itself does not read, wait."""
+            if self.conn.their_state is not h11.SEND_BODY:
+                return
+            left = self._begun + limits.body_s + self._received / limits.body_bytes_per_s - time.monotonic()
+            if self.flow.read_paused:
+                left = limits.body_s
+            if left <= 0:
+                self._end("slow_body")
+            else:
+                self._deadline = self.loop.call_later(left, self._check_body)
+
+        def _end(self, reason: Reason) -> None:
+            if self.transport.is_closing():
+                return
+            if reason == "slow_headers" and self.conn.their_state is not h11.IDLE:
+                return
+            table.closed[reason] += 1
+            answered = reason == "slow_body" and self.cycle.response_started
+            if reason == "slow_reader" or answered:
+                self.transport.abort()
+            else:
+                _refuse(self.transport, reason)
+
+    return BoundedProtocol
+
+
+def _refuse(transport: asyncio.Transport, reason: Reason) -> None:
+    head = b"HTTP/1.1 " + _STATUS[reason] + b"\r\nConnection: close\r\nContent-Length: 0\r\n"
+    transport.write(head + (b"Retry-After: 5\r\n" if reason in ("total", "address") else b"") + b"\r\n")
+    transport.close()
+
+
+def _ambiguous(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether a request gives its length in two ways, of which a proxy may have read the other."""
+    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}
+
+
+def _within(host: str, networks: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        return any(address in network for network in networks)
+    return False
+
+
+def _descriptors() -> int:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 1 << 30
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 30 if soft == resource.RLIM_INFINITY else max(soft, 2 * _RESERVED)

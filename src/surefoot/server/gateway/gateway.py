@@ -1,0 +1,313 @@
+"""The gateway itself: one policy, perhaps one scorer, and everything that requests share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from functools import partial
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from surefoot.answers import AnswerChecker, Grader
+from surefoot.batching import Batcher
+from surefoot.errors import UnavailableError
+from surefoot.guard import Guard
+from surefoot.protocols import Policy, ProblemTrace, StepScorer, StepVerifier, TakesExtraBody
+from surefoot.records import StepScores, Usage
+from surefoot.scores import Aggregator
+from surefoot.server.gateway.admission import Admission, Jobs, Slot, cancel, wait_for_disconnect
+from surefoot.server.gateway.computation import Computation
+from surefoot.server.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
+from surefoot.server.gateway.generation import Generator
+from surefoot.server.gateway.holds import Holds
+from surefoot.server.gateway.monitor import Metrics, Monitor, Observations
+from surefoot.server.gateway.plan import (
+    DEFAULT,
+    PLAIN,
+    GeneratedChoice,
+    Generation,
+    Plan,
+    Planner,
+    UsageMeter,
+)
+from surefoot.server.gateway.quotas import Allowance
+from surefoot.server.gateway.records import GatewayRecord, HoldStore, RecordStore
+from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavailable
+from surefoot.server.gateway.responses import ResponseWriter
+from surefoot.server.gateway.schemas import StrategyOptions
+from surefoot.server.gateway.settings import GatewaySettings, Limits
+from surefoot.server.gateway.upstream import StaysConnected, UpstreamPolicy, UpstreamScorer
+
+T = TypeVar("T")
+MAX_SAMPLES = 1024
+"""Samples of a batch of the policy; one request may be larger."""
+_PAIR_S = 2.0
+"""Seconds of algebra for two answers."""
+_LOG = logging.getLogger("surefoot.server")
+
+
+class Gateway:
+    """Answers many clients with one policy and one scorer, in shared batches.
+
+    Make one per application; it serves one event loop. ``log``, such as ``Database.gateway``, keeps what was
+    answered and stays open; ``monitor`` says whether the model still behaves as it did when it was tested.
+    ``verifiers`` are the guard's rules, if ``settings.guard`` is enabled, and ``holds``, such as
+    ``Database.held_calls``, is where held calls wait for people; without it they are rejected.
+    Raises :class:`surefoot.server.gateway.errors.ApiError` if the default strategy makes no sense.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        scorer: StepScorer | None = None,
+        *,
+        settings: GatewaySettings | None = None,
+        limits: Limits | None = None,
+        log: RecordStore | None = None,
+        monitor: Monitor | None = None,
+        verifiers: Sequence[StepVerifier] = (),
+        holds: HoldStore | None = None,
+    ) -> None:
+        self.settings, self.limits = settings or GatewaySettings(), limits or Limits()
+        self.monitor = monitor or Monitor()
+        self.admission = Admission(running=self.limits.running, waiting=self.limits.waiting)
+        self.checker = AnswerChecker(
+            "math", timeout_s=min(_PAIR_S, self.settings.answer_s), workers=self.settings.answer_workers
+        )
+        self.metrics = Metrics(self.admission, self.monitor, self.checker.failures)
+        self.recorder = Recorder(log, on_loss=self.metrics.log_failures.inc)
+        self.jobs = Jobs()
+        self.computation = Computation()
+        self._connections = AsyncExitStack()
+        self.policy = UpstreamPolicy(policy)
+        self.scorer = UpstreamScorer(scorer, on_failure=self.metrics.scorer_failures.inc) if scorer else None
+        tool_guard = self.settings.guard
+        if tool_guard.enabled and tool_guard.threshold is not None and self.scorer is None:
+            message = "guard.threshold: this server has no reward model; leave it out, or give one"
+            raise ApiError(400, message, param="guard", code="no_scorer")
+        self.guard = (
+            Guard(tool_guard, verifiers=verifiers, scorer=self.scorer) if tool_guard.enabled else None
+        )
+        self.holds = (
+            Holds(holds, tool_guard, self.metrics.count_review) if self.guard and holds is not None else None
+        )
+        self.batcher = Batcher(
+            self.policy,
+            self.scorer,
+            overlap=self.settings.overlap,
+            gather_s=self.settings.gather_s,
+            max_samples=MAX_SAMPLES,
+            isolate_errors=True,
+            on_batch=self.metrics.batches.observe,
+        )
+        self.generator = Generator(
+            batcher=self.batcher,
+            policy=self.policy,
+            grader=Grader(checker=self.checker, styles=self.settings.extract),
+            answer_s=self.settings.answer_s,
+            on_usage=self.metrics.add_usage,
+            guard=self.guard,
+        )
+        card = getattr(scorer, "card", None)
+        card_aggregation: Aggregator | None = getattr(card, "aggregation", None)
+        self.aggregation: Aggregator = self.settings.aggregation or card_aggregation or "min"
+        self.planner = Planner(
+            policy=policy.name,
+            takes_tools=isinstance(policy, TakesExtraBody),
+            scorer=self.scorer.name if self.scorer else None,
+            settings=self.settings,
+            limits=self.limits,
+            aggregation=self.aggregation,
+        )
+        # a default that makes no sense is refused now rather than with the first request
+        default = self.planner.strategy(DEFAULT, StrategyOptions())
+        if self.settings.abstain_below is not None and default is PLAIN:
+            message = "abstain_below: the plain strategy computes no scores; choose another as the default"
+            raise ApiError(400, message, param="abstain_below", code="unsupported")
+
+    async def admit(self, request: Request, *, tokens: int, recorded: bool) -> Slot:
+        """A slot to wait for, once the key's quotas allow a request that draws at most so many ``tokens``.
+
+        Raises :class:`ApiError` 429 or 503.
+        """
+        allowance: Allowance = request.state.allowance
+        await allowance.reserve(tokens=tokens, stored=recorded and self.recorder.keeps_records)
+        try:
+            return self.admission.reserve()
+        except ApiError:
+            allowance.withdraw()
+            raise
+
+    async def serve(
+        self,
+        request: Request,
+        work: Callable[[Slot], Coroutine[Any, Any, T]],
+        *,
+        tokens: int = 0,
+        recorded: bool = False,
+    ) -> T:
+        """What ``work`` returns; it is cancelled if the client disconnects or the server stops.
+
+        It draws at most so many ``tokens``, and is ``recorded`` or not. Raises :class:`ApiError`: 429 if
+        there are too many requests or a quota is used up, 503 while stopping; and
+        :class:`ClientDisconnectedError`.
+        """
+        slot = await self.admit(request, tokens=tokens, recorded=recorded)
+        task = self.jobs.start(work(slot))
+        disconnect = asyncio.ensure_future(wait_for_disconnect(request.receive))
+        try:
+            await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return self.jobs.result(task)
+            self.metrics.disconnects.inc()
+            raise ClientDisconnectedError
+        finally:
+            await cancel(task, disconnect)
+            slot.close()
+
+    async def run_in_slot(self, slot: Slot, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What ``work`` returns, once there is a slot. Raises :class:`ApiError` 504 if it takes too long."""
+        try:
+            async with asyncio.timeout(self.limits.timeout_s), slot:
+                return await work()
+        except TimeoutError as error:
+            message = f"no answer within {self.limits.timeout_s:g} s"
+            raise ApiError(504, message, code="timeout") from error
+
+    async def compute(self, caller: str, size: int, work: Callable[[], T]) -> T:
+        """What ``work`` returns, in a thread; see :class:`Computation`. Raises :class:`ApiError` 504 if its
+        turn does not come in time."""
+        try:
+            async with asyncio.timeout(self.limits.timeout_s):
+                return await self.computation.run(caller, size, work)
+        except TimeoutError as error:
+            message = f"no answer within {self.limits.timeout_s:g} s"
+            raise ApiError(504, message, code="timeout") from error
+
+    async def generate(
+        self, slot: Slot, entry: LogEntry, plan: Plan, writer: ResponseWriter | None = None
+    ) -> Generation:
+        """Answers of a plan, once their record is kept. Raises :class:`ApiError`."""
+
+        async def generate_and_record() -> Generation:
+            generation = await self.generator.generate(
+                plan,
+                writer.on_text if writer else None,
+                partial(self.holds.review, entry) if self.holds is not None else None,
+            )
+            for choice in generation.choices:
+                self.metrics.add_decisions(choice.decisions)
+            observations = Observations()
+            for choice in generation.choices:
+                observe(observations, plan, choice)
+            record = entry.success(usage=generation.usage, generation=generation, observations=observations)
+            await self.record(record, entry.allowance)
+            self.metrics.generated.labels(plan.strategy.family).inc(len(generation.choices))
+            self.monitor.add(observations)
+            return generation
+
+        with self.failures_recorded(entry, plan.meter, writer.sent if writer else {}):
+            return await self.run_in_slot(slot, generate_and_record)
+
+    async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Step scores, in a batch with those of other clients. Raises :class:`ApiError` without a scorer."""
+        if self.scorer is None:
+            raise ApiError(400, "this server has no reward model", code="no_scorer")
+        records = await self.batcher.score(items)
+        self.metrics.add_usage(sum((record.usage for record in records), Usage()))
+        self.metrics.unscored_steps.inc(sum(record.scores.count(None) for record in records))
+        return records
+
+    async def record(self, record: GatewayRecord, allowance: Allowance) -> None:
+        """Return when the record of an answer is kept, with what its key used.
+
+        Raises :class:`ApiError`: 503 while the log is gone, else 500.
+        """
+        try:
+            await self.recorder.write(record)
+            allowance.recorded(record.usage.tokens)
+        except UnavailableError as error:
+            self.metrics.log_failures.inc()
+            _LOG.warning("an answer could not be recorded: %s", error)
+            raise log_unavailable() from error
+        except Exception as error:
+            self.metrics.log_failures.inc()
+            _LOG.exception("an answer could not be recorded")
+            raise ApiError(500, "the answer could not be recorded", code="log_failed") from error
+
+    @contextmanager
+    def failures_recorded(
+        self, entry: LogEntry, meter: UsageMeter, sent: Mapping[int, str] = MappingProxyType({})
+    ) -> Iterator[None]:
+        """Around the work for a request: a failure is recorded too, with its cost and the text that was
+        ``sent``, by the number of the choice."""
+        try:
+            yield
+        except ApiError as error:
+            self.recorder.note(entry.failure(error.status, error.message, meter.usage, sent))
+            raise
+        except asyncio.CancelledError:
+            stopping = (503, "stopped")
+            disconnected = (CLIENT_DISCONNECTED, "the client disconnected")
+            status, reason = stopping if self.admission.draining else disconnected
+            self.recorder.note(entry.failure(status, reason, meter.usage, sent))
+            raise
+        except Exception as error:
+            self.recorder.note(entry.failure(500, type(error).__name__, meter.usage, sent))
+            raise
+        finally:
+            entry.allowance.spent = meter.usage.tokens
+
+    async def open(self) -> None:
+        """Connect to the policy's server, if there is one; before the first request, or not at all."""
+        policy = self.policy.policy
+        if isinstance(policy, StaysConnected):
+            await self._connections.enter_async_context(policy.connected())
+
+    async def stop(self) -> int:
+        """Refuse new requests, give running ones ``limits.grace_s`` seconds, then cancel them; how many."""
+        self.admission.draining = True
+        until = time.monotonic() + self.limits.grace_s
+        while (self.admission.running or self.admission.waiting) and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        return self.jobs.stop()
+
+    async def close(self) -> None:
+        """Free everything. Call it once, at the end."""
+        self.admission.draining = True
+        await asyncio.to_thread(self.checker.close)
+        if self.holds is not None:
+            await self.holds.close()
+        if self.guard is not None:
+            self.guard.close()
+        self.computation.close()
+        await self.recorder.close()
+        await self._connections.aclose()
+
+
+def observe(observations: Observations, plan: Plan, choice: GeneratedChoice) -> None:
+    """Note what the answer of a search says about policy and reward model."""
+    if plan.strategy.search is None:
+        return
+    result = choice.result
+    observations.count("abstained", choice.abstained)
+    if result.chosen is None:
+        return
+    if not choice.tool_calls:
+        observations.count("unparsed", result.answer is None)
+    if not result.scores:
+        return
+    scores = result.scores[result.chosen].scores[max(len(plan.initial_steps), choice.first_step) :]
+    if not choice.abstained:
+        observations.score(scores)
+    observations.count("unscored", None in scores)
+    threshold = plan.strategy.threshold
+    if threshold is not None:
+        accepted = sum(score is not None and score >= threshold for score in scores)
+        observations.count("accepted", True, accepted)
+        observations.count("accepted", False, len(scores) - accepted + len(choice.dropped))

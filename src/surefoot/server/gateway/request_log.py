@@ -1,0 +1,323 @@
+"""The request log: what is recorded of a request, and how it is written before the answer goes out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from surefoot.errors import UnavailableError
+from surefoot.records import Problem, Trace, Usage
+from surefoot.server.gateway.errors import ApiError
+from surefoot.server.gateway.monitor import Observations
+from surefoot.server.gateway.plan import GeneratedChoice, Generation
+from surefoot.server.gateway.quotas import Allowance
+from surefoot.server.gateway.records import (
+    Decision,
+    GatewayCandidate,
+    GatewayRecord,
+    KeyUse,
+    RecordStore,
+    SessionTurn,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEntry:
+    """A valid request: what its record says whether it succeeds or fails."""
+
+    id: str
+    endpoint: str
+    model: str
+    strategy: str
+    policy: str
+    scorer: str | None
+    """The reward model that the strategy uses."""
+    problem: Problem
+    allowance: Allowance
+    """Whose request it is, and what it may use."""
+    parameters: dict[str, Any]
+    session: SessionTurn | None = None
+    created: datetime = field(default_factory=lambda: datetime.now(UTC))
+    started: float = field(default_factory=time.monotonic)
+
+    def success(
+        self,
+        *,
+        usage: Usage,
+        generation: Generation | None,
+        observations: Observations,
+        client_candidate: GatewayCandidate | None = None,
+        decision: Decision | None = None,
+    ) -> GatewayRecord:
+        """The record of an answer; ``client_candidate`` is a solution that came with the request."""
+        choices = generation.choices if generation else ()
+        candidates = [client_candidate] if client_candidate else []
+        for number, choice in enumerate(choices):
+            candidates += _candidates(number, choice, with_tokens=self.session is not None)
+        missing = (choice.withheld for choice in choices if choice.result.chosen is None or choice.blocked)
+        return self._record(
+            status=200,
+            error=next(missing, None),
+            usage=usage,
+            candidates=tuple(candidates),
+            trees={number: choice.tree for number, choice in enumerate(choices) if choice.tree is not None},
+            tally={"answered": 1, **observations.tally()},
+            decision=decision,
+            guard={number: choice.decisions for number, choice in enumerate(choices) if choice.decisions},
+        )
+
+    def failure(self, status: int, error: str, usage: Usage, sent: Mapping[int, str]) -> GatewayRecord:
+        """The record of a failure: the HTTP status, and the text that a stream had ``sent`` by then, by the
+        number of the choice."""
+        partial = [
+            GatewayCandidate(
+                trace=Trace(problem_id=self.problem.id, text=text, policy=self.policy),
+                chosen=False,
+                choice=number,
+                reason="sent, then cut short",
+            )
+            for number, text in sorted(sent.items())
+        ]
+        return self._record(
+            status=status, error=error, usage=usage, candidates=tuple(partial), tally={"failed": 1}
+        )
+
+    def _record(self, **more: Any) -> GatewayRecord:
+        key = self.allowance.key
+        return GatewayRecord(
+            request_id=self.id,
+            created=self.created,
+            endpoint=self.endpoint,
+            model=self.model,
+            strategy=self.strategy,
+            policy=self.policy,
+            scorer=self.scorer,
+            problem=self.problem,
+            latency_ms=1000 * (time.monotonic() - self.started),
+            key_id=key.id if key else None,
+            project_id=key.project_id if key else None,
+            request=self.parameters,
+            session=self.session,
+            **more,
+        )
+
+
+def new_id(prefix: str) -> str:
+    """Id of an answer."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def _candidates(number: int, choice: GeneratedChoice, *, with_tokens: bool) -> list[GatewayCandidate]:
+    result = choice.result
+    return [
+        GatewayCandidate(
+            trace=trace,
+            chosen=place == result.chosen and choice.withheld is None,
+            choice=number,
+            weight=result.weights[place],
+            score=result.values[place],
+            scores=result.scores[place] if result.scores else None,
+            reason=choice.reasons.get(place)
+            or (choice.withheld if place == result.chosen else f"not chosen by {result.rule}"),
+            tokens=choice.tokens.get(place) if with_tokens else None,
+        )
+        for place, trace in enumerate(result.candidates)
+    ]
+
+
+_BATCH_SIZE = 256
+"""Records of one transaction."""
+_MAX_WAITING = 1024
+"""Records that wait; beyond it, those that no request waits for are dropped."""
+_CLOSE_TIMEOUT_S = 30.0
+_PROBE_TIMEOUT_S = 2.0
+_PROBE_EVERY_S = 1.0
+_GATHER_S = 0.2
+"""Seconds that the use of requests without a record waits for others, or for a record to go with."""
+_LOG = logging.getLogger("surefoot.server")
+
+_Waiting = tuple[GatewayRecord, asyncio.Future[None]]
+_Use = tuple[KeyUse, asyncio.Future[None]]
+
+
+class Recorder:
+    """Writes records in a separate thread; those that come during a write go together in the next one.
+
+    Many clients thus share one flush to disk, and a lone one waits for no other. ``log=None`` keeps nothing.
+    ``on_loss`` is called for each record that was to be noted and is lost.
+    """
+
+    def __init__(self, log: RecordStore | None, *, on_loss: Callable[[], None] = lambda: None) -> None:
+        self._log, self._on_loss = log, on_loss
+        self._waiting: deque[_Waiting] = deque()
+        self._uses: list[_Use] = []
+        self._gathering: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._kept_at = -math.inf
+        self._probe: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefoot-record")
+
+    async def write(self, record: GatewayRecord) -> None:
+        """Return when ``record`` is kept. Raises what the log raises for it.
+
+        A caller that is cancelled withdraws its record, unless it is being written.
+        """
+        if self._log is not None:
+            await self._put(self._log, record)
+
+    def note(self, record: GatewayRecord) -> None:
+        """Keep ``record`` soon, if possible. For requests that are answered with an error anyway."""
+        if self._log is None:
+            return
+        if len(self._waiting) >= _MAX_WAITING:
+            self._on_loss()
+            _LOG.error("a failed request was not recorded: %d others wait", len(self._waiting))
+        else:
+            self._put(self._log, record).add_done_callback(self._noted)
+
+    @property
+    def counts(self) -> bool:
+        """Whether somebody counts what keys use."""
+        return self._log is not None
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether records are kept."""
+        return self._log is not None and self._log.keeps_records
+
+    def count(self, use: KeyUse) -> asyncio.Future[None]:
+        """Count what a key used with a request that has no answer in the record; done when it is written.
+
+        It goes with the next record, or soon. If the log fails, it is tried again until it can be written.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._log is None:
+            done.set_result(None)
+            return done
+        self._uses.append((use, done))
+        self._gather(self._log)
+        return done
+
+    def _gather(self, log: RecordStore) -> None:
+        if self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(_GATHER_S, self._start, log)
+
+    async def probe(self) -> None:
+        """Return if records can be kept now. Raises :class:`ApiError` 503.
+
+        Writes to the log, unless a write succeeded in the last second; probes at the same moment share one.
+        """
+        if self._log is None or time.monotonic() - self._kept_at < _PROBE_EVERY_S:
+            return
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.create_task(self._run(self._log.ping))
+            self._probe.add_done_callback(_note_outcome)  # all who waited may have left
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                await asyncio.shield(self._probe)
+        except (UnavailableError, TimeoutError) as error:
+            raise log_unavailable() from error
+
+    async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
+        """Return when all is written, or after ``timeout_s`` seconds."""
+        if self._log is not None and self._uses:
+            self._start(self._log)
+        if self._writing is not None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._writing
+            except TimeoutError:
+                _LOG.error("%d requests were not recorded in time", len(self._waiting))
+        if self._gathering is not None:
+            self._gathering.cancel()
+        if self._uses:
+            _LOG.error("what keys used with %d requests was not counted", len(self._uses))
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _put(self, log: RecordStore, record: GatewayRecord) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((record, done))
+        self._start(log)
+        return done
+
+    def _start(self, log: RecordStore) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write(log))
+
+    async def _write(self, log: RecordStore) -> None:
+        while self._waiting or (self._uses and self._gathering is None):
+            size = min(_BATCH_SIZE, len(self._waiting))
+            oldest = [self._waiting.popleft() for _ in range(size)]
+            batch = [(record, done) for record, done in oldest if not done.done()]
+            uses, self._uses = self._uses, []
+            if not batch and not uses:  # all callers were cancelled
+                continue
+            error = await self._try(log, batch, uses)
+            if error is None or len(batch) == 1 or isinstance(error, UnavailableError):
+                for _, done in batch:
+                    _settle(done, error)
+            else:  # one that cannot be kept must not take the others with it
+                for one in batch:
+                    _settle(one[1], await self._try(log, [one]))
+            if error is None:
+                for _, done in uses:
+                    _settle(done, None)
+            elif uses:
+                self._uses = [*uses, *self._uses]
+                self._gather(log)
+
+    async def _try(
+        self, log: RecordStore, batch: Sequence[_Waiting], uses: Sequence[_Use] = ()
+    ) -> Exception | None:
+        records, counted = [record for record, _ in batch], [use for use, _ in uses]
+        try:
+            await self._run(partial(log.write_all, records, counted))
+        except Exception as error:
+            return error
+        return None
+
+    async def _run(self, work: Callable[[], None]) -> None:
+        """Do ``work`` in the thread that writes, and note whether it could."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except UnavailableError:
+            self._kept_at = -math.inf
+            raise
+        self._kept_at = time.monotonic()
+
+    def _noted(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self._on_loss()
+            _LOG.error("a failed request could not be recorded: %s", error)
+
+
+def _note_outcome(done: asyncio.Future[None]) -> None:
+    if not done.cancelled():
+        done.exception()
+
+
+def log_unavailable() -> ApiError:
+    """What clients get while records cannot be kept; the reason, which may name hosts, is for the log."""
+    return ApiError(503, "answers cannot be recorded now", code="log_failed", retry_after_s=5)
+
+
+def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():  # the caller was cancelled
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

@@ -1,0 +1,258 @@
+"""Settings of a gateway: where it listens, what one request may take, how it writes and scores."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Literal, Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from surefoot.answers import AnswerStyle
+from surefoot.guard.settings import GuardSettings
+from surefoot.scores import Aggregator
+
+Candidates = Literal["all", "chosen", "none"]
+"""Which solutions an answer shows beside the chosen text."""
+
+OFFERED = ("best-of-16", "majority-16", "weighted-vote-16", "beam-4x4", "dvts-4x4")
+
+
+class Settings(BaseModel):
+    """Base of the settings classes: frozen, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Limits(Settings):
+    """What one request, and all of them together, may take."""
+
+    max_body_bytes: int = Field(default=2_000_000, ge=1, description="Largest body, in bytes.")
+    max_json_depth: int = Field(default=32, ge=1, le=200, description="Deepest nesting of a body's JSON.")
+    max_json_parts: int = Field(
+        default=30_000, ge=1, description="Objects and lists in a body's JSON; each costs some microseconds."
+    )
+    max_tokens: int = Field(default=8192, ge=1, description="Longest solution that a client may request.")
+    default_tokens: int = Field(
+        default=2048, ge=1, description="Longest solution for a client that does not say."
+    )
+    max_n: int = Field(default=16, ge=1, description="Choices per request.")
+    max_candidates: int = Field(
+        default=128,
+        ge=1,
+        description="Solutions, or next steps per round, that one request draws at once, over all choices.",
+    )
+    max_items: int = Field(default=256, ge=1, description="Solutions per scoring request.")
+    running: int = Field(default=256, ge=1, description="Requests worked on at the same time.")
+    waiting: int = Field(
+        default=256, ge=0, description="Requests that may wait for a slot; the next is answered 429."
+    )
+    timeout_s: float = Field(
+        default=300.0, gt=0, description="Seconds from a request's arrival to its answer."
+    )
+    grace_s: float = Field(
+        default=30.0, ge=0, description="Seconds that running requests have when the server stops."
+    )
+    rate_per_minute: float | None = Field(
+        default=None,
+        gt=0,
+        description="Requests per minute for a key without a rate of its own; none = no limit.",
+    )
+    connections: int = Field(
+        default=2000,
+        ge=1,
+        description="Connections at the same time; fewer where the system allows fewer open files.",
+    )
+    connections_per_address: int = Field(
+        default=256, ge=1, description="Connections of one address, unless it is one of the proxies."
+    )
+    header_s: float = Field(
+        default=15.0, gt=0, description="Seconds for sending the head of a request, or a first one."
+    )
+    body_s: float = Field(
+        default=20.0,
+        gt=0,
+        description="Seconds for sending a body, beside what its bytes take at the slowest rate.",
+    )
+    body_bytes_per_s: float = Field(
+        default=16_000.0, gt=0, description="Slowest rate of a body, in bytes per second."
+    )
+    read_s: float = Field(
+        default=60.0, gt=0, description="Seconds for which a client may not read what it is sent."
+    )
+    keep_alive_s: float = Field(
+        default=15.0, gt=0, description="Seconds of silence in a stream after which a comment is sent."
+    )
+
+
+class ServerSettings(Settings):
+    """Where a server listens, and who may use it."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 = any free one.")
+    require_key: bool = Field(
+        default=False,
+        description="Require an API key on loopback too; beyond loopback one is always required.",
+    )
+    proxies: tuple[str, ...] = Field(
+        default=(),
+        description="Addresses or networks of proxies, whose X-Forwarded-For and -Proto are believed.",
+    )
+    open_health: bool = Field(
+        default=False, description="Answer /health and /ready without a key, for probes that have none."
+    )
+    limits: Limits = Limits()
+
+    @field_validator("proxies")
+    @classmethod
+    def _networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError as error:
+                raise ValueError(f"{proxy!r} is no address or network, such as 10.0.0.0/8") from error
+        return proxies
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether nothing is answered without a key."""
+        return self.require_key or not is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches ``host``. A name other than ``localhost`` counts as reachable."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class ToolGuard(GuardSettings):
+    """Whether and how tool calls are checked before clients get them."""
+
+    enabled: bool = Field(default=False, description="Check tool calls before they are released.")
+    hold_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="Seconds for which a request waits for a person's decision on a held call; then it is "
+        "answered without the call, and the client may ask for the decision later.",
+    )
+    most_held: int = Field(
+        default=100, ge=1, description="Calls that may wait for people at once; more are rejected."
+    )
+
+
+class GatewaySettings(Settings):
+    """How a :class:`surefoot.server.Gateway` answers, unless a request says otherwise."""
+
+    strategy: str = Field(
+        default="plain", description="What the model name `surefoot` stands for: best-of-16, beam-4x4, …"
+    )
+    offered: tuple[str, ...] = Field(
+        default=OFFERED,
+        description="Strategies that /v1/models lists beside accept-reject; others work too.",
+    )
+    candidates: Candidates = Field(
+        default="all", description="Solutions that answers show with the text, unless a request says."
+    )
+    ignore_tools: bool = Field(
+        default=False,
+        description="Ignore tools that policy or strategy do not support, instead of refusing them.",
+    )
+    refusal_as_text: bool = Field(
+        default=False,
+        description="Give the reason for withholding an answer as its text; some clients show no refusal.",
+    )
+    record_logprobs: bool = Field(
+        default=False,
+        description="Ask the policy for log-probabilities of its tokens, in sessions, and record them.",
+    )
+    chat: bool = Field(
+        default=False,
+        description="Pass messages on as they are, through the policy's chat template.",
+    )
+    template: str = Field(default="{problem}\n", description="Prompt around a question.")
+    temperature: float = Field(default=0.8, ge=0, le=2, description="For requests that name none.")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="For requests that name none.")
+    separator: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=20,
+        description="Text that ends a step. If not given, what stands between steps in the training data of "
+        "the reward model, else a line break.",
+    )
+    step_tokens: int = Field(default=256, ge=1, description="Longest step; it is cut there.")
+    max_steps: int = Field(
+        default=40, ge=1, description="Steps after which the rest is written in one piece."
+    )
+    threshold: float = Field(
+        default=0.5, ge=0, le=1, description="A step below this is bad, for /v1/verify and accept-reject."
+    )
+    retries: int = Field(
+        default=3, ge=0, le=100, description="Draws after the first, for a step that accept-reject rejects."
+    )
+    abstain_below: float | None = Field(
+        default=None, ge=0, le=1, description="Withhold answers whose aggregated score is below this."
+    )
+    aggregation: Aggregator | None = Field(
+        default=None,
+        description="Step scores to one number; default: as the reward model's checkpoint says, else min.",
+    )
+    extract: tuple[AnswerStyle, ...] = Field(
+        default=("boxed", "hash", "phrase", "last_number"), description="Where to look for final answers."
+    )
+    answer_workers: int = Field(
+        default=2,
+        ge=2,
+        le=64,
+        description="Processes that compare answers by algebra, shared fairly among keys and addresses.",
+    )
+    answer_s: float = Field(
+        default=10.0,
+        gt=0,
+        description="Seconds of algebra per request, waiting included; then answers are compared as text.",
+    )
+    overlap: bool = Field(
+        default=False,
+        description="The policy takes many calls at the same time, as a server does; else calls are batched.",
+    )
+    guard: ToolGuard = ToolGuard()
+    gather_s: float = Field(
+        default=0.002,
+        ge=0,
+        le=1,
+        description="Seconds that the first request of a batch waits for others, without `overlap`.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if "{problem}" not in self.template:
+            raise ValueError("'template' must contain '{problem}'")
+        return self
+
+
+class MonitorSettings(Settings):
+    """Windows and alarms of a :class:`surefoot.server.Monitor`."""
+
+    since: AwareDatetime | None = Field(
+        default=None,
+        description="When the reference begins, if the log holds earlier answers; default: with the first.",
+    )
+    reference: int = Field(
+        default=2000, ge=20, description="Scores of the reference window: the first, unless one is given."
+    )
+    window: int = Field(default=1000, ge=20, description="Latest scores, and latest events of a share.")
+    least: int = Field(default=200, ge=1, description="Scores or events below which nothing is reported.")
+    bins: int = Field(default=10, ge=2, le=100, description="Bins of the population stability index.")
+    psi_above: float = Field(
+        default=0.25,
+        gt=0,
+        description="Alarm of the population stability index; 0.1 to 0.25 is a moderate shift.",
+    )
+    accepted_below: float = Field(default=0.2, ge=0, le=1, description="Alarm of the share accepted.")
+    abstained_above: float = Field(default=0.3, ge=0, le=1, description="Alarm of the share withheld.")
+    unparsed_above: float = Field(
+        default=0.3, ge=0, le=1, description="Alarm of the share without an answer."
+    )
+    unscored_above: float = Field(default=0.1, ge=0, le=1, description="Alarm of the share without a score.")

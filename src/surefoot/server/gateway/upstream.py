@@ -1,0 +1,174 @@
+"""The policy and the reward model behind the gateway: a failure is logged in full, and clients see its kind.
+
+What a server behind the gateway said may hold addresses, names or keys, so it is not for clients.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Protocol, TypeVar, runtime_checkable
+
+from surefoot.errors import PolicyError
+from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer, StreamsText
+from surefoot.records import StepScores
+from surefoot.scores import checked_scores
+from surefoot.server.gateway.errors import ApiError
+
+T = TypeVar("T")
+_LOG = logging.getLogger("surefoot.server")
+
+
+@runtime_checkable
+class StaysConnected(Protocol):
+    """A policy that can keep its connections between calls; see ``OpenAIPolicy``."""
+
+    def connected(self) -> AbstractAsyncContextManager[None]:
+        """Keep them for the time of the block."""
+        ...
+
+
+class UpstreamPolicy:
+    """``policy`` with errors that clients may see; it raises nothing but ``PolicyError``."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    @property
+    def name(self) -> str:
+        """Name of the policy."""
+        return self.policy.name
+
+    async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+        """Results in order."""
+        return self._redacted(await self._logged(lambda: self.policy.sample(requests)))
+
+    async def stream(self, request: SampleRequest, on_text: Callable[[int, str], None]) -> SampleResult:
+        """One result; the text comes while it is written if ``policy`` streams."""
+        policy = self.policy
+        if not isinstance(policy, StreamsText):
+            [result] = await self.sample([request])
+            return result
+        return self._redacted([await self._logged(lambda: policy.stream(request, on_text))])[0]
+
+    def _redacted(self, results: Sequence[SampleResult]) -> list[SampleResult]:
+        redacted = {result.error: redact_policy_error(result.error) for result in results if result.error}
+        for error, text in redacted.items():
+            if text != error:
+                _LOG.warning("policy %s failed: %r", self.name, error)
+        return [
+            replace(result, error=redacted[result.error]) if result.error else result for result in results
+        ]
+
+    async def _logged(self, call: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await call()
+        except PolicyError:
+            raise
+        except Exception as error:
+            _LOG.exception("policy %s raised", self.name)
+            raise PolicyError(f"it raised {type(error).__name__}") from error
+
+
+class UpstreamScorer:
+    """``scorer`` with reasons that clients may see; it never raises, and one thread at a time calls it.
+
+    Where ``scorer`` raises for a batch, it is called trace by trace; the one at fault gets no scores, and the
+    kind of the exception as the reason. ``on_failure`` is called for each. ``lock`` is held during a call.
+    """
+
+    def __init__(self, scorer: StepScorer, *, on_failure: Callable[[], None] | None = None) -> None:
+        self.scorer, self._on_failure = scorer, on_failure
+        self.lock = threading.Lock()
+        self.name: str = getattr(scorer, "name", type(scorer).__name__)
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """One record per item."""
+        with self.lock:
+            return self._score(items)
+
+    def _score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        try:
+            return self._redacted(checked_scores(self.scorer, items))
+        except Exception as error:
+            if len(items) > 1:
+                return [record for item in items for record in self._score([item])]
+            _LOG.warning("the reward model raised", exc_info=error)
+            if self._on_failure:
+                self._on_failure()
+            reason = f"scorer: {type(error).__name__}"
+            return [StepScores.unscored(item.trace, self.name, reason) for item in items]
+
+    def _redacted(self, records: Sequence[StepScores]) -> list[StepScores]:
+        reasons = {record.unscored_reason for record in records if record.unscored_reason}
+        redacted = {reason: text for reason in reasons if (text := redact_scorer_reason(reason)) != reason}
+        for reason in sorted(redacted):
+            _LOG.warning("reward model %s left steps unscored: %r", self.name, reason)
+        return [
+            record.model_copy(update={"unscored_reason": redacted[record.unscored_reason]})
+            if record.unscored_reason in redacted
+            else record
+            for record in records
+        ]
+
+
+MAX_CHARACTERS = 500
+"""Longest error text that goes to a client."""
+
+
+def policy_failure(error: str) -> ApiError:
+    """The error of a client whose request to the policy failed with ``error``."""
+    error = error[:MAX_CHARACTERS]
+    status = re.match(r"server: status (4\d\d)", error)
+    if error.startswith("policy: ") or (status and status[1] in ("400", "413", "422")):
+        return ApiError(400, f"the policy refused the request: {error}", code="policy_refused")
+    return ApiError(502, f"the policy failed: {error}", code="policy_failed")
+
+
+_SERVER = re.compile(r"(?<!\w)server: ")
+_STATUS = re.compile(r"(?:status|Error code:) (\d{3})(?!\d)")
+_ABOUT_THE_REQUEST = ("400", "413", "422")
+"""Statuses whose message is about what the client sent."""
+
+_KINDS = re.compile(
+    r"connection failed|Connection error|no answer in time|Request timed out|request failed"
+    r"|the stream broke off|malformed answer"
+)
+_OWN_WORDS = re.compile(
+    r"not sent: |the answer has no |the stream ended |no token_ids came |choice \d+ came, "
+    r"|\d+ choices came, |\d+ of \d+ choices are missing|malformed answer: choice \d+ has no text"
+)
+"""Beginnings of messages of this package, in which nothing is quoted from a server."""
+
+_MISSING = re.compile(r" \(\d+ of \d+ samples are missing\)\Z")
+
+
+def redact_policy_error(error: str) -> str:
+    """A ``SampleResult.error`` without what a server said, unless it says it about the request."""
+    if error.startswith("policy: "):
+        return error[:MAX_CHARACTERS]
+    server = _SERVER.match(error)
+    return server[0] + _kind(error[server.end() :]) if server else "the server's log has the reason"
+
+
+def redact_scorer_reason(reason: str) -> str:
+    """The same for a ``StepScores.unscored_reason``, which may quote several servers, anywhere."""
+    own, *quotes = _SERVER.split(reason)
+    return (own + "; ".join(f"server: {_kind(quote)}" for quote in quotes))[:MAX_CHARACTERS]
+
+
+def _kind(message: str) -> str:
+    """What clients may see of a message that came after ``server: ``."""
+    missing = _MISSING.search(message)
+    end = missing[0] if missing else ""
+    status = _STATUS.match(message)
+    if _OWN_WORDS.match(message) or (status and status[1] in _ABOUT_THE_REQUEST):
+        return message.removesuffix(end)[:MAX_CHARACTERS] + end
+    if status:
+        return f"status {status[1]}{end}"
+    kind = _KINDS.match(message)
+    return f"{kind[0] if kind else 'it failed'}{end}"

@@ -1,0 +1,221 @@
+"""Who asks for a page, and what is open to them: sessions, API keys, roles in a project and on the server."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from surefoot.errors import ForbiddenError, NotFoundError, UnavailableError
+from surefoot.server.gateway.scopes import KeyScope, require_scope, scope_of
+from surefoot.server.pages.cookies import SESSION, Cookies, Signer
+from surefoot.server.pages.provider import Provider
+from surefoot.server.pages.settings import PageSettings
+from surefoot.server.store.accounts import Project, Role
+from surefoot.server.store.database import Database
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visitor:
+    """Who asks: a signed-in user, or the owner of an API key."""
+
+    user_id: int | None
+    """``None`` = a key without an account."""
+    name: str
+    roles: frozenset[Role]
+    csrf: str | None
+    """Secret of the session's forms; ``None`` with a key, which browsers do not send by themselves."""
+    key_role: Role | None = None
+    """Role of the API key, which limits what its owner may do with it; ``None`` = signed in."""
+    project_id: int | None = None
+    """The one project that a key opens; ``None`` = all of its user's."""
+    key_id: int | None = None
+    """The key; ``None`` = signed in."""
+    scopes: tuple[KeyScope, ...] | None = None
+    """What a key may do; ``None`` = all that its role may, or signed in."""
+
+    @property
+    def admin(self) -> bool:
+        """Whether they may do everything."""
+        by_key = self.key_role in (None, "admin") and self.project_id is None
+        return "admin" in self.roles and by_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A project, and the visitor's role in it."""
+
+    project: Project
+    role: Role
+    visitor: Visitor
+    db: Database
+
+    @property
+    def id(self) -> int:
+        """Id of the project."""
+        return self.project.id
+
+    @property
+    def user_id(self) -> int:
+        """The user who acts. Raises ``ForbiddenError`` for a key without an account."""
+        if self.visitor.user_id is None:
+            raise ForbiddenError("this key belongs to no account, and labelling needs one")
+        return self.visitor.user_id
+
+
+class Pages:
+    """State of the pages app; ``request.app.state.pages``."""
+
+    def __init__(
+        self,
+        db: Database,
+        settings: PageSettings,
+        rng: random.Random | None = None,
+        provider: Provider | None = None,
+    ) -> None:
+        self.db, self.settings = db, settings
+        self.rng = rng or random.SystemRandom()
+        self.cookies = Cookies(settings.https)
+        self.provider = provider
+
+    @cached_property
+    def signer(self) -> Signer:
+        """Signs with the secret that all processes on this database share."""
+        return Signer(self.db.sign_ins.signing_key())
+
+
+def pages_of(request: Request) -> Pages:
+    """The state of the app that serves ``request``."""
+    pages: Pages = request.app.state.pages
+    return pages
+
+
+def enter(request: Request, visitor: Visitor, project_id: int, *roles: Role) -> Place:
+    """Open a project for a visitor who has one of ``roles`` there.
+
+    Raises ``NotFoundError`` for visitors without access, so that nobody learns which projects exist, and
+    ``ForbiddenError`` for a member with another role.
+    """
+    db = pages_of(request).db
+    project = db.projects.get(project_id)
+    role = _role(db, visitor, project_id)
+    if role is None:
+        raise NotFoundError(f"there is no project {project_id}, or you are not a member")
+    if roles and role not in roles:
+        raise ForbiddenError(f"your role here is {role}; this page is for {' and '.join(roles)}")
+    return Place(project=project, role=role, visitor=visitor, db=db)
+
+
+def visible_projects(request: Request, visitor: Visitor) -> list[tuple[Project, Role]]:
+    """The projects that ``enter`` opens for the visitor, but archived ones, with their role there."""
+    db = pages_of(request).db
+    every = visitor.user_id is None or "admin" in visitor.roles
+    projects = db.projects.list() if every else db.projects.list(visitor.user_id)
+    roles = ((project, _role(db, visitor, project.id)) for project in projects)
+    return [(project, role) for project, role in roles if role is not None]
+
+
+def _role(db: Database, visitor: Visitor, project_id: int) -> Role | None:
+    """The visitor's role in a project; ``None`` = it is not open to them. The one place that decides it."""
+    if visitor.project_id not in (None, project_id):
+        return None
+    role: Role | None = None
+    if "admin" in visitor.roles:
+        role = "admin"
+    elif visitor.user_id is None:
+        role = "viewer" if "viewer" in visitor.roles else None
+    else:
+        member = db.projects.member(project_id, visitor.user_id)
+        role = member.role if member is not None and member.active else None
+    if visitor.key_role in (None, "admin") or role == visitor.key_role:
+        return role
+    return visitor.key_role if role == "admin" else None
+
+
+class SignInNeeded(Exception):  # noqa: N818 - not an error: the response is the sign-in page
+    """Nobody is signed in; pages redirect to the sign-in form, programs get 401."""
+
+
+def visitor_of(request: Request) -> Visitor | None:
+    """The visitor, by API key or cookie; ``None`` = unknown."""
+    pages = pages_of(request)
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return _by_key(pages, key.strip())
+    signed_in_user = pages.db.users.session(pages.cookies.get(request, SESSION))
+    if signed_in_user is None:
+        return None
+    user, session = signed_in_user
+    return Visitor(user_id=user.id, name=user.name, roles=user.roles, csrf=session.csrf)
+
+
+def signed_in(request: Request) -> Visitor:
+    """The visitor. Raises ``SignInNeeded``, and ``ScopeError`` for a key that lacks the route's scope."""
+    visitor = visitor_of(request)
+    if visitor is None:
+        raise SignInNeeded
+    if visitor.scopes is not None:
+        require_scope(visitor.name, visitor.scopes, scope_of(request.method, request.scope["route"].path))
+    return visitor
+
+
+SignedIn = Annotated[Visitor, Depends(signed_in)]
+
+
+def _by_key(pages: Pages, key: str) -> Visitor | None:
+    api_key = pages.db.keys.authenticate(key)
+    if api_key is None or api_key.role == "client":
+        return None
+    with suppress(UnavailableError):  # the page works without it
+        pages.db.keys.note_use(api_key)
+    roles: frozenset[Role] = frozenset([api_key.role])
+    if api_key.user_id is not None:
+        user = pages.db.users.get(api_key.user_id)
+        if not user.active:
+            return None
+        roles = user.roles
+    return Visitor(
+        user_id=api_key.user_id,
+        name=api_key.name,
+        roles=roles,
+        csrf=None,
+        key_role=api_key.role,
+        project_id=api_key.project_id,
+        key_id=api_key.id,
+        scopes=api_key.scopes,
+    )
+
+
+def _reader(visitor: SignedIn) -> Visitor:
+    by_key = visitor.key_role in (None, "admin", "viewer") and visitor.project_id is None
+    if not by_key or not visitor.roles & {"admin", "viewer"}:
+        raise ForbiddenError("this page is for administrators and viewers of the whole server")
+    return visitor
+
+
+def _admin(visitor: SignedIn) -> Visitor:
+    if not visitor.admin:
+        raise ForbiddenError("this page is for administrators")
+    return visitor
+
+
+def _entered(*roles: Role) -> Any:
+    def dependency(request: Request, visitor: SignedIn, project_id: int) -> Place:
+        return enter(request, visitor, project_id, *roles)
+
+    return Depends(dependency)
+
+
+SiteAdmin = Annotated[Visitor, Depends(_admin)]
+"""An administrator of the whole server; others get 403."""
+SiteReader = Annotated[Visitor, Depends(_reader)]
+"""Who may read what belongs to no project: administrators and viewers of the whole server."""
+MemberPlace = Annotated[Place, _entered()]
+"""The project of the address, for all its members; see ``enter``."""
+AnnotatorPlace = Annotated[Place, _entered("annotator", "admin")]
+ReaderPlace = Annotated[Place, _entered("admin", "viewer")]
+AdminPlace = Annotated[Place, _entered("admin")]

@@ -1,0 +1,156 @@
+"""Agreement: raw, Cohen, Krippendorff and Gwet, per project, annotator and position; quality control."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from numpy.typing import NDArray
+
+from surefoot.server.pages.access import ReaderPlace
+from surefoot.server.pages.render import show, twin
+from surefoot.server.store.labelling import MatrixCell
+from surefoot.server.store.reviews import Ratings
+from surefoot.stats.bootstrap import Resample, bootstrap_statistic
+from surefoot.stats.intervals import Interval, wilson_interval
+from surefoot.stats.rater_agreement import Agreement, agreement, cohens_kappa, contingency
+
+router = APIRouter()
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_VALUES = (-1.0, 0.0, 1.0)
+_DRAWS = 400
+"""Bootstrap draws: opening within a second matters more than the third digit of a bound."""
+_MANY_UNITS = 5_000
+"""Above this many steps the page leaves the bootstrap to ``surefoot evaluate labels``."""
+
+
+@twin(router, "/projects/{project_id:number}/agreement")
+def agreement_page(request: Request, place: ReaderPlace) -> Response:
+    """All figures of a project; not for annotators, who work blind to each other."""
+    db = place.db
+    data = {
+        **agreement_view(db.reviews.ratings(place.id), db.reviews.cells(place.id, known=True)),
+        "progress": db.assignments.progress(place.id),
+    }
+    return show(request, place, "agreement.html", data)
+
+
+def agreement_view(ratings: Ratings, known: Sequence[MatrixCell]) -> dict[str, Any]:
+    """Figures of labels: of normal items among annotators, of ``known`` items against their answers.
+
+    Intervals are 95 %: the bootstrap's over traces, and Wilson's for shares of known answers.
+    """
+    rows = dict(zip(ratings.raters, ratings.matrix, strict=True))
+    return {
+        "overall": _overall(ratings.matrix, ratings.traces),
+        "annotators": _by_annotator(rows),
+        "pairs": _pairs(rows),
+        "positions": _by_position(ratings.matrix, ratings.steps),
+        "quality": _quality(known),
+    }
+
+
+def _overall(matrix: FloatArray, traces: IntArray) -> dict[str, Any] | None:
+    """Of ratings [raters, units]; ``traces`` [units]."""
+    if not len(traces):
+        return None
+    figures = agreement(matrix, categories=_VALUES)
+    few = 0 < figures.units <= _MANY_UNITS
+    intervals = _intervals(matrix, traces) if few else {}
+    return {**asdict(figures), "intervals": intervals}
+
+
+def _intervals(matrix: FloatArray, traces: IntArray) -> dict[str, Interval]:
+    """Bootstrap over traces, since their steps are correlated; steps with one rating are left out."""
+    paired = (~np.isnan(matrix)).sum(axis=0) >= 2
+    rated, clusters = matrix[:, paired], traces[paired].tolist()
+    if len(set(clusters)) < 2:  # one trace says nothing about the spread
+        return {}
+
+    @cache  # the coefficients share their draws, and each draw gives all of them
+    def resampled(items: bytes) -> Agreement:
+        return agreement(rated[:, np.frombuffer(items, dtype=np.intp)], categories=_VALUES)
+
+    def coefficient(name: str) -> Interval:
+        def of(draw: Resample) -> float:
+            return float(getattr(resampled(draw.items.astype(np.intp).tobytes()), name))
+
+        return bootstrap_statistic(clusters, of, draws=_DRAWS, rng=np.random.default_rng(0))
+
+    return {name: coefficient(name) for name in ("raw", "kappa", "alpha", "ac1")}
+
+
+def _by_annotator(rows: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
+    """Each annotator against all others, pooled."""
+    figures = []
+    for name, own in rows.items():
+        table = np.zeros((3, 3))
+        for other, theirs in rows.items():
+            if other != name:
+                table += contingency(own, theirs, values=_VALUES)
+        total = float(table.sum())
+        figures.append(
+            {
+                "annotator": name,
+                "labels": int((~np.isnan(own)).sum()),
+                "compared": int(total),
+                "raw": float(np.trace(table)) / total if total else None,
+                "kappa": cohens_kappa(table),
+                "shares": {int(value): _share(own, value) for value in _VALUES},
+            }
+        )
+    return figures
+
+
+def _pairs(rows: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
+    names = list(rows)
+    figures = []
+    for number, first in enumerate(names):
+        for second in names[number + 1 :]:
+            table = contingency(rows[first], rows[second], values=_VALUES)
+            total = float(table.sum())
+            if total:
+                raw = float(np.trace(table)) / total
+                pair = {"first": first, "second": second, "units": int(total), "raw": raw}
+                figures.append({**pair, "kappa": cohens_kappa(table)})
+    return figures
+
+
+def _by_position(matrix: FloatArray, steps: IntArray) -> list[dict[str, Any]]:
+    """Of ratings [raters, units]; ``steps`` [units]."""
+    table = []
+    for step in np.unique(steps).tolist():
+        own = matrix[:, steps == step]
+        # whoever rated no step of this number is no rater of it
+        one = agreement(own[~np.isnan(own).all(axis=1)], categories=_VALUES)
+        if one.units:
+            table.append({"step": step, **asdict(one)})
+    return table
+
+
+def _quality(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
+    """Share of known labels that each annotator labelled correctly."""
+    correct: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for cell in cells:
+        if cell.known is not None:
+            correct[cell.annotator, cell.role].append(cell.value == cell.known)
+    table = []
+    for (name, role), answers in sorted(correct.items()):
+        share = wilson_interval(sum(answers), len(answers))
+        row = {"annotator": name, "role": role, "known": len(answers), "correct": sum(answers)}
+        table.append({**row, "accuracy": share.value, "low": share.low, "high": share.high})
+    return table
+
+
+def _share(row: FloatArray, value: float) -> float | None:
+    rated = row[~np.isnan(row)]
+    return float((rated == value).mean()) if len(rated) else None

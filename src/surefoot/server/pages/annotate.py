@@ -1,0 +1,308 @@
+"""The annotator's pages: the next item, one step at a time, undo, flags, comments, skipping, instructions.
+
+Steps appear one at a time: the page does not contain what follows the current step, so that it cannot
+influence the label. The view of an item is built from ``AnnotatorItem`` alone: no labels by others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from surefoot.errors import ForbiddenError, NotFoundError, StoreError
+from surefoot.records import ToolCall, Trace
+from surefoot.segment import Block, trace_blocks
+from surefoot.server.pages.access import AnnotatorPlace, MemberPlace, Place, pages_of
+from surefoot.server.pages.forms import CheckedForm, Form, new_key
+from surefoot.server.pages.render import done, show, twin
+from surefoot.server.store.accounts import Protocol
+from surefoot.server.store.labelling import (
+    AnnotatorItem,
+    ChoiceInput,
+    LabelInput,
+    StoredLabel,
+)
+
+router = APIRouter()
+
+SKIP_REASONS = {
+    "give_up": "I cannot judge it",
+    "bad_problem": "The problem makes no sense",
+    "unreadable": "The solution is unreadable",
+    "other": "Another reason",
+}
+"""Why an item is skipped; the first two are PRM800K's ``finish_reason``."""
+
+
+@twin(router, "/projects/{project_id:number}/annotate")
+def next_item(request: Request, place: AnnotatorPlace) -> Response:
+    """Lease the next item and redirect to it, or say why there is none."""
+    pages = pages_of(request)
+    offer = pages.db.assignments.next(place.id, place.user_id, pages.rng)
+    if offer.assignment is not None:
+        to = f"/projects/{place.id}/items/{offer.assignment.item_id}"
+        return done(request, to, {"why": offer.why, "item": offer.assignment.item_id})
+    data = {"why": offer.why, "item": None, "own_progress": _own_progress(place)}
+    return show(request, place, "no_item.html", data)
+
+
+@twin(router, "/projects/{project_id:number}/items/{item_id:number}")
+def item_page(request: Request, place: AnnotatorPlace, item_id: int) -> Response:
+    """The item as far as it is labelled, and the current step."""
+    db = place.db
+    item = _own(place, item_id)
+    comments = db.comments.list(place.id, item_id=item_id, user_id=place.user_id)
+    data = {
+        **item_view(item, place.project.protocol),
+        "comments": [
+            {"kind": r.kind, "text": r.text, "trace": r.trace_id, "step": r.step, "created": r.created}
+            for r in comments
+        ],
+        "previous": _previous(place, item_id),
+        "own_progress": _own_progress(place),
+    }
+    template = "annotate.html" if item.kind == "solution" else "alternatives.html"
+    extra = {"key": new_key(), "skip_reasons": SKIP_REASONS}
+    return show(request, place, template, data, extra=extra)
+
+
+@router.post("/projects/{project_id:number}/items/{item_id:number}/label")
+def label(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
+    """Label one step of a solution; the first error or the last step finishes the item."""
+    db, item = place.db, _own(place, item_id)
+    if item.kind != "solution":
+        raise StoreError("this item has alternatives; send their labels to .../alternatives")
+    step, value, time = form.whole("step"), form.value("value"), form.milliseconds()
+    finish = ends_with(item, step, value)
+    new_label = LabelInput(
+        trace_id=item.traces[0].id,
+        step=step,
+        value=value,
+        milliseconds=time,
+        comment=form.optional("comment"),
+    )
+    submission = db.labels.submit(
+        place.id, item_id, place.user_id, [new_label], _key(form), after=form.whole("after"), finish=finish,
+        milliseconds=_total(item, step, time) if finish else None,
+    )  # fmt: skip
+    return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
+
+
+@router.post("/projects/{project_id:number}/items/{item_id:number}/alternatives")
+def label_alternatives(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
+    """Phase 1: a label for each alternative, and the one to continue with or a step written by hand."""
+    db, item = place.db, _own(place, item_id)
+    if item.kind != "alternatives" or item.step is None:
+        raise StoreError("this item is a solution; send its labels one by one to .../label")
+    missing = [n for n in range(len(item.traces)) if not form.optional(f"value-{n}")]
+    if missing:
+        raise StoreError(f"alternative {missing[0] + 1} has no label yet; rate all of them")
+    comment, time = form.optional("comment"), form.milliseconds()
+    labels = [
+        LabelInput(trace_id=trace.id, step=item.step, value=form.value(f"value-{n}"), comment=comment)
+        for n, trace in enumerate(item.traces)
+    ]
+    submission = db.labels.submit(
+        place.id, item_id, place.user_id, labels, _key(form), choice=_choice(form, item),
+        after=form.whole("after"), finish=True, milliseconds=time,
+    )  # fmt: skip
+    return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
+
+
+@router.post("/projects/{project_id:number}/items/{item_id:number}/undo")
+def undo(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
+    """Retract the latest submission for the item."""
+    submission = place.db.labels.undo(place.id, item_id, place.user_id, _key(form))
+    return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
+
+
+@router.post("/projects/{project_id:number}/items/{item_id:number}/skip")
+def skip(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
+    """Skip the item with a reason, and go to the next."""
+    reason = form.choice("reason", SKIP_REASONS)
+    words = form.optional("words", most=2000)
+    place.db.assignments.skip(place.id, item_id, place.user_id, f"{reason}: {words}" if words else reason)
+    return done(request, f"/projects/{place.id}/annotate", {"skipped": item_id})
+
+
+@router.post("/projects/{project_id:number}/items/{item_id:number}/comment")
+def comment(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
+    """A flag or a comment on the item or one of its steps."""
+    kind, text = form.text("kind"), form.text("comment", default="", most=5000)
+    if kind not in ("flag", "comment"):
+        raise StoreError("'kind' must be flag or comment")
+    if kind == "comment" and not text:
+        raise StoreError("'comment' is empty; write something first")
+    trace, step = form.optional("trace"), form.optional("step")
+    added = place.db.comments.add(
+        place.id,
+        item_id,
+        place.user_id,
+        "flag" if kind == "flag" else "comment",
+        text or "flagged",
+        trace_id=trace,
+        step=form.whole("step") if step is not None and trace is not None else None,
+    )
+    return done(request, f"/projects/{place.id}/items/{item_id}", {"comment": added})
+
+
+@twin(router, "/projects/{project_id:number}/instructions")
+def instructions(request: Request, place: MemberPlace) -> Response:
+    """The project's instructions for annotators."""
+    protocol = place.project.protocol
+    data = {
+        "instructions": place.project.instructions,
+        "phase": protocol.phase,
+        "values": list(protocol.values),
+        "show_answer": protocol.show_answer,
+    }
+    return show(request, place, "instructions.html", data)
+
+
+def _own(place: Place, item_id: int) -> AnnotatorItem:
+    """The visitor's item. For somebody else's item the response is that it does not exist."""
+    try:
+        return place.db.items.for_annotator(place.project.id, item_id, place.user_id)
+    except ForbiddenError as error:
+        raise NotFoundError(f"you have no item {item_id}") from error
+
+
+def _key(form: Form) -> str:
+    return form.text("key", most=200)
+
+
+def _choice(form: Form, item: AnnotatorItem) -> ChoiceInput | None:
+    """Nothing, an alternative by its number, or the step written by hand, which wins unless it is empty."""
+    written = form.data.get("written", "")
+    if isinstance(written, str) and written.strip():
+        # spaces at either end belong to the step
+        return ChoiceInput(text=written.replace("\r\n", "\n"))
+    number = form.optional("chosen")
+    if number is None or number == "none":
+        return None
+    place = form.whole("chosen")
+    if not 0 <= place < len(item.traces):
+        raise StoreError(f"'chosen' must be 0 to {len(item.traces) - 1}")
+    return ChoiceInput(trace_id=item.traces[place].id)
+
+
+def _total(item: AnnotatorItem, step: int, time: int | None) -> int | None:
+    """Time for the whole item; unknown if that of a step is (without scripts nothing is measured)."""
+    times = [stored.milliseconds for stored in item.labels if stored.record.step != step] + [time]
+    known = [one for one in times if one is not None]
+    return sum(known) if len(known) == len(times) else None
+
+
+def _previous(place: Place, item_id: int) -> int | None:
+    """The item that the annotator finished before this one."""
+    assignments = place.db.assignments.of_user(place.project.id, place.user_id, limit=20)
+    finished = [one for one in assignments if one.state == "done" and one.finished and one.item_id != item_id]
+    latest = max(finished, key=lambda one: (one.finished, one.id), default=None)
+    return None if latest is None else latest.item_id
+
+
+def _own_progress(place: Place) -> dict[str, Any] | None:
+    """The annotator's own progress; nothing about others."""
+    own = place.db.assignments.progress_of_user(place.project.id, place.user_id)
+    fields = ("done", "skipped", "labels", "milliseconds")
+    return None if own is None else {name: getattr(own, name) for name in fields}
+
+
+def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:
+    """Data of the page."""
+    shared = {
+        "item": item.item_id,
+        "kind": item.kind,
+        "state": item.state,
+        "leased_until": item.leased_until,
+        "problem": item.problem.text,
+        "answer": item.problem.answer if protocol.show_answer else None,
+        "show_answer": protocol.show_answer,
+        "values": list(protocol.values),
+        "last": item.last,
+    }
+    build = _solution if item.kind == "solution" else _alternatives
+    return {**shared, **build(item)}
+
+
+def next_step(item: AnnotatorItem) -> int | None:
+    """First step without a label; ``None`` once all have one or an error was marked (phase 2 ends there)."""
+    values = {label.record.step: label.record.value for label in item.labels}
+    if -1.0 in values.values():
+        return None
+    return next((step for step in range(len(item.traces[0].steps)) if step not in values), None)
+
+
+def ends_with(item: AnnotatorItem, step: int, value: int | None) -> bool:
+    """Whether a label finishes a solution: the first error, or the last step."""
+    return value == -1 or step == len(item.traces[0].steps) - 1
+
+
+def _solution(item: AnnotatorItem) -> dict[str, Any]:
+    trace = item.traces[0]
+    labels = {label.record.step: label for label in item.labels}
+    current = next_step(item) if item.state == "leased" else None
+    visible = max(labels, default=-1) if current is None else current
+    return {
+        "trace": trace.id,
+        "steps": len(trace.steps),
+        "current": current,
+        "labelled": len(labels),
+        "blocks": list(_blocks(trace, visible, labels)),
+    }
+
+
+def _alternatives(item: AnnotatorItem) -> dict[str, Any]:
+    step = item.step or 0
+    labels = {label.record.trace_id: label for label in item.labels}
+    first = item.traces[0]
+    return {
+        "step": step,
+        "blocks": list(_blocks(first, step - 1, {})),
+        "alternatives": [
+            {
+                "trace": trace.id,
+                **_step_fields(_block(trace, step), labels.get(trace.id)),
+                "calls": _calls(trace.calls_of(step)),
+            }
+            for trace in item.traces
+        ],
+        "by_hand": first.text is not None,
+        "chosen": item.choice.trace_id if item.choice and item.choice.text is None else None,
+        "written": item.choice.text if item.choice else None,
+    }
+
+
+def _block(trace: Trace, step: int) -> Block:
+    return next(block for block in trace_blocks(trace) if block.step == step)
+
+
+def _blocks(trace: Trace, visible: int, labels: Mapping[int, StoredLabel]) -> Iterator[dict[str, Any]]:
+    """What the page shows up to step ``visible``, in order: steps, and the text between them."""
+    for block in trace_blocks(trace):
+        if visible < 0 and block.step is not None:
+            return
+        shown = {"role": block.role, "kind": block.kind, "calls": _calls(block.calls)}
+        if block.step is None:
+            yield {"type": "message", "text": block.text, **shown}
+        else:
+            yield {"type": "step", **shown, **_step_fields(block, labels.get(block.step))}
+            if block.step == visible:
+                return
+
+
+def _step_fields(block: Block, label: StoredLabel | None) -> dict[str, Any]:
+    return {
+        "step": block.step,
+        "text": block.text,
+        "labelled": label is not None,
+        "value": None if label is None or label.record.value is None else int(label.record.value),
+        "comment": None if label is None else label.record.evidence.message,
+    }
+
+
+def _calls(calls: Sequence[ToolCall]) -> list[dict[str, str]]:
+    return [{"name": call.name, "arguments": call.arguments} for call in calls]

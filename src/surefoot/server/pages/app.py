@@ -1,0 +1,174 @@
+"""The app with all pages: rendered on the server, nothing loaded from other hosts, usable without scripts.
+
+Each page has a JSON twin: the same address with ``.json``, or with ``Accept: application/json``. The pages of
+traces, candidates, trees, runs and requests show everybody's labels. Annotators must not see each other's, so
+a project's pages of that kind are for its administrators and viewers, the others for those of the server.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.types import Scope
+
+from surefoot.errors import (
+    ConflictError,
+    ExpiredKeyError,
+    ForbiddenError,
+    NotFoundError,
+    QuotaError,
+    SurefootError,
+    UnavailableError,
+)
+from surefoot.server.pages import (
+    accounts,
+    adjudicate,
+    agreement,
+    annotate,
+    candidates,
+    flags,
+    formats,
+    held,
+    keys,
+    monitor,
+    oidc,
+    projects,
+    queue,
+    request_log,
+    runs,
+    session,
+    traces,
+    transfer,
+    trees,
+)
+from surefoot.server.pages.access import Pages, SignInNeeded, visitor_of
+from surefoot.server.pages.provider import Provider, ProviderDownError, ProviderError
+from surefoot.server.pages.render import FOLDER, HEADERS, show, wants_json
+from surefoot.server.pages.settings import PageSettings
+from surefoot.server.store.database import Database
+
+_MODULES = (
+    *(session, oidc, projects, accounts, keys, annotate, queue, agreement, adjudicate, flags, transfer),
+    formats,
+    *(traces, candidates, trees, runs, request_log, held, monitor),
+)
+_LOG = logging.getLogger("surefoot.server")
+_STATUS: dict[type[Exception], int] = {
+    ExpiredKeyError: 401,  # before its base
+    QuotaError: 429,
+    NotFoundError: 404,
+    ForbiddenError: 403,
+    ConflictError: 409,
+    ProviderDownError: 503,
+    ProviderError: 403,
+}
+_TITLES = {
+    400: "Invalid request",
+    401: "Key expired",
+    403: "Access denied",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "Changed in the meantime",
+    411: "Length required",
+    413: "Too large",
+    429: "Too many attempts",
+    503: "Not available now",
+}
+
+
+class _StaticFiles(StaticFiles):
+    """Static files, which browsers must take for what they are declared to be."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["X-Content-Type-Options"] = HEADERS["X-Content-Type-Options"]
+        return response
+
+
+def create_pages_app(
+    db: Database,
+    settings: PageSettings | None = None,
+    *,
+    rng: random.Random | None = None,
+    provider: Provider | None = None,
+) -> FastAPI:
+    """The pages over a database, as an ASGI app to be mounted at the root, after the gateway's routes.
+
+    ``rng`` chooses random and control items; the default is the system's. ``provider`` is by default that of
+    the settings. Raises ``MissingExtraError`` where its packages are not installed.
+    """
+    settings = settings or PageSettings()
+    if provider is None and settings.oidc.issuer is not None:
+        provider = Provider(settings.oidc, redirect_uri=f"{settings.public_url}/sign-in/callback")
+    app = FastAPI(title="surefoot pages", docs_url=None, redoc_url=None, openapi_url=None)
+    app.router.redirect_slashes = False  # its redirects repeat the Host that the client sent
+    app.state.pages = Pages(db, settings, rng, provider)
+    for module in _MODULES:
+        app.include_router(module.router)
+    app.mount("/static", _StaticFiles(directory=FOLDER / "static"), name="static")
+    app.add_exception_handler(SignInNeeded, _sign_in_needed)
+    app.add_exception_handler(SurefootError, _refused)
+    app.add_exception_handler(UnavailableError, _unavailable)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _unforeseen)
+    return app
+
+
+async def _sign_in_needed(request: Request, _: Exception) -> Response:
+    if wants_json(request) or "authorization" in request.headers:
+        headers = {**HEADERS, "WWW-Authenticate": "Bearer"}
+        return JSONResponse({"error": "sign in, or send a valid API key"}, status_code=401, headers=headers)
+    to = request.scope.get("root_path", "") + "/sign-in"
+    if request.method == "GET":
+        to += "?" + urlencode({"next": request.url.path})
+    return RedirectResponse(to, status_code=303, headers=HEADERS)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
+    response = _error_page(request, status, str(error))
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    response = _error_page(request, error.status_code, str(error.detail))
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _invalid(request: Request, _: Exception) -> Response:
+    return _error_page(request, 400, "the address or the form contains a value of the wrong type")
+
+
+def _unavailable(request: Request, error: Exception) -> Response:
+    _LOG.warning("%s", error)  # it may name hosts and files
+    response = _error_page(request, 503, "the database does not answer; try again in a moment")
+    response.headers["Retry-After"] = "5"
+    return response
+
+
+def _unforeseen(request: Request, _: Exception) -> Response:
+    return _error_page(request, 500, "an unforeseen error; the server's log has it")
+
+
+def _error_page(request: Request, status: int, message: str) -> Response:
+    data: dict[str, Any] = {"error": message}
+    extra = {"status": status, "title": _TITLES.get(status, "Something went wrong")}
+    try:
+        visitor = visitor_of(request)
+    except Exception:  # whatever failed, such as the database, may fail here again
+        visitor = None
+    return show(request, visitor, "error.html", data, status=status, extra=extra)

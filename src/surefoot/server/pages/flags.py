@@ -1,0 +1,114 @@
+"""Annotators' flags and comments, each with its step and a button to resolve it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from surefoot.records import Trace
+from surefoot.server.pages.access import AdminPlace
+from surefoot.server.pages.forms import CheckedForm, Form, query_of
+from surefoot.server.pages.render import done, next_page, show, twin
+from surefoot.server.store.database import Database
+from surefoot.server.store.labelling import Comment, Item
+
+router = APIRouter()
+
+STATES: Final = {"open": "open", "resolved": "resolved", "all": "open and resolved"}
+KINDS: Final = {"flag": "flags", "comment": "comments", "all": "flags and comments"}
+_DEFAULT: Final = {"state": "open", "kind": "all"}
+_PER_PAGE: Final = 50
+"""Comments per page."""
+
+
+@twin(router, "/projects/{project_id:number}/flags")
+def flag_list(request: Request, place: AdminPlace) -> Response:
+    """Flags and comments, oldest first: ``?state=open|resolved|all``, ``?kind=flag|comment|all``."""
+    db, filters = place.db, _filters(query_of(request))
+    state, kind = filters["state"], filters["kind"]
+    comments = db.comments.list(
+        place.id,
+        kind="flag" if kind == "flag" else "comment" if kind == "comment" else None,
+        resolved=None if state == "all" else state == "resolved",
+        after=query_of(request).natural("after"),
+        limit=_PER_PAGE + 1,
+    )
+    query, more = _query(filters), len(comments) > _PER_PAGE
+    data = {
+        "filters": filters,
+        "open_flags": db.comments.open_flags(place.id),
+        "comments": _rows(db, place.id, comments[:_PER_PAGE]),
+        "next": next_page(query, after=comments[_PER_PAGE - 1].id) if more else None,
+    }
+    extra = {"query": query, "states": STATES, "kinds": KINDS}
+    return show(request, place, "flags.html", data, extra=extra)
+
+
+@router.post("/projects/{project_id:number}/flags/{comment_id:number}")
+def resolve(request: Request, place: AdminPlace, comment_id: int, form: CheckedForm) -> Response:
+    """Resolve a flag or comment, and return to the list with its filters."""
+    db = place.db
+    query = _query(_filters(form))
+    db.comments.resolve(place.id, comment_id)
+    db.projects.audit("comment resolved", place.visitor.user_id, place.id, comment=comment_id)
+    to = f"/projects/{place.id}/flags" + (f"?{query}" if query else "")
+    return done(request, to, {"resolved": comment_id})
+
+
+def _filters(form: Form) -> dict[str, str]:
+    """Filters of the list; the default is open flags and comments."""
+    return {
+        "state": form.choice("state", STATES, default=_DEFAULT["state"]),
+        "kind": form.choice("kind", KINDS, default=_DEFAULT["kind"]),
+    }
+
+
+def _query(filters: Mapping[str, str]) -> str:
+    """The filters as a query string; empty for the default."""
+    return urlencode({name: value for name, value in filters.items() if value != _DEFAULT[name]})
+
+
+def _rows(db: Database, project_id: int, comments: list[Comment]) -> list[dict[str, Any]]:
+    """Comments with what they are about. Items and traces that several refer to are read once."""
+    names = {member.user_id: member.pseudonym for member in db.projects.members(project_id)}
+    disputed = (
+        {one.item_id for one in db.reviews.disagreements(project_id, adjudicated=True)} if comments else set()
+    )
+    items = {number: db.items.get(project_id, number) for number in {one.item_id for one in comments}}
+    traces = {
+        name: db.traces.trace(project_id, name)
+        for name in {_about(one, items[one.item_id]) for one in comments if one.step is not None}
+    }
+    problems = {
+        name: db.traces.problem(project_id, name) for name in {item.problem_id for item in items.values()}
+    }
+    return [
+        {
+            "id": one.id,
+            "kind": one.kind,
+            "text": one.text,
+            "by": names.get(one.user_id, "?"),
+            "created": one.created,
+            "resolved": one.resolved,
+            "item": one.item_id,
+            "problem": problems[items[one.item_id].problem_id].text,
+            "traces": list(items[one.item_id].trace_ids) if one.trace_id is None else [one.trace_id],
+            "step": one.step,
+            "step_text": _step_text(one, items[one.item_id], traces),
+            "disputed": one.item_id in disputed,
+        }
+        for one in comments
+    ]
+
+
+def _about(comment: Comment, item: Item) -> str:
+    """The trace of a comment's step; a solution has only one."""
+    return item.trace_ids[0] if comment.trace_id is None else comment.trace_id
+
+
+def _step_text(comment: Comment, item: Item, traces: Mapping[str, Trace]) -> str | None:
+    return None if comment.step is None else traces[_about(comment, item)].step_text(comment.step)

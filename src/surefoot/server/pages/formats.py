@@ -1,0 +1,141 @@
+"""Export and import in other formats: PRM800K, Label Studio, Parquet, archives of records."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, Response
+from starlette.background import BackgroundTask
+
+from surefoot.errors import NotFoundError, StoreError
+from surefoot.formats import IMPORTS, SOURCES, WRITERS
+from surefoot.formats.label_studio import LABELLING_CONFIG
+from surefoot.io import write_records
+from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
+from surefoot.server.pages.access import AdminPlace, ReaderPlace, pages_of
+from surefoot.server.pages.forms import UploadForm
+from surefoot.server.pages.render import HEADERS, show, twin
+from surefoot.server.pages.uploads import uploads
+from surefoot.server.store.database import Database
+from surefoot.server.store.transfer import import_format
+
+router = APIRouter()
+
+_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".csv", ".parquet", ".eval")
+
+
+@twin(router, "/projects/{project_id:number}/formats")
+def formats_page(request: Request, place: ReaderPlace) -> Response:
+    """Links to the exports, the upload form, and what the latest exports left out."""
+    db = place.db
+    log = db.projects.audit_log(place.id, limit=200) if place.role == "admin" else []
+    data = {
+        "exports": [
+            {"name": name, "what": what, "link": f"/projects/{place.id}/formats/{quote(name)}"}
+            for name, what in EXPORTS.items()
+        ],
+        "imports": sorted({*IMPORTS, *SOURCES}),
+        "endings": _ENDINGS,
+        "labelling_config": LABELLING_CONFIG,
+        "last": [
+            {"created": one.created, "name": one.detail.get("name"), "report": one.detail.get("report")}
+            for one in log
+            if one.action == "export" and "report" in one.detail
+        ][:10],
+    }
+    return show(request, place, "formats.html", data, extra={"query": ""})
+
+
+@router.get("/projects/{project_id:number}/formats/{name}")
+def export(place: ReaderPlace, name: str) -> Response:
+    """One export as a file. The header ``X-Surefoot-Report`` says what was written and what was dropped."""
+    if name not in EXPORTS:
+        raise NotFoundError(f"there is no export '{name}'; choose from {', '.join(EXPORTS)}")
+    db = place.db
+    folder = Path(tempfile.mkdtemp(prefix="surefoot-export-"))
+    try:
+        report = write_export(db, place.id, name, folder / name)
+        db.projects.audit("export", place.visitor.user_id, place.id, name=name, report=report)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return FileResponse(
+        folder / name,
+        filename=f"project-{place.id}-{name}",
+        headers={**HEADERS, "X-Surefoot-Report": report},
+        background=BackgroundTask(shutil.rmtree, folder, ignore_errors=True),
+    )
+
+
+@router.post("/projects/{project_id:number}/formats")
+def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
+    """Import one file in another format."""
+    pages = pages_of(request)
+    source = form.choice("format", sorted({*IMPORTS, *SOURCES}))
+    space = pages.db.keys.space(place.visitor.key_id)
+    with uploads(form, pages.settings.max_upload_bytes, space=space) as saved:
+        paths = saved.save("file", _ENDINGS)
+        if len(paths) != 1:
+            raise StoreError("choose one file")
+        report, added = import_format(pages.db, place.id, source, paths[0])
+        saved.report(report)
+    pages.db.keys.add_stored(place.visitor.key_id, sum(one.bytes for one in added.values()))
+    items = pages.db.items.add_solutions(place.id) if form.ticked("make_items") else []
+    pages.db.projects.audit("import", place.visitor.user_id, place.id, format=source, items=len(items))
+    data = {
+        "format": source,
+        "read": {"good": report.good, "bad": report.bad_count, "reasons": report.bad},
+        "added": added,
+        "items": len(items),
+    }
+    return show(request, place, "formats_imported.html", data, extra={"query": ""})
+
+
+EXPORTS: Mapping[str, str] = MappingProxyType(
+    {
+        "prm800k.jsonl": "PRM800K as published, one record per labelled solution",
+        "prm800k-steps.jsonl": "PRM800K as step rows, one per label",
+        "label-studio.json": "Label Studio tasks with annotations and predictions",
+        "records-jsonl.zip": "Problems, traces, labels and scores as JSON Lines",
+        "records-parquet.zip": "Problems, traces, labels and scores as Parquet",
+        "problems.parquet": "Problems as Parquet",
+        "traces.parquet": "Traces as Parquet",
+        "labels.parquet": "Labels as Parquet",
+        "scores.parquet": "Step scores as Parquet",
+    }
+)
+"""The exports, by file name. They exclude labels of control and screening items."""
+
+_KINDS: Mapping[str, type[Record]] = MappingProxyType(
+    {"problems": Problem, "traces": Trace, "labels": StepLabel, "scores": StepScores}
+)
+
+
+def write_export(db: Database, project_id: int, name: str, path: Path) -> str:
+    """Write the export ``name`` to ``path``; a sentence on what was written and dropped."""
+    stem = name.partition(".")[0]
+    if stem in WRITERS:
+        return WRITERS[stem](db.export.labelled(project_id), path).summary()
+    if stem in _KINDS:
+        written = write_records(path, db.export.records(project_id, stem), record=_KINDS[stem])
+        return f"{written} {stem} written"
+    ending = ".parquet" if "parquet" in name else ".jsonl"
+    return _archive(db, project_id, ending, path)
+
+
+def _archive(db: Database, project_id: int, ending: str, path: Path) -> str:
+    counts = {}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for kind, record in _KINDS.items():
+            part = path.with_name(f"{kind}{ending}")
+            counts[kind] = write_records(part, db.export.records(project_id, kind), record=record)
+            archive.write(part, part.name)
+            part.unlink()
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) + " written"

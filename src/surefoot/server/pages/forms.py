@@ -1,0 +1,241 @@
+"""What a request may hold: forms with limits and a secret, and typed fields of forms and queries."""
+
+from __future__ import annotations
+
+import hmac
+import math
+import re
+import secrets
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import Depends, Request
+from pydantic import ValidationError
+from starlette.datastructures import FormData, QueryParams, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+
+from surefoot.errors import NotFoundError, StoreError
+from surefoot.server.pages.access import SignedIn, Visitor, pages_of
+from surefoot.server.store.accounts import Protocol
+
+S = TypeVar("S", bound=str)
+
+MAX_FIELDS = 400
+"""Fields of one form; an item with more alternatives cannot be labelled on a page."""
+_MOST_FILES = 16
+_MILLISECONDS = 24 * 3600 * 1000
+_WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A form whose secret was correct, or a query. Its methods raise ``StoreError`` naming the field."""
+
+    data: FormData | QueryParams
+
+    async def close(self) -> None:
+        """Close uploaded files."""
+        if isinstance(self.data, FormData):
+            await self.data.close()
+
+    def text(self, name: str, *, default: str | None = None, most: int = 20_000) -> str:
+        """A text field, without the spaces around it."""
+        value = self.data.get(name, default)
+        if not isinstance(value, str):
+            raise StoreError(f"the form has no field '{name}'")
+        value = value.replace("\r\n", "\n").strip()
+        if len(value) > most:
+            raise StoreError(f"'{name}' has {len(value)} characters; the limit is {most}")
+        if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+            raise StoreError(
+                f"'{name}' contains a character that cannot be stored (NUL or half a surrogate pair)"
+            )
+        return value
+
+    def optional(self, name: str, *, most: int = 20_000) -> str | None:
+        """A text field; ``None`` if it is empty or absent."""
+        return self.text(name, default="", most=most) or None
+
+    def id(self, name: str) -> str | None:
+        """An id as it is, with the spaces around it; ``None`` if it is empty or absent."""
+        value = self.data.get(name, "")
+        if not isinstance(value, str) or len(value) > 500 or "\0" in value:
+            raise StoreError(f"'{name}' is longer than 500 characters or contains NUL")
+        return value or None
+
+    def required_id(self, name: str) -> str:
+        """An id that must be there. Raises ``NotFoundError``."""
+        value = self.id(name)
+        if value is None:
+            raise NotFoundError(f"the address needs '{name}'")
+        return value
+
+    def whole(self, name: str) -> int:
+        """A whole number of at most 15 digits, which a column and a script can hold."""
+        text = self.text(name, most=20)
+        if not _WHOLE.fullmatch(text):
+            raise StoreError(f"'{name}' must be a whole number of at most 15 digits, not {text!r}")
+        return int(text)
+
+    def natural(self, name: str, *, default: int = 0) -> int:
+        """A whole number of at most 9 digits, not negative; ``default`` if the field is empty."""
+        text = self.optional(name, most=9) or str(default)
+        if not (text.isascii() and text.isdigit()):
+            raise StoreError(f"'{name}' must be a whole number, not {text!r}")
+        return int(text)
+
+    def number(self, name: str) -> float | None:
+        """A finite number as people type it; ``None`` if the field is empty. The caller checks its range."""
+        text = self.optional(name, most=40)
+        if text is None:
+            return None
+        try:
+            value = float(text)
+        except ValueError as error:
+            raise StoreError(f"'{name}' must be a number, not {text!r}") from error
+        if not math.isfinite(value):
+            raise StoreError(f"'{name}' must be a finite number")
+        return value
+
+    def value(self, name: str) -> Literal[-1, 0, 1]:
+        """A label: -1, 0 or 1."""
+        values: dict[int, Literal[-1, 0, 1]] = {-1: -1, 0: 0, 1: 1}
+        number = self.whole(name)
+        if number not in values:
+            raise StoreError(f"'{name}' must be -1, 0 or 1, not {number}")
+        return values[number]
+
+    def choice(self, name: str, options: Iterable[S], *, default: str | None = None) -> S:
+        """One of ``options``; ``default`` if the field is empty."""
+        options, text = list(options), self.text(name, default=default) or default
+        for option in options:
+            if option == text:
+                return option
+        raise StoreError(f"'{name}' must be one of {', '.join(options)}")
+
+    def milliseconds(self, name: str = "milliseconds") -> int | None:
+        """A time measured by the page; ``None`` without scripts, and for anything that is not a time."""
+        text = self.optional(name, most=20)
+        if text is None or not text.isascii() or not text.isdigit():
+            return None
+        return int(text) if int(text) < _MILLISECONDS else None
+
+    def ticked(self, name: str) -> bool:
+        """A checkbox."""
+        return name in self.data
+
+    def uploaded(self) -> list[UploadFile]:
+        """Uploads of all fields."""
+        values = (value for _, value in self.data.multi_items())
+        return [value for value in values if isinstance(value, UploadFile) and value.filename]
+
+    def files(self, name: str) -> Iterator[UploadFile]:
+        """Files uploaded in a field."""
+        for value in self.data.getlist(name):
+            if isinstance(value, UploadFile) and value.filename:
+                yield value
+
+
+async def checked_form(request: Request, visitor: SignedIn) -> Form:
+    """The form of a signed-in visitor. Raises 403 unless it carries the session's secret."""
+    return await _checked(await read_form(request, pages_of(request).settings.max_form_bytes), visitor)
+
+
+async def _checked(form: Form, visitor: Visitor) -> Form:
+    if visitor.csrf is not None:
+        try:
+            require_secret(form.data.get("csrf"), visitor.csrf)
+        except HTTPException:
+            await form.close()
+            raise
+    return form
+
+
+async def _closing_form(request: Request, visitor: SignedIn) -> AsyncIterator[Form]:
+    """The form; its files are closed after the response is built."""
+    form = await checked_form(request, visitor)
+    try:
+        yield form
+    finally:
+        await form.close()
+
+
+async def _closing_upload(request: Request, visitor: SignedIn) -> AsyncIterator[Form]:
+    """The form with files; they are closed after the response is built."""
+    most = pages_of(request).settings.max_upload_bytes
+    form = await _checked(await read_form(request, most, files=_MOST_FILES), visitor)
+    try:
+        yield form
+    finally:
+        await form.close()
+
+
+async def read_form(request: Request, most: int, *, files: int = 0) -> Form:
+    """Parse a body of at most ``most`` bytes and so many ``files``; 413, 411 or 400 otherwise.
+
+    Call it when the visitor is known, and with more than a little only for those who may send it.
+    """
+    settings = pages_of(request).settings
+    length = request.headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit()):
+        raise HTTPException(411, "send the form's Content-Length")
+    if int(length) > most:
+        raise HTTPException(413, f"the form has {length} bytes; the limit is {most}")
+    try:
+        data = await request.form(
+            max_files=files, max_fields=MAX_FIELDS, max_part_size=settings.max_form_bytes
+        )
+    except (MultiPartException, HTTPException, UnicodeDecodeError, ValueError) as error:
+        raise HTTPException(400, "the form cannot be read: too many fields, or not a form") from error
+    return Form(data=data)
+
+
+def require_secret(value: object, secret: str) -> None:
+    """Raises 403 unless ``value`` is the secret."""
+    value = value if isinstance(value, str) else ""
+    if not hmac.compare_digest(value.encode("utf-8", "replace"), secret.encode()):
+        raise HTTPException(403, "the form has expired or came from another page; load the page again")
+
+
+def new_key() -> str:
+    """Key of one submission: the same form sent twice adds one label."""
+    return secrets.token_urlsafe(18)
+
+
+CheckedForm = Annotated[Form, Depends(_closing_form)]
+UploadForm = Annotated[Form, Depends(_closing_upload)]
+"""A form with files. Put it behind the parameter that says who may upload: they are resolved in order, so
+that nothing is read of an upload that is refused."""
+
+
+def query_of(request: Request) -> Form:
+    """The parameters of the address."""
+    return Form(data=request.query_params)
+
+
+def protocol_of(form: Form, before: Protocol) -> Protocol:
+    """The protocol from the settings form; the settings of the queue stay as they are.
+
+    Raises ``StoreError`` naming the field.
+    """
+    return protocol_with(
+        before,
+        phase=form.whole("phase"),
+        show_answer=form.ticked("show_answer"),
+        annotators=form.whole("annotators"),
+        values=[value for value in (-1, 0, 1) if form.ticked(f"value{value}")],
+        screening_pass=form.number("screening_pass") or 0.0,
+        lease_seconds=form.whole("lease_minutes") * 60,
+    )
+
+
+def protocol_with(before: Protocol, **changes: Any) -> Protocol:
+    """``before`` with checked changes. Raises ``StoreError`` naming the field."""
+    try:
+        return Protocol.model_validate({**before.model_dump(), **changes})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise StoreError(f"'{where}': {first['msg']}") from error

@@ -1,0 +1,276 @@
+"""Rendering a page or its JSON twin from the same data, and the filters that templates use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+from pydantic_core import from_json, to_jsonable_python
+from starlette.convertors import Convertor, register_url_convertor
+
+from surefoot.records import as_json
+from surefoot.server.pages.access import Place, Visitor, pages_of
+from surefoot.server.pages.mathematics import mathematics, page_budget
+
+FOLDER = Path(__file__).parent
+
+H = TypeVar("H", bound=Callable[..., Any])
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class NumberConvertor(Convertor[int]):
+    """A number in an address: at most 15 digits, which a column can hold; anything longer is not found."""
+
+    regex = "[0-9]{1,15}"
+
+    def convert(self, value: str) -> int:
+        """The number."""
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        """Its digits."""
+        return str(value)
+
+
+register_url_convertor("number", NumberConvertor())
+
+
+def twin(router: APIRouter, path: str) -> Callable[[H], H]:
+    """Serve GET at ``path``, and its JSON twin at ``path.json``."""
+
+    def register(handler: H) -> H:
+        router.get(path)(handler)
+        router.get(f"{path}.json", name=f"{handler.__name__}_json")(handler)
+        return handler
+
+    return register
+
+
+def wants_json(request: Request) -> bool:
+    """Whether a program is asking: the path ends in .json, or it accepts JSON but not HTML."""
+    accept = request.headers.get("accept", "")
+    return request.url.path.endswith(".json") or ("application/json" in accept and "text/html" not in accept)
+
+
+def plain(data: object) -> Any:
+    """``data`` as JSON values: records and data classes as objects, times as ISO text, NaN as null."""
+    return _without_nan(to_jsonable_python(data))
+
+
+def show(
+    request: Request,
+    reader: Visitor | Place | None,
+    template: str,
+    data: Mapping[str, Any],
+    *,
+    status: int = 200,
+    extra: Mapping[str, Any] | None = None,
+) -> Response:
+    """The page, or its JSON twin. ``extra`` is for the template alone: tokens, choices, drawings."""
+    place = reader if isinstance(reader, Place) else None
+    visitor = reader.visitor if isinstance(reader, Place) else reader
+    project = {} if place is None else {"project": {"id": place.id, "name": place.project.name}}
+    content = plain({**project, **data})
+    if wants_json(request):
+        return JSONResponse(content, status_code=status, headers=HEADERS)
+    with page_budget():
+        page = (
+            _templates()
+            .get_template(template)
+            .render(
+                data=content,
+                visitor=visitor,
+                csrf=visitor.csrf if visitor else None,
+                place=place,
+                open_flags=_open_flags(request, place),
+                root=request.scope.get("root_path", ""),
+                here=request.url.path,
+                **(extra or {}),
+            )
+        )
+    return HTMLResponse(page, status_code=status, headers=HEADERS)
+
+
+def next_page(query: str, **position: Any) -> str:
+    """Link to the next page of a list: the query of this one, and where to continue."""
+    return "?" + "&".join(filter(None, (query, urlencode(position))))
+
+
+def done(request: Request, to: str, data: Mapping[str, Any] | None = None) -> Response:
+    """Response to a form: a redirect (303), so that a reload sends nothing twice. A program gets ``data``."""
+    if wants_json(request):
+        return JSONResponse(plain(data or {}), headers=HEADERS)
+    return RedirectResponse(request.scope.get("root_path", "") + to, status_code=303, headers=HEADERS)
+
+
+def _open_flags(request: Request, place: Place | None) -> int:
+    """The count in the project's tab "Flags", which only administrators have."""
+    if place is None or place.role != "admin":
+        return 0
+    return pages_of(request).db.comments.open_flags(place.project.id)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(inner) for inner in value]
+    return value
+
+
+_PROJECT_TABS = (
+    ("/traces", "Traces", "/trace"),
+    ("/problems", "Candidates", "/problem"),
+    ("/formats", "Formats", "/formats"),
+)
+"""Path, name, and the prefix of other paths that belong to the tab."""
+_SITE_TABS = (
+    ("/runs", "Runs", "/run"),
+    ("/trees", "Trees", "/tree"),
+    ("/requests", "Requests", "/request"),
+    ("/held", "Held calls", "/held"),
+    ("/monitor", "Monitor", "/monitor"),
+)
+
+SIGNS = {-1: "−1", 0: "0", 1: "+1"}
+NAMES = {-1: "wrong", 0: "neutral", 1: "good"}
+
+
+def sign(value: float | None) -> str:
+    """A label's value as people write it; an em dash for ``None``."""
+    return "—" if value is None else SIGNS.get(int(value), f"{value:g}")
+
+
+def sign_name(value: float | None) -> str:
+    """A word for a label's value, for style classes and for people who do not see colours."""
+    return "unknown" if value is None else NAMES.get(int(value), "unknown")
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage; an em dash for ``None``."""
+    return "—" if share is None else f"{100 * share:.1f} %"
+
+
+def seconds(milliseconds: float | None) -> str:
+    """A duration, ``12.3 s`` or ``4 min 10 s``; an em dash for ``None``."""
+    if milliseconds is None:
+        return "—"
+    if milliseconds < 60_000:
+        return f"{milliseconds / 1000:.1f} s"
+    minutes, rest = divmod(round(milliseconds / 1000), 60)
+    return f"{minutes} min {rest} s"
+
+
+def moment(text: str | None) -> str:
+    """An ISO time of the JSON twin, to the minute."""
+    return "—" if text is None else datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M")
+
+
+@cache
+def _markdown() -> MarkdownIt:
+    # HTML is shown as text; images would be loaded from other hosts
+    return MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+
+
+def instructions_html(text: str) -> Markup:
+    """Markdown without HTML or images, and with harmless links only. Headings go below the page's own."""
+    reader = _markdown()
+    tokens = reader.parse(text)
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(6, int(token.tag[1]) + 1)}"
+    return Markup(reader.renderer.render(tokens, reader.options, {}))  # noqa: S704 - html=False escapes tags
+
+
+def figure(value: float | None, digits: int = 2) -> str:
+    """A number for people; an em dash for ``None``."""
+    return "—" if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def short_number(value: float | None) -> str:
+    """A number of any size, to four digits."""
+    return "—" if value is None else f"{value:.4g}".replace("-", "−")
+
+
+def axis_text(value: float) -> str:
+    """A number beside an axis: three digits, thousands as k; at most eight characters."""
+    if 10_000 <= abs(value) < 1_000_000:
+        return f"{value / 1000:.4g}k".replace("-", "−")
+    text = f"{value:.3g}"
+    if "e" in text or len(text.lstrip("-")) > 7:
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        text = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return text.replace("-", "−")
+
+
+def bounded(text: str | None, most: int = 20_000) -> str:
+    """``text`` cut after ``most`` characters, saying so."""
+    if text is None:
+        return ""
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} characters more)"
+
+
+def call_arguments(text: str) -> list[tuple[str, str]]:
+    """Names and values of a call's arguments where a value is a text that JSON escapes, such as a program.
+
+    Otherwise, and where ``text`` is no JSON object, the whole under an empty name.
+    """
+    try:
+        given = from_json(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or not any(map(_is_escaped, given.values())):
+        return [("", text)]
+    return [(name, one if isinstance(one, str) else as_json(one)) for name, one in given.items()]
+
+
+def _is_escaped(value: object) -> bool:
+    return isinstance(value, str) and any(mark in value for mark in '\n"\\')
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        math=mathematics,
+        markdown=instructions_html,
+        moment=moment,
+        percent=percent,
+        seconds=seconds,
+        sign=sign,
+        sign_name=sign_name,
+        figure=figure,
+        short=short_number,
+        axis=axis_text,
+        bounded=bounded,
+        arguments=call_arguments,
+    )
+    environment.globals.update(project_tabs=_PROJECT_TABS, site_tabs=_SITE_TABS)
+    return environment

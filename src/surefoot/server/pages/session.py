@@ -1,0 +1,170 @@
+"""Signing in and out: a cookie that scripts cannot read, new at each sign-in.
+
+Wrong passwords are limited for each address, for each account and address, and, more slowly, for each account
+over all addresses. A browser that has signed in to the account before has a limit of its own, so that others
+who guess cannot lock its owner out (OWASP's "device cookies").
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from datetime import timedelta
+from typing import Final
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from surefoot.server.gateway.connections import client_address
+from surefoot.server.pages.access import pages_of, signed_in
+from surefoot.server.pages.cookies import DEVICE, SESSION, SIGN_IN
+from surefoot.server.pages.forms import Form, checked_form, read_form
+from surefoot.server.pages.render import done, show
+from surefoot.server.store.accounts import User
+from surefoot.server.store.sign_ins import Bound
+
+router = APIRouter()
+
+_SIGN_IN_BYTES: Final = 20_000
+"""Body of a sign-in: it is read before anybody is known."""
+_FORM_SECONDS: Final = 3600.0
+_DEVICE_SECONDS: Final = 365 * 24 * 3600.0
+
+
+@router.get("/sign-in")
+def sign_in_page(request: Request) -> Response:
+    """The form."""
+    return _sign_in_form(request, local_path(request.query_params.get("next", "")))
+
+
+@router.post("/sign-in")
+async def sign_in(request: Request) -> Response:
+    """Check name and password, and open a new session whatever the cookie was before."""
+    form = await read_form(request, _SIGN_IN_BYTES)
+    return await run_in_threadpool(_sign_in, request, form)
+
+
+def _sign_in(request: Request, form: Form) -> Response:
+    pages = pages_of(request)
+    if not pages.settings.passwords:
+        raise HTTPException(403, "passwords are turned off here; sign in with the identity provider")
+    _require_own_form(request, form)
+    name, password = form.text("name", most=200), str(form.data.get("password", ""))[:1000]
+    to = local_path(form.text("next", default="", most=2000))
+    bounds, own = _bounds(request, name)
+    refuse_to_wait(pages.db.sign_ins.start(*bounds))
+    user = pages.db.users.sign_in(name, password)
+    if user is None:
+        pages.db.projects.audit("sign-in failed", None, None, name=name)
+        return _sign_in_form(request, to, failed=True)
+    pages.db.sign_ins.forget(own)
+    response = open_session(request, user, to)
+    device = pages.signer.sign("device", [user.name, secrets.token_urlsafe(12)])
+    pages.cookies.set(response, DEVICE, device, seconds=_DEVICE_SECONDS)
+    return response
+
+
+@router.post("/sign-out")
+async def sign_out(request: Request) -> Response:
+    """End the session on the server as well."""
+    pages = pages_of(request)
+    visitor = await run_in_threadpool(signed_in, request)
+    await checked_form(request, visitor)
+    await run_in_threadpool(pages.db.users.end_session, pages.cookies.get(request, SESSION))
+    response = done(request, "/sign-in?signed-out=yes" if pages.provider is not None else "/sign-in")
+    pages.cookies.delete(response, SESSION)
+    return response
+
+
+def open_session(request: Request, user: User, to: str) -> Response:
+    """A redirect to the path ``to`` with a new session; one that the browser had before ends."""
+    pages = pages_of(request)
+    lifetime = timedelta(hours=pages.settings.session_hours)
+    pages.db.users.end_session(pages.cookies.get(request, SESSION))
+    token, _ = pages.db.users.open_session(user.id, lifetime=lifetime)
+    pages.db.projects.audit("sign-in", user.id)
+    response = done(request, to)
+    pages.cookies.set(response, SESSION, token, seconds=lifetime.total_seconds())
+    pages.cookies.delete(response, SIGN_IN)
+    return response
+
+
+def local_path(to: str) -> str:
+    """A path on this server to go to after signing in; anything else becomes the list of projects."""
+    fine = to.startswith("/") and not to.startswith("//") and "\\" not in to and to.isprintable()
+    return to if fine else "/projects"
+
+
+def address_bound(request: Request) -> Bound:
+    """How many sign-ins may come from the address of the request."""
+    settings = pages_of(request).settings
+    most = 5 * settings.attempts
+    return Bound(key=f"address {_address(request)}", most=most, seconds=settings.attempt_seconds)
+
+
+def refuse_to_wait(seconds: float) -> None:
+    """Raise 429 unless ``seconds`` is 0."""
+    if seconds > 0:
+        raise HTTPException(
+            429,
+            "too many attempts to sign in; try again later",
+            headers={"Retry-After": str(int(seconds) + 1)},
+        )
+
+
+def _address(request: Request) -> str:
+    return client_address(request.client.host if request.client else "unknown")
+
+
+def _bounds(request: Request, name: str) -> tuple[list[Bound], Bound]:
+    """The bounds that an attempt counts under, and the one that a right password clears."""
+    pages, settings = pages_of(request), pages_of(request).settings
+    device = pages.signer.read("device", pages.cookies.get(request, DEVICE), seconds=_DEVICE_SECONDS)
+    if isinstance(device, list) and device[:1] == [name]:
+        own = Bound(key=f"device {device}", most=settings.attempts, seconds=settings.attempt_seconds)
+        return [own], own
+    address = _address(request)
+    own = Bound(key=f"pair {address} {name}", most=settings.attempts, seconds=settings.attempt_seconds)
+    return [
+        own,
+        address_bound(request),
+        Bound(key=f"account {name}", most=settings.account_attempts, seconds=settings.account_seconds),
+    ], own
+
+
+def _sign_in_form(request: Request, to: str, *, failed: bool = False) -> Response:
+    """The form with a secret: the browser's, which a cookie has, too, signed by this server."""
+    pages, browser = pages_of(request), secrets.token_urlsafe(24)
+    data = {
+        "failed": failed,
+        "passwords": pages.settings.passwords,
+        "provider": pages.provider.settings.label if pages.provider is not None else None,
+        "signed_out": "signed-out" in request.query_params,
+    }
+    extra = {
+        "secret": pages.signer.sign("sign-in form", browser),
+        "next": to,
+        "provider_query": urlencode({"next": to}),
+    }
+    response = show(request, None, "sign_in.html", data, status=401 if failed else 200, extra=extra)
+    pages.cookies.set(response, SIGN_IN, browser, seconds=_FORM_SECONDS, samesite="strict")
+    return response
+
+
+def _require_own_form(request: Request, form: Form) -> None:
+    """Raise 403 unless this server sent the form to this browser, and one of its pages sent it back.
+
+    Otherwise another page could sign a visitor in as somebody else, who would then see what they do.
+    """
+    pages = pages_of(request)
+    browser = pages.cookies.get(request, SIGN_IN)
+    if not browser:
+        raise HTTPException(403, "the form has expired, or cookies are off; load the page again")
+    sent_to = pages.signer.read("sign-in form", form.data.get("csrf"), seconds=_FORM_SECONDS)
+    ours = isinstance(sent_to, str) and hmac.compare_digest(sent_to.encode(), browser.encode())
+    # browsers say so themselves, on HTTPS and on this machine
+    if not ours or request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        raise HTTPException(403, "the form has expired or came from another page; load the page again")

@@ -1,0 +1,95 @@
+"""Uploaded files: in a temporary folder for as long as they are read, called there by names of our own.
+
+Of an upload's own name only a known ending is used, and a name that looks like a path is refused. What
+readers say about a file is shown with the name that the user gave it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from starlette.datastructures import UploadFile
+
+from surefoot.errors import QuotaError, RecordError, StoreError
+from surefoot.io import ReadReport
+from surefoot.io.limits import TooLargeError, lower_limits
+from surefoot.server.pages.forms import Form
+
+
+class Uploads:
+    """Files of a form, saved below ``folder``."""
+
+    def __init__(self, form: Form, folder: Path) -> None:
+        self._form, self._folder = form, folder
+        self._names: dict[Path, str] = {}
+
+    def save(self, field: str, endings: Sequence[str]) -> list[Path]:
+        """The files of a field. Raises ``StoreError`` for an unknown ending and a name that is a path."""
+        return [self._saved(file, endings) for file in self._form.files(field)]
+
+    def named(self, text: str) -> str:
+        """``text`` with the users' names of the files in place of our own."""
+        for path, name in self._names.items():
+            text = text.replace(str(path), name).replace(path.name, name)
+        return text
+
+    def report(self, report: ReadReport) -> None:
+        """Put the users' names into what a reader reports."""
+        report.files = [self.named(name) for name in report.files]
+        report.bad = [(line, self.named(reason)) for line, reason in report.bad]
+
+    def _saved(self, file: UploadFile, endings: Sequence[str]) -> Path:
+        # nothing else in a message is by chance like this name
+        path = self._folder / f"{secrets.token_hex(16)}{_ending(file, endings)}"
+        with path.open("wb") as out:
+            shutil.copyfileobj(file.file, out)
+        self._names[path] = file.filename or ""
+        return path
+
+
+@contextmanager
+def uploads(form: Form, most: int, *, space: int | None = None) -> Iterator[Uploads]:
+    """The files of a form, which are deleted at the end; at most ``most`` bytes of each are unpacked, and at
+    most ``space`` of all together, if it is given.
+
+    A ``RecordError`` in the block names the files as the user does. Raises ``QuotaError`` if there is not
+    enough space.
+    """
+    sizes = [value.size or 0 for value in form.uploaded()]
+    if space is not None and sum(sizes) > space:
+        raise no_space(sum(sizes), space)
+    share = most if space is None else min(most, max(1, space // max(1, len(sizes))))
+    with (
+        lower_limits(max_unpacked_bytes=share),
+        tempfile.TemporaryDirectory(prefix="surefoot-import-") as folder,
+    ):
+        saved = Uploads(form, Path(folder))
+        try:
+            yield saved
+        except RecordError as error:
+            if space is not None and share < most and isinstance(error.__cause__, TooLargeError):
+                raise no_space(share, space) from error
+            raise RecordError(saved.named(str(error))) from error
+
+
+def no_space(size: int, space: int) -> QuotaError:
+    """The refusal of an import that is larger than what its key may still store."""
+    return QuotaError(
+        f"this import takes {size:,} bytes or more, and the key may store {space:,} more; have old answers "
+        "pruned, or its 'max_stored_bytes' raised"
+    )
+
+
+def _ending(file: UploadFile, endings: Sequence[str]) -> str:
+    name = file.filename or ""
+    if any(mark in name for mark in ("/", "\\", "\0", "..")) or not name.isprintable():
+        raise StoreError("a file's name must be a plain name, not a path")
+    known = [ending for ending in endings if name.endswith(ending)]
+    if not known:
+        raise StoreError(f"a file's name must end in one of {', '.join(endings)}")
+    return max(known, key=len)

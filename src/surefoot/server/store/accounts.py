@@ -1,0 +1,227 @@
+"""Users, keys and projects: the data that the database returns, and the tables that hold it.
+
+A password, token or key is shown once, when it is created. Afterwards only its hash exists, in a column that
+no data class has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Column, ForeignKey, Index, String, Table, Text, UniqueConstraint
+
+from surefoot.server.gateway.scopes import KeyScope
+from surefoot.server.store.schema import (
+    BIG,
+    METADATA,
+    Computed,
+    Count,
+    Indexed,
+    Key,
+    ProjectId,
+    RowId,
+    Unique,
+    UserId,
+    table,
+)
+
+Role = Literal["admin", "annotator", "viewer", "client"]
+"""admin: everything; annotator: labels; viewer: reads; client: the gateway only."""
+
+QueuePolicy = Literal["order", "random", "convincing-wrong", "uncertainty", "disagreement"]
+"""Which item comes next: as added; at random; by the priorities stored under that name, highest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """A person or program that signs in."""
+
+    id: RowId
+    name: Annotated[str, Unique()]
+    roles: Annotated[frozenset[Role], Computed()]
+    active: bool
+    created: datetime
+
+
+users = table("users", User, Column("password", Text))
+
+user_roles = Table(
+    "user_roles",
+    METADATA,
+    Column("user_id", BIG, ForeignKey("users.id", ondelete="CASCADE"), primary_key=True),
+    Column("role", String(16), primary_key=True),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """A signed-in browser. ``csrf`` is the secret that its forms must send back."""
+
+    id: RowId
+    user_id: Annotated[int, ForeignKey("users.id", ondelete="CASCADE"), Indexed()]
+    csrf: Annotated[str, String(64)]
+    created: datetime
+    expires: Annotated[datetime, Indexed()]
+
+
+sessions = table("sessions", Session, Column("token_hash", String(64), nullable=False, unique=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """A user of an OpenID Connect provider, whose account it is: ``subject`` never changes, unlike names."""
+
+    issuer: Annotated[str, Key(), String(500)]
+    subject: Annotated[str, Key(), String(255)]
+    user_id: Annotated[int, ForeignKey("users.id", ondelete="CASCADE"), Indexed()]
+    created: datetime
+
+
+identities = table("identities", Identity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignInAttempt:
+    """An attempt to sign in, counted under one key (an address, an account) until it ``expires``."""
+
+    id: RowId
+    digest: Annotated[str, String(64)]
+    expires: Annotated[datetime, Indexed()]
+
+
+sign_in_attempts = table("sign_in_attempts", SignInAttempt, Index(None, "digest", "expires"))
+
+server_secrets = Table(
+    "server_secrets",
+    METADATA,
+    Column("name", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+"""Secrets that the processes of a server share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiKey:
+    """A key for the gateway or the JSON twins. ``prefix`` is not secret: it identifies the key in lists."""
+
+    id: RowId
+    prefix: Annotated[str, String(16), Unique()]
+    name: str
+    role: Role
+    user_id: UserId | None
+    """Whose labels are made with it; ``None`` for a program without an account."""
+    project_id: ProjectId | None
+    """The one project it opens; ``None`` = all."""
+    rate_limit: Count | None
+    """Requests per minute; ``None`` = no limit."""
+    expires: datetime | None
+    """When it ends; ``None`` = never."""
+    daily_requests: int | None
+    """Requests to the gateway per day (UTC); ``None`` = no limit, like the other two."""
+    daily_tokens: int | None
+    """Tokens of policy and reward model per day (UTC)."""
+    max_stored_bytes: int | None
+    """What may be kept of its requests and imports, in bytes."""
+    scopes: tuple[KeyScope, ...] | None
+    """What it may do; ``None`` = all that its role may."""
+    revoked: datetime | None
+    last_used: datetime | None
+    """To the minute: not every request writes it."""
+    created: datetime
+
+
+api_keys = table("api_keys", ApiKey, Column("key_hash", String(64), nullable=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyDay:
+    """What a key used on one day (UTC)."""
+
+    # no foreign key: an answer is recorded whatever became of its key
+    key_id: Annotated[int, Key()]
+    day: Annotated[datetime, Key()]
+    requests: int
+    tokens: int
+    stored_bytes: int
+    """What was stored that day and is still there."""
+
+
+key_usage = table("key_usage", KeyDay)
+
+
+class Protocol(BaseModel):
+    """How a project's items are labelled. Stored as JSON; unknown fields are rejected."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    phase: Literal[1, 2] = 2
+    """1: alternatives of one step side by side, and a step written by hand; 2: whole solutions up to the
+    first error (PRM800K, Lightman et al., arXiv 2305.20050, appendix D)."""
+    show_answer: bool = False
+    """Whether annotators see the reference answer."""
+    annotators: int = Field(default=1, ge=1, le=100)
+    """How many different people label each item."""
+    values: tuple[Literal[-1, 0, 1], ...] = Field(default=(-1, 0, 1), min_length=1)
+    """Allowed labels."""
+    queue: QueuePolicy = "order"
+    random_share: float = Field(default=0.0, ge=0, le=1)
+    """Chance that an item is chosen at random instead: the control group of the queue."""
+    control_share: float = Field(default=0.0, ge=0, le=1)
+    """Chance of an item with known answers instead."""
+    screening_pass: float = Field(default=0.0, ge=0, le=1)
+    """Share of known screening labels that an annotator must label correctly to get other items."""
+    lease_seconds: int = Field(default=1800, ge=1)
+    """How long an item stays reserved for an annotator who does not finish it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """Problems, traces, items and labels that belong together; nothing crosses from one to another."""
+
+    id: RowId
+    name: Annotated[str, Unique()]
+    instructions: str
+    """Markdown, shown to annotators: untrusted text, to be rendered without HTML."""
+    protocol: Protocol
+    version: Count
+    """Rises by one with each change; pass it to ``update``."""
+    archived: bool
+    created: datetime
+
+
+projects = table("projects", Project)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A user's place in a project."""
+
+    project_id: Annotated[int, Key(), ForeignKey("projects.id")]
+    user_id: Annotated[int, Key(), ForeignKey("users.id"), Indexed()]
+    name: Annotated[str, Computed()]
+    role: Role
+    pseudonym: Annotated[str, String(40)]
+    """What the annotator is called in exports, e.g. ``rater-3f9a12c4``; random, one per project."""
+    active: bool
+
+
+members = table("members", Member, UniqueConstraint("project_id", "pseudonym"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditEntry:
+    """Who changed what: sign-ins, keys, members, settings, imports, exports."""
+
+    id: RowId
+    created: datetime
+    # no foreign keys: the log outlives whoever it is about
+    user_id: int | None
+    action: str
+    project_id: Annotated[int | None, Indexed()]
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+audit_log = table("audit_log", AuditEntry)

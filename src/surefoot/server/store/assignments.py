@@ -1,0 +1,377 @@
+"""Which annotator has which item: the queue, leases that expire, skipping, and the progress of a project."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    and_,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from surefoot.errors import ConflictError, ForbiddenError, StoreError
+from surefoot.server.store import labelling as t
+from surefoot.server.store.accounts import Project, members
+from surefoot.server.store.engine import Repository
+from surefoot.server.store.items import item_in
+from surefoot.server.store.labelling import (
+    AnnotatorProgress,
+    Assignment,
+    ChosenBy,
+    Item,
+    Offer,
+    Progress,
+)
+from surefoot.server.store.projects import locked_project, project_in, pseudonym_in
+from surefoot.server.store.schema import as_data, checked_text, rows_of
+
+_A = t.assignments.c
+
+
+class Assignments(Repository):
+    """Repository of assignments. An item is never with more annotators than the protocol asks for."""
+
+    def next(self, project_id: int, user_id: int, rng: random.Random) -> Offer:
+        """The next item for the user: the one leased to them, then screening, then control, then the queue.
+
+        On PostgreSQL it waits for no other annotator, unless the only items left are being given to others
+        at this moment. Raises ``ForbiddenError`` if the user is not a member of the project.
+        """
+        with self._connections.write() as connection:
+            project, at = project_in(connection, project_id), self._connections.clock()
+            pseudonym_in(connection, project_id, user_id, lock=True)
+            if project.archived:
+                return Offer(assignment=None, why="empty")
+            own = (_A.project_id == project_id) & (_A.user_id == user_id)
+            live = own & (_A.state == "leased") & (_A.leased_until > at)
+            query = select(t.assignments).where(live).order_by(_A.id).limit(1)
+            row = connection.execute(query).mappings().one_or_none()
+            if row is not None:
+                row = lease(connection, project, row["item_id"], user_id, row["chosen_by"], at)
+                return Offer(assignment=as_data(Assignment, row), why="resumed")
+            selected = self._select(connection, project, user_id, rng, at)
+            if isinstance(selected, str):
+                return Offer(assignment=None, why=selected)
+            row = lease(connection, project, selected[0], user_id, selected[1], at)
+            return Offer(assignment=as_data(Assignment, row), why="leased")
+
+    def _select(
+        self, connection: Connection, project: Project, user_id: int, rng: random.Random, at: datetime
+    ) -> tuple[int, ChosenBy] | Literal["screening", "empty"]:
+        """The item and what selected it; otherwise why there is none."""
+        screening = open_to(project, user_id, "screening", at).order_by(t.items.c.id).limit(1)
+        item_id = connection.scalar(screening)
+        if item_id is not None:
+            return item_id, "screening"
+        if not passed_screening(connection, project, user_id):
+            return "screening"
+        return choose(connection, project, user_id, rng, at) or "empty"
+
+    def skip(self, project_id: int, item_id: int, user_id: int, reason: str) -> Assignment:
+        """Pass the item on to somebody else; the user never gets it again.
+
+        Raises ``ForbiddenError`` if it was never assigned to them, ``ConflictError`` if it no longer is.
+        """
+        checked_text("reason", reason)
+        with self._connections.write() as connection:
+            project, at = locked_project(connection, project_id), self._connections.clock()
+            pseudonym_in(connection, project_id, user_id, lock=True)
+            row = renewed(connection, project, item_in(connection, project_id, item_id), user_id, at)
+            changed = change(connection, row["id"], state="skipped", reason=reason, finished=at)
+            return as_data(Assignment, changed)
+
+    def of_user(self, project_id: int, user_id: int, limit: int = 100) -> list[Assignment]:
+        """The user's assignments, newest first."""
+        where = (_A.project_id == project_id) & (_A.user_id == user_id)
+        query = select(t.assignments).where(where).order_by(_A.id.desc()).limit(limit)
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return rows_of(connection, Assignment, query)
+
+    def progress(self, project_id: int, users: Collection[int] | None = None) -> Progress:
+        """Progress of the project, with that of ``users`` (by default all). Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            project = project_in(connection, project_id)
+            return progress_of(connection, project, self._connections.clock(), users)
+
+    def progress_of_user(self, project_id: int, user_id: int) -> AnnotatorProgress | None:
+        """What one annotator did; ``None`` if nothing was assigned to them yet. Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return next(iter(_annotators(connection, project_id, [user_id])), None)
+
+
+def choose(
+    connection: Connection, project: Project, user_id: int, rng: random.Random, at: datetime
+) -> tuple[int, ChosenBy] | None:
+    """The item for the user after screening, and what selected it; ``None`` if none is left.
+
+    The number of draws from ``rng`` does not depend on what is left, so that a seed gives one order.
+    """
+    protocol = project.protocol
+    control, at_random = rng.random() < protocol.control_share, rng.random() < protocol.random_share
+    fraction = rng.random()
+    item_id: int | None
+    if control:
+        item_id = _at(connection, open_to(project, user_id, "control", at), fraction)
+        if item_id is not None:
+            return item_id, "control"
+    query = open_to(project, user_id, "normal", at)
+    policy = "random" if at_random else protocol.queue
+    if policy == "random":
+        # in a circle from the one that was drawn, in case it is being given to somebody else
+        drawn = _at(connection, query, fraction)
+        if drawn is None:
+            return None
+        query = query.order_by(t.items.c.id < drawn)
+    elif policy != "order":
+        ranked = and_(t.priorities.c.item_id == t.items.c.id, t.priorities.c.policy == policy)
+        query = query.join(t.priorities, ranked, isouter=True)
+        query = query.order_by(t.priorities.c.value.desc().nulls_last())
+    item_id = _claimed(connection, project, query.order_by(t.items.c.id).limit(1), at)
+    return None if item_id is None else (item_id, policy)
+
+
+def _claimed(connection: Connection, project: Project, query: Select[int], at: datetime) -> int | None:
+    """The first item of ``query``, locked until the transaction ends; ``None`` if there is none.
+
+    Items that others are claiming are passed over, and waited for only if no other is left: they may have
+    room for one more. An item can have filled up between the query and the lock, so it is counted again;
+    then the next query, which sees that, selects another.
+    """
+    while True:
+        item_id: int | None = connection.scalar(_locked(query, skip_locked=True))
+        if item_id is None:
+            item_id = connection.scalar(_locked(query))
+        if item_id is None:
+            return None
+        count = connection.scalar(select(func.count()).where(_A.item_id == item_id, occupies(at))) or 0
+        if count < project.protocol.annotators:
+            return item_id
+
+
+def _locked(query: Select[int], *, skip_locked: bool = False) -> Select[int]:
+    """``query`` with its items locked against other claims; SQLite, which has one writer, leaves it out."""
+    return query.with_for_update(of=t.items, key_share=True, skip_locked=skip_locked)
+
+
+def open_to(project: Project, user_id: int, role: str, at: datetime) -> Select[int]:
+    """Query for the items of a role that the user may get: not finished or skipped, and not full."""
+    over = exists().where(
+        _A.item_id == t.items.c.id, _A.user_id == user_id, _A.state.in_(["done", "skipped"])
+    )
+    query = select(t.items.c.id).where(
+        t.items.c.project_id == project.id, t.items.c.active.is_(True), t.items.c.role == role, ~over
+    )
+    if role != "normal":
+        return query  # items with known answers go to everybody
+    occupied = select(func.count()).where(_A.item_id == t.items.c.id, occupies(at)).scalar_subquery()
+    return query.where(occupied < project.protocol.annotators)
+
+
+def occupies(at: datetime) -> ColumnElement[bool]:
+    """Whether an assignment occupies one of the item's places: done, or leased right now."""
+    return or_(_A.state == "done", and_(_A.state == "leased", _A.leased_until > at))
+
+
+def lease(
+    connection: Connection, project: Project, item_id: int, user_id: int, by: ChosenBy, at: datetime
+) -> RowMapping:
+    """Lease the item to the user, who had it before at most on a lease that expired."""
+    until = at + timedelta(seconds=project.protocol.lease_seconds)
+    own = (_A.item_id == item_id) & (_A.user_id == user_id)
+    # chosen_by stays as it was: labels of the earlier lease carry it
+    again = update(t.assignments).where(own).values(leased_until=until, state="leased")
+    row = connection.execute(again.returning(t.assignments)).mappings().one_or_none()
+    if row is not None:
+        return row
+    new = {
+        "project_id": project.id,
+        "item_id": item_id,
+        "user_id": user_id,
+        "state": "leased",
+        "chosen_by": by,
+        "leased_until": until,
+        "created": at,
+    }
+    query = insert(t.assignments).values(new).returning(t.assignments)
+    return connection.execute(query).mappings().one()
+
+
+def refuse_full(connection: Connection, project: Project, item: Item, user_id: int, at: datetime) -> None:
+    """Raise ``ConflictError`` if others occupy all places of the item."""
+    if item.role != "normal":
+        return
+    others = (_A.item_id == item.id) & (_A.user_id != user_id) & occupies(at)
+    count = connection.scalar(select(func.count()).where(others)) or 0
+    if count >= project.protocol.annotators:
+        raise ConflictError(f"item {item.id} is with {count} others, as many as the protocol asks for")
+
+
+def renewed(connection: Connection, project: Project, item: Item, user_id: int, at: datetime) -> RowMapping:
+    """The user's lease of the item, renewed; an expired one is renewed while there is room.
+
+    Raises ``ForbiddenError`` if the item was never assigned to them, ``ConflictError`` if it is finished or
+    skipped, or went to others meanwhile.
+    """
+    if project.archived:
+        raise ConflictError("the project is archived; it takes no more labels")
+    row = assignment_row(connection, item.id, user_id)
+    if row["state"] != "leased":
+        raise ConflictError(f"item {item.id} is {row['state']} for this user; undo to reopen it")
+    if row["leased_until"] <= at:
+        connection.scalar(_locked(select(t.items.c.id).where(t.items.c.id == item.id)))
+        refuse_full(connection, project, item, user_id, at)
+    return lease(connection, project, item.id, user_id, row["chosen_by"], at)
+
+
+def assignment_row(connection: Connection, item_id: int, user_id: int) -> RowMapping:
+    """The user's assignment of the item. Raises ``ForbiddenError`` if there is none."""
+    query = select(t.assignments).where(_A.item_id == item_id, _A.user_id == user_id)
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        raise ForbiddenError(f"item {item_id} was not assigned to user {user_id}; ask for the next one")
+    return row
+
+
+def change(connection: Connection, assignment_id: int, **values: Any) -> RowMapping:
+    """Update an assignment and return it."""
+    query = update(t.assignments).where(_A.id == assignment_id).values(values)
+    return connection.execute(query.returning(t.assignments)).mappings().one()
+
+
+def finish_assignment(
+    connection: Connection, assignment_id: int, milliseconds: int | None, at: datetime
+) -> None:
+    """Finish a leased assignment, in the caller's transaction."""
+    if milliseconds is not None and milliseconds < 0:
+        raise StoreError(f"'milliseconds' is {milliseconds}; it cannot be negative")
+    change(connection, assignment_id, state="done", finished=at, milliseconds=milliseconds)
+
+
+def passed_screening(connection: Connection, project: Project, user_id: int) -> bool:
+    """Whether the user labelled enough known steps correctly; a step without a label is not correct."""
+    if project.protocol.screening_pass == 0:
+        return True
+    items = (
+        (t.items.c.project_id == project.id) & (t.items.c.role == "screening") & t.items.c.active.is_(True)
+    )
+    known = {
+        (item_id, answer.trace_id, answer.step): answer.value
+        for item_id, answers in connection.execute(select(t.items.c.id, t.items.c.known).where(items))
+        for answer in answers
+    }
+    label = t.labels.c
+    query = select(label.item_id, label.trace_id, label.step, label.value).where(
+        label.item_id.in_({item_id for item_id, _, _ in known}), label.user_id == user_id, label.is_current
+    )
+    values = {(row.item_id, row.trace_id, row.step): row.value for row in connection.execute(query)}
+    correct = sum(values.get(place) == value for place, value in known.items())
+    return bool(correct >= project.protocol.screening_pass * len(known))
+
+
+def progress_of(
+    connection: Connection, project: Project, at: datetime, users: Collection[int] | None = None
+) -> Progress:
+    """Counts over active normal items; per annotator of ``users`` (by default all) over all items."""
+    per_item = project.protocol.annotators
+    normal = and_(t.items.c.project_id == project.id, t.items.c.role == "normal", t.items.c.active.is_(True))
+    items = connection.scalar(select(func.count()).where(normal)) or 0
+    finished = (
+        select(_A.item_id, func.count().label("done"))
+        .join(t.items, t.items.c.id == _A.item_id)
+        .where(_A.project_id == project.id, _A.state == "done", normal)
+        .group_by(_A.item_id)
+        .subquery()
+    )
+    done, complete = connection.execute(
+        select(
+            func.coalesce(func.sum(finished.c.done), 0), func.count().filter(finished.c.done >= per_item)
+        ).select_from(finished)
+    ).one()
+    live = (_A.project_id == project.id) & (_A.state == "leased") & (_A.leased_until > at)
+    return Progress(
+        items=items,
+        done=int(done),
+        complete=complete,
+        needed=items * per_item,
+        leased=connection.scalar(select(func.count()).where(live)) or 0,
+        annotators=tuple(_annotators(connection, project.id, users)),
+    )
+
+
+def _annotators(
+    connection: Connection, project_id: int, users: Collection[int] | None
+) -> Iterator[AnnotatorProgress]:
+    """By pseudonym, without those to whom nothing was assigned; added up by the database."""
+
+    def own(column: ColumnElement[int]) -> list[ColumnElement[bool]]:
+        return [] if users is None else [column.in_(users)]
+
+    if users is not None and not users:
+        return
+    label, member = t.labels.c, members.c
+    counted = select(label.user_id, func.count()).where(
+        label.project_id == project_id, label.is_current, label.user_id.is_not(None), *own(label.user_id)
+    )
+    labels = {user: count for user, count in connection.execute(counted.group_by(label.user_id))}  # noqa: C416
+    times = _median_times(connection, project_id, own(_A.user_id))
+    query = (
+        select(
+            _A.user_id,
+            member.pseudonym,
+            func.count().filter(_A.state == "done").label("done"),
+            func.count().filter(_A.state == "skipped").label("skipped"),
+            func.max(_A.finished).label("last"),
+        )
+        .join(members, and_(member.project_id == _A.project_id, member.user_id == _A.user_id))
+        .where(_A.project_id == project_id, *own(_A.user_id))
+        .group_by(_A.user_id, member.pseudonym)
+        .order_by(member.pseudonym)
+    )
+    for row in connection.execute(query):
+        yield AnnotatorProgress(
+            user_id=row.user_id,
+            annotator=row.pseudonym,
+            done=row.done,
+            skipped=row.skipped,
+            labels=labels.get(row.user_id, 0),
+            milliseconds=times.get(row.user_id),
+            last=row.last,
+        )
+
+
+def _median_times(
+    connection: Connection, project_id: int, own: Sequence[ColumnElement[bool]]
+) -> dict[int, int]:
+    """Median milliseconds of the finished items, by user; SQLite has no function for it."""
+    ranked = (
+        select(
+            _A.user_id,
+            _A.milliseconds,
+            func.row_number().over(partition_by=_A.user_id, order_by=_A.milliseconds).label("place"),
+            func.count().over(partition_by=_A.user_id).label("count"),
+        )
+        .where(_A.project_id == project_id, _A.state == "done", _A.milliseconds.is_not(None), *own)
+        .subquery()
+    )
+    middle = ranked.c.place.in_([(ranked.c.count + 1) // 2, (ranked.c.count + 2) // 2])
+    query = select(ranked.c.user_id, func.avg(ranked.c.milliseconds)).where(middle)
+    return {user: int(time) for user, time in connection.execute(query.group_by(ranked.c.user_id))}
+
+
+def _at(connection: Connection, query: Select[int], fraction: float) -> int | None:
+    count = connection.scalar(select(func.count()).select_from(query.subquery())) or 0
+    return connection.scalar(query.order_by(t.items.c.id).offset(int(fraction * count)).limit(1))

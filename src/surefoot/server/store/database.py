@@ -1,0 +1,163 @@
+"""Opening a database, bringing its tables to this version, and its repositories side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+from surefoot.errors import StoreError
+from surefoot.server.store.assignments import Assignments
+from surefoot.server.store.comments import Comments
+from surefoot.server.store.engine import Clock, Connections, connect, utc_now
+from surefoot.server.store.gateway_log import RequestLog
+from surefoot.server.store.held_calls import HeldCalls
+from surefoot.server.store.items import Items
+from surefoot.server.store.keys import Keys
+from surefoot.server.store.labels import Labels
+from surefoot.server.store.projects import Projects
+from surefoot.server.store.reviews import Reviews
+from surefoot.server.store.sign_ins import SignIns
+from surefoot.server.store.traces import Traces
+from surefoot.server.store.transfer import Export
+from surefoot.server.store.users import DEFAULT_COST, Users
+
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+
+_LOCK: Final = 0x5EF007
+"""Number of the PostgreSQL advisory lock under which migrations run."""
+
+_EARLIER: Final = frozenset(["0001", "0002", "0003", "0004"])
+"""Revisions of databases made before the first release, which no migration upgrades."""
+
+
+class Database:
+    """The database. Every method of a repository is one short transaction, safe from any thread.
+
+    What a method wrote is on disk when it returns. Methods that take a project's id neither
+    read nor write anything of another project. Made by ``open_database``.
+    """
+
+    def __init__(self, connections: Connections, password_cost: int) -> None:
+        self._connections = connections
+        self.users = Users(connections, password_cost)
+        self.sign_ins = SignIns(connections)
+        self.keys = Keys(connections)
+        self.projects = Projects(connections)
+        self.traces = Traces(connections)
+        self.items = Items(connections)
+        self.assignments = Assignments(connections)
+        self.labels = Labels(connections)
+        self.comments = Comments(connections)
+        self.reviews = Reviews(connections)
+        self.export = Export(connections)
+        self.gateway = RequestLog(connections)
+        self.held_calls = HeldCalls(connections)
+
+    @property
+    def backend(self) -> str:
+        """``sqlite`` or ``postgresql``."""
+        return self._connections.engine.dialect.name
+
+    def ping(self) -> None:
+        """Return if the database responds. Raises ``StoreError``."""
+        with self._connections.read() as connection:
+            connection.execute(text("SELECT 1"))
+
+    def close(self) -> None:
+        """Close all connections that are not in use."""
+        self._connections.engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_database(
+    url: str | Path,
+    *,
+    migrate: bool = True,
+    clock: Clock = utc_now,
+    password_cost: int = DEFAULT_COST,
+) -> Database:
+    """Open the database at ``url``: ``sqlite:///FILE``, a plain path, or ``postgresql://…``.
+
+    Its tables are created, or brought to this version, unless ``migrate`` is false, which only checks
+    them. ``clock`` gives the time for leases and sessions; ``password_cost`` is log2 of scrypt's N.
+
+    Raises ``StoreError`` if it cannot be opened, or was made by a newer version or by one from
+    before the first release.
+    """
+    connections = Connections(connect(url), clock)
+    try:
+        (_run_migrations if migrate else _check_tables)(connections)
+    except BaseException:
+        connections.engine.dispose()
+        raise
+    return Database(connections, password_cost)
+
+
+def _run_migrations(connections: Connections) -> None:
+    """Run the missing migrations in one transaction: all of them or none."""
+    config = _config()
+    head = ScriptDirectory.from_config(config).get_current_head()
+    with connections.read() as connection:
+        if _revision(connection) == head:
+            return
+    with connections.write() as connection:
+        if not connections.sqlite:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK})
+        _check_revision(connection, config)
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _check_tables(connections: Connections) -> None:
+    """Raise ``StoreError`` unless the database has exactly this version's tables."""
+    config = _config()
+    head = ScriptDirectory.from_config(config).get_current_head()
+    with connections.read() as connection:
+        _check_revision(connection, config)
+        revision = _revision(connection)
+    if revision != head:
+        raise StoreError(
+            f"the database is at version {revision or 'none'}, not {head}; open it with migrate=True"
+        )
+
+
+def _config() -> Config:
+    config = Config()
+    # a percent sign would be read as interpolation
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _check_revision(connection: Connection, config: Config) -> None:
+    """Raise ``StoreError`` for a database whose tables this version cannot know."""
+    revision = _revision(connection)
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if revision in _EARLIER:
+        raise StoreError(
+            f"the database is at version {revision}, made before the first release, and cannot be upgraded; "
+            "export its records with the surefoot that made it and import them into a new database"
+        )
+    if revision is not None and revision not in known:
+        raise StoreError(f"the database is at version {revision}, made by a newer surefoot; upgrade surefoot")

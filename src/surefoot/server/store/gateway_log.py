@@ -1,0 +1,431 @@
+"""The gateway's request log: requests with all their candidates, and the monitor's counters."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from functools import cache
+from typing import Annotated, Any, Final
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    ForeignKey,
+    Index,
+    Insert,
+    Integer,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    select,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
+
+from surefoot.errors import NotFoundError, StoreError
+from surefoot.records import Trace
+from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, KeyUse, ScoredRequest
+from surefoot.server.store.engine import Connections, Repository
+from surefoot.server.store.key_usage import add_uses
+from surefoot.server.store.schema import (
+    BIG,
+    METADATA,
+    Computed,
+    Count,
+    Key,
+    checked_name,
+    checked_text,
+    columns_of,
+    matching,
+    payload_of,
+    rows_of,
+    stored_bytes,
+    table,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayRow:
+    """A request in a list; ``RequestLog.get`` returns all of it."""
+
+    request_id: Annotated[str, Computed()]
+    created: datetime
+    endpoint: str
+    model: str
+    strategy: str
+    policy: str | None
+    scorer: str | None
+    status: Count
+    failed: bool
+    latency_ms: float
+    candidates: Count
+    tokens: int
+    key_id: int | None
+    project_id: int | None
+    session: str | None
+    turn: int | None
+
+
+# The log must not fail because a key or a project is gone: ids without foreign keys.
+gateway_requests = table(
+    "gateway_requests",
+    GatewayRow,
+    Column("id", Text, primary_key=True),
+    Column("payload", Text, nullable=False),
+    # of the payload and those of the candidates
+    Column("bytes", BIG, nullable=False, server_default="0"),
+    Index(None, "created"),
+    Index(None, "strategy", "created"),
+    Index(None, "project_id", "created"),
+    Index(None, "session", "key_id", "created"),
+)
+
+gateway_candidates = Table(
+    "gateway_candidates",
+    METADATA,
+    Column("request_id", Text, ForeignKey("gateway_requests.id", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("chosen", Boolean, nullable=False),
+    Column("from_client", Boolean, nullable=False),
+    Column("score", Float),
+    Column("payload", Text, nullable=False),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counter:
+    """What was counted under a name in one hour (UTC)."""
+
+    hour: Annotated[datetime, Key()]
+    name: Annotated[str, Key()]
+    value: float
+
+
+counters = table("counters", Counter)
+
+
+_PING: Final = "ping-"
+_PING_BYTES: Final = 1200
+"""Of a row that is stored as a trial: several fill a page, and none is moved to another place."""
+_PINGS: Final = 8
+
+
+class RequestLog(Repository):
+    """The gateway's requests: a ``RecordStore`` and ``ScoreHistory`` of ``surefoot.server``."""
+
+    def __init__(self, connections: Connections, *, keeps_records: bool = True) -> None:
+        super().__init__(connections)
+        self.keeps_records = keeps_records
+        """Whether requests are stored, or only counted for their keys."""
+
+    def without_records(self) -> RequestLog:
+        """A log that stores no request, and only counts what keys use."""
+        return RequestLog(self._connections, keeps_records=False)
+
+    def write_all(self, records: Sequence[GatewayRecord], uses: Sequence[KeyUse] = ()) -> None:
+        """Store requests with their candidates, add their tallies to the counters, and what keys used with
+        them and with ``uses`` to their days, in one transaction: on disk when this returns.
+
+        Of requests that failed only the bytes are counted, as their tokens come in ``uses``. An id that
+        exists already is left as it is. Several requests in one call cost one flush to disk. Raises
+        ``StoreError`` for text that cannot be stored (then none of the requests is).
+        """
+        if not self.keeps_records:
+            uses = [*uses, *(use for record in records if (use := _use(record, stored_bytes=0)))]
+            records = ()
+        if not records and not uses:
+            return
+        rows = [_rows(record) for record in records]
+        with self._connections.write() as connection:
+            _store(connection, records, rows, list(uses))
+
+    def prune(self, before: datetime, *, most: int = 1000) -> int:
+        """Delete the oldest requests before a time, at most ``most``, with their candidates; their number.
+
+        Call it until it returns 0, so that others get their turn in between. The hourly counters stay.
+        """
+        g = gateway_requests.c
+        old = select(g.id).where(g.created < before).order_by(g.created).limit(most)
+        gone = delete(gateway_requests).where(g.id.in_(old)).returning(g.key_id, g.created, g.bytes)
+        with self._connections.write() as connection:
+            rows = connection.execute(gone).all()
+            freed = (
+                KeyUse(key_id=row.key_id, created=row.created, requests=0, stored_bytes=-row.bytes)
+                for row in rows
+                if row.key_id is not None and row.bytes
+            )
+            add_uses(connection, freed)
+        return len(rows)
+
+    def ping(self) -> None:
+        """Return if the database can store something now. Raises ``UnavailableError``.
+
+        Something as large as some records is really stored, as a full disk refuses only that. Where each
+        table takes its own pages, those of the record are tried, too, and given back.
+        """
+        moment, padding = datetime.fromtimestamp(0, UTC), secrets.token_hex(_PING_BYTES // 2)
+        pings = [{"hour": moment, "name": f"{_PING}{at}-{padding}", "value": 0.0} for at in range(_PINGS)]
+        records = [
+            GatewayRecord(
+                request_id=f"{_PING}{at}-{padding[:32]}",
+                created=moment,
+                endpoint=_PING,
+                model="",
+                strategy="",
+                status=503,
+                latency_ms=0,
+                candidates=(GatewayCandidate(trace=Trace(problem_id="", text=padding), chosen=False),),
+                request={"padding": padding},
+            )
+            for at in range(_PINGS)
+        ]
+        no_pings = delete(counters).where(counters.c.name.startswith(_PING))
+        with self._connections.write() as connection:
+            connection.execute(no_pings)
+            connection.execute(insert(counters), pings)
+            with connection.begin_nested() as trial:
+                _store(connection, records, [_rows(record) for record in records], [])
+                trial.rollback()
+        with self._connections.write() as connection:
+            connection.execute(no_pings)
+
+    def get(self, request_id: str) -> GatewayRecord:
+        """The whole record. Raises ``NotFoundError``."""
+        g, c = gateway_requests.c, gateway_candidates.c
+        with self._connections.read() as connection:
+            payload = connection.scalar(select(g.payload).where(g.id == request_id))
+            if payload is None:
+                raise NotFoundError(f"there is no request '{request_id}'")
+            query = select(c.payload).where(c.request_id == request_id).order_by(c.position)
+            candidates = [GatewayCandidate.model_validate_json(row) for row in connection.scalars(query)]
+        record = GatewayRecord.model_validate_json(payload)
+        return record.model_copy(update={"candidates": tuple(candidates)})
+
+    def session(self, name: str, *, key_id: int | None, limit: int = 1000) -> list[GatewayRecord]:
+        """The latest turns of a session that this key (``None``: nobody's) had recorded, oldest first; other
+        keys' sessions of the same name are others."""
+        g, c = gateway_requests.c, gateway_candidates.c
+        turns = (
+            select(g.id, g.created, g.payload)
+            .where(g.session == name, g.key_id == key_id)
+            .order_by(g.created.desc(), g.id.desc())
+            .limit(limit)
+        )
+        with self._connections.read() as connection:
+            rows = connection.execute(turns).all()[::-1]
+            query = (
+                select(c.request_id, c.payload)
+                .where(c.request_id.in_(row.id for row in rows))
+                .order_by(c.request_id, c.position)
+            )
+            candidates: dict[str, list[GatewayCandidate]] = {}
+            for request_id, payload in connection.execute(query):
+                candidates.setdefault(request_id, []).append(GatewayCandidate.model_validate_json(payload))
+        return [
+            GatewayRecord.model_validate_json(row.payload).model_copy(
+                update={"candidates": tuple(candidates.get(row.id, ()))}
+            )
+            for row in rows
+        ]
+
+    def sessions(
+        self, *, since: datetime | None = None, until: datetime | None = None
+    ) -> list[tuple[str, int | None]]:
+        """Names and keys of the sessions that have a turn in that time, by their first."""
+        g = gateway_requests.c
+        query = select(g.session, g.key_id).where(g.session.is_not(None))
+        if since is not None:
+            query = query.where(g.created >= since)
+        if until is not None:
+            query = query.where(g.created < until)
+        query = query.group_by(g.session, g.key_id).order_by(func.min(g.created), g.session, g.key_id)
+        with self._connections.read() as connection:
+            return [(row.session, row.key_id) for row in connection.execute(query)]
+
+    def find(
+        self,
+        *,
+        strategy: str | None = None,
+        model: str | None = None,
+        policy: str | None = None,
+        scorer: str | None = None,
+        key_id: int | None = None,
+        project_id: int | None = None,
+        session: str | None = None,
+        failed: bool | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before: tuple[datetime, str] | None = None,
+        limit: int = 100,
+    ) -> list[GatewayRow]:
+        """Requests, newest first; ``before`` is (created, request_id) of the previous page's last row."""
+        g = gateway_requests.c
+        conditions = matching(
+            gateway_requests,
+            strategy=strategy,
+            model=model,
+            policy=policy,
+            scorer=scorer,
+            key_id=key_id,
+            project_id=project_id,
+            session=session,
+            failed=failed,
+        )
+        if since is not None:
+            conditions.append(g.created >= since)
+        if until is not None:
+            conditions.append(g.created < until)
+        if before is not None:
+            conditions.append((g.created < before[0]) | ((g.created == before[0]) & (g.id < before[1])))
+        query = select(g.id.label("request_id"), *columns_of(GatewayRow, gateway_requests)).where(*conditions)
+        query = query.order_by(g.created.desc(), g.id.desc()).limit(limit)
+        with self._connections.read() as connection:
+            return rows_of(connection, GatewayRow, query)
+
+    def scores(
+        self,
+        *,
+        policy: str,
+        scorer: str,
+        since: datetime | None = None,
+        latest: bool = False,
+        limit: int = 2000,
+    ) -> list[ScoredRequest]:
+        """Scored answers by ``policy`` and scored solutions that clients sent, by request, oldest first.
+
+        Those of the first ``limit`` requests since ``since``, or of the latest ones if ``latest``.
+        """
+        g, c = gateway_requests.c, gateway_candidates.c
+        conditions = [g.policy == policy, g.scorer == scorer]
+        if since is not None:
+            conditions.append(g.created >= since)
+        order = (g.created.desc(), g.id.desc()) if latest else (g.created, g.id)
+        requests = select(g.id, g.created).where(*conditions).order_by(*order).limit(limit).subquery()
+        query = (
+            select(requests.c.created, requests.c.id, c.payload)
+            .join(requests, requests.c.id == c.request_id)
+            .where(c.chosen | c.from_client)
+            .order_by(requests.c.created, requests.c.id, c.position)
+        )
+        scores: dict[tuple[datetime, str], list[float | None]] = {}
+        with self._connections.read() as connection:
+            for moment, request_id, payload in connection.execute(query):
+                candidate = GatewayCandidate.model_validate_json(payload)
+                if candidate.scores is not None:
+                    scores.setdefault((moment, request_id), []).extend(candidate.scores.scores)
+        return [
+            ScoredRequest(created=moment, request_id=request_id, scores=tuple(values))
+            for (moment, request_id), values in scores.items()
+        ]
+
+    def counters(self, since: datetime | None = None) -> list[Counter]:
+        """Counters by hour and name."""
+        c = counters.c
+        query = select(counters).order_by(c.hour, c.name)
+        if since is not None:
+            query = query.where(c.hour >= since)
+        with self._connections.read() as connection:
+            return rows_of(connection, Counter, query)
+
+
+@cache
+def _statements(dialect: str) -> tuple[ReturningInsert[Any], Insert]:
+    """Adding a request, and incrementing a counter. Cached, since building costs more than running."""
+    make = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    count = make(counters)
+    total = counters.c.value + count.excluded.value
+    return (
+        make(gateway_requests).on_conflict_do_nothing().returning(gateway_requests.c.id),
+        count.on_conflict_do_update(index_elements=["hour", "name"], set_={"value": total}),
+    )
+
+
+_COMPUTED = ("request_id", "failed", "candidates", "tokens", "session", "turn")
+_COPIED = tuple(field.name for field in fields(GatewayRow) if field.name not in _COMPUTED)
+
+
+def _store(
+    connection: Connection,
+    records: Sequence[GatewayRecord],
+    rows: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]],
+    uses: list[KeyUse],
+) -> None:
+    """Add the requests that are new, what they tally, and what keys used."""
+    add_request, increment = _statements(connection.dialect.name)
+    new: set[str] = set()
+    if rows:
+        new.update(connection.scalars(add_request, [request for request, _ in rows]))
+    counts: dict[tuple[datetime, str], float] = {}
+    candidates = []
+    for record, (row, candidate_rows) in zip(records, rows, strict=True):
+        if record.request_id not in new:
+            continue
+        if (use := _use(record, stored_bytes=row["bytes"])) is not None:
+            uses.append(use)
+        new.discard(record.request_id)  # the same id may come twice in one call
+        candidates += candidate_rows
+        hour = record.created.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        for name, value in record.tally.items():
+            counts[hour, name] = counts.get((hour, name), 0.0) + value
+    if candidates:
+        connection.execute(insert(gateway_candidates), candidates)
+    # sorted, so that two writers never wait for each other's rows crosswise
+    increments = [
+        {"hour": hour, "name": name, "value": value} for (hour, name), value in sorted(counts.items())
+    ]
+    if increments:
+        connection.execute(increment, increments)
+    add_uses(connection, uses)
+
+
+def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The row of a request and those of its candidates. Raises ``StoreError`` for what cannot be stored."""
+    for field in ("endpoint", "model", "strategy"):
+        checked_text(field, getattr(record, field))
+    if record.created.tzinfo is None:
+        raise StoreError("'created' has no time zone; use datetime.now(UTC)")
+    for name in record.tally:
+        checked_name("tally", name)
+    request: dict[str, Any] = {
+        "id": checked_name("request_id", record.request_id),
+        **{name: getattr(record, name) for name in _COPIED},
+        "failed": record.error is not None or record.status >= 400,
+        "candidates": len(record.candidates),
+        "tokens": record.usage.tokens,
+        "session": checked_name("session", record.session.session) if record.session else None,
+        "turn": record.session.turn if record.session else None,
+        "payload": payload_of(record.model_copy(update={"candidates": ()})),
+    }
+    candidates: list[dict[str, Any]] = [
+        {
+            "request_id": record.request_id,
+            "position": position,
+            "chosen": candidate.chosen,
+            "from_client": candidate.choice is None,
+            "score": candidate.score,
+            "payload": payload_of(candidate),
+        }
+        for position, candidate in enumerate(record.candidates)
+    ]
+    request["bytes"] = stored_bytes(*(row["payload"] for row in (request, *candidates)))
+    return request, candidates
+
+
+def _use(record: GatewayRecord, *, stored_bytes: int) -> KeyUse | None:
+    """What a key used with a request; ``None`` for one without a key."""
+    if record.key_id is None:
+        return None
+    answered = record.status < 400
+    return KeyUse(
+        key_id=record.key_id,
+        created=record.created,
+        requests=int(answered),
+        tokens=record.usage.tokens if answered else 0,
+        stored_bytes=stored_bytes,
+    )

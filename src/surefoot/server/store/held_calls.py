@@ -1,0 +1,139 @@
+"""Tool calls that the gateway's guard holds until a person decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+from sqlalchemy import Column, Index, Text, delete, func, insert, select, update
+
+from surefoot.errors import ConflictError, NotFoundError
+from surefoot.guard import Review
+from surefoot.server.gateway.records import HeldCall
+from surefoot.server.store.engine import Repository
+from surefoot.server.store.schema import Key, UserId, checked_text, payload_of, rows_of, table
+
+HeldState = Literal["waiting", "approved", "denied"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldRow:
+    """A held call as the queue lists it; ``HeldCalls.held`` returns all of it."""
+
+    id: Annotated[int, Key()]
+    created: datetime
+    key_id: int | None
+    """Who asked; the call stays if the key goes."""
+    state: HeldState
+    comment: str
+    """What the person says to the model, or beside the approval."""
+    decided: datetime | None
+    user_id: UserId | None
+    """Who decided."""
+
+
+held_calls = table(
+    "held_calls",
+    HeldRow,
+    Column("payload", Text, nullable=False),
+    Index(None, "state", "id"),
+)
+
+
+class HeldCalls(Repository):
+    """The queue of held calls: a ``HoldStore`` of ``surefoot.server``."""
+
+    def hold(self, held: HeldCall, *, most: int) -> int | None:
+        """Add a call and return its number; ``None`` where ``most`` calls wait already."""
+        h = held_calls.c
+        waiting = select(func.count()).select_from(held_calls).where(h.state == "waiting")
+        row = {
+            "created": held.created,
+            "key_id": held.key_id,
+            "state": "waiting",
+            "comment": "",
+            "payload": payload_of(held),
+        }
+        with self._connections.write() as connection:
+            if (connection.scalar(waiting) or 0) >= most:
+                return None
+            return int(connection.execute(insert(held_calls).values(row).returning(h.id)).scalar_one())
+
+    def reviews(self, numbers: Sequence[int]) -> dict[int, Review]:
+        """Decisions about these calls, as far as there are any."""
+        return {row.id: _review(row) for row in self._rows(numbers) if row.state != "waiting"}
+
+    def held(self, number: int, *, key_id: int | None) -> HeldCall:
+        """A call that a request with this key waits for. Raises ``NotFoundError``, also for another key."""
+        call, row = self.get(number)
+        if row.key_id != key_id:
+            raise NotFoundError(f"there is no held call {number}")
+        return call
+
+    def get(self, number: int) -> tuple[HeldCall, HeldRow]:
+        """A call with its review, and its row. Raises ``NotFoundError``."""
+        h = held_calls.c
+        rows = self._rows([number])
+        with self._connections.read() as connection:
+            payload = connection.scalar(select(h.payload).where(h.id == number))
+        if not rows or payload is None:
+            raise NotFoundError(f"there is no held call {number}")
+        review = None if rows[0].state == "waiting" else _review(rows[0])
+        return HeldCall.model_validate_json(payload).model_copy(update={"review": review}), rows[0]
+
+    def find(
+        self, *, state: HeldState | None = None, before: int | None = None, limit: int = 50
+    ) -> list[HeldRow]:
+        """Calls, newest first, those with a number below ``before``."""
+        h = held_calls.c
+        query = select(held_calls).order_by(h.id.desc()).limit(limit)
+        if state is not None:
+            query = query.where(h.state == state)
+        if before is not None:
+            query = query.where(h.id < before)
+        with self._connections.read() as connection:
+            return rows_of(connection, HeldRow, query)
+
+    def count(self) -> dict[HeldState, int]:
+        """Calls by state."""
+        h = held_calls.c
+        query = select(h.state, func.count()).group_by(h.state)
+        with self._connections.read() as connection:
+            rows = connection.execute(query).all()
+        return {"waiting": 0, "approved": 0, "denied": 0, **{row[0]: row[1] for row in rows}}
+
+    def decide(self, number: int, user_id: int | None, *, approved: bool, comment: str = "") -> None:
+        """Decide about a call, once. Raises ``NotFoundError``, and ``ConflictError`` if somebody has."""
+        checked_text("comment", comment)
+        h = held_calls.c
+        values = {
+            "state": "approved" if approved else "denied",
+            "comment": comment,
+            "user_id": user_id,
+            "decided": self._connections.clock(),
+        }
+        change = update(held_calls).where(h.id == number, h.state == "waiting").values(values)
+        with self._connections.write() as connection:
+            if connection.execute(change).rowcount:
+                return
+            state = connection.scalar(select(h.state).where(h.id == number))
+        if state is None:
+            raise NotFoundError(f"there is no held call {number}")
+        raise ConflictError(f"held call {number} has been {state} already")
+
+    def prune(self, before: datetime) -> int:
+        """Delete the calls that were held before a time, decided or not; their number."""
+        with self._connections.write() as connection:
+            return connection.execute(delete(held_calls).where(held_calls.c.created < before)).rowcount
+
+    def _rows(self, numbers: Sequence[int]) -> list[HeldRow]:
+        query = select(held_calls).where(held_calls.c.id.in_(numbers))
+        with self._connections.read() as connection:
+            return rows_of(connection, HeldRow, query)
+
+
+def _review(row: HeldRow) -> Review:
+    by = "" if row.user_id is None else f"user {row.user_id}"
+    return Review(approved=row.state == "approved", comment=row.comment, by=by)

@@ -1,0 +1,216 @@
+"""API keys: what they may do, and until when. Only the hash of a key is stored."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Collection
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, Final, TypedDict, Unpack
+
+from sqlalchemy import or_, select, update
+
+from surefoot.errors import ExpiredKeyError, NotFoundError, StoreError
+from surefoot.server.gateway.records import KeyUse
+from surefoot.server.gateway.scopes import ROLE_SCOPES, SCOPES, KeyScope
+from surefoot.server.store import accounts as t
+from surefoot.server.store.accounts import ApiKey, Role
+from surefoot.server.store.engine import Repository
+from surefoot.server.store.key_usage import add_uses, usage_of
+from surefoot.server.store.schema import as_data, checked_name, inserted, one_of, rows_of
+from surefoot.server.store.users import checked_roles, new_token, token_hash
+
+_KEY_MARK: Final = "sf"
+_PREFIX_BYTES: Final = 4
+_LAST_USED_EVERY: Final = timedelta(minutes=1)
+_NO_HASH: Final = "0" * 64
+
+
+class KeyLimits(TypedDict, total=False):
+    """What a key may do, until when, and how much; ``None`` = no limit. The fields are ``ApiKey``'s."""
+
+    rate_limit: int | None
+    expires: datetime | None
+    scopes: Collection[KeyScope] | None
+    daily_requests: int | None
+    daily_tokens: int | None
+    max_stored_bytes: int | None
+
+
+class Keys(Repository):
+    """Repository of API keys."""
+
+    def create(
+        self,
+        name: str,
+        role: Role,
+        *,
+        user_id: int | None = None,
+        project_id: int | None = None,
+        **limits: Unpack[KeyLimits],
+    ) -> tuple[str, ApiKey]:
+        """A new key ``sf-PREFIX-SECRET`` and its row. The key itself is not stored: show it now.
+
+        It never expires, may do what its role may, and has no quotas, unless ``limits`` say otherwise. Raises
+        ``NotFoundError`` for an unknown user or project; ``StoreError`` for an unknown role, a limit below 1,
+        an expiry that is past, and scopes that are none or beyond the role.
+        """
+        checked_name("name", name)
+        checked_roles([role])
+        moment = self._connections.clock()
+        checked = _checked_limits(limits, role, moment)
+        prefix = secrets.token_hex(_PREFIX_BYTES)
+        key = f"{_KEY_MARK}-{prefix}-{new_token()}"
+        with self._connections.write() as connection:
+            for number, table in ((user_id, t.users), (project_id, t.projects)):
+                exists = select(table.c.id).where(table.c.id == number)
+                if number is not None and connection.scalar(exists) is None:
+                    raise NotFoundError(f"there is no row {number} in {table.name}")
+            row = inserted(
+                connection,
+                ApiKey,
+                t.api_keys,
+                prefix=prefix,
+                key_hash=token_hash(key),
+                name=name,
+                role=role,
+                user_id=user_id,
+                project_id=project_id,
+                created=moment,
+                **checked,
+            )
+            return key, row
+
+    def authenticate(self, key: str) -> ApiKey | None:
+        """The row of ``key``; ``None`` if it is unknown or revoked, or its user is not active.
+
+        Raises ``ExpiredKeyError`` if it is right, but past its time.
+        The row is found by the prefix, which is not secret; the rest is compared in constant time. Writes
+        nothing; see ``note_use``.
+        """
+        parts = key.split("-", 2)
+        prefix = parts[1] if len(parts) == 3 and parts[0] == _KEY_MARK and parts[1].isalnum() else ""
+        query = (
+            select(t.api_keys, t.users.c.active)
+            .join(t.users, t.users.c.id == t.api_keys.c.user_id, isouter=True)
+            .where(t.api_keys.c.prefix == prefix)
+        )
+        with self._connections.read() as connection:
+            row = connection.execute(query).mappings().one_or_none()
+        matches = hmac.compare_digest(token_hash(key), row["key_hash"] if row else _NO_HASH)
+        if not matches or row is None or row["revoked"] is not None or row["active"] is False:
+            return None
+        if row["expires"] is not None and row["expires"] <= self._connections.clock():
+            when = row["expires"].isoformat(timespec="minutes")
+            raise ExpiredKeyError(f"key {row['name']!r} expired at {when}; ask for a new one")
+        return as_data(ApiKey, row)
+
+    def note_use(self, key: ApiKey) -> None:
+        """Write that ``key`` was used now, at most once a minute: a busy key does not write each time.
+
+        Apart from ``authenticate``, so that who may pass does not depend on whether this can be written.
+        """
+        moment = self._connections.clock()
+        if key.last_used is not None and moment - key.last_used < _LAST_USED_EVERY:
+            return
+        before = t.api_keys.c.last_used
+        stale = or_(before.is_(None), before <= moment - _LAST_USED_EVERY)
+        with self._connections.write() as connection:
+            wanted = (t.api_keys.c.id == key.id) & stale
+            connection.execute(update(t.api_keys).where(wanted).values(last_used=moment))
+
+    def list(self) -> list[ApiKey]:
+        """All keys, oldest first, revoked ones too."""
+        with self._connections.read() as connection:
+            return rows_of(connection, ApiKey, select(t.api_keys).order_by(t.api_keys.c.id))
+
+    def get(self, key_id: int) -> ApiKey:
+        """Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            query = select(t.api_keys).where(t.api_keys.c.id == key_id)
+            return one_of(connection, ApiKey, query, f"there is no key {key_id}")
+
+    def change(self, key_id: int, **limits: Unpack[KeyLimits]) -> ApiKey:
+        """Set the limits that are named; ``None`` takes one away. Raises as ``create`` does."""
+        checked = _checked_limits(limits, self.get(key_id).role, self._connections.clock())
+        if checked:
+            with self._connections.write() as connection:
+                connection.execute(update(t.api_keys).where(t.api_keys.c.id == key_id).values(checked))
+        return self.get(key_id)
+
+    def usage(self, key_id: int) -> KeyUse:
+        """Requests and tokens of a key today (UTC), and all bytes that are stored for it."""
+        moment = self._connections.clock()
+        with self._connections.read() as connection:
+            found = usage_of(connection, moment, key_id)
+        return found.get(key_id, KeyUse(key_id=key_id, created=moment, requests=0))
+
+    def usages(self) -> dict[int, KeyUse]:
+        """The same of all keys that were ever used."""
+        with self._connections.read() as connection:
+            return usage_of(connection, self._connections.clock())
+
+    def space(self, key_id: int | None) -> int | None:
+        """How many bytes may still be stored for a key; ``None`` = no limit, as without a key."""
+        quota = self.get(key_id).max_stored_bytes if key_id is not None else None
+        return None if key_id is None or quota is None else max(0, quota - self.usage(key_id).stored_bytes)
+
+    def add_stored(self, key_id: int | None, size: int) -> None:
+        """Count bytes that were stored for a key, if it is one."""
+        if key_id is not None and size:
+            use = KeyUse(key_id=key_id, created=self._connections.clock(), requests=0, stored_bytes=size)
+            with self._connections.write() as connection:
+                add_uses(connection, [use])
+
+    def revoke(self, key_id: int) -> ApiKey:
+        """End a key for good; a second time changes nothing. Raises ``NotFoundError``."""
+        wanted = (t.api_keys.c.id == key_id) & t.api_keys.c.revoked.is_(None)
+        with self._connections.write() as connection:
+            connection.execute(update(t.api_keys).where(wanted).values(revoked=self._connections.clock()))
+        return self.get(key_id)
+
+
+def _checked_limits(limits: KeyLimits, role: Role, now: datetime) -> dict[str, Any]:
+    """Values of the columns that ``limits`` names."""
+    for name in ("rate_limit", "daily_requests", "daily_tokens", "max_stored_bytes"):
+        number = limits.get(name)
+        if isinstance(number, int) and number < 1:
+            raise StoreError(f"'{name}' must be at least 1, or None for no limit")
+    expires = limits.get("expires")
+    if expires is not None and expires <= now:
+        raise StoreError(f"'expires' is in the past: {expires.isoformat(timespec='minutes')}")
+    checked: dict[str, Any] = {**limits}
+    if "scopes" in limits:
+        checked["scopes"] = _checked_scopes(role, limits["scopes"])
+    return checked
+
+
+def _checked_scopes(role: Role, scopes: Collection[KeyScope] | None) -> tuple[KeyScope, ...] | None:
+    """In their order, without repetition."""
+    if scopes is None:
+        return None
+    if not scopes:
+        raise StoreError("'scopes' is empty; leave it out for all that the role may do")
+    if unknown := sorted(set(scopes) - ROLE_SCOPES[role]):
+        allowed = ", ".join(scope for scope in SCOPES if scope in ROLE_SCOPES[role])
+        raise StoreError(f"the role {role} has no scope '{unknown[0]}'; choose from {allowed}")
+    return tuple(scope for scope in SCOPES if scope in scopes)
+
+
+_PERIOD: Final = re.compile(r"([1-9][0-9]{0,4})([hdw])")
+_UNITS: Final = {"h": "hours", "d": "days", "w": "weeks"}
+
+
+def expiry_of(text: str, now: datetime) -> datetime:
+    """When a key ends: ``30d`` (or ``12h``, ``2w``) from ``now``, or with the day ``2026-12-31`` (UTC).
+
+    Raises ``StoreError`` for anything else.
+    """
+    if period := _PERIOD.fullmatch(text):
+        return now + timedelta(**{_UNITS[period[2]]: int(period[1])})
+    try:
+        return datetime.combine(date.fromisoformat(text), time(), UTC) + timedelta(days=1)
+    except (ValueError, OverflowError) as error:
+        message = "write a period such as 30d, 12h or 2w, or a last day such as 2026-12-31"
+        raise StoreError(f"'expires' is {text[:100]!r}; {message}") from error

@@ -1,0 +1,459 @@
+"""Items, assignments, labels and reviews: the data that the database returns, and the tables that hold it.
+
+Rows of a project carry ``project_id``, and foreign keys to problems, traces and items include it, so that the
+database itself refuses a label of one project on an item of another. ``payload`` columns hold records as
+pydantic writes them; what queries filter by has a column of its own beside it. A change to a table needs a
+migration: a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    true,
+)
+
+from surefoot.records import Problem, StepLabel, Trace
+from surefoot.server.store.schema import (
+    BIG,
+    METADATA,
+    Computed,
+    Count,
+    Moment,
+    ProjectId,
+    RowId,
+    UserId,
+    of_project,
+    table,
+)
+
+ChosenBy = Annotated[str, String(32)]
+"""A ``QueuePolicy``, or ``control`` or ``screening``. Never shown to an annotator."""
+
+problems = Table(
+    "problems",
+    METADATA,
+    Column("project_id", BIG, ForeignKey("projects.id"), primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("text", Text, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("created", Moment, nullable=False),
+)
+
+traces = Table(
+    "traces",
+    METADATA,
+    Column("project_id", BIG, ForeignKey("projects.id"), primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("problem_id", Text, nullable=False),
+    Column("policy", Text),
+    Column("outcome", Boolean),
+    Column("steps", Integer, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("created", Moment, nullable=False),
+    of_project("problem_id", "problems"),
+    Index(None, "project_id", "problem_id"),
+)
+
+step_scores = Table(
+    "step_scores",
+    METADATA,
+    Column("project_id", BIG, primary_key=True),
+    Column("trace_id", Text, primary_key=True),
+    Column("scorer", Text, primary_key=True),
+    Column("lowest", Float),
+    Column("payload", Text, nullable=False),
+    Column("created", Moment, nullable=False),
+    of_project("trace_id", "traces"),
+    Index(None, "project_id", "scorer", "lowest", "trace_id"),
+)
+
+ItemKind = Literal["solution", "alternatives"]
+"""solution: one trace, labelled step by step; alternatives: several traces that differ from one step on."""
+
+ItemRole = Literal["normal", "control", "screening"]
+"""control and screening items have known answers; every annotator gets each of them once."""
+
+AssignmentState = Literal["leased", "done", "skipped"]
+CommentKind = Literal["comment", "flag"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownAnswer:
+    """The correct label of one step of a control or screening item."""
+
+    trace_id: str
+    step: int
+    value: Literal[-1, 0, 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewItem:
+    """An item to be added. ``step`` is the one to label in each trace of ``alternatives``."""
+
+    trace_ids: tuple[str, ...]
+    kind: ItemKind = "solution"
+    step: int | None = None
+    role: ItemRole = "normal"
+    known: tuple[KnownAnswer, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """An item as an administrator sees it, known answers included."""
+
+    id: RowId
+    project_id: ProjectId
+    problem_id: str
+    kind: ItemKind
+    step: Count | None
+    role: ItemRole
+    known: tuple[KnownAnswer, ...]
+    trace_ids: Annotated[tuple[str, ...], Computed()]
+    active: bool
+    created: datetime
+
+
+items = table(
+    "items",
+    Item,
+    Column("digest", String(32), nullable=False),
+    of_project("problem_id", "problems"),
+    UniqueConstraint("project_id", "id"),
+    UniqueConstraint("project_id", "digest"),
+    Index(None, "project_id", "role", "id"),
+)
+
+item_traces = Table(
+    "item_traces",
+    METADATA,
+    Column("project_id", BIG, nullable=False),
+    Column("item_id", BIG, primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("trace_id", Text, nullable=False),
+    of_project("item_id", "items"),
+    of_project("trace_id", "traces"),
+    Index(None, "project_id", "trace_id"),
+)
+
+priorities = Table(
+    "priorities",
+    METADATA,
+    Column("project_id", BIG, nullable=False),
+    Column("item_id", BIG, primary_key=True),
+    Column("policy", String(32), primary_key=True),
+    Column("value", Float, nullable=False),
+    of_project("item_id", "items"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """An item leased to an annotator. ``chosen_by`` is for records and administrators only."""
+
+    id: RowId
+    project_id: int
+    item_id: int
+    user_id: UserId
+    state: AssignmentState
+    chosen_by: ChosenBy
+    leased_until: datetime
+    reason: str | None
+    """Why it was skipped."""
+    milliseconds: int | None
+    """Time that the annotator took, as measured by the page."""
+    created: datetime
+    finished: datetime | None
+
+
+assignments = table(
+    "assignments",
+    Assignment,
+    of_project("item_id", "items"),
+    UniqueConstraint("item_id", "user_id"),
+    Index(None, "project_id", "user_id"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """Response to "what next?". ``screening``: not passed, so no items; ``empty``: no items left."""
+
+    assignment: Assignment | None
+    why: Literal["leased", "resumed", "empty", "screening"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotatorItem:
+    """An item as its annotator sees it: no role, no known answers, nobody else's labels.
+
+    ``problem.answer`` and ``trace.outcome`` are ``None`` unless the protocol shows the answer; ``meta`` is
+    always empty, since data sets keep labels there.
+    """
+
+    item_id: int
+    kind: ItemKind
+    step: int | None
+    problem: Problem
+    traces: tuple[Trace, ...]
+    state: AssignmentState
+    leased_until: datetime
+    labels: tuple[StoredLabel, ...]
+    """The annotator's own, the ones that count now, without ``chosen_by``."""
+    choice: StepChoice | None
+    last: int
+    """Id of the annotator's latest submission for this item, 0 if none; pass it as ``after``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelInput:
+    """One label to append. ``value`` ``None`` (cannot tell) needs a ``reason``."""
+
+    trace_id: str
+    step: int
+    value: Literal[-1, 0, 1] | None
+    reason: str | None = None
+    milliseconds: int | None = None
+    comment: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceInput:
+    """Phase 1: the alternative to continue with, or a step written by hand. Exactly one of the two."""
+
+    trace_id: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredLabel:
+    """A label in the database: the package's record, and what the database adds to it."""
+
+    id: RowId
+    """Rises with each label."""
+    item_id: int | None
+    """``None`` = imported from another source."""
+    user_id: UserId | None
+    record: Annotated[StepLabel, Computed()]
+    milliseconds: int | None
+    chosen_by: ChosenBy | None
+    role: Annotated[ItemRole | None, Computed()]
+    retracted: Annotated[bool, Computed()]
+    meta: dict[str, Any]
+
+
+# One row for each thing an annotator sent. The key makes a repeated POST harmless.
+submissions = Table(
+    "submissions",
+    METADATA,
+    Column("id", BIG, primary_key=True),
+    Column("project_id", BIG, nullable=False),
+    Column("item_id", BIG, nullable=False),
+    Column("user_id", BIG, ForeignKey("users.id"), nullable=False),
+    Column("key", String(200), nullable=False),
+    Column("digest", String(32), nullable=False),
+    Column("action", String(16), nullable=False),
+    Column("finished", Boolean, nullable=False),
+    Column("undoes", BIG, ForeignKey("submissions.id"), unique=True),
+    Column("created", Moment, nullable=False),
+    of_project("item_id", "items"),
+    UniqueConstraint("project_id", "user_id", "key"),
+    Index(None, "item_id", "user_id"),
+    CheckConstraint("(action = 'undo') = (undoes IS NOT NULL)", name="undoes"),
+    sqlite_autoincrement=True,
+)
+
+# Only ever added to: a label is retracted by a submission that undoes the one it came with. Whether it
+# counts follows from the rows; `refresh_current` keeps that beside them, for what reads many.
+labels = table(
+    "labels",
+    StoredLabel,
+    Column("project_id", BIG, ForeignKey("projects.id"), nullable=False),
+    Column("trace_id", Text, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("submission_id", BIG, ForeignKey("submissions.id"), index=True),
+    Column("source", Text, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("value", Float),
+    Column("payload", Text, nullable=False),
+    Column("digest", String(32)),
+    Column("is_current", Boolean, nullable=False, server_default=true()),
+    Column("created", Moment, nullable=False),
+    of_project("item_id", "items"),
+    of_project("trace_id", "traces"),
+    UniqueConstraint("project_id", "digest"),
+    Index(None, "project_id", "trace_id", "step"),
+    # is_current last: SQLite, which knows no sizes, would take it for as good a key as a trace
+    Index(None, "project_id", "user_id", "is_current"),
+    Index(None, "item_id", "user_id"),
+    sqlite_autoincrement=True,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepChoice:
+    """Phase 1: what the annotator continued with. ``trace_id`` is a new trace for a hand-written step."""
+
+    id: RowId
+    item_id: int
+    user_id: UserId
+    trace_id: str
+    text: str | None
+    """The step written by hand; ``None`` = an alternative was chosen."""
+    created: datetime
+
+
+choices = table(
+    "choices",
+    StepChoice,
+    Column("project_id", BIG, nullable=False),
+    Column("submission_id", BIG, ForeignKey("submissions.id"), nullable=False),
+    of_project("item_id", "items"),
+    of_project("trace_id", "traces"),
+    Index(None, "project_id", "item_id"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """Response to a submission. ``repeated``: the key was used before, and nothing was added."""
+
+    label_ids: tuple[int, ...]
+    choice_id: int | None
+    finished: bool
+    repeated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comment:
+    """A comment or a flag on an item, a trace or a step. Annotators get their own only."""
+
+    id: RowId
+    kind: CommentKind
+    item_id: int
+    trace_id: str | None
+    step: Count | None
+    user_id: UserId
+    text: str
+    created: datetime
+    resolved: datetime | None
+
+
+comments = table(
+    "comments",
+    Comment,
+    Column("project_id", BIG, nullable=False),
+    of_project("item_id", "items"),
+    of_project("trace_id", "traces"),
+    Index(None, "project_id", "item_id"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)  # a project has a million of them
+class MatrixCell:
+    """One rating: a unit is (trace_id, step), a rater is ``annotator``."""
+
+    label_id: int
+    item_id: int
+    trace_id: str
+    step: int
+    steps: int
+    """Steps of the trace, for figures by position."""
+    user_id: int
+    annotator: str
+    value: int | None
+    created: datetime
+    role: ItemRole
+    chosen_by: ChosenBy
+    milliseconds: int | None
+    known: int | None
+    """The correct label, for control and screening items."""
+
+    @property
+    def control(self) -> bool:
+        """Whether the item has known answers."""
+        return self.role != "normal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disagreement:
+    """A step to which annotators who finished gave different labels."""
+
+    item_id: int
+    trace_id: str
+    step: int
+    values: tuple[tuple[str, int | None], ...]
+    """(pseudonym, value), by pseudonym."""
+    label_ids: tuple[int, ...]
+    adjudication: Adjudication | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adjudication:
+    """The label that settles a disagreement. Appended; the latest one of a step counts."""
+
+    id: RowId
+    item_id: int
+    trace_id: str
+    step: Count
+    value: Literal[-1, 0, 1] | None
+    label_id: Annotated[int, ForeignKey("labels.id")] | None
+    """The annotator's label that was chosen, if it was one of theirs."""
+    user_id: UserId
+    note: str
+    created: datetime
+
+
+adjudications = table(
+    "adjudications",
+    Adjudication,
+    Column("project_id", BIG, nullable=False),
+    of_project("item_id", "items"),
+    of_project("trace_id", "traces"),
+    Index(None, "project_id", "item_id", "trace_id", "step"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotatorProgress:
+    """Work of one annotator; ``done`` includes control and screening items."""
+
+    user_id: int
+    annotator: str
+    done: int
+    skipped: int
+    labels: int
+    milliseconds: int | None
+    """Median time of a finished item; ``None`` = not measured."""
+    last: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Progress of a project. ``needed`` = active normal items times annotators per item."""
+
+    items: int
+    complete: int
+    """Normal items finished by as many annotators as required."""
+    needed: int
+    done: int
+    """Finished assignments of normal items."""
+    leased: int
+    """Leased right now."""
+    annotators: tuple[AnnotatorProgress, ...]

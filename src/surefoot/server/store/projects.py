@@ -1,0 +1,209 @@
+"""Projects, who belongs to them, and the log of who changed what."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from surefoot.errors import ConflictError, ForbiddenError, NotFoundError
+from surefoot.server.store import accounts as t
+from surefoot.server.store.accounts import AuditEntry, Member, Project, Protocol, Role
+from surefoot.server.store.engine import Repository
+from surefoot.server.store.labelling import assignments
+from surefoot.server.store.schema import checked_name, checked_text, inserted, one_of, rows_of
+from surefoot.server.store.users import checked_roles
+
+
+class Projects(Repository):
+    """Repository of projects and their members."""
+
+    def create(self, name: str, *, instructions: str = "", protocol: Protocol | None = None) -> Project:
+        """Add a project. Raises ``ConflictError`` if the name is taken."""
+        checked_name("name", name)
+        with self._connections.write() as connection:
+            _refuse_taken(connection, name, None)
+            return inserted(
+                connection,
+                Project,
+                t.projects,
+                name=name,
+                instructions=checked_text("instructions", instructions),
+                protocol=protocol or Protocol(),
+                version=1,
+                archived=False,
+                created=self._connections.clock(),
+            )
+
+    def get(self, project_id: int) -> Project:
+        """Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return project_in(connection, project_id)
+
+    def by_name(self, name: str) -> Project:
+        """Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            query = select(t.projects).where(t.projects.c.name == name)
+            return one_of(connection, Project, query, f"there is no project '{name}'")
+
+    def update(
+        self,
+        project_id: int,
+        version: int,
+        *,
+        name: str | None = None,
+        instructions: str | None = None,
+        protocol: Protocol | None = None,
+        archived: bool | None = None,
+    ) -> Project:
+        """Change the arguments that are not ``None``, if the project is still at ``version``.
+
+        Raises ``ConflictError`` if somebody changed it since, or the name is taken.
+        """
+        values: dict[str, Any] = {"version": version + 1}
+        if name is not None:
+            values["name"] = checked_name("name", name)
+        if instructions is not None:
+            values["instructions"] = checked_text("instructions", instructions)
+        if protocol is not None:
+            values["protocol"] = protocol
+        if archived is not None:
+            values["archived"] = archived
+        with self._connections.write() as connection:
+            before = locked_project(connection, project_id)
+            if before.version != version:
+                raise ConflictError(
+                    f"the project is at version {before.version}, not {version}: somebody changed it; "
+                    "reload it"
+                )
+            if name is not None:
+                _refuse_taken(connection, name, project_id)
+            changed = update(t.projects).where(t.projects.c.id == project_id).values(values)
+            connection.execute(changed)
+            return project_in(connection, project_id)
+
+    def set_member(self, project_id: int, user_id: int, role: Role, active: bool = True) -> Member:
+        """Add a user to the project or change their membership; the pseudonym stays the same.
+
+        The items leased to a member who is no longer active go to others.
+
+        Raises ``NotFoundError`` for an unknown user or project.
+        """
+        checked_roles([role])
+        where = (t.members.c.project_id == project_id) & (t.members.c.user_id == user_id)
+        with self._connections.write() as connection:
+            locked_project(connection, project_id)
+            if connection.scalar(select(t.users.c.id).where(t.users.c.id == user_id)) is None:
+                raise NotFoundError(f"there is no user {user_id}")
+            values = {"role": role, "active": active}
+            if not connection.execute(update(t.members).where(where).values(values)).rowcount:
+                new = {"project_id": project_id, "user_id": user_id, "pseudonym": _new_pseudonym()}
+                connection.execute(insert(t.members).values(**new, **values))
+            if not active:
+                self._release(connection, project_id, user_id)
+            return _members(connection, where)[0]
+
+    def _release(self, connection: Connection, project_id: int, user_id: int) -> None:
+        """Make the user's leased items available to others now, not when the leases expire."""
+        a = assignments.c
+        leased = (a.project_id == project_id) & (a.user_id == user_id) & (a.state == "leased")
+        connection.execute(update(assignments).where(leased).values(leased_until=self._connections.clock()))
+
+    def members(self, project_id: int) -> list[Member]:
+        """All members by name, inactive ones too."""
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return _members(connection, t.members.c.project_id == project_id)
+
+    def member(self, project_id: int, user_id: int) -> Member | None:
+        """The user's membership; ``None`` if they have none or it is not active."""
+        where = (t.members.c.project_id == project_id) & (t.members.c.user_id == user_id)
+        with self._connections.read() as connection:
+            rows = _members(connection, where & t.members.c.active.is_(True))
+        return rows[0] if rows else None
+
+    def audit(self, action: str, user_id: int | None, project_id: int | None = None, **detail: Any) -> None:
+        """Log an action; ``detail`` is JSON and must hold no secret."""
+        row = {
+            "created": self._connections.clock(),
+            "user_id": user_id,
+            "action": checked_name("action", action),
+            "project_id": project_id,
+            "detail": detail,
+        }
+        with self._connections.write() as connection:
+            connection.execute(insert(t.audit_log).values(row))
+
+    def audit_log(self, project_id: int | None = None, limit: int = 100) -> list[AuditEntry]:
+        """The latest entries first: those of one project, or all."""
+        query = select(t.audit_log).order_by(t.audit_log.c.id.desc()).limit(limit)
+        if project_id is not None:
+            query = query.where(t.audit_log.c.project_id == project_id)
+        with self._connections.read() as connection:
+            return rows_of(connection, AuditEntry, query)
+
+    def list(self, user_id: int | None = None, *, archived: bool = False) -> list[Project]:
+        """Projects by name: all, or those in which the user is an active member."""
+        query = select(t.projects).order_by(t.projects.c.name)
+        if user_id is not None:
+            own = (t.members.c.user_id == user_id) & t.members.c.active.is_(True)
+            query = query.where(t.projects.c.id.in_(select(t.members.c.project_id).where(own)))
+        if not archived:
+            query = query.where(t.projects.c.archived.is_(False))
+        with self._connections.read() as connection:
+            return rows_of(connection, Project, query)
+
+
+def project_in(connection: Connection, project_id: int, *, lock: bool = False) -> Project:
+    """The project, in the caller's transaction. Raises ``NotFoundError``."""
+    query = select(t.projects).where(t.projects.c.id == project_id)
+    if lock:
+        query = query.with_for_update(key_share=True)
+    return one_of(connection, Project, query, f"there is no project {project_id}")
+
+
+def locked_project(connection: Connection, project_id: int) -> Project:
+    """The project, whose row is locked until the transaction ends: writers of one project queue here.
+
+    Labelling is done at the pace of people, so one queue per project costs nothing and leaves no race to
+    think about. Foreign keys do not wait for this lock (``FOR NO KEY UPDATE``). Handing out items does not
+    either, which must not wait for an import: it locks the member and the item. Who locks several, locks the
+    project first, then the member, then the item.
+    """
+    return project_in(connection, project_id, lock=True)
+
+
+def pseudonym_in(connection: Connection, project_id: int, user_id: int, *, lock: bool = False) -> str:
+    """Pseudonym of an active member. Raises ``ForbiddenError`` for others.
+
+    ``lock``: what this user does in the project waits until the transaction ends.
+    """
+    where = (t.members.c.project_id == project_id) & (t.members.c.user_id == user_id)
+    query = select(t.members.c.pseudonym).where(where & t.members.c.active.is_(True))
+    if lock:
+        query = query.with_for_update(key_share=True)
+    pseudonym: str | None = connection.scalar(query)
+    if pseudonym is None:
+        raise ForbiddenError(f"user {user_id} is not a member of project {project_id}; add them first")
+    return pseudonym
+
+
+def _refuse_taken(connection: Connection, name: str, own: int | None) -> None:
+    owner = connection.scalar(select(t.projects.c.id).where(t.projects.c.name == name))
+    if owner is not None and owner != own:
+        raise ConflictError(f"the name '{name}' is taken; choose another")
+
+
+def _members(connection: Connection, where: Any) -> list[Member]:
+    query = (
+        select(t.members, t.users.c.name)
+        .join(t.users, t.users.c.id == t.members.c.user_id)
+        .where(where)
+        .order_by(t.users.c.name)
+    )
+    return rows_of(connection, Member, query)
+
+
+def _new_pseudonym() -> str:
+    return f"rater-{secrets.token_hex(4)}"

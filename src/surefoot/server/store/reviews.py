@@ -1,0 +1,262 @@
+"""Comparing annotators' labels: the matrix for agreement, disagreements, and their adjudication."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Select, and_, func, insert, select, tuple_
+
+from surefoot.errors import ConflictError, StoreError
+from surefoot.server.store import labelling as t
+from surefoot.server.store.accounts import members
+from surefoot.server.store.engine import Repository
+from surefoot.server.store.items import check_step, item_in
+from surefoot.server.store.labelling import Adjudication, Disagreement, MatrixCell
+from surefoot.server.store.projects import locked_project, project_in
+from surefoot.server.store.schema import as_data, checked_text
+
+Place = tuple[int, str, int]
+"""(item, trace, step)."""
+
+_ROWS_AT_ONCE: Final = 20_000
+_CANNOT_TELL: Final = 9
+"""Stands for a label without a value where values are compared: it differs from all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratings:
+    """Ratings of normal items as an array [raters, units]; a unit is a step of a trace in an item."""
+
+    matrix: NDArray[np.float64]
+    """NaN where a rater gave a unit no value."""
+    raters: tuple[str, ...]
+    """Pseudonyms, sorted."""
+    traces: NDArray[np.int64]
+    """[units]: a number for each trace, the same for all its steps."""
+    steps: NDArray[np.int64]
+    """[units]"""
+    unknown: int
+    """Labels without a value ("cannot tell"), which are NaN in the matrix."""
+
+
+class Reviews(Repository):
+    """Repository of disagreements and adjudications. Not for annotators."""
+
+    def ratings(self, project_id: int, *, unfinished: bool = False) -> Ratings:
+        """The ratings that count, of items without known answers, as an array for agreement.
+
+        ``unfinished``: include items that their annotator has not finished. Some 150 bytes a rating.
+        """
+        label = t.labels.c
+        columns = (label.item_id, label.trace_id, label.step, members.c.pseudonym, label.value)
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            query = _ratings(project_id, unfinished=unfinished).where(t.items.c.role == "normal")
+            # at once, not page by page: nobody waits between the rows, and each page would be searched anew
+            rows = connection.execute(
+                query.with_only_columns(*columns), execution_options={"yield_per": _ROWS_AT_ONCE}
+            )
+            items, traces, steps, raters = (array("q") for _ in range(4))
+            values = array("d")
+            trace_numbers: dict[str, int] = {}
+            names: dict[str, int] = {}
+            for row in rows:
+                items.append(row.item_id)
+                traces.append(trace_numbers.setdefault(row.trace_id, len(trace_numbers)))
+                steps.append(row.step)
+                raters.append(names.setdefault(row.pseudonym, len(names)))
+                values.append(math.nan if row.value is None else row.value)
+        places = np.array([items, traces, steps], dtype=np.int64)
+        units, unit_of = np.unique(places, axis=1, return_inverse=True)
+        order = sorted(names)
+        row_of = np.array([order.index(name) for name in names], dtype=np.int64)
+        matrix = np.full((len(order), units.shape[1]), math.nan)
+        matrix[row_of[np.array(raters)], unit_of.reshape(-1)] = values
+        return Ratings(
+            matrix=matrix,
+            raters=tuple(order),
+            traces=units[1],
+            steps=units[2],
+            unknown=sum(map(math.isnan, values)),
+        )
+
+    def cells(
+        self, project_id: int, *, known: bool | None = None, unfinished: bool = False
+    ) -> list[MatrixCell]:
+        """The ratings that count, in the order they were submitted.
+
+        ``known``: only items with known answers, or only those without; ``unfinished``: include items that
+        their annotator has not finished.
+        """
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            query = _ratings(project_id, unfinished=unfinished)
+            if known is not None:
+                normal = t.items.c.role == "normal"
+                query = query.where(~normal if known else normal)
+            return _cells(connection, project_id, query)
+
+    def disagreements(
+        self, project_id: int, *, item_id: int | None = None, adjudicated: bool = False
+    ) -> list[Disagreement]:
+        """Steps of normal items that annotators who finished labelled differently; open ones by default.
+
+        A step that only one of them labelled (the others stopped at an earlier error) does not count.
+        """
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            of_item = () if item_id is None else (t.labels.c.item_id == item_id,)
+            rating = _ratings(project_id, unfinished=False).where(t.items.c.role == "normal", *of_item)
+            label = t.labels.c
+            value = func.coalesce(label.value, _CANNOT_TELL)
+            place = (label.item_id, label.trace_id, label.step)
+            disputed = rating.with_only_columns(*place).group_by(*place)
+            disputed = disputed.having(func.min(value) != func.max(value))
+            cells = _cells(connection, project_id, rating.where(tuple_(*place).in_(disputed)))
+            decided = decisions(connection, project_id)
+        places: dict[Place, list[MatrixCell]] = {}
+        for cell in cells:
+            places.setdefault((cell.item_id, cell.trace_id, cell.step), []).append(cell)
+        return [
+            Disagreement(
+                item_id=place[0],
+                trace_id=place[1],
+                step=place[2],
+                values=tuple(sorted((cell.annotator, cell.value) for cell in group)),
+                label_ids=tuple(cell.label_id for cell in sorted(group, key=lambda c: c.annotator)),
+                adjudication=decided.get(place),
+            )
+            for place, group in sorted(places.items())
+            if adjudicated or place not in decided
+        ]
+
+    def adjudicate(
+        self,
+        project_id: int,
+        item_id: int,
+        user_id: int,
+        trace_id: str,
+        step: int,
+        value: Literal[-1, 0, 1] | None,
+        *,
+        note: str = "",
+        label_id: int | None = None,
+        after: int | None = None,
+    ) -> Adjudication:
+        """Decide a step; the latest decision counts, and all are kept.
+
+        ``label_id`` names the annotator's label that was chosen. ``after`` is the id of the decision that
+        the sender saw (0 for none). The caller checks whether the user may decide.
+
+        Raises ``ConflictError`` if somebody decided since, ``StoreError`` for a step or label that is not
+        the item's, or if there is neither a value nor a note.
+        """
+        checked_text("note", note)
+        if value is None and not note.strip():
+            raise StoreError("a decision without a value needs a 'note'")
+        if value not in (None, -1, 0, 1):
+            raise StoreError(f"'value' must be -1, 0, 1 or None, not {value}")
+        a = t.adjudications.c
+        with self._connections.write() as connection:
+            locked_project(connection, project_id)
+            item = item_in(connection, project_id, item_id)
+            check_step(connection, item, trace_id, step)
+            _refuse_foreign_label(connection, label_id, (item_id, trace_id, step))
+            where = (a.item_id == item_id) & (a.trace_id == trace_id) & (a.step == step)
+            last = connection.scalar(select(func.max(a.id)).where(where)) or 0
+            if after is not None and after != last:
+                raise ConflictError(f"step {step} was decided since (number {last}); reload it")
+            row = {
+                "project_id": project_id,
+                "item_id": item_id,
+                "trace_id": trace_id,
+                "step": step,
+                "value": value,
+                "label_id": label_id,
+                "user_id": user_id,
+                "note": note,
+                "created": self._connections.clock(),
+            }
+            decision = connection.execute(insert(t.adjudications).values(row).returning(a.id)).scalar_one()
+            return decisions(connection, project_id, decision)[item_id, trace_id, step]
+
+    def adjudications(self, project_id: int) -> list[Adjudication]:
+        """The decisions that count, by item, trace and step."""
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return [decision for _, decision in sorted(decisions(connection, project_id).items())]
+
+
+def _ratings(project_id: int, *, unfinished: bool) -> Select[Any]:
+    """Query for the annotators' labels that count."""
+    label, member, assignment = t.labels.c, members.c, t.assignments.c
+    same_trace = and_(t.traces.c.project_id == label.project_id, t.traces.c.id == label.trace_id)
+    same_user = and_(member.user_id == label.user_id, member.project_id == label.project_id)
+    same_item = and_(assignment.item_id == label.item_id, assignment.user_id == label.user_id)
+    query = (
+        select(
+            *(
+                label.id.label("label_id"),
+                label.item_id,
+                label.trace_id,
+                label.step,
+                label.user_id,
+                label.value,
+            ),
+            *(label.created, label.chosen_by, label.milliseconds, member.pseudonym.label("annotator")),
+            *(t.items.c.role, t.traces.c.steps),
+        )
+        .join_from(t.labels, t.items, t.items.c.id == label.item_id)
+        .join(members, same_user)
+        .join(t.assignments, same_item)
+        .join(t.traces, same_trace)
+        .where(label.project_id == project_id, label.is_current, label.user_id.is_not(None))
+    )
+    if not unfinished:
+        query = query.where(assignment.state == "done")
+    return query
+
+
+def _cells(connection: Connection, project_id: int, query: Select[Any]) -> list[MatrixCell]:
+    """The labels of ``_ratings`` in the order they were submitted, with the known answers."""
+    with_answers = select(t.items.c.id, t.items.c.known).where(
+        t.items.c.project_id == project_id, t.items.c.role.in_(["control", "screening"])
+    )
+    known = {
+        (item_id, answer.trace_id, answer.step): answer.value
+        for item_id, answers in connection.execute(with_answers)
+        for answer in answers
+    }
+    cells = []
+    for row in connection.execute(query.order_by(t.labels.c.id)):
+        value = None if row.value is None else int(row.value)
+        answer = known.get((row.item_id, row.trace_id, row.step))
+        cells.append(as_data(MatrixCell, row._mapping, value=value, known=answer))
+    return cells
+
+
+def decisions(connection: Connection, project_id: int, only: int | None = None) -> dict[Place, Adjudication]:
+    """The latest decision of each step, or the one with the id ``only``."""
+    a = t.adjudications.c
+    query = select(t.adjudications).where(a.project_id == project_id).order_by(a.id)
+    if only is not None:
+        query = query.where(a.id == only)
+    return {
+        (row["item_id"], row["trace_id"], row["step"]): as_data(Adjudication, row)
+        for row in connection.execute(query).mappings()
+    }
+
+
+def _refuse_foreign_label(connection: Connection, label_id: int | None, place: Place) -> None:
+    if label_id is None:
+        return
+    label = t.labels.c
+    query = select(label.item_id, label.trace_id, label.step).where(label.id == label_id)
+    row = connection.execute(query).one_or_none()
+    if row is None or tuple(row) != place:
+        raise StoreError(f"'label_id' {label_id} is not a label of step {place[2]} of item {place[0]}")

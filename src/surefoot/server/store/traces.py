@@ -1,0 +1,388 @@
+"""Problems, traces and the scores that reward models gave their steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select
+
+from surefoot.errors import NotFoundError, StoreError
+from surefoot.records import Problem, Record, StepScores, Trace
+from surefoot.server.store import labelling as t
+from surefoot.server.store.engine import Connections, Repository
+from surefoot.server.store.projects import locked_project, project_in
+from surefoot.server.store.schema import (
+    checked_name,
+    checked_text,
+    like,
+    matching,
+    payload_of,
+    stored_bytes,
+)
+
+R = TypeVar("R", bound=Record)
+
+CHUNK: Final = 200
+"""Records per transaction: small enough that others get their turn."""
+
+_REASONS_KEPT: Final = 20
+
+_IDS: Final = 500
+"""Ids in one statement; SQLite allows 32,766 parameters, older ones 999."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added:
+    """What became of records: ``new`` + ``same`` + ``replaced`` + ``refused`` is how many there were."""
+
+    new: int = 0
+    same: int = 0
+    """Already there, and equal."""
+    replaced: int = 0
+    """Scores that took the place of older ones of the same scorer."""
+    refused: int = 0
+    bytes: int = 0
+    """How much larger what is stored has become."""
+    reasons: tuple[tuple[str, str], ...] = ()
+    """(id, reason) of the first 20 that were refused."""
+
+    def __add__(self, other: Added) -> Added:
+        return Added(
+            new=self.new + other.new,
+            same=self.same + other.same,
+            replaced=self.replaced + other.replaced,
+            refused=self.refused + other.refused,
+            bytes=self.bytes + other.bytes,
+            reasons=(self.reasons + other.reasons)[:_REASONS_KEPT],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRow:
+    """A trace in a list: its record, and how many labels count on it."""
+
+    trace: Trace
+    problem: str
+    """Text of its problem."""
+    labels: int
+
+
+class Traces(Repository):
+    """Repository of problems, traces and scores. Only scores ever change."""
+
+    def add_problems(self, project_id: int, problems: Iterable[Problem]) -> Added:
+        """Add problems; one whose id exists with other content is refused. Raises ``NotFoundError``."""
+        return add_in_chunks(self._connections, project_id, problems, self._add_problem)
+
+    def add_traces(self, project_id: int, traces: Iterable[Trace]) -> Added:
+        """Add traces; those of an unknown problem, or whose id exists with other content, are refused."""
+        return add_in_chunks(self._connections, project_id, traces, self._add_trace)
+
+    def add_scores(self, project_id: int, scores: Iterable[StepScores]) -> Added:
+        """Add scores; newer ones replace older ones of the same scorer and trace.
+
+        Those of an unknown trace, or of another number of steps than the trace has, are refused.
+        """
+        return add_in_chunks(self._connections, project_id, scores, self._add_scores)
+
+    def problem(self, project_id: int, problem_id: str) -> Problem:
+        """Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return record_in(connection, t.problems, Problem, project_id, problem_id)
+
+    def problems(
+        self, project_id: int, *, after: str = "", limit: int = 100, text: str | None = None
+    ) -> list[Problem]:
+        """Problems in order of id, starting after ``after``; ``text`` must occur in them."""
+        query = (
+            select(t.problems.c.payload)
+            .where(t.problems.c.project_id == project_id, t.problems.c.id > after)
+            .order_by(t.problems.c.id)
+            .limit(limit)
+        )
+        if text is not None:
+            query = query.where(_contains(text))
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return [Problem.model_validate_json(row) for row in connection.scalars(query)]
+
+    def trace(self, project_id: int, trace_id: str) -> Trace:
+        """Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return record_in(connection, t.traces, Trace, project_id, trace_id)
+
+    def find(
+        self,
+        project_id: int,
+        *,
+        problem_id: str | None = None,
+        policy: str | None = None,
+        outcome: bool | None = None,
+        scorer: str | None = None,
+        min_score: float | None = None,
+        max_score: float | None = None,
+        text: str | None = None,
+        after: str = "",
+        limit: int = 100,
+    ) -> list[TraceRow]:
+        """Traces in order of id, starting after ``after``.
+
+        ``min_score`` and ``max_score`` bound the lowest step score of ``scorer`` and need it; ``text`` must
+        occur in the problem. Raises ``StoreError`` for a bound without a scorer.
+        """
+        conditions = [t.traces.c.project_id == project_id, t.traces.c.id > after]
+        conditions += matching(t.traces, problem_id=problem_id, policy=policy, outcome=outcome)
+        if text is not None:
+            conditions.append(_contains(text))
+        if scorer is not None:
+            conditions.append(_scored(project_id, scorer, min_score, max_score))
+        elif min_score is not None or max_score is not None:
+            raise StoreError("'min_score' and 'max_score' need a 'scorer'")
+        label_count = (
+            select(func.count())
+            .where(t.labels.c.project_id == project_id, t.labels.c.trace_id == t.traces.c.id)
+            .where(t.labels.c.is_current)
+            .scalar_subquery()
+        )
+        query = (
+            select(t.traces.c.payload, t.problems.c.payload.label("problem"), label_count.label("labels"))
+            .join_from(
+                t.traces,
+                t.problems,
+                (t.problems.c.project_id == t.traces.c.project_id)
+                & (t.problems.c.id == t.traces.c.problem_id),
+            )
+            .where(*conditions)
+            .order_by(t.traces.c.id)
+            .limit(limit)
+        )
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return [
+                TraceRow(
+                    trace=Trace.model_validate_json(row.payload),
+                    problem=Problem.model_validate_json(row.problem).text,
+                    labels=row.labels,
+                )
+                for row in connection.execute(query)
+            ]
+
+    def problems_of(self, project_id: int, ids: Iterable[str]) -> dict[str, Problem]:
+        """Problems by id. Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return records_in(connection, t.problems, Problem, project_id, ids)
+
+    def traces_of(self, project_id: int, ids: Iterable[str]) -> dict[str, Trace]:
+        """Traces by id. Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return records_in(connection, t.traces, Trace, project_id, ids)
+
+    def outcomes_of(self, project_id: int, ids: Iterable[str]) -> dict[str, bool | None]:
+        """Whether the final answers of traces are right, by id; ``None`` = not judged."""
+        trace, waiting = t.traces.c, iter(dict.fromkeys(ids))
+        outcomes: dict[str, bool | None] = {}
+        with self._connections.read() as connection:
+            while part := list(islice(waiting, _IDS)):
+                where = (trace.project_id == project_id) & trace.id.in_(part)
+                rows = connection.execute(select(trace.id, trace.outcome).where(where))
+                outcomes |= {row.id: row.outcome for row in rows}
+        return outcomes
+
+    def scores_of(
+        self, project_id: int, ids: Iterable[str], *, scorer: str | None = None
+    ) -> dict[str, list[StepScores]]:
+        """Scores by trace, each by name of the scorer; of one ``scorer`` on request."""
+        s, waiting = t.step_scores.c, iter(dict.fromkeys(ids))
+        scores: dict[str, list[StepScores]] = {}
+        with self._connections.read() as connection:
+            while part := list(islice(waiting, _IDS)):
+                scores |= {trace_id: [] for trace_id in part}
+                query = select(s.trace_id, s.payload).where(s.project_id == project_id, s.trace_id.in_(part))
+                query = query.where(*matching(t.step_scores, scorer=scorer)).order_by(s.scorer)
+                for row in connection.execute(query):
+                    scores[row.trace_id].append(StepScores.model_validate_json(row.payload))
+        return scores
+
+    def scores(self, project_id: int, trace_id: str) -> list[StepScores]:
+        """The scores of the trace, by name of the scorer. Raises ``NotFoundError``."""
+        where = (t.step_scores.c.project_id == project_id) & (t.step_scores.c.trace_id == trace_id)
+        query = select(t.step_scores.c.payload).where(where).order_by(t.step_scores.c.scorer)
+        with self._connections.read() as connection:
+            record_in(connection, t.traces, Trace, project_id, trace_id)
+            return [StepScores.model_validate_json(row) for row in connection.scalars(query)]
+
+    def scorers(self, project_id: int) -> list[str]:
+        """Names of all scorers of the project."""
+        s = t.step_scores.c
+        # from name to name in the index: DISTINCT would read every score
+        lowest = select(func.min(s.scorer).label("name")).where(s.project_id == project_id)
+        names = lowest.cte("names", recursive=True)
+        following = lowest.where(s.scorer > names.c.name).scalar_subquery()
+        names = names.union_all(select(following).where(names.c.name.is_not(None)))
+        query = select(names.c.name).where(names.c.name.is_not(None)).order_by(names.c.name)
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return list(connection.scalars(query))
+
+    def _add_problem(self, connection: Connection, project_id: int, problem: Problem) -> Added:
+        searchable = problem.text.replace("\x00", "")
+        columns = {"id": checked_name("id", problem.id), "text": checked_text("text", searchable)}
+        at = self._connections.clock()
+        return put_record(connection, t.problems, project_id, problem, columns, at)
+
+    def _add_trace(self, connection: Connection, project_id: int, trace: Trace) -> Added:
+        return put_trace(connection, project_id, trace, self._connections.clock())
+
+    def _add_scores(self, connection: Connection, project_id: int, scores: StepScores) -> Added:
+        checked_name("trace_id", scores.trace_id)
+        trace = record_in(connection, t.traces, Trace, project_id, scores.trace_id)
+        if len(trace.steps) != len(scores.scores):
+            raise StoreError(f"{len(scores.scores)} scores for a trace of {len(trace.steps)} steps")
+        key = {"trace_id": trace.id, "scorer": checked_name("scorer", scores.scorer)}
+        payload = payload_of(scores)
+        where = [t.step_scores.c.project_id == project_id]
+        where += [t.step_scores.c[name] == value for name, value in key.items()]
+        before = connection.scalar(select(t.step_scores.c.payload).where(*where))
+        if before == payload:
+            return Added(same=1)
+        connection.execute(delete(t.step_scores).where(*where))
+        finite = [score for score in scores.scores if score is not None and math.isfinite(score)]
+        row = {"lowest": min(finite, default=None), "payload": payload, "created": self._connections.clock()}
+        connection.execute(insert(t.step_scores).values(project_id=project_id, **key, **row))
+        if before is None:
+            return Added(new=1, bytes=stored_bytes(payload))
+        return Added(replaced=1, bytes=stored_bytes(payload) - stored_bytes(before))
+
+
+def _contains(text: str) -> ColumnElement[bool]:
+    return t.problems.c.text.ilike(like(checked_text("text", text)), escape="\\")
+
+
+def _scored(project_id: int, scorer: str, low: float | None, high: float | None) -> ColumnElement[bool]:
+    s = t.step_scores
+    # the project by its number: a reference to the outer row would run the query again for every trace
+    query = select(s.c.trace_id).where(s.c.project_id == project_id, s.c.scorer == scorer)
+    if low is not None:
+        query = query.where(s.c.lowest >= low)
+    if high is not None:
+        query = query.where(s.c.lowest <= high)
+    return t.traces.c.id.in_(query)
+
+
+def add_in_chunks(
+    connections: Connections,
+    project_id: int,
+    records: Iterable[R],
+    add: Callable[[Connection, int, R], Added],
+) -> Added:
+    """Pass each record to ``add``, in transactions of ``CHUNK`` under the project's lock.
+
+    ``add`` may refuse one with a ``StoreError`` before it writes anything. Raises ``NotFoundError``.
+    """
+
+    def add_each(connection: Connection, project_id: int, chunk: Sequence[R]) -> Added:
+        return sum((_refusing(add, connection, project_id, record) for record in chunk), Added())
+
+    return add_chunks(connections, project_id, records, add_each)
+
+
+def add_chunks(
+    connections: Connections,
+    project_id: int,
+    records: Iterable[R],
+    add: Callable[[Connection, int, Sequence[R]], Added],
+) -> Added:
+    """Pass ``CHUNK`` records at a time to ``add``, each time in a transaction under the project's lock.
+
+    Raises ``NotFoundError``.
+    """
+    total, remaining = Added(), iter(records)
+    with connections.read() as connection:
+        project_in(connection, project_id)
+    while chunk := list(islice(remaining, CHUNK)):
+        with connections.write() as connection:
+            locked_project(connection, project_id)
+            total += add(connection, project_id, chunk)
+    return total
+
+
+def record_in(connection: Connection, table: Table, kind: type[R], project_id: int, record_id: str) -> R:
+    """The record of a ``payload`` column, in the caller's transaction. Raises ``NotFoundError``."""
+    query = select(table.c.payload).where(table.c.project_id == project_id, table.c.id == record_id)
+    payload = connection.scalar(query)
+    if payload is None:
+        raise NotFoundError(f"project {project_id} has no {kind.__name__.lower()} '{record_id}'")
+    return kind.model_validate_json(payload)
+
+
+def records_in(
+    connection: Connection, table: Table, kind: type[R], project_id: int, ids: Iterable[str]
+) -> dict[str, R]:
+    """Records of a ``payload`` column by id, in the caller's transaction. Raises ``NotFoundError``."""
+    waiting, records = iter(dict.fromkeys(ids)), {}
+    while part := list(islice(waiting, _IDS)):
+        where = (table.c.project_id == project_id) & table.c.id.in_(part)
+        for row in connection.execute(select(table.c.id, table.c.payload).where(where)):
+            records[row.id] = kind.model_validate_json(row.payload)
+        missing = next((name for name in part if name not in records), None)
+        if missing is not None:
+            raise NotFoundError(f"project {project_id} has no {kind.__name__.lower()} '{missing}'")
+    return records
+
+
+def put_trace(connection: Connection, project_id: int, trace: Trace, at: datetime) -> Added:
+    """Add a trace, in the caller's transaction.
+
+    Raises ``StoreError`` for an unknown problem, or a known id with other content.
+    """
+    checked_name("problem_id", trace.problem_id)
+    record_in(connection, t.problems, Problem, project_id, trace.problem_id)
+    columns = {
+        "id": checked_name("id", trace.id),
+        "problem_id": trace.problem_id,
+        "policy": None if trace.policy is None else checked_text("policy", trace.policy),
+        "outcome": trace.outcome,
+        "steps": len(trace.steps),
+    }
+    return put_record(connection, t.traces, project_id, trace, columns, at)
+
+
+def put_record(
+    connection: Connection,
+    table: Table,
+    project_id: int,
+    record: Problem | Trace,
+    columns: dict[str, Any],
+    at: datetime,
+) -> Added:
+    """Add a row with an id and a payload, unless it exists. Raises ``StoreError`` if it differs."""
+    payload = payload_of(record)
+    where = (table.c.project_id == project_id) & (table.c.id == record.id)
+    before = connection.scalar(select(table.c.payload).where(where))
+    if before == payload:
+        return Added(same=1)
+    if before is not None:
+        raise StoreError("the project has a record with this id and other content; use another id")
+    row = {"project_id": project_id, "payload": payload, "created": at, **columns}
+    connection.execute(insert(table).values(row))
+    return Added(new=1, bytes=stored_bytes(payload))
+
+
+def _refusing(
+    add: Callable[[Connection, int, R], Added], connection: Connection, project_id: int, record: R
+) -> Added:
+    try:
+        return add(connection, project_id, record)
+    except StoreError as error:
+        return refused(record, error)
+
+
+def refused(record: Record, error: StoreError) -> Added:
+    """One record that was refused, and why."""
+    name = getattr(record, "id", None) or getattr(record, "trace_id", "")
+    return Added(refused=1, reasons=((str(name), str(error)),))

@@ -1,0 +1,332 @@
+"""A project's records in and out: files of the package's records or of other formats, and exports.
+
+Files are imported in two passes, whatever their format. The first reads all of them through, within the
+limits of files, and keeps nothing; so a file that is too large, or cannot be read to its end, stores nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Row, Table, select, tuple_
+
+from surefoot.errors import RecordError
+from surefoot.formats import IMPORTS, ImportContext, ImportSettings, import_traces, read_source
+from surefoot.io.files import ReadReport, check_size, needs, read_records
+from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.records import Evidence, Problem, Record, StepLabel, StepScores, Trace
+from surefoot.segment import cut_trace
+from surefoot.server.store import labelling as t
+from surefoot.server.store.accounts import members
+from surefoot.server.store.engine import Repository
+from surefoot.server.store.label_queries import labels_in
+from surefoot.server.store.labelling import Adjudication, StoredLabel
+from surefoot.server.store.labels import HUMAN
+from surefoot.server.store.projects import project_in
+from surefoot.server.store.reviews import Place, decisions
+from surefoot.server.store.traces import Added, records_in
+
+if TYPE_CHECKING:
+    from surefoot.server.store.database import Database
+
+R = TypeVar("R", bound=Record)
+
+ADJUDICATED = f"{HUMAN}:adjudicated"
+"""``StepLabel.source`` of a decision."""
+
+_ROWS = 500
+
+_TRACES = 50
+"""Traces whose labels are read at once: an agent's run may have hundreds of steps, each with many labels."""
+
+
+class Export(Repository):
+    """Everything of one project as records, including what annotators must not see."""
+
+    def problems(self, project_id: int) -> Iterator[Problem]:
+        """All problems, by id. Raises ``NotFoundError``, like the others."""
+        return self._all(project_id, t.problems, Problem)
+
+    def traces(self, project_id: int) -> Iterator[Trace]:
+        """All traces by id, including those with steps written by hand."""
+        return self._all(project_id, t.traces, Trace)
+
+    def scores(self, project_id: int) -> Iterator[StepScores]:
+        """All step scores, by trace and scorer."""
+        return self._all(project_id, t.step_scores, StepScores)
+
+    def labels(
+        self, project_id: int, *, controls: bool = False, imported: bool = True, settled: bool = False
+    ) -> Iterator[StepLabel]:
+        """Labels that count, by trace and step: the latest of each annotator's labels of a step.
+
+        ``evidence.rater`` is the pseudonym and ``evidence.message`` the comment. ``controls``: include
+        items with known answers; ``imported``: include labels of other sources. ``settled``: a decided step
+        has the decision (source ``human:adjudicated``) instead of the annotators' labels.
+        """
+        wanted = _Wanted(controls=controls, imported=imported)
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            if settled:
+                wanted.decide(connection, project_id)
+        return self._labels(project_id, wanted)
+
+    def labelled(self, project_id: int) -> Iterator[LabelledTrace]:
+        """Every trace by id, with its problem and the labels of ``labels``."""
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+        return self._labelled(project_id)
+
+    def records(self, project_id: int, kind: str) -> Iterable[Record]:
+        """``problems``, ``traces``, ``labels`` or ``scores``."""
+        read: dict[str, Callable[[int], Iterable[Record]]] = {
+            "problems": self.problems,
+            "traces": self.traces,
+            "labels": self.labels,
+            "scores": self.scores,
+        }
+        return read[kind](project_id)
+
+    def stored(self, project_id: int) -> list[StoredLabel]:
+        """All labels ever submitted, retracted ones too, with time taken and queue policy."""
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return labels_in(connection, project_id, retracted=True)
+
+    def _all(self, project_id: int, table: Table, kind: type[R]) -> Iterator[R]:
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+        pages = self._pages(project_id, table, table.c.payload)
+        return (kind.model_validate_json(row.payload) for rows in pages for row in rows)
+
+    def _labels(self, project_id: int, wanted: _Wanted) -> Iterator[StepLabel]:
+        for rows in self._pages(project_id, t.traces, size=_TRACES):
+            ids = [row.id for row in rows]
+            with self._connections.read() as connection:
+                labels = wanted.of_traces(connection, project_id, ids)
+            for trace_id in ids:
+                yield from labels[trace_id]
+
+    def _labelled(self, project_id: int) -> Iterator[LabelledTrace]:
+        for rows in self._pages(project_id, t.traces, t.traces.c.payload, size=_TRACES):
+            traces = [Trace.model_validate_json(row.payload) for row in rows]
+            with self._connections.read() as connection:
+                labels = _Wanted().of_traces(connection, project_id, [trace.id for trace in traces])
+                asked = {trace.problem_id for trace in traces}
+                problems = records_in(connection, t.problems, Problem, project_id, asked)
+            for trace in traces:
+                yield LabelledTrace(
+                    problem=problems[trace.problem_id], trace=trace, labels=tuple(labels[trace.id])
+                )
+
+    def _pages(
+        self, project_id: int, table: Table, *columns: ColumnElement[Any], size: int = _ROWS
+    ) -> Iterator[Sequence[Row[Any]]]:
+        # Page by page: a slow reader holds neither the rows nor a transaction open.
+        own = [column for column in table.primary_key.columns if column.name != "project_id"]
+        query = select(*own, *columns).where(table.c.project_id == project_id)
+        query = query.order_by(*own).limit(size)
+        page = query
+        while True:
+            with self._connections.read() as connection:
+                rows = connection.execute(page).all()
+            if rows:
+                yield rows
+            if len(rows) < size:
+                return
+            page = query.where(tuple_(*own) > tuple(rows[-1][: len(own)]))
+
+
+@dataclass(kw_only=True)
+class _Wanted:
+    """Which labels an export holds."""
+
+    controls: bool = False
+    imported: bool = True
+    decided: dict[str, dict[Place, StepLabel]] = field(default_factory=dict)
+    """Decisions as labels, by trace and place; they stand for the annotators' labels there."""
+
+    def decide(self, connection: Connection, project_id: int) -> None:
+        """Let decisions stand for the labels that they settle."""
+        names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
+        pseudonyms = {row.user_id: row.pseudonym for row in connection.execute(names)}
+        for place, decision in decisions(connection, project_id).items():
+            label = _decision_label(decision, pseudonyms.get(decision.user_id))
+            self.decided.setdefault(decision.trace_id, {})[place] = label
+
+    def of_traces(
+        self, connection: Connection, project_id: int, traces: Sequence[str]
+    ) -> dict[str, list[StepLabel]]:
+        """Labels by trace, each by step, decisions first; ``traces`` are sorted as the database sorts."""
+        label, item = t.labels.c, t.items.c
+        by_people = label.item_id.is_not(None)
+        query = (
+            select(label.item_id, label.trace_id, label.step, label.payload)
+            .join(t.items, item.id == label.item_id, isouter=True)
+            .where(label.project_id == project_id, label.trace_id.between(traces[0], traces[-1]))
+            .where(label.is_current)
+            .order_by(label.trace_id, label.step, label.id)
+        )
+        if not self.controls:
+            query = query.where(~by_people | (item.role == "normal"))
+        if not self.imported:
+            query = query.where(by_people)
+        labels: dict[str, list[StepLabel]] = {
+            trace_id: list(self.decided.get(trace_id, {}).values()) for trace_id in traces
+        }
+        for row in connection.execute(query):
+            decided = self.decided.get(row.trace_id, {})
+            # a trace may have come since the page was read; the next page does not have it either
+            if row.trace_id in labels and (row.item_id, row.trace_id, row.step) not in decided:
+                labels[row.trace_id].append(StepLabel.model_validate_json(row.payload))
+        return {trace_id: sorted(own, key=lambda one: one.step) for trace_id, own in labels.items()}
+
+
+def _decision_label(decision: Adjudication, pseudonym: str | None) -> StepLabel:
+    """A decision as a label; ``rater`` is who decided, if they are a member of the project."""
+    return StepLabel(
+        trace_id=decision.trace_id,
+        step=decision.step,
+        kind="correctness",
+        value=decision.value,
+        reason=None if decision.value is not None else decision.note,
+        source=ADJUDICATED,
+        evidence=Evidence(rater=pseudonym, message=decision.note or None),
+        created=decision.created,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """What became of the files of one kind of record."""
+
+    read: ReadReport
+    """Good lines, and bad ones with their reasons."""
+    added: Added
+    """What became of the good lines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportReport:
+    """What an import did. Repeating an import adds nothing."""
+
+    problems: Imported
+    traces: Imported
+    scores: Imported
+    labels: Imported
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was imported: no bad line, no record refused."""
+        parts = (self.problems, self.traces, self.scores, self.labels)
+        return not any(part.read.bad_count or part.added.refused for part in parts)
+
+
+def import_files(
+    database: Database,
+    project_id: int,
+    *,
+    problems: Sequence[Path | str] = (),
+    traces: Sequence[Path | str] = (),
+    scores: Sequence[Path | str] = (),
+    labels: Sequence[Path | str] = (),
+) -> ImportReport:
+    """Read files into a project, problems first; bad lines and refused records are counted and skipped.
+
+    The paths are opened as they are: a server must choose them itself, never from a name in a request.
+    Traces without steps are cut. A pipe cannot be read twice, so it is stored as it is read. Raises
+    ``RecordError`` for a file that cannot be read at all or is too large, and if no line of any file is a
+    record that fits; ``NotFoundError`` for the project.
+    """
+    target = database.traces
+    for path in (*problems, *traces, *scores, *labels):
+        if str(path) != "-":
+            check_size(Path(path))
+
+    def add_traces(project_id: int, read: Iterable[Trace]) -> Added:
+        return target.add_traces(project_id, (t if t.steps else cut_trace(t) for t in read))
+
+    report = ImportReport(
+        problems=_read(project_id, problems, Problem, target.add_problems),
+        traces=_read(project_id, traces, Trace, add_traces),
+        scores=_read(project_id, scores, StepScores, target.add_scores),
+        labels=_read(project_id, labels, StepLabel, database.labels.import_labels),
+    )
+    _refuse_nothing(report)
+    return report
+
+
+def import_format(
+    database: Database, project_id: int, source: str, path: Path
+) -> tuple[ReadReport, dict[str, Added]]:
+    """Read a file of the format ``source`` (of ``IMPORTS`` or ``SOURCES``) into a project.
+
+    Bad rows and refused records are counted and skipped. The path is opened as it is. Raises ``RecordError``
+    for a file that cannot be read to its end or is too large, and if it has no row that fits.
+    """
+    checked, report = ReadReport(), ReadReport()
+    for _ in _solutions(source, path, checked):
+        pass
+    checked.require_some(f"is it a file of {source}?")
+    added = {"problems": Added(), "traces": Added(), "labels": Added()}
+    waiting = _solutions(source, path, report)
+    while batch := list(islice(waiting, _ROWS)):
+        paired = [one for one in batch if isinstance(one, LabelledTrace | ProblemTrace)]
+        asked = [*(one.problem for one in paired), *(one for one in batch if isinstance(one, Problem))]
+        traces = [*(one.trace for one in paired), *(one for one in batch if isinstance(one, Trace))]
+        labels = [label for one in paired if isinstance(one, LabelledTrace) for label in one.labels]
+        problems = {one.id: one for one in asked}.values()
+        added["problems"] += database.traces.add_problems(project_id, problems)
+        added["traces"] += database.traces.add_traces(project_id, traces)
+        added["labels"] += database.labels.import_labels(project_id, labels)
+    return report, added
+
+
+def _solutions(
+    source: str, path: Path, report: ReadReport
+) -> Iterator[Problem | Trace | ProblemTrace | LabelledTrace]:
+    """What a file holds; one's own traces are cut into steps."""
+    if source not in IMPORTS:
+        yield from read_source(source, path, report=report)
+        return
+    for one in import_traces(path, source, ImportContext(settings=ImportSettings(), report=report)):
+        trace = one.trace and (one.trace if one.trace.steps else cut_trace(one.trace))
+        if one.problem and trace:
+            yield ProblemTrace(problem=one.problem, trace=trace)
+        elif (alone := one.problem or trace) is not None:
+            yield alone
+
+
+def _refuse_nothing(report: ImportReport) -> None:
+    """Raise ``RecordError`` if no record of any file was accepted: what is wrong with the first."""
+    kinds = (
+        (report.problems, Problem),
+        (report.traces, Trace),
+        (report.scores, StepScores),
+        (report.labels, StepLabel),
+    )
+    given = [(part, kind) for part, kind in kinds if part.read.files]
+    if any(part.added.new or part.added.same or part.added.replaced for part, _ in given):
+        return
+    for part, kind in given:
+        part.read.require_some(needs(kind))
+        name, reason = part.added.reasons[0]
+        raise RecordError(
+            f"none of the {part.read.good} {kind.__name__} records fits; first, {name}: {reason}"
+        )
+
+
+def _read(
+    project_id: int,
+    paths: Sequence[Path | str],
+    kind: type[R],
+    add: Callable[[int, Iterable[R]], Added],
+) -> Imported:
+    report, added = ReadReport(), Added()
+    for path in paths:
+        added += add(project_id, read_records(path, kind, report=report))
+    return Imported(read=report, added=added)

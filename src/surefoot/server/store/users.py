@@ -1,0 +1,268 @@
+"""Users with their sessions. Passwords and tokens are stored as hashes only.
+
+A password is weak, so it goes through scrypt (RFC 7914) with a salt of its own. A token or key is 256 random
+bits, which nobody can guess from a plain hash, so it is hashed once with SHA-256: it is checked with every
+request, and scrypt would let anybody keep the server busy.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any, Final, get_args
+
+from sqlalchemy import Connection, delete, insert, select, text, update
+
+from surefoot.errors import ConflictError, NotFoundError, StoreError
+from surefoot.server.store import accounts as t
+from surefoot.server.store.accounts import Identity, Role, Session, User
+from surefoot.server.store.engine import Connections, Repository
+from surefoot.server.store.names import checked_user_name, refuse_look_alikes
+from surefoot.server.store.schema import as_data, checked_text, inserted, rows_of, storable
+
+DEFAULT_ROLES: tuple[Role, ...] = ("annotator",)
+DEFAULT_COST: Final = 14
+"""log2 of scrypt's N; with r = 8 a hash takes 2^(cost + 10) bytes: 16 MB."""
+
+_ROLES = frozenset(get_args(Role))
+_LONGEST_ISSUER: Final = 500
+_LONGEST_SUBJECT: Final = 255
+"""OpenID Connect Core 1.0, section 2."""
+_BLOCK: Final = 8
+_PARALLEL: Final = 5
+"""N = 2^14, r = 8, p = 5: as slow as N = 2^17, p = 1 in an eighth of the memory (OWASP's list of equals)."""
+_LONGEST_PASSWORD: Final = 1024
+
+
+class Users(Repository):
+    """Repository of users and their sessions."""
+
+    def __init__(self, connections: Connections, password_cost: int = DEFAULT_COST) -> None:
+        super().__init__(connections)
+        self._cost = password_cost
+
+    def create(
+        self,
+        name: str,
+        password: str | None = None,
+        roles: Collection[Role] = DEFAULT_ROLES,
+        *,
+        identity: tuple[str, str] | None = None,
+    ) -> User:
+        """Add a user; without a password nobody signs in by that name, but the provider's user ``identity``
+        (issuer and subject) does, if it is given.
+
+        Raises ``ConflictError`` if the name is taken or looks like one that is, ``StoreError`` for a name
+        that ``checked_user_name`` refuses, a password of fewer than 8 characters or an unknown role.
+        """
+        checked_user_name(name)
+        hashed = self._hash(password)
+        known = checked_roles(roles)
+        with self._connections.write() as connection:
+            if not self._connections.sqlite:  # two names that look alike must not be added at once
+                connection.execute(text("LOCK TABLE users IN SHARE ROW EXCLUSIVE MODE"))
+            refuse_look_alikes(name, connection.scalars(select(t.users.c.name)))
+            row = {"name": name, "password": hashed, "active": True, "created": self._connections.clock()}
+            user_id = connection.execute(insert(t.users).values(row).returning(t.users.c.id)).scalar_one()
+            _write_roles(connection, user_id, known)
+            if identity is not None:
+                self._link(connection, user_id, *identity)
+            return _user(connection, t.users.c.id == user_id)
+
+    def get(self, user_id: int) -> User:
+        """Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return _user(connection, t.users.c.id == user_id)
+
+    def by_name(self, name: str) -> User:
+        """Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return _user(connection, t.users.c.name == name)
+
+    def list(self) -> list[User]:
+        """All users by name, inactive ones too."""
+        with self._connections.read() as connection:
+            roles: dict[int, set[Role]] = {}
+            for user_id, role in connection.execute(select(t.user_roles)):
+                roles.setdefault(user_id, set()).add(role)
+            rows = connection.execute(select(t.users).order_by(t.users.c.name)).mappings()
+            return [as_data(User, row, roles=frozenset(roles.get(row["id"], ()))) for row in rows]
+
+    def by_identity(self, issuer: str, subject: str) -> User | None:
+        """The account of a provider's user; ``None`` if they have none."""
+        i = t.identities.c
+        with self._connections.read() as connection:
+            query = select(i.user_id).where((i.issuer == issuer) & (i.subject == subject))
+            user_id = connection.scalar(query) if storable(issuer + subject) else None
+            return None if user_id is None else _user(connection, t.users.c.id == user_id)
+
+    def identities(self) -> tuple[Identity, ...]:
+        """All of them, by account."""
+        with self._connections.read() as connection:
+            return tuple(rows_of(connection, Identity, select(t.identities).order_by(t.identities.c.user_id)))
+
+    def link(self, user_id: int, issuer: str, subject: str) -> None:
+        """Let a provider's user sign in to an account. Once more changes nothing.
+
+        Raises ``ConflictError`` if they have another account, ``NotFoundError``, and ``StoreError`` for a
+        subject that is empty or longer than 255 characters.
+        """
+        with self._connections.write() as connection:
+            _user(connection, t.users.c.id == user_id)
+            self._link(connection, user_id, issuer, subject)
+
+    def _link(self, connection: Connection, user_id: int, issuer: str, subject: str) -> None:
+        if not 0 < len(subject) <= _LONGEST_SUBJECT or not 0 < len(issuer) <= _LONGEST_ISSUER:
+            raise StoreError("'subject' must have 1 to 255 characters, and 'issuer' at most 500")
+        checked_text("subject", subject)
+        checked_text("issuer", issuer)
+        i = t.identities.c
+        query = select(i.user_id).where((i.issuer == issuer) & (i.subject == subject))
+        owner = connection.scalar(query)
+        if owner not in (None, user_id):
+            raise ConflictError(f"the provider's user '{subject}' has another account")
+        if owner is None:
+            row = {"issuer": issuer, "subject": subject, "user_id": user_id}
+            connection.execute(insert(t.identities).values({**row, "created": self._connections.clock()}))
+
+    def set_password(self, user_id: int, password: str | None) -> None:
+        """Change or (``None``) remove the password, and end the user's sessions."""
+        self._change(user_id, password=self._hash(password))
+
+    def set_active(self, user_id: int, active: bool) -> None:
+        """Open or close an account; its sessions end, and its labels stay."""
+        self._change(user_id, active=active)
+
+    def set_roles(self, user_id: int, roles: Collection[Role]) -> User:
+        """Replace the roles, and end the user's sessions."""
+        known = checked_roles(roles)
+        with self._connections.write() as connection:
+            _user(connection, t.users.c.id == user_id)
+            connection.execute(delete(t.user_roles).where(t.user_roles.c.user_id == user_id))
+            _write_roles(connection, user_id, known)
+            connection.execute(delete(t.sessions).where(t.sessions.c.user_id == user_id))
+            return _user(connection, t.users.c.id == user_id)
+
+    def sign_in(self, name: str, password: str) -> User | None:
+        """The user, or ``None``; a wrong name and a wrong password look and take the same."""
+        with self._connections.read() as connection:
+            # a name that no column can hold is replaced by one that nobody has, so that this takes as long
+            wanted = t.users.c.name == (name if storable(name) else "")
+            row = connection.execute(select(t.users).where(wanted)).mappings().one_or_none()
+        stored = row["password"] if row is not None and row["active"] else None
+        if not password_matches(password, stored, self._cost) or row is None:
+            return None
+        return self.get(row["id"])
+
+    def open_session(self, user_id: int, *, lifetime: timedelta = timedelta(hours=12)) -> tuple[str, Session]:
+        """A new session and its token, which is stored nowhere; expired sessions are deleted."""
+        token, moment = new_token(), self._connections.clock()
+        with self._connections.write() as connection:
+            if not _user(connection, t.users.c.id == user_id).active:
+                raise StoreError("the user is not active; activate them first")
+            connection.execute(delete(t.sessions).where(t.sessions.c.expires <= moment))
+            session = inserted(
+                connection,
+                Session,
+                t.sessions,
+                token_hash=token_hash(token),
+                user_id=user_id,
+                csrf=secrets.token_urlsafe(32),
+                created=moment,
+                expires=moment + lifetime,
+            )
+            return token, session
+
+    def session(self, token: str) -> tuple[User, Session] | None:
+        """The owner of a token; ``None`` if it is unknown, ended or expired, or its user inactive."""
+        hashed = token_hash(token)
+        with self._connections.read() as connection:
+            query = select(t.sessions).where(t.sessions.c.token_hash == hashed)
+            row = connection.execute(query).mappings().one_or_none()
+            if row is None or row["expires"] <= self._connections.clock():
+                return None
+            user = _user(connection, t.users.c.id == row["user_id"])
+            return (user, as_data(Session, row)) if user.active else None
+
+    def end_session(self, token: str) -> None:
+        """Sign out. An unknown token is no error."""
+        hashed = token_hash(token)
+        with self._connections.write() as connection:
+            connection.execute(delete(t.sessions).where(t.sessions.c.token_hash == hashed))
+
+    def _hash(self, password: str | None) -> str | None:
+        if password is None:
+            return None
+        if not 8 <= len(password) <= _LONGEST_PASSWORD:
+            raise StoreError("'password' must have 8 to 1024 characters")
+        return password_hash(password, self._cost)
+
+    def _change(self, user_id: int, **values: Any) -> None:
+        with self._connections.write() as connection:
+            if not connection.execute(update(t.users).where(t.users.c.id == user_id).values(values)).rowcount:
+                raise NotFoundError(f"there is no user {user_id}")
+            connection.execute(delete(t.sessions).where(t.sessions.c.user_id == user_id))
+
+
+def checked_roles(roles: Collection[Role]) -> frozenset[Role]:
+    """``roles`` without repetition. Raises ``StoreError`` for one that is not a ``Role``."""
+    unknown = sorted(set(roles) - _ROLES)
+    if unknown:
+        raise StoreError(f"'{unknown[0]}' is not a role; choose from {', '.join(sorted(_ROLES))}")
+    return frozenset(roles)
+
+
+def _write_roles(connection: Connection, user_id: int, roles: Collection[Role]) -> None:
+    if roles:
+        rows = [{"user_id": user_id, "role": role} for role in sorted(roles)]
+        connection.execute(insert(t.user_roles), rows)
+
+
+def _user(connection: Connection, where: Any) -> User:
+    row = connection.execute(select(t.users).where(where)).mappings().one_or_none()
+    if row is None:
+        raise NotFoundError("there is no such user")
+    roles = connection.scalars(select(t.user_roles.c.role).where(t.user_roles.c.user_id == row["id"]))
+    return as_data(User, row, roles=frozenset(roles))
+
+
+def password_hash(password: str, cost: int = DEFAULT_COST) -> str:
+    """``scrypt$cost$r$p$salt$hash``, so that costs can rise without breaking older hashes."""
+    salt = secrets.token_bytes(16)
+    hashed = _scrypt(password, salt, cost, _BLOCK, _PARALLEL)
+    return f"scrypt${cost}${_BLOCK}${_PARALLEL}${_text(salt)}${_text(hashed)}"
+
+
+def password_matches(password: str, stored: str | None, cost: int = DEFAULT_COST) -> bool:
+    """Whether ``password`` gives ``stored``; takes as long where there is none (no such user)."""
+    if stored is None or len(password) > _LONGEST_PASSWORD:
+        _scrypt("", b"-" * 16, cost, _BLOCK, _PARALLEL)
+        return False
+    _, stored_cost, block, parallel, salt, expected = stored.split("$")
+    hashed = _scrypt(password, base64.b64decode(salt), int(stored_cost), int(block), int(parallel))
+    return hmac.compare_digest(hashed, base64.b64decode(expected))
+
+
+def new_token() -> str:
+    """256 random bits, safe in URLs and headers."""
+    return secrets.token_urlsafe(32)
+
+
+def token_hash(token: str) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
+    # twice what it needs: OpenSSL counts its own working space, too
+    room = 2 * 128 * block * ((1 << cost) + parallel)
+    secret = password.encode("utf-8", "surrogatepass")
+    return hashlib.scrypt(secret, salt=salt, n=1 << cost, r=block, p=parallel, maxmem=room, dklen=32)
+
+
+def _text(raw: bytes) -> str:
+    return base64.b64encode(raw).decode("ascii")

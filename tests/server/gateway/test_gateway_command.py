@@ -1,0 +1,75 @@
+"""``surefoot serve`` as a process: it answers, and a signal ends it in order."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+from command_line import refused
+from gateway_server import ask
+
+from surefoot.lab.world import generate_problems
+from surefoot.server import open_database
+
+QUESTION = {
+    "messages": [{"role": "user", "content": generate_problems(1, seed=1)[0].text}],
+    "max_tokens": 96,
+}
+
+
+@contextmanager
+def serving(*words):
+    """A server process and its address; killed at the end of the block, if it still runs."""
+    command = [sys.executable, "-m", "surefoot", "serve", "--port", "0", "--policy", "lab", *map(str, words)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said = []
+            for line in process.stderr:
+                said.append(line)
+                if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+                    break
+            else:
+                pytest.fail(f"the server did not start: {''.join(said)}")
+            yield process, found[0]
+        finally:
+            process.kill()
+            process.stderr.read()
+
+
+def test_settings_that_make_no_sense_are_refused_by_name(tmp_path):
+    path = tmp_path / "serve.toml"
+    path.write_text("[monitor]\nreference = 1\n")
+    here = ("serve", "--port", 0, "--database", tmp_path / "store.db")
+    assert "monitor.reference" in refused(*here, "--config", path)
+    assert "--extract" in refused(*here, "--extract", "foo")
+    assert "--candidates" in refused(*here, "--candidates", "some")
+    assert "needs a reward model" in refused(*here, "--strategy", "best-of-4")
+    assert "abstain" in refused(*here, "--abstain-below", 0.5)
+    assert "give --guard" in refused(*here, "--guard-threshold", 0.5)
+    assert "has no reward model" in refused(*here, "--guard", "--guard-threshold", 0.5)
+    assert "--guard-rule tool-calls" in refused(*here, "--guard", "--guard-policy", path)
+    assert "no policy of tools" in refused(
+        *here, "--guard", "--guard-rule", "tool-calls", "--guard-policy", path
+    )
+
+
+@pytest.mark.slow
+def test_serve_answers_and_ends_at_a_signal(tmp_path):
+    store = tmp_path / "store.db"
+    with serving("--strategy", "majority-3", "--database", store, "--no-pages") as (process, url):
+        body = json.dumps({"model": "surefoot", "seed": 1, **QUESTION}).encode()
+        status, answer = ask(f"{url}/v1/chat/completions", body)
+        assert status == 200
+        assert "=" in answer["choices"][0]["message"]["content"]
+        assert ask(f"{url}/v1/chat/completions", body)[1]["choices"] == answer["choices"]
+        assert ask(f"{url}/sign-in")[0] == 404
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+        process.wait(30)
+    with open_database(store) as db:
+        assert [row.strategy for row in db.gateway.find()] == ["majority-3"] * 2

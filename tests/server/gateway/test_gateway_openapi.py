@@ -1,0 +1,187 @@
+"""The OpenAPI document, and schemathesis over it and the pages: no request that they allow or forbid gives a
+5xx, whoever sends it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+
+import pytest
+from annotation_site import open_room
+from gateway_server import LineScorer, ask, lines, served
+
+from surefoot.policies.scripted import ScriptedPolicy
+from surefoot.server import PageSettings
+from surefoot.server.gateway.settings import Limits
+
+
+@pytest.fixture(scope="module")
+def found():
+    limits = Limits(max_tokens=64, default_tokens=64, max_n=2, max_candidates=8, timeout_s=20)
+    with served(ScriptedPolicy(lines), LineScorer(), limits=limits) as running:
+        yield running
+
+
+def test_every_answer_is_declared(found):
+    status, document = ask(f"{found.root}/openapi.json")
+    assert status == 200
+    operations = {
+        (path, method): operation
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+    assert len(operations) == 14
+    for operation in operations.values():
+        assert {"200", "401", "403", "429"} <= set(operation["responses"])
+        assert "422" not in operation["responses"]
+        if "requestBody" in operation:
+            assert {"400", "404", "413", "500", "502", "503", "504"} <= set(operation["responses"])
+    stream = operations["/v1/chat/completions", "post"]["responses"]["200"]["content"]
+    assert set(stream) == {"application/json", "text/event-stream"}
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+FIELDS = [
+    "after",
+    "annotators",
+    "chosen",
+    "comment",
+    "control_share",
+    "expires",
+    "format",
+    "instructions",
+    "key",
+    "kind",
+    "lease_minutes",
+    "make",
+    "milliseconds",
+    "name",
+    "note",
+    "password",
+    "phase",
+    "policy",
+    "project",
+    "random_share",
+    "rate",
+    "reason",
+    "role",
+    "roles",
+    "scopes",
+    "screening_pass",
+    "state",
+    "step",
+    "subject",
+    "trace",
+    "user",
+    "value",
+    "value-0",
+    "version",
+    "what",
+    "which",
+    "words",
+]
+"""Names of the fields of the pages' forms."""
+EXAMPLES = int(os.environ.get("SUREFOOT_SCHEMATHESIS_EXAMPLES", "1"))
+"""Requests to a page of each kind (valid or not); five times as many to a route of the gateway."""
+GATEWAY = ("/v1", "/pooling", "/classify", "/metrics", "/health", "/ready")
+
+
+def described_pages(app):
+    """The OpenAPI document of the pages: numbers are often of rows that there are, forms have any fields."""
+    document = app.openapi()
+    for path in document["paths"].values():
+        for method, operation in path.items():
+            operation["responses"].pop("422", None)
+            for parameter in operation.get("parameters", ()):
+                if parameter["schema"].get("type") == "integer":
+                    parameter["schema"] = {"anyOf": [{"enum": [1]}, {"type": "integer"}]}
+            if method == "post":
+                values = {"anyOf": [{"enum": ["1", "0.5", "-1", "NaN", "admin", "flag"]}, {"type": "string"}]}
+                schema = {"type": "object", "properties": dict.fromkeys(FIELDS, values)}
+                content = {"application/x-www-form-urlencoded": {"schema": schema}}
+                operation["requestBody"] = {"content": content}
+    return document
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Gateway and pages; the keys of all roles, and none, and wrong ones."""
+    room = open_room(tmp_path, settings=PageSettings(runs=tmp_path))
+    keys = [
+        room.db.keys.create("admin", "admin", user_id=room.ids["admin"])[0],
+        room.db.keys.create("ann", "annotator", user_id=room.ids["ann"])[0],
+        room.db.keys.create("reader", "viewer")[0],
+        room.db.keys.create("client", "client")[0],
+        "sf-00000000-wrong",
+        "",
+        None,
+    ]
+    limits = Limits(max_tokens=64, default_tokens=64, max_n=2, max_candidates=8, timeout_s=20)
+    options = {"limits": limits, "db": room.db, "pages": room.app, "require_key": True}
+    with served(ScriptedPolicy(lines), LineScorer(), **options) as running:
+        yield running, room.app, keys
+    room.db.close()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_schemathesis_finds_no_server_error(site):
+    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import strategies as st
+
+    running, app, keys = site
+    statuses, paths, wrong = Counter(), set(), []
+    documents = (running.server.config.app.openapi(), described_pages(app))
+    operations = [
+        result.ok()
+        for document in documents
+        for result in schemathesis.openapi.from_dict(document).get_all_operations()
+    ]
+
+    def send(case, key):
+        case.headers = dict(case.headers or {})
+        if key is not None:
+            case.headers["Authorization"] = f"Bearer {key}"
+        answer = case.call(base_url=running.root, allow_redirects=False, timeout=20)
+        statuses[answer.status_code] += 1
+        if answer.status_code >= 500:
+            wrong.append(f"{case.method} {case.path} {answer.status_code} {answer.text[:300]}")
+        elif answer.status_code >= 400 and answer.status_code != 405 and case.path.startswith("/v1"):
+            expected = {"message", "type"}
+            if case.path != "/v1/messages":
+                expected |= {"param", "code"}
+            assert set(json.loads(answer.content)["error"]) == expected
+
+    for operation in operations:
+        paths.add((operation.method, operation.path))
+        gateway = operation.path.startswith(GATEWAY)
+        for mode in schemathesis.GenerationMode:
+
+            @given(case=operation.as_strategy(generation_mode=mode), data=st.data())
+            @settings(
+                max_examples=EXAMPLES * (5 if gateway else 1),
+                deadline=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+                database=None,
+            )
+            def one(case, data):
+                send(case, keys[0] if data.draw(st.booleans()) else data.draw(st.sampled_from(keys)))
+
+            try:
+                one()
+            except Exception as error:
+                if "Unsatisfiable" not in type(error).__name__:
+                    raise
+    print(f"{statuses.total()} requests to {len(paths)} routes: {dict(statuses)}")
+    assert not wrong, "\n".join(wrong)
+    assert {f"{method.upper()} {path}" for method, path in paths} >= {
+        "POST /v1/chat/completions",
+        "POST /projects/{project_id}/items/{item_id}/label",
+        "POST /people/{user_id}",
+        "GET /run.json",
+    }
+    assert statuses[200] > 30
+    assert statuses[401] + statuses[403] > 10

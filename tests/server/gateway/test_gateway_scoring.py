@@ -1,0 +1,294 @@
+"""Scores and verdicts of given solutions: our own form, vLLM's, and the clients that the package ships."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+import torch
+from gateway_server import LineScorer, ask, lines, served
+
+from surefoot.answers import AnswerChecker, Grader
+from surefoot.lab.solver import NoisySolver
+from surefoot.lab.world import ExactLabeller, generate_problems
+from surefoot.models.card import CheckpointCard
+from surefoot.models.encoding import Encoding
+from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.models.remote.scorer import RemoteScorer
+from surefoot.models.remote.step_prompts import VllmClassify
+from surefoot.models.remote.wire_formats import GatewayScore as GatewayWire
+from surefoot.models.remote.wire_formats import VllmPooling
+from surefoot.models.scorer import Scorer
+from surefoot.policies.scripted import ScriptedPolicy
+from surefoot.policies.traces import sample_traces
+from surefoot.protocols import ProblemTrace, Sampling
+from surefoot.records import Attachment, Message, Problem, Reasoning, ToolCall, Trace
+from surefoot.segment import Line, segment_trace
+from surefoot.server import Monitor, MonitorSettings, open_database
+
+
+def post(url, body):
+    """Status and answer."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return ask(url, data)
+
+
+def lab_items(count=6):
+    problems = generate_problems(count, seed=3)
+    with AnswerChecker("math") as checker:
+        rows = asyncio.run(
+            sample_traces(
+                NoisySolver(error_rate=0.3),
+                problems,
+                n=2,
+                seed=1,
+                segmenter=Line(),
+                grader=Grader(checker=checker),
+                sampling=Sampling(max_tokens=200),
+            )
+        )
+    return [
+        ProblemTrace(problem=problem, trace=trace)
+        for problem, row in zip(problems, rows, strict=True)
+        for trace in row
+    ]
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory):
+    with (
+        open_database(tmp_path_factory.mktemp("record") / "store.db") as db,
+        served(ScriptedPolicy(lines), LineScorer(), db=db) as found,
+    ):
+        found.db = db
+        yield found
+
+
+@pytest.fixture(scope="module")
+def model(lab_base):
+    card = CheckpointCard(kind="prm", encoding=Encoding(max_length=64), label_source="test", base="lab")
+    return RewardModel.initialise(lab_base, card)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(model):
+    with served(ScriptedPolicy(lines), Scorer(model, name="prm")) as found:
+        yield found
+
+
+def test_the_packages_own_client_gets_the_scores_of_the_scorer():
+    exact = LabelScorer(ExactLabeller(), name="exact")
+    items = lab_items()
+    with (
+        served(NoisySolver(), exact) as found,
+        RemoteScorer(GatewayWire(), base_url=found.url, name="remote", reference=exact) as remote,
+    ):
+        got = remote.score_traces(items)
+    expected = LabelScorer(ExactLabeller(), name="exact").score_traces(items)
+    assert [record.scores for record in got] == [record.scores for record in expected]
+    assert any(0.0 in record.scores for record in got)
+
+
+@pytest.mark.parametrize("wire", [VllmPooling, VllmClassify])
+def test_the_client_of_vllms_interfaces_gets_the_scores_of_the_checkpoint(checkpoint, model, wire):
+    local = Scorer(model, name="local")
+    items = lab_items()
+    with RemoteScorer(
+        wire(encoder=model, model="prm"), base_url=checkpoint.root, name="r", reference=local, tolerance=1e-5
+    ) as remote:
+        got = remote.score_traces(items)
+    for record, expected in zip(got, local.score_traces(items), strict=True):
+        for mine, its in zip(record.scores, expected.scores, strict=True):
+            assert mine is its if its is None else mine == pytest.approx(its, abs=1e-5)
+
+
+def test_vllms_forms_for_texts_and_conversations(checkpoint, scripted):
+    status, answer = post(f"{checkpoint.root}/pooling", {"model": "prm", "input": "7 + 3 = 0\n"})
+    assert status == 200
+    assert len(answer["data"][0]["data"]) == answer["usage"]["prompt_tokens"]
+    assert all(sum(row) == pytest.approx(1) for row in answer["data"][0]["data"])
+    status, answer = post(f"{checkpoint.root}/classify", {"input": [[5, 6], [7]]})
+    assert [row["num_classes"] for row in answer["data"]] == [2, 2]
+    assert all(row["label"] == ("good" if row["probs"][1] >= 0.5 else "bad") for row in answer["data"])
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "fine\nbad"}]
+    assert post(f"{scripted.root}/pooling", {"messages": messages})[1]["data"][0]["data"] == [
+        [pytest.approx(0.1), 0.9],
+        [0.9, 0.1],
+    ]
+    assert post(f"{scripted.root}/classify", {"messages": messages})[1]["data"][0]["label"] == "bad"
+    refusals = [
+        (scripted, {"input": "text"}, "takes no tokens"),
+        (checkpoint, {"input": [[10**9]]}, "token ids"),
+        (checkpoint, {"input": [[5] * 65]}, "65 tokens"),
+        (checkpoint, {"input": "x", "messages": messages}, "either"),
+        (checkpoint, {"input": "x", "use_activation": False}, "logits"),
+        (checkpoint, {"messages": messages[::-1]}, "assistant"),
+        (scripted, {"messages": [messages[0], {"role": "assistant", "content": "odd"}]}, "no score"),
+    ]
+    for found, body, said in refusals:
+        status, answer = post(f"{found.root}/pooling", body)
+        assert (status, said in answer["error"]["message"]) == (400, True), answer
+
+
+def test_score_cuts_a_solution_and_says_why_a_step_has_none(scripted):
+    items = [
+        {"problem": "p", "solution": "a\nodd\nbad"},
+        {"problem": "p", "solution": "a\n\nb\nc"},
+        {"problem": "p", "steps": ["x", " bad"]},
+        {"problem": "p", "steps": ["raise"]},
+        {"problem": "p", "solution": "one. two bad.", "segment": "sentence"},
+    ]
+    status, answer = post(f"{scripted.url}/score", {"items": items, "aggregation": "mean"})
+    assert status == 200
+    first, second, third, fourth, fifth = answer["results"]
+    assert first == {
+        "steps": ["a\n", "odd\n", "bad"],
+        "scores": [0.9, None, 0.1],
+        "value": None,
+        "unscored_reason": "odd",
+    }
+    assert second["steps"] == ["a\n\n", "b\nc"]
+    assert third["value"] == pytest.approx(0.5)
+    assert (fourth["scores"], fourth["unscored_reason"]) == ([None], "scorer: ValueError")
+    assert fifth["scores"] == [0.9, 0.1]
+    assert answer["usage"]["verifier_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"items": []}, 400, "items"),
+        ({"items": [{"problem": "p", "solution": "x"}] * 257}, 400, "at most 256"),
+        ({"items": [{"problem": "p"}]}, 400, "either"),
+        ({"items": [{"problem": "p", "steps": [""]}]}, 400, "steps"),
+        ({"items": [{"problem": "p", "solution": " "}]}, 400, "empty"),
+        ({"items": [{"problem": "p", "solution": "x", "segment": "regex:(a+)+$"}]}, 400, "patterns"),
+        ({"items": [{"problem": "p", "solution": "x", "segment": "odd"}]}, 400, "segment"),
+        ({"model": "other", "items": [{"problem": "p", "solution": "x"}]}, 404, "'lines'"),
+        (b'{"items": [{"problem": "\\ud800", "solution": "x"}]}', 400, "problem"),
+    ],
+)
+def test_score_refuses_with_the_field(scripted, body, status, said):
+    got, answer = post(f"{scripted.url}/score", body)
+    assert (got, said in answer["error"]["message"]) == (status, True), answer
+
+
+def test_verify_accepts_rejects_and_says_what_it_does_not_know(scripted):
+    def verdict(*steps, **more):
+        status, answer = post(f"{scripted.url}/verify", {"problem": "p", "steps": list(steps), **more})
+        assert status == 200
+        return answer["decision"], answer["first_bad_step"]
+
+    assert verdict("a\n", "b\n") == ("accept", None)
+    assert verdict("a\n", "bad\n", "odd\n") == ("reject", 1)
+    assert verdict("a\n", "odd\n") == ("unscored", None)
+    assert verdict("a\n", "bad\n", threshold=0.05) == ("accept", None)
+    assert verdict("a\n", threshold=0.95) == ("reject", 0)
+
+
+def test_a_model_that_computes_nan_is_never_accepted_and_raises_the_alarm(lab_base):
+    card = CheckpointCard(kind="prm", encoding=Encoding(max_length=64), label_source="test", base="lab")
+    broken = RewardModel.initialise(lab_base, card)
+    with torch.no_grad():
+        broken.head.weight.fill_(float("nan"))
+    monitor = Monitor(MonitorSettings(least=3))
+    with served(ScriptedPolicy(lines), Scorer(broken, name="prm"), monitor=monitor) as found:
+        for number in range(3):
+            body = {"problem": "p", "steps": [f"a {number}\n", "b\n"]}
+            status, answer = post(f"{found.url}/verify", body)
+            assert (status, answer["decision"], answer["scores"]) == (200, "unscored", [None, None])
+            assert "2 of 2 scores were not finite" in answer["unscored_reason"]
+        _, metrics = ask(f"{found.root}/metrics")
+    assert 'surefoot_alarm{of="unscored"} 1.0' in metrics
+    assert 'surefoot_share{of="accepted"} 0.0' in metrics
+    assert "surefoot_unscored_steps_total 6.0" in metrics
+
+
+def test_verify_writes_a_bad_solution_anew_from_its_first_bad_step(scripted):
+    body = {"problem": "p", "steps": ["line 0 good\n", "line 1 bad\n", "wrong"], "resample": True, "seed": 2}
+    status, answer = post(f"{scripted.url}/verify", body)
+    assert status == 200
+    made = answer["resampled"]
+    assert made["kept_steps"] == 1
+    assert made["solution"] == "line 0 good\nline 1 good\nline 2 good\nThe answer is 7"
+    assert (made["answer"], made["value"]) == ("7", 0.9)
+    assert answer["usage"]["verifier_tokens"] > made["surefoot"]["searches"][0]["usage"]["verifier_tokens"]
+    record = scripted.db.gateway.get(answer["id"])
+    assert (record.endpoint, record.decision, record.strategy) == ("/v1/verify", "reject", "accept-reject")
+    given, anew = record.candidates
+    assert (given.trace.text, given.choice, given.chosen) == ("".join(body["steps"]), None, False)
+    assert given.scores.scores == (0.9, 0.1, 0.9)
+    assert (anew.trace.text, anew.choice, anew.chosen) == (made["solution"], 0, True)
+    best = post(f"{scripted.url}/verify", {**body, "surefoot": {"strategy": "best-of-2"}})[1]["resampled"]
+    assert best["solution"] == made["solution"]
+    again = post(f"{scripted.url}/verify", body)[1]
+    assert again["resampled"] == made
+    short = post(f"{scripted.url}/verify", {**body, "max_tokens": 2})[1]["resampled"]
+    assert (short["solution"], short["finish_reason"]) == ("line 0 good\nline 1 ", "length")
+    accepted = post(f"{scripted.url}/verify", {**body, "steps": ["good"]})[1]
+    assert accepted["resampled"] is None
+    refused = post(f"{scripted.url}/verify", {**body, "surefoot": {"strategy": "plain"}})
+    assert refused[0] == 400
+
+
+def test_scores_of_many_clients_go_out_together():
+    scorer = LineScorer(wait_s=0.05)
+
+    async def main(url):
+        body = {"items": [{"problem": "p", "solution": "a\nb"}]}
+        return await asyncio.gather(*(asyncio.to_thread(post, f"{url}/score", body) for _ in range(12)))
+
+    with served(ScriptedPolicy(lines), scorer) as found:
+        answers = asyncio.run(main(found.url))
+    assert all(status == 200 and answer["results"][0]["scores"] == [0.9, 0.9] for status, answer in answers)
+    assert sum(scorer.batches) == 12
+    assert max(scorer.batches) > 1
+
+
+CHATML = (
+    "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+
+
+def runs():
+    """An agent's run with a thought and two calls, the same with another call, and one with an image."""
+    problem = Problem(text="Start with 7. Add 3.")
+    asked = Message(role="user", content="7 + 3?")
+    image = Attachment(kind="image", uri="x.png", sha256="0" * 64)
+
+    def run(first, *digits):
+        calls = tuple(ToolCall(id=d, name="add", arguments=f'{{"a": {d}}}') for d in digits)
+        said = Message(
+            role="assistant", content="7 + 3", tool_calls=calls, reasoning=Reasoning(text="7 + 3 = 0\n")
+        )
+        done = Message(role="tool", content="0", tool_call_id=digits[0])
+        messages = (first, said, done, Message(role="assistant", content="Answer: 0"))
+        trace = segment_trace(Trace(problem_id=problem.id, messages=messages))
+        return ProblemTrace(problem=problem, trace=trace)
+
+    return [
+        run(asked, "7", "3"),
+        run(asked, "5", "3"),
+        run(asked.model_copy(update={"attachments": (image,)}), "7", "3"),
+    ]
+
+
+@pytest.mark.parametrize("wire", ["gateway", "pooling"])
+def test_the_runs_of_agents_go_to_a_server_with_their_calls(lab_base, wire):
+    card = CheckpointCard(kind="prm", encoding=Encoding(chat=True), label_source="test", base="lab")
+    chat = RewardModel.initialise(lab_base, card)
+    chat.tokenizer.chat_template = CHATML
+    torch.nn.init.normal_(chat.head.weight, generator=torch.Generator().manual_seed(0))
+    local = Scorer(chat, name="prm")
+    with served(ScriptedPolicy(lines), local) as found:
+        form = GatewayWire() if wire == "gateway" else VllmPooling(encoder=chat, model="prm")
+        with RemoteScorer(form, base_url=found.root if wire == "pooling" else found.url, name="r") as remote:
+            got = remote.score_traces(runs())
+    for record, expected in zip(got, local.score_traces(runs()), strict=True):
+        assert record.scores == pytest.approx(expected.scores, abs=1e-5)
+    assert got[0].scores[2] != got[1].scores[2]
+    assert got[2].scores == (None,) * 5
+    assert "attachment (image)" in got[2].unscored_reason

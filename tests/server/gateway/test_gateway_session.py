@@ -1,0 +1,122 @@
+"""One request's session: length, stop texts, and what of a plain answer is certain while it is written."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import product
+from os.path import commonprefix
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surefoot.batching import Batcher
+from surefoot.errors import PolicyError
+from surefoot.policies.scripted import ScriptedPolicy
+from surefoot.protocols import SampleRequest, Sampling, StreamsText
+from surefoot.records import Usage
+from surefoot.server.gateway.generation import RequestSession
+from surefoot.server.gateway.upstream import UpstreamPolicy
+
+
+@dataclass
+class Writing:
+    """Shows ``text``, which it always writes, in ``parts``."""
+
+    parts: list[str]
+    name: str = "writing"
+    fault: Exception | None = None
+    asked: list[SampleRequest] = field(default_factory=list)
+
+    async def sample(self, requests):
+        whole = ScriptedPolicy(lambda request, sample: "".join(self.parts))
+        return await whole.sample([SampleRequest(prompt=one.prompt, n=one.n) for one in requests])
+
+    async def stream(self, request, show):
+        self.asked.append(request)
+        for part in self.parts:
+            show(0, part)
+        if self.fault:
+            raise self.fault
+        [result] = await self.sample([request])
+        return result
+
+
+def session_of(policy, stop):
+    batcher = Batcher(UpstreamPolicy(policy), overlap=True)
+    return RequestSession(batcher, separator="\n", max_tokens=99, stop=stop)
+
+
+def plainly(text, stops):
+    """A text up to the stop text that is the first to end, the longest of these."""
+    ends = [(end, -len(mark)) for end in range(len(text) + 1) for mark in stops if text[:end].endswith(mark)]
+    end, longest = min(ends, default=(len(text), 0))
+    return text[: end + longest]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    parts=st.lists(st.text("ab🙂", max_size=3), max_size=6),
+    stops=st.lists(st.text("ab🙂", min_size=1, max_size=3), max_size=3),
+)
+def test_all_that_is_certain_is_shown_and_nothing_else(parts, stops):
+    session, shown = session_of(Writing(parts), tuple(stops)), []
+    request = SampleRequest(prompt="hi")
+    result = asyncio.run(session.stream(request, lambda number, text: shown.append(text)))
+    [whole] = asyncio.run(session_of(Writing(parts), tuple(stops)).sample([request]))
+    assert result == whole
+    assert session.visible(result.completions[0].text) == plainly("".join(parts), stops)
+    for count, text in enumerate(shown, 1):
+        so_far = "".join(parts[:count])
+        may_follow = ("".join(more) for size in range(3) for more in product("ab🙂.", repeat=size))
+        assert text == commonprefix([plainly(so_far + more, stops) for more in may_follow])  # noqa: RUF071
+
+
+def test_the_bound_and_the_stop_texts_are_asked_for():
+    policy = Writing(["a b"])
+    session = session_of(policy, ("x",))
+    asyncio.run(session.stream(SampleRequest(prompt="hi"), lambda *_: None))
+    [asked] = policy.asked
+    assert (asked.sampling.stop, asked.sampling.max_tokens) == (("x",), 99)
+    assert session.policy_usage == Usage(prompt_tokens=1, completion_tokens=2, calls=1)
+
+
+def test_a_policy_that_is_asked_in_batches_writes_in_one_piece():
+    batcher, shown = Batcher(Writing(["a", "b"])), []
+    result = asyncio.run(batcher.stream(SampleRequest(prompt="hi"), lambda *new: shown.append(new)))
+    assert (result.completions[0].text, shown) == ("ab", [])
+    assert isinstance(batcher, StreamsText)
+
+
+def test_what_a_streaming_policy_raises_is_a_policys_error():
+    batcher = Batcher(UpstreamPolicy(Writing(["a"], fault=ValueError("odd"))), overlap=True)
+    with pytest.raises(PolicyError, match="it raised ValueError"):
+        asyncio.run(batcher.stream(SampleRequest(prompt="hi"), lambda *_: None))
+
+
+def test_a_policy_that_shows_nothing_is_asked_as_ever():
+    session = session_of(ScriptedPolicy(lambda request, sample: "a b"), ())
+    result = asyncio.run(session.stream(SampleRequest(prompt="hi"), lambda *_: pytest.fail("shown")))
+    assert result.completions[0].text == "a b"
+
+
+def test_a_session_bounds_all_steps_together_and_ends_at_stop_texts_over_their_bounds():
+    policy = ScriptedPolicy(lambda asked, sample: "one two\n\nthree\n"[len(asked.prefix) :])
+
+    def step(session, prefix):
+        sampling = Sampling(max_tokens=50, stop=("\n",))
+        [result] = asyncio.run(session.sample([SampleRequest(prompt="p", prefix=prefix, sampling=sampling)]))
+        return result.completions[0].text, result.completions[0].finish_reason
+
+    session = RequestSession(Batcher(policy, overlap=True), separator="\n", max_tokens=3)
+    assert step(session, "") == ("one two\n", "stop")
+    assert step(session, "one two\n") == ("\n", "stop")
+    assert step(session, "one two\n\n")[0] == "three\n"
+    assert step(session, "one two\n\nthree\n") == ("", "length")
+    session = RequestSession(Batcher(policy, overlap=True), separator="\n", max_tokens=99, stop=("\n\n",))
+    assert step(session, "") == ("one two\n", "stop")
+    assert session.visible("one two\n", finished=False) == "one two"
+    assert step(session, "one two\n") == ("", "stop")
+    assert step(session, "one two\n") == ("", "stop")
+    assert session.visible("one two\n") == "one two"

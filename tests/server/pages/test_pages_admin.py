@@ -1,0 +1,333 @@
+"""Pages of administrators: projects, people, files, queue, agreement, adjudication."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotation_site import PASSWORD, Browser, Room, open_room, solutions, text_trace
+
+from surefoot.records import Problem, StepLabel, StepScores, Trace
+from surefoot.server import Protocol
+from surefoot.server.gateway.records import KeyUse
+from surefoot.stats.rater_agreement import agreement
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    found = open_room(tmp_path)
+    yield found
+    found.db.close()
+
+
+def work(room: Room, name: str, values: dict[int, tuple[int, ...]], project: int = 1) -> None:
+    """Label items of a project, by number, until nothing is left."""
+    person = room.browser(name)
+    while (answer := person.get(f"/projects/{project}/annotate")).status_code == 303:
+        item = str(answer.headers["location"])
+        for value in values[int(item.rpartition("/")[2])]:
+            sent = person.send(item, f"{item}/label", value=str(value), milliseconds="1000")
+            assert sent.status_code == 303, sent.text
+
+
+def upload(admin: Browser, project: int, make: str, **files: str) -> Any:
+    csrf = admin.fields(f"/projects/{project}/files")["csrf"]
+    sent = {kind: (f"{kind}.jsonl", text.encode()) for kind, text in files.items()}
+    return admin.client.post(
+        f"/projects/{project}/files",
+        data={"csrf": csrf, "make": make},
+        files=sent,
+        headers={"Accept": "application/json"},
+    )
+
+
+def lines(records: Any) -> str:
+    return "".join(record.model_dump_json() + "\n" for record in records)
+
+
+def test_agreement_is_that_of_the_package(room: Room) -> None:
+    work(room, "ann", {1: (1, 1, 1), 2: (0, -1), 3: (1, 1)})
+    work(room, "ben", {1: (1, 0, 1), 2: (0, -1), 3: (-1,)})
+    data = room.browser("admin").json("/projects/1/agreement")
+    expected = agreement([[1, 1, 1, 0, -1, 1], [1, 0, 1, 0, -1, -1]], categories=(-1, 0, 1))
+    for name in ("raw", "kappa", "alpha", "ac1"):
+        assert data["overall"][name] == pytest.approx(getattr(expected, name))
+        interval = data["overall"]["intervals"][name]
+        assert interval["low"] <= interval["value"] <= interval["high"]
+    assert (data["overall"]["units"], data["overall"]["dropped"]) == (6, 1)
+    assert [row["compared"] for row in data["annotators"]] == [6, 6]
+    assert all(row["raw"] == pytest.approx(4 / 6) for row in data["annotators"])
+    assert data["pairs"][0]["kappa"] == pytest.approx(expected.kappa)
+    assert [(row["step"], row["units"], row["raw"]) for row in data["positions"]] == [
+        (0, 3, pytest.approx(2 / 3)), (1, 2, 0.5), (2, 1, 1.0),
+    ]  # fmt: skip
+    assert data["quality"] == []
+    assert data["progress"]["done"] == 6
+
+
+def test_quality_control_counts_known_answers_apart(room: Room) -> None:
+    admin = room.browser("admin")
+    problem = Problem(text="Is 1 + 1 = 3?")
+    trace = text_trace(problem, "Yes.", "So it is.")
+    known = StepLabel(trace_id=trace.id, step=0, kind="correctness", value=-1, source="expert")
+    answer = upload(
+        admin, 1, "screening", problems=lines([problem]), traces=lines([trace]), labels=lines([known])
+    )
+    assert answer.json()["items"] == {"made": 1, "left_out": 0}
+    work(room, "ann", {1: (1, 1, 1), 2: (1, 1, 1), 3: (1, 1), 4: (-1,)})
+    work(room, "ben", {1: (1, 1, 1), 2: (1, 1, 1), 3: (1, 1), 4: (1, 1)})
+    data = admin.json("/projects/1/agreement")
+    found = sorted((row["correct"], row["known"]) for row in data["quality"])
+    assert found == [(0, 1), (1, 1)]
+    assert all(row["low"] <= row["accuracy"] <= row["high"] for row in data["quality"])
+    assert data["overall"]["units"] == 8
+    exported = admin.get("/projects/1/export/labels.jsonl").text
+    assert trace.id not in exported
+    assert trace.id in admin.get("/projects/1/export/labels.jsonl?controls=1").text
+
+
+def test_failing_the_screening_ends_the_work(tmp_path: Path) -> None:
+    room = open_room(tmp_path, protocol=Protocol(screening_pass=1.0))
+    problem = Problem(text="Is 1 + 1 = 3?")
+    trace = text_trace(problem, "Yes.")
+    known = StepLabel(trace_id=trace.id, step=0, kind="correctness", value=-1, source="expert")
+    files = {"problems": lines([problem]), "traces": lines([trace]), "labels": lines([known])}
+    upload(room.browser("admin"), 1, "screening", **files)
+    work(room, "ben", {4: (1,)})
+    assert "differ too much" in room.browser("ben").get("/projects/1/annotate").text
+    assert room.browser("ben").json("/projects/1/annotate")["why"] == "screening"
+    room.db.close()
+
+
+def test_adjudication_stands_in_the_settled_export(room: Room) -> None:
+    work(room, "ann", {1: (1, 1, 1), 2: (1, 1, 1), 3: (1, 1)})
+    work(room, "ben", {1: (1, -1), 2: (1, 1, 1), 3: (1, 1)})
+    admin = room.browser("admin")
+    found = admin.json("/projects/1/adjudicate")
+    assert [(one["item"], [step["step"] for step in one["steps"]]) for one in found["open"]] == [(1, [1])]
+    page = "/projects/1/adjudicate/1"
+    assert admin.send(page, value="5").status_code == 400
+    form = {**admin.fields(page), "value": "-1", "note": "0.5 + 0.25"}
+    assert admin.client.post(page, data=form).status_code == 303
+    assert admin.client.post(page, data=form).status_code == 409  # a second tab
+    data = admin.json(page)
+    assert data["traces"][0]["steps"][1]["dispute"]["decided"] == {"value": -1, "note": "0.5 + 0.25"}
+    assert admin.json("/projects/1/adjudicate")["open"] == []
+    rows = [
+        json.loads(line) for line in admin.get("/projects/1/export/labels.jsonl?settled=1").text.splitlines()
+    ]
+    first = [row for row in rows if row["trace_id"] == data["traces"][0]["trace"] and row["step"] == 1]
+    assert [(row["value"], row["source"]) for row in first] == [(-1, "human:adjudicated")]
+    assert len(room.db.export.stored(1)) == 15
+    assert admin.get("/projects/1/adjudicate/2").status_code == 404
+
+
+def test_queue_puts_convincing_wrong_answers_first(room: Room) -> None:
+    admin = room.browser("admin")
+    answer = admin.send("/projects/1/queue", policy="convincing-wrong", scorer="first", random_share="0")
+    assert answer.status_code == 303, answer.text
+    data = admin.json("/projects/1/queue")
+    assert [row["item"] for row in data["head"]] == [2, 1, 3]
+    assert data["head"][0]["priority"] == pytest.approx(1 + 0.7 * 0.9 * 0.8)
+    ann = room.browser("ann")
+    item = str(ann.get("/projects/1/annotate").headers["location"])
+    assert item == "/projects/1/items/2"
+    ann.send(item, f"{item}/label", value="-1")
+    assert room.db.export.stored(1)[0].chosen_by == "convincing-wrong"
+    assert "convincing" not in ann.get(item).text
+    admin.send("/projects/1/queue", policy="disagreement", random_share="0.25")
+    assert admin.json("/projects/1/queue")["head"][0]["item"] == 2
+    assert room.db.projects.get(1).protocol.random_share == 0.25
+
+
+@pytest.mark.parametrize(
+    "change", [{"policy": "whim"}, {"random_share": "2"}, {"random_share": "nan"}, {"scorer": "nobody"}]
+)
+def test_queue_settings_are_checked(room: Room, change: dict[str, str]) -> None:
+    sent = {"policy": "uncertainty", "random_share": "0.1", **change}
+    assert room.browser("admin").send("/projects/1/queue", **sent).status_code == 400
+    assert room.db.projects.get(1).protocol.queue == "order"
+
+
+def test_files_in_and_out(room: Room, tmp_path: Path) -> None:
+    admin = room.browser("admin")
+    admin.send("/projects", name="second")
+    made = room.db.projects.by_name("second").id
+    problems, traces = solutions()
+    bad = lines(traces) + "{not json\n"
+    answer = upload(admin, made, "solutions", problems=lines(problems), traces=bad)
+    data = answer.json()
+    assert (data["complete"], data["items"]["made"]) == (False, 3)
+    assert (data["report"]["traces"]["read"]["good"], data["report"]["traces"]["read"]["bad_count"]) == (3, 1)
+    again = upload(admin, made, "solutions", problems=lines(problems), traces=lines(traces)).json()
+    assert (again["report"]["traces"]["added"]["same"], again["items"]["made"]) == (3, 0)
+    exported = admin.get(f"/projects/{made}/export/traces.jsonl")
+    assert exported.headers["content-disposition"] == f'attachment; filename="project-{made}-traces.jsonl"'
+    assert sorted(exported.text.splitlines()) == sorted(lines(traces).splitlines())
+    assert admin.get(f"/projects/{made}/export/secrets.jsonl").status_code == 404
+    page = admin.client.post(
+        f"/projects/{made}/files",
+        data={"csrf": admin.fields(f"/projects/{made}/files")["csrf"]},
+        files={"traces": ("t.jsonl", b"<script>x</script>\n")},
+    )
+    assert page.status_code == 400
+    assert "line 1: not JSON" in page.text
+    assert "<script>x" not in page.text
+
+
+def test_import_makes_alternatives(room: Room) -> None:
+    admin = room.browser("admin")
+    admin.send("/projects", name="steps", phase="1")
+    made = room.db.projects.by_name("steps")
+    assert made.protocol.phase == 1
+    problem = Problem(text="Solve it.")
+    traces = [text_trace(problem, "First.", end) for end in ("a", "b", "c")]
+    alone = text_trace(problem, "Other.", "d")
+    answer = upload(
+        admin, made.id, "alternatives", problems=lines([problem]), traces=lines([*traces, alone])
+    ).json()
+    assert answer["items"] == {"made": 1, "left_out": 1}
+    (item,) = room.db.items.list(made.id)
+    assert (item.kind, item.step) == ("alternatives", 1)
+    assert set(item.trace_ids) == {trace.id for trace in traces}
+
+
+def test_settings_notice_that_somebody_was_first(room: Room) -> None:
+    admin = room.browser("admin")
+    page = "/projects/1/settings"
+    fields = {"name": "Fractions", "phase": "2", "annotators": "3", "lease_minutes": "5", "value-1": "on",
+              "value1": "on", "instructions": "Read."}  # fmt: skip
+    stale = admin.fields(page)
+    assert admin.send(page, **fields).status_code == 303
+    protocol = room.db.projects.get(1).protocol
+    assert (protocol.annotators, protocol.values, protocol.lease_seconds) == (3, (-1, 1), 300)
+    assert protocol.show_answer is False
+    assert admin.client.post(page, data={**stale, **fields}).status_code == 409
+    for wrong in ({"annotators": "0"}, {"phase": "3"}, {"lease_minutes": "x"}, {"name": " "}):
+        assert admin.send(page, **{**fields, **wrong}).status_code == 400
+    assert [entry["action"] for entry in admin.json(page)["audit"]].count("settings") == 1
+
+
+def test_people_are_made_changed_and_closed(room: Room) -> None:
+    admin = room.browser("admin")
+    assert admin.send("/people", name="fay", password="short", role="annotator").status_code == 400
+    assert admin.send("/people", name="fay", password=PASSWORD, role="emperor").status_code == 400
+    assert admin.send("/people", name="fay", password=PASSWORD, role="annotator").status_code == 303
+    assert admin.send("/people", name="fay", password=PASSWORD, role="annotator").status_code == 409
+    fay = room.browser("fay")
+    path = f"/people/{room.db.users.by_name('fay').id}"
+    assert admin.send("/people", path, what="password", password="another password").status_code == 303
+    assert fay.get("/projects").status_code == 303  # signed out
+    assert room.browser().sign_in("fay", "another password").status_code == 303
+    assert admin.send("/people", path, what="close").status_code == 303
+    assert room.browser().sign_in("fay", "another password").status_code == 401
+    own = f"/people/{room.ids['admin']}"
+    assert admin.send("/people", own, what="close").status_code == 400
+    assert PASSWORD not in str(admin.json("/people"))
+
+
+def test_keys_are_made_bounded_and_revoked(room: Room) -> None:
+    admin, db = room.browser("admin"), room.db
+    limits = {"daily_requests": "5", "daily_tokens": "", "max_stored_bytes": "7000", "expires": "30d"}
+    page = admin.send("/keys", name="<b>bot</b>", role="client", scope_chat="on", **limits)
+    assert page.status_code == 200
+    key = re.search(r"<code>(sf-[0-9a-f]{8}-[^<]+)</code>", page.text)[1]
+    found = db.keys.authenticate(key)
+    assert found is not None
+    assert (found.scopes, found.daily_requests, found.daily_tokens) == (("chat",), 5, None)
+    assert found.max_stored_bytes == 7000
+    assert found.expires - found.created > timedelta(days=29)
+    assert key not in admin.get("/keys").text
+    assert "<b>bot" not in admin.get("/keys").text
+    db.gateway.write_all([], [KeyUse(key_id=found.id, requests=4, tokens=1234)])
+    assert "<b>4</b> of 5" in admin.get("/keys").text
+    (row,) = admin.json("/keys")["keys"]
+    assert [quota["used"] for quota in row["quotas"]] == [4, 1234, 0]
+    path = f"/keys/{found.id}"
+    changed = {"what": "limits", "daily_tokens": "9", "rate_limit": "3", "expires": "never"}
+    assert admin.send("/keys", path, **changed).status_code == 303
+    now = db.keys.get(found.id)
+    assert (now.daily_requests, now.daily_tokens, now.rate_limit, now.expires) == (None, 9, 3, None)
+    for wrong in ({"daily_tokens": "0"}, {"rate_limit": "x"}, {"expires": "soon"}, {"what": "all"}):
+        assert admin.send("/keys", path, **{**changed, **wrong}).status_code == 400, wrong
+    assert admin.send("/keys", name="x", role="client", scope_monitor="on").status_code == 400
+    assert admin.send("/keys", path, what="revoke").status_code == 303
+    assert db.keys.authenticate(key) is None
+    assert "revoked" in admin.get("/keys").text
+    # no key widens what keys may do
+    manager, own = db.keys.create("manager", "admin", scopes=["manage"])
+    headers = {"Authorization": f"Bearer {manager}", "Accept": "application/json"}
+    anonymous = room.browser().client
+    assert anonymous.get("/keys", headers=headers).status_code == 200
+    for to in ("/keys", f"/keys/{own.id}"):
+        form = {"name": "x", "role": "admin", "what": "limits"}
+        assert anonymous.post(to, data=form, headers=headers).status_code == 403
+    assert room.browser("ann").get("/keys").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "page", ["queue", "agreement", "adjudicate", "adjudicate/1", "settings", "files", ""]
+)
+def test_twins_of_administrators_pages(room: Room, page: str) -> None:
+    work(room, "ann", {1: (1, 1, 1), 2: (0, -1), 3: (1, 1)})
+    work(room, "ben", {1: (1, 0, 1), 2: (0, -1), 3: (-1,)})
+    admin = room.browser("admin")
+    path = f"/projects/1/{page}".rstrip("/")
+    data = admin.json(path)
+    assert admin.get(f"{path}.json").json() == data
+    shown = admin.get(path).text
+    assert data["project"]["name"] in shown
+    for row in [*data.get("annotators", []), *data.get("members", []), *data.get("quality", [])]:
+        assert row.get("annotator", row.get("name")) in shown
+    if page == "agreement":
+        assert f"{data['overall']['alpha']:.2f}" in shown
+
+
+def test_viewers_read_and_do_not_write(room: Room) -> None:
+    room.db.projects.set_member(1, room.ids["eve"], "viewer")
+    eve = room.browser("eve")
+    for page in ("", "/agreement", "/files", "/export/labels.jsonl", "/instructions"):
+        assert eve.get(f"/projects/1{page}").status_code == 200, page
+    for page in ("/annotate", "/settings", "/queue", "/adjudicate"):
+        assert eve.get(f"/projects/1{page}").status_code == 403, page
+    assert "Import</button>" not in eve.get("/projects/1/files").text
+
+
+def test_an_import_says_which_scores_took_the_place_of_others(room: Room) -> None:
+    admin = room.browser("admin")
+    _, traces = solutions()
+    rows = [StepScores(trace_id=traces[0].id, scorer="first", scores=(0.1, 0.2, 0.3))]
+    csrf = admin.fields("/projects/1/files")["csrf"]
+    files = {"scores": ("s.jsonl", lines(rows).encode()), "traces": ("t.jsonl", b"no json\n")}
+    page = admin.client.post("/projects/1/files", data={"csrf": csrf, "make": "nothing"}, files=files).text
+    assert "<h1>Imported in part</h1>" in page
+    assert '<th scope="row">Scores</th><td>1</td><td>0</td><td>0</td><td>1</td><td>0</td><td>0</td>' in page
+    assert '<th scope="row">Traces</th><td>0</td><td>0</td><td>0</td><td>0</td><td>0</td><td>1</td>' in page
+
+
+def test_an_upload_of_which_nothing_fits_is_an_error_with_its_reason(room: Room) -> None:
+    admin = room.browser("admin")
+    wrong = upload(admin, 1, "nothing", traces='{"question": "What?", "solution": "That."}\n')
+    assert wrong.status_code == 400
+    assert "field 'problem_id': missing" in wrong.text
+    orphan = upload(admin, 1, "nothing", traces=lines([Trace(problem_id="nobody", text="a")]))
+    assert orphan.status_code == 400
+    assert "none of the 1 Trace records fits" in orphan.text
+
+
+def test_uploaded_traces_without_steps_are_cut(room: Room) -> None:
+    admin = room.browser("admin")
+    problem = Problem(text="What is 1 + 1?")
+    trace = Trace(problem_id=problem.id, text="1 + 1 = 2\n\nThe answer is 2.")
+    assert upload(admin, 1, "solutions", problems=lines([problem]), traces=lines([trace])).status_code == 200
+    [stored] = [
+        row
+        for row in room.browser("admin").get("/projects/1/export/traces.jsonl").text.splitlines()
+        if trace.id in row
+    ]
+    assert len(Trace.model_validate_json(stored).steps) == 2

@@ -1,0 +1,276 @@
+"""The annotator's pages without a script: labels, undo, idempotency, phase 1, blindness, JSON twins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from annotation_site import SCRIPT, Browser, Room, open_room, text_trace
+
+from surefoot.records import Problem
+from surefoot.server import NewItem, Protocol
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    found = open_room(tmp_path)
+    yield found
+    found.db.close()
+
+
+def first_item(browser: Browser, project: int = 1) -> str:
+    answer = browser.get(f"/projects/{project}/annotate")
+    assert answer.status_code == 303
+    return str(answer.headers["location"])
+
+
+def standing(room: Room, name: str) -> list[tuple[int, float | None]]:
+    return [
+        (label.record.step, label.record.value)
+        for label in room.db.export.stored(room.project)
+        if label.user_id == room.ids[name] and not label.retracted
+    ]
+
+
+def test_steps_appear_one_at_a_time(room: Room) -> None:
+    ann = room.browser("ann")
+    item = first_item(ann)
+    page = ann.get(item).text
+    assert "Write " in page
+    assert "So the sum" not in page
+    assert "The answer is" not in page
+    assert ann.send(item, f"{item}/label", value="1", milliseconds="1500").status_code == 303
+    page = ann.get(item).text
+    assert "So the sum" in page
+    assert "The answer is" not in page
+    assert "boxed" not in str(ann.json(item))
+
+
+def test_work_ends_at_the_first_error(room: Room) -> None:
+    ann = room.browser("ann")
+    item = first_item(ann)
+    ann.send(item, f"{item}/label", value="1", milliseconds="1500")
+    ann.send(item, f"{item}/label", value="-1", milliseconds="500", comment="The sum is off.")
+    data = ann.json(item)
+    assert (data["state"], data["current"], data["labelled"], data["steps"]) == ("done", None, 2, 3)
+    assert data["blocks"][1]["comment"] == "The sum is off."
+    assert [one.milliseconds for one in room.db.export.stored(1)] == [1500, 500]
+    assert room.db.assignments.of_user(1, room.ids["ann"])[0].milliseconds == 2000
+    assert first_item(ann) != item
+
+
+def test_time_is_unknown_without_a_script(room: Room) -> None:
+    ann = room.browser("ann")
+    item = first_item(ann)
+    for sent in ("", "-5", "1e9", "99999999999999"):
+        ann.send(item, f"{item}/label", value="-1", milliseconds=sent)
+        assert room.db.export.stored(1)[-1].milliseconds is None
+        assert room.db.assignments.of_user(1, room.ids["ann"])[0].milliseconds is None
+        assert ann.send(item, f"{item}/undo").status_code == 303
+
+
+def test_a_form_sent_twice_makes_one_label(room: Room) -> None:
+    ann = room.browser("ann")
+    item = first_item(ann)
+    form = {**ann.fields(item, f"{item}/label"), "value": "1", "milliseconds": "900"}
+    first = ann.client.post(f"{item}/label", data=form, headers={"Accept": "application/json"}).json()
+    again = ann.client.post(f"{item}/label", data=form, headers={"Accept": "application/json"}).json()
+    assert (first["submission"]["repeated"], again["submission"]["repeated"]) == (False, True)
+    assert first["submission"]["label_ids"] == again["submission"]["label_ids"]
+    assert standing(room, "ann") == [(0, 1.0)]
+    changed = ann.client.post(f"{item}/label", data={**form, "value": "-1"})
+    assert changed.status_code == 409
+    stale = ann.client.post(f"{item}/label", data={**form, "key": "another tab"})
+    assert stale.status_code == 409
+    assert standing(room, "ann") == [(0, 1.0)]
+
+
+def test_undo_takes_back_one_submission_and_opens_the_item(room: Room) -> None:
+    ann = room.browser("ann")
+    item = first_item(ann)
+    ann.send(item, f"{item}/label", value="1")
+    ann.send(item, f"{item}/label", value="-1")
+    assert ann.send(item, f"{item}/undo").status_code == 303
+    assert standing(room, "ann") == [(0, 1.0)]
+    assert ann.json(item)["current"] == 1
+    assert [label.retracted for label in room.db.export.stored(1)] == [False, True]
+    ann.send(item, f"{item}/label", value="0")
+    assert standing(room, "ann") == [(0, 1.0), (1, 0.0)]
+
+
+def test_annotators_are_blind_to_each_other(room: Room) -> None:
+    ann, ben = room.browser("ann"), room.browser("ben")
+    item = first_item(ann)
+    ann.send(item, f"{item}/label", value="1", comment="a private thought")
+    ann.send(item, f"{item}/comment", kind="flag", comment="look here", step="0")
+    ann.send(item, f"{item}/label", value="-1")
+    assert first_item(ben) == item
+    page, data = ben.get(item).text, ben.json(item)
+    assert "private" not in page
+    assert "look here" not in page
+    assert data["labelled"] == 0
+    assert data["comments"] == []
+    own = room.db.projects.member(1, room.ids["ann"])
+    assert own is not None
+    overview = ben.get("/projects/1").text
+    assert own.pseudonym not in overview
+    assert all(word not in str(data) for word in ("chosen_by", "screening", "known", "policy", "outcome"))
+
+
+def test_flags_comments_and_skipping(room: Room) -> None:
+    ann = room.browser("ann")
+    item = first_item(ann)
+    assert ann.send(item, f"{item}/comment", kind="comment", comment=f"odd {SCRIPT}").status_code == 303
+    assert SCRIPT not in ann.get(item).text
+    assert "odd &lt;script&gt;" in ann.get(item).text
+    assert ann.send(item, f"{item}/comment", kind="comment", comment=" ").status_code == 400
+    assert ann.send(item, f"{item}/comment", kind="shout", comment="x").status_code == 400
+    assert ann.send(item, f"{item}/skip", reason="whim").status_code == 400
+    answer = ann.send(item, f"{item}/skip", reason="bad_problem", words="no question in it")
+    assert answer.headers["location"] == "/projects/1/annotate"
+    assert room.db.assignments.of_user(1, room.ids["ann"])[0].reason == "bad_problem: no question in it"
+    assert first_item(ann) != item
+
+
+@pytest.mark.parametrize("value", ["2", "", "x", "-2", "1; DROP TABLE labels"])
+def test_a_label_of_another_kind_is_refused(room: Room, value: str) -> None:
+    ann = room.browser("ann")
+    item = first_item(ann)
+    assert ann.send(item, f"{item}/label", value=value).status_code == 400
+    assert standing(room, "ann") == []
+
+
+def test_values_that_the_project_does_not_allow(tmp_path: Path) -> None:
+    room = open_room(tmp_path, protocol=Protocol(values=(-1, 1)))
+    ann = room.browser("ann")
+    item = first_item(ann)
+    assert 'value="0" class="sign' not in ann.get(item).text
+    assert ann.send(item, f"{item}/label", value="0").status_code == 400
+    room.db.close()
+
+
+def test_agent_runs_show_tools_folded_and_results_late(room: Room) -> None:
+    ann = room.browser("ann")
+    for _ in range(2):
+        item = first_item(ann)
+        ann.send(item, f"{item}/label", value="-1")
+    item = first_item(ann)
+    page = ann.get(item).text
+    assert '<details class="call"><summary>Tool call: <code>search</code>' in page
+    assert "Paris is the capital" not in page
+    ann.send(item, f"{item}/label", value="1")
+    page = ann.get(item).text
+    assert "Tool result" in page
+    assert "Paris is the capital" in page
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_reference_answer_is_shown_if_the_protocol_says_so(tmp_path: Path, shown: bool) -> None:
+    room = open_room(tmp_path, protocol=Protocol(show_answer=shown))
+    ann = room.browser("ann")
+    item = first_item(ann)
+    assert ("Reference answer" in ann.get(item).text) is shown
+    assert (ann.json(item)["answer"] is not None) is shown
+    room.db.close()
+
+
+def phase_one(room: Room) -> tuple[int, str]:
+    project = room.db.projects.create("steps", protocol=Protocol(phase=1)).id
+    room.db.projects.set_member(project, room.ids["ann"], "annotator")
+    problem = Problem(text="Solve $x^2 = 4$.")
+    traces = [text_trace(problem, "Take roots.", end) for end in ("$x = 2$.", "$x = -2$.", "$x = 4$.")]
+    room.db.traces.add_problems(project, [problem])
+    room.db.traces.add_traces(project, traces)
+    room.db.items.add(project, [NewItem(trace_ids=tuple(t.id for t in traces), kind="alternatives", step=1)])
+    return project, f"/projects/{project}"
+
+
+def test_phase_one_rates_alternatives_and_chooses(room: Room) -> None:
+    project, _ = phase_one(room)
+    ann = room.browser("ann")
+    item = first_item(ann, project)
+    page = ann.get(item).text
+    assert page.count("data-alternative") == 3
+    assert ann.send(item, f"{item}/alternatives", **{"value-0": "1", "value-1": "1"}).status_code == 400
+    rated = {"value-0": "1", "value-1": "0", "value-2": "-1", "milliseconds": "7000"}
+    assert ann.send(item, f"{item}/alternatives", **rated, chosen="9").status_code == 400
+    assert ann.send(item, f"{item}/alternatives", **rated, chosen="0").status_code == 303
+    data = ann.json(item)
+    assert [one["value"] for one in data["alternatives"]] == [1, 0, -1]
+    assert data["chosen"] == data["alternatives"][0]["trace"]
+    assert data["state"] == "done"
+    assert ann.send(item, f"{item}/undo").status_code == 303
+    assert ann.send(item, f"{item}/alternatives", **rated, chosen="none").status_code == 303
+    assert ann.json(item)["chosen"] is None
+
+
+def test_phase_one_step_by_hand(room: Room) -> None:
+    project, _ = phase_one(room)
+    ann = room.browser("ann")
+    item = first_item(ann, project)
+    rated = {f"value-{n}": "-1" for n in range(3)}
+    by_hand = " So $x = \\pm 2$."
+    assert ann.send(item, f"{item}/alternatives", **rated, written=by_hand, chosen="none").status_code == 303
+    (choice,) = room.db.labels.choices(project)
+    assert choice.text == by_hand
+    trace = room.db.traces.trace(project, choice.trace_id)
+    assert [trace.step_text(n) for n in range(2)] == ["Take roots.\n", by_hand]
+    assert ann.json(item)["written"] == by_hand
+
+
+def test_kinds_of_items_are_not_mixed_up(room: Room) -> None:
+    project, _ = phase_one(room)
+    ann = room.browser("ann")
+    item, other = first_item(ann, project), first_item(ann)
+    form = ann.fields(item, f"{item}/alternatives")
+    sent = ann.client.post(f"{item}/label", data={**form, "value": "1", "step": "1"})
+    assert sent.status_code == 400
+    form = ann.fields(other, f"{other}/label")
+    assert ann.client.post(f"{other}/alternatives", data={**form, "value-0": "1"}).status_code == 400
+
+
+def test_instructions_are_markdown_without_html(room: Room) -> None:
+    text = f"# Title\n\n**bold** {SCRIPT}\n\n[bad](javascript:alert(1)) ![img](http://x.example/a.png)\n\n"
+    text += "<b onclick=x>"
+    room.db.projects.update(1, 1, instructions=text)
+    page = room.browser("ann").get("/projects/1/instructions").text
+    assert "<strong>bold</strong>" in page
+    for bad in (SCRIPT, 'href="javascript', "<img", "<b onclick"):
+        assert bad not in page
+
+
+@pytest.mark.parametrize("path", ["/projects", "/projects/1", "/projects/1/instructions", "ITEM"])
+def test_twins_have_the_content_of_the_page(room: Room, path: str) -> None:
+    ann = room.browser("ann")
+    item = first_item(ann)
+    path = item if path == "ITEM" else path
+    by_header, by_ending = ann.json(path), ann.get(f"{path}.json").json()
+    assert by_header == by_ending
+    page = ann.get(path).text
+    for word in _words(by_header):
+        assert word in page, word
+
+
+def _words(data: object) -> Iterator[str]:
+    """Plain words of a twin that people must be able to read, too."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if key in ("name", "text", "problem", "annotator", "item") and isinstance(value, str):
+                yield value.split("$")[0].strip()
+            yield from _words(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from _words(value)
+
+
+def test_the_keyboard_script_is_there_and_ours(room: Room) -> None:
+    ann = room.browser("ann")
+    page = ann.follow("/projects/1/annotate").text
+    assert 'src="/static/pages.js"' in page
+    assert "http://" not in page
+    assert "https://" not in page
+    for key in ('data-keys="1 -"', 'data-keys="2 0"', 'data-keys="3 + ="', 'data-keys="f"', 'data-keys="s"'):
+        assert key in page
+    assert "keydown" in ann.get("/static/pages.js").text
+    assert ann.get("/static/pages.css").headers["content-type"].startswith("text/css")

@@ -1,0 +1,218 @@
+"""Files in the formats of others: out, in again, and what is refused at the door."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotation_site import SCRIPT, Browser
+from inspection_site import Inspection, add_labels, open_inspection
+
+from surefoot.io import read_records
+from surefoot.records import StepLabel, Trace
+from surefoot.server.pages.formats import EXPORTS
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Any:
+    made = open_inspection(tmp_path, max_upload_bytes=60_000)
+    add_labels(made)
+    yield made
+    made.db.close()
+
+
+@pytest.fixture
+def admin(found: Inspection) -> Browser:
+    return found.room.browser("admin")
+
+
+def send(
+    browser: Browser,
+    base: str,
+    content: bytes,
+    *,
+    name: str = "x.json",
+    form: str = "label-studio",
+    **more: Any,
+) -> Any:
+    fields = {**browser.fields(f"{base}/formats"), "format": form, **more}
+    return browser.client.post(f"{base}/formats", data=fields, files={"file": (name, content)})
+
+
+def test_every_export_is_offered_and_given(found: Inspection) -> None:
+    twin = found.viewer.json(f"{found.base}/formats.json")
+    assert [one["name"] for one in twin["exports"]] == list(EXPORTS)
+    for one in twin["exports"]:
+        answer = found.viewer.get(one["link"])
+        assert answer.status_code == 200
+        assert "written" in answer.headers["x-surefoot-report"]
+        assert one["name"] in answer.headers["content-disposition"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert len(answer.content) > 0
+
+
+def test_what_was_dropped_is_shown(found: Inspection, admin: Browser) -> None:
+    found.viewer.get(f"{found.base}/formats/prm800k-steps.jsonl")
+    page = admin.get(f"{found.base}/formats").text
+    assert "1 labels: kind &#39;value&#39;" in page
+
+
+def test_label_studio_goes_out_and_comes_into_another_project(found: Inspection, admin: Browser) -> None:
+    tasks = found.viewer.get(f"{found.base}/formats/label-studio.json")
+    assert len(tasks.json()) == 3
+    answer = send(admin, f"/projects/{found.other}", tasks.content, make_items="on")
+    assert answer.status_code == 200, answer.text
+    assert "<h1>Imported</h1>" in answer.text
+    ours = sorted(found.db.export.labels(found.room.project), key=repr)
+    assert sorted(found.db.export.labels(found.other), key=repr) == ours
+    assert found.db.traces.trace(found.other, found.traces[1].id) == found.traces[1]
+    assert len(found.db.items.list(found.other)) == 4  # the one that was there, too
+    again = send(admin, f"/projects/{found.other}", tasks.content)
+    assert "0 items made" in again.text
+
+
+def test_archives_hold_what_the_command_line_reads(found: Inspection, tmp_path: Path) -> None:
+    for name, ending in (("records-jsonl.zip", ".jsonl"), ("records-parquet.zip", ".parquet")):
+        content = found.viewer.get(f"{found.base}/formats/{name}").content
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            kinds = ("problems", "traces", "labels", "scores")
+            assert sorted(archive.namelist()) == sorted(f"{kind}{ending}" for kind in kinds)
+            archive.extract(f"labels{ending}", tmp_path)
+        labels = list(read_records(tmp_path / f"labels{ending}", StepLabel))
+        assert sorted(labels, key=repr) == sorted(found.db.export.labels(found.room.project), key=repr)
+
+
+def test_prm800k_comes_in(found: Inspection, admin: Browser) -> None:
+    row = {"instruction": "q?", "responses": ["a"], "next_response": SCRIPT, "rating": -1}
+    packed = gzip.compress((json.dumps(row) + "\nnot json\n").encode())
+    answer = send(admin, found.base, packed, name="x.jsonl.gz", form="prm800k-steps")
+    assert "<h1>Imported in part</h1>" in answer.text
+    assert "1 rows read, 1 skipped" in answer.text
+    (problem,) = found.db.traces.problems(found.room.project, text="q?")
+    (trace,) = found.db.traces.find(found.room.project, problem_id=problem.id)
+    page = found.viewer.get(f"{found.base}/trace?id={trace.trace.id}").text
+    assert SCRIPT not in page
+    assert "First error: step 2" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("../x.json", 400),
+        ("a/b.json", 400),
+        ("a\\b.json", 400),
+        ("..json", 400),
+        ("x.exe", 400),
+        ("x.parquet", 400),
+        ("x.json\u202e", 400),
+    ],
+)
+def test_names_that_look_like_paths_are_refused(
+    found: Inspection, admin: Browser, name: str, status: int
+) -> None:
+    assert send(admin, found.base, b"[]", name=name).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "status"),
+    [
+        (b"[" * 50_000, "x.json", 400),
+        (b"\xff\xfe", "x.json", 400),
+        (b"not packed", "x.json.gz", 400),
+        (gzip.compress(b" " * 1_000_000), "x.json.gz", 400),
+        (b"PK\x03\x04 broken PK\x05\x06" + b"\0" * 18, "x.eval", 400),
+        (b" " * 70_000, "x.json", 413),
+    ],
+)
+def test_files_that_are_none(
+    found: Inspection, admin: Browser, content: bytes, name: str, status: int
+) -> None:
+    form = "inspect" if name.endswith(".eval") else "label-studio"
+    assert send(admin, found.base, content, name=name, form=form).status_code == status
+
+
+def test_a_file_that_is_too_large_at_its_end_keeps_nothing(
+    found: Inspection, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUREFOOT_MAX_FIELD_CHARACTERS", "500")
+    before = len(found.db.traces.problems(found.room.project, limit=5_000))
+    rows = [{"question": f"What is {n}?", "answer": f"It is.\n#### {n}"} for n in range(700)]
+    good = "\n".join(json.dumps(row) for row in rows)
+    bad = json.dumps({"question": "a" * 501, "answer": "#### 1"})
+    answer = send(admin, found.base, f"{good}\n{bad}".encode(), name="late.jsonl", form="gsm8k")
+    assert answer.status_code == 400
+    assert "late.jsonl: line 701: field" in answer.text
+    assert len(found.db.traces.problems(found.room.project, limit=5_000)) == before
+    assert send(admin, found.base, good.encode(), name="good.jsonl", form="gsm8k").status_code == 200
+    assert len(found.db.traces.problems(found.room.project, limit=5_000)) == before + 700
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "form"),
+    [
+        (b"not packed", "mine.json.gz", "label-studio"),
+        (b"not packed", "mine.jsonl.gz", "rows"),
+        (b"nothing", "mine.parquet", "rows"),
+        (b"nothing", "mine.json", "inspect"),
+        (b"\xff\xfe,\n", "mine.csv", "rows"),
+        (b"PK\x03\x04 broken PK\x05\x06" + b"\0" * 18, "mine.eval", "inspect"),
+        (b"{}\n", "mine.jsonl", "prm800k"),
+        (b"", "mine.jsonl", "gsm8k"),
+        (b"[" * 50_000, "mine.json", "atif"),
+        (b"1", "mine.json", "otel"),
+        (b"1", "mine.json", "batch"),
+    ],
+)
+def test_errors_name_the_file_as_the_user_does(
+    found: Inspection, admin: Browser, content: bytes, name: str, form: str
+) -> None:
+    answer = send(admin, found.base, content, name=name, form=form)
+    assert answer.status_code == 400
+    assert name in answer.text
+    assert "tmp" not in answer.text
+
+
+def test_only_administrators_import_and_only_with_the_forms_secret(found: Inspection, admin: Browser) -> None:
+    assert '<form method="post" action="' + found.base not in found.viewer.get(f"{found.base}/formats").text
+    fields = admin.fields(f"{found.base}/formats")
+    files = {"file": ("x.json", b"[]")}
+    bare = admin.client.post(f"{found.base}/formats", data={"format": "label-studio"}, files=files)
+    assert bare.status_code == 403
+    foreign = found.viewer.client.post(f"{found.base}/formats", data=fields, files=files)
+    assert foreign.status_code == 403
+    assert send(admin, found.base, b"[]", form="../x").status_code == 400
+    assert admin.client.post(f"{found.base}/formats", data={**fields, "format": "gsm8k"}).status_code == 400
+
+
+@pytest.mark.parametrize("name", ["x", "..%2f..%2fetc%2fpasswd", "labels.csv"])
+def test_there_is_no_other_export(found: Inspection, name: str) -> None:
+    assert found.viewer.get(f"{found.base}/formats/{name}").status_code == 404
+
+
+def test_files_of_ones_own_are_imported(found: Inspection, admin: Browser) -> None:
+    row = {"problem": "What is 20 + 2?", "response": "20 + 2 = 22\n\nThe answer is 22.", "answer": 22}
+    page = send(admin, found.base, json.dumps(row).encode(), name="own.jsonl", form="rows").text
+    assert "<h1>Imported</h1>" in page
+    [stored] = [
+        Trace.model_validate_json(line)
+        for line in found.viewer.get(f"{found.base}/export/traces.jsonl").text.splitlines()
+        if "20 + 2 = 22" in line
+    ]
+    assert [stored.step_text(0), stored.step_text(1)] == ["20 + 2 = 22\n\n", "The answer is 22."]
+    wrong = send(admin, found.base, b'{"a": 1}\n', name="own.jsonl", form="rows")
+    assert wrong.status_code == 400
+    assert "name its column with --text-field" in wrong.text
+
+
+def test_an_archive_is_bounded_by_what_it_unpacks_to(found: Inspection, admin: Browser) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("samples/1_epoch_1.json", " " * 1_000_000)
+    answer = send(admin, found.base, packed.getvalue(), name="x.eval", form="inspect")
+    assert answer.status_code == 400
+    assert "x.eval: its samples unpack to 1,000,000 bytes" in answer.text

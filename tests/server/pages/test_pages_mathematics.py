@@ -1,0 +1,151 @@
+"""LaTeX as MathML: known formulas, hostile ones, and text around them."""
+
+from __future__ import annotations
+
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surefoot.server.pages.mathematics import MAX_FORMULA, _formulas, formula, mathematics, page_budget
+
+
+class Tags(HTMLParser):
+    """Names and attributes of all tags."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.attributes: set[str] = set()
+        self.words = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+@pytest.mark.parametrize(
+    ("latex", "part"),
+    [
+        (r"\frac{a}{b}", "<mfrac><mrow><mi>a</mi></mrow><mrow><mi>b</mi></mrow></mfrac>"),
+        ("x^2", "<msup><mi>x</mi><mn>2</mn></msup>"),
+        (r"a < b", "<mo>&lt;</mo>"),
+        (r"\sqrt{2}", "<msqrt>"),
+        (r"\boxed{3}", "<menclose"),
+        (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", "<mtable"),
+        (r"\sum_{i=1}^n i", "<mo>∑</mo>"),
+    ],
+)
+def test_formulas(latex: str, part: str) -> None:
+    assert part in str(formula(latex))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"$\text{<script>alert(1)</script>}$",
+        r"$\text{&lt;script&gt;alert(1)&lt;/script&gt;}$",
+        r"$\href{javascript:alert(1)}{x}$",
+        r"$\style{background:url(http://x.example)}{a}$",
+        r"$\class{x}{y}$ $\id{a}{b}$",
+        r"$\mathrm{<img src=x onerror=alert(1)>}$",
+        r"$\color{red\" onload=\"x}{y}$",
+        r"$\operatorname{<b>}$ <svg onload=alert(1)>",
+        '$"><script>alert(1)</script>$',
+    ],
+)
+def test_hostile_formulas_are_harmless(text: str) -> None:
+    found = Tags(str(mathematics(text)))
+    assert not found.names & {"script", "img", "svg", "b", "a", "style"}
+    assert not {name for name in found.attributes if name.startswith("on")} | (
+        found.attributes & {"href", "src", "id"}
+    )
+
+
+@given(st.text(st.sampled_from("ab1<>&\"'$\\{}()[]^_ \ntexfracmhrl"), max_size=60))
+def test_any_text_gives_only_known_tags_and_keeps_its_source(text: str) -> None:
+    found = Tags(str(mathematics(text)))
+    allowed = {"span", "code"}
+    assert all(name in allowed or name.startswith("m") for name in found.names)
+    bare = re.sub(r"<math.*?</math>", "", str(mathematics(text)), flags=re.DOTALL)
+    assert Tags(bare).words == text
+
+
+@pytest.mark.parametrize(
+    "text", ["It costs $5 and then $6.", "a $ b $ c", r"\$x\$ is money", "no formula", "$", "$$", r"\( open"]
+)
+def test_dollars_that_are_money(text: str) -> None:
+    assert "<math" not in str(mathematics(text))
+
+
+def test_what_is_not_understood_is_shown_as_its_source() -> None:
+    assert formula("x" * (MAX_FORMULA + 1)) is None
+    assert formula("{" * 500 + "x" + "}" * 500) is None
+    assert formula(r"\left(") is None
+    assert '<code class="tex">$\\left($</code>' in str(mathematics(r"So $\left($ it is"))
+
+
+def test_long_texts_take_little_time() -> None:
+    began = time.process_time()
+    for text in (
+        "$" * 20_000,
+        r"\(" * 20_000,
+        r"\[" * 640_000,
+        r"\[\(" * 20_000,
+        "$a" * 20_000,
+        "$a\\" * 10_000,
+        "$x$ " * 5_000,
+        "$$a" * 10_000,
+    ):
+        mathematics(text)
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "gaps"),
+    [
+        ("a \\[x\\] b", [" ", " "]),
+        ("a\n$$x$$\n\nb", ["\n", "\n"]),
+        ("a $x$ b", []),
+        ("$$x$$$$y$$", []),
+        ("a \\[\\bad{\\] b", []),
+        ("$$x$$ \n $$y$$", [" \n "]),
+    ],
+)
+def test_a_display_formula_breaks_its_line_once(text: str, gaps: list[str]) -> None:
+    """Space beside it belongs to the source, which is the text again once the mathematics are left out."""
+    page = str(mathematics(text))
+    assert re.findall('<span class="gap">([^<]*)</span>', page) == gaps
+    assert re.sub("<[^>]+>", "", re.sub("<math.*?</math>", "", page, flags=re.DOTALL)) == text
+
+
+def test_a_page_has_a_budget_and_shows_the_rest_as_source() -> None:
+    one = r"$x_{1}$ "
+    with page_budget():
+        first = mathematics(one * 15_000)
+        after = mathematics(one)
+    assert 0 < first.count("<math") < 15_000
+    assert "<math" not in after
+    assert '<code class="tex">$x_{1}$</code>' in after
+    assert "<math" in mathematics(one)
+    assert Tags(str(first)).words.count("$x_{1}$") == 15_000
+
+
+@given(st.text(alphabet="\\[]()$ab1 \n", max_size=40))
+def test_formulas_are_those_of_one_expression(text: str) -> None:
+    whole = re.compile(
+        r"\\\[(?P<bracket>.{1,2000}?)\\\]|\\\((?P<paren>.{1,2000}?)\\\)"
+        r"|(?<![\\$])\$\$(?P<double>[^$]+?)\$\$"
+        r"|(?<![\\$])\$(?P<single>(?=\S)(?:[^$\\]|\\.)*?(?<!\s))\$(?!\d)",
+        re.DOTALL,
+    )
+    expected = [(m.start(), m.end(), m[str(m.lastgroup)]) for m in whole.finditer(text)]
+    assert [found[:3] for found in _formulas(text)] == expected

@@ -1,0 +1,192 @@
+"""The gateway's request log as pages: search trees, hourly figures, and import of answers into a project."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from annotation_site import Browser
+from inspection_site import Inspection, add_request, example_tree, open_inspection
+
+from surefoot.records import Problem, StepScores, Trace, now
+from surefoot.server import GatewayCandidate
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Inspection:
+    made = open_inspection(tmp_path)
+    yield made
+    made.db.close()
+
+
+@pytest.fixture
+def admin(found: Inspection) -> Browser:
+    return found.room.browser("admin")
+
+
+def answer(db, name: str, text: str, *, scored: bool = True, **fields) -> Trace:
+    """A request with one answer of two lines and a rival."""
+    problem = Problem(text=f"What is {name}?")
+    chosen = Trace(problem_id=problem.id, text=text)
+    rival = Trace(problem_id=problem.id, text=f"{text}, or so")
+    add_request(
+        db,
+        name,
+        problem=problem,
+        created=now(),
+        candidates=(
+            GatewayCandidate(trace=chosen, chosen=True),
+            GatewayCandidate(trace=rival, chosen=False, reason="not chosen"),
+        ),
+        **fields,
+    )
+    return chosen
+
+
+def test_all_steps_of_a_search_are_behind_its_request(found: Inspection, admin: Browser) -> None:
+    tree = example_tree()
+    add_request(found.db, "deep", trees={0: tree.model_dump(mode="json")}, policy="p", scorer="s")
+    page = admin.get("/request?id=deep").text
+    assert 'href="/request-tree?id=deep&amp;choice=0"' in page
+    assert "written by p" in page
+    shown = admin.get("/request-tree?id=deep&choice=0")
+    assert shown.status_code == 200
+    assert "the request" in shown.text
+    assert admin.json("/request-tree.json?id=deep&choice=0")["tree"]["method"] == tree.method
+    assert admin.get("/request-tree?id=deep&choice=1").status_code == 404
+
+
+def test_a_clients_solution_is_neither_chosen_nor_rejected(found: Inspection, admin: Browser) -> None:
+    problem = Problem(text="p")
+    trace = Trace(problem_id=problem.id, text="x")
+    given = GatewayCandidate(trace=trace, chosen=False, choice=None)
+    add_request(found.db, "verdict", candidates=(given,), decision="reject", endpoint="/v1/verify")
+    page = admin.get("/request?id=verdict").text
+    assert ">by client</span>" in page
+    assert page.count("✗ rejected") == 1  # the verdict
+
+
+def test_figures_by_the_hour(found: Inspection, admin: Browser) -> None:
+    assert "The gateway had no requests" in admin.get("/monitor").text
+    for ago, tally in (
+        (2, {"answered": 1, "scores": 4, "score_sum": 3}),
+        (0, {"answered": 2, "accepted_of": 4}),
+    ):
+        add_request(found.db, f"t{ago}", created=now() - ago * HOUR, tally={**tally, "accepted": 1})
+    add_request(found.db, "old", created=now() - 200 * HOUR, tally={"answered": 5})
+    first, last = admin.json("/monitor.json")["rows"]
+    assert (first["answered"], first["mean_score"], first["accepted"]) == (1, 0.75, None)
+    assert (last["answered"], last["mean_score"], last["accepted"]) == (2, None, 0.25)
+    assert len(admin.json("/monitor.json?hours=300")["rows"]) == 3
+    page = admin.get("/monitor").text
+    assert "answered by hour: first 1, last 2" in page
+    assert "25.0 %" in page
+    assert admin.get("/monitor?hours=0").status_code == 400
+
+
+def test_the_first_hour_of_the_figures_is_a_whole_one(
+    found: Inspection, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(now().timestamp())))  # no new hour begins meanwhile
+    began = (now() - 2 * HOUR).replace(minute=0, second=0)
+    add_request(found.db, "on the hour", created=began, tally={"answered": 1})
+    add_request(found.db, "just before", created=began - HOUR / 3600, tally={"answered": 1})
+    rows = admin.json("/monitor.json?hours=2")["rows"]
+    assert [row["answered"] for row in rows] == [1]
+
+
+def test_answers_are_imported_into_a_project_to_be_labelled(found: Inspection, admin: Browser) -> None:
+    project = found.db.projects.create("new").id
+    trace = answer(found.db, "two lines", "first\nsecond\n", model="m1")
+    answer(found.db, "another model", "only\n", model="m2")
+    answer(found.db, "failure", "x\n", model="m1", status=502, error="gone")
+    page = "/requests?model=m1"
+
+    def import_into(**fields: str):
+        return admin.send(
+            "/requests/import", page=page, into=str(project), headers={"Accept": "application/json"}, **fields
+        )
+
+    imported = import_into(which="chosen").json()
+    assert (imported["requests"], imported["items"], imported["report"]["traces"]["new"]) == (1, 1, 1)
+    kept = found.db.traces.trace(project, trace.id)
+    assert [kept.step_text(step) for step in range(len(kept.steps))] == ["first\n", "second\n"]
+    more = import_into(which="all").json()
+    assert (more["report"]["traces"]["new"], more["report"]["traces"]["same"]) == (1, 1)
+    assert len(found.db.items.list(project)) == 2
+    assert import_into(which="some").status_code == 400
+    assert (
+        "Imported into new" in admin.send("/requests/import", page=page, into=str(project), which="all").text
+    )
+
+
+def test_scores_come_along(found: Inspection, admin: Browser) -> None:
+    project = found.db.projects.create("new").id
+    problem = Problem(text="scored")
+    trace = Trace(problem_id=problem.id, text="a\n", steps=({"start": 0, "end": 2},))
+    scores = StepScores(trace_id=trace.id, scorer="prm", scores=(0.25,))
+    candidate = GatewayCandidate(trace=trace, chosen=True, score=0.25, scores=scores)
+    add_request(found.db, "scored", problem=problem, candidates=(candidate,), model="only")
+    admin.send("/requests/import", page="/requests?model=only", into=str(project), which="chosen")
+    [kept] = found.db.traces.scores(project, trace.id)
+    assert kept.scores == (0.25,)
+
+
+def scored(db, name: str, trace: Trace, problem: Problem, *scores: float, ago: timedelta = 0 * HOUR) -> None:
+    candidate = GatewayCandidate(
+        trace=trace, chosen=True, scores=StepScores(trace_id=trace.id, scorer="prm", scores=scores)
+    )
+    add_request(
+        db, name, problem=problem, candidates=(candidate,), model="only", scorer="prm", created=now() - ago
+    )
+
+
+def test_the_latest_scores_of_a_solution_are_kept(found: Inspection, admin: Browser) -> None:
+    project = found.db.projects.create("new").id
+    problem = Problem(text="scored")
+    trace = Trace(problem_id=problem.id, text="a\n", steps=({"start": 0, "end": 2},))
+    for name, score, ago in (("z", 0.1, 3), ("b", 0.9, 1), ("c", 0.5, 2)):
+        scored(found.db, name, trace, problem, score, ago=ago * HOUR)
+    for _ in range(2):
+        page = admin.send("/requests/import", page="/requests?model=only", into=str(project), which="chosen")
+        assert "Left out: 2 older sets of scores" in page.text
+        [kept] = found.db.traces.scores(project, trace.id)
+        assert kept.scores == (0.9,)
+    scored(found.db, "newest", trace, problem, 0.7)
+    admin.send("/requests/import", page="/requests?model=only", into=str(project), which="chosen")
+    [kept] = found.db.traces.scores(project, trace.id)
+    assert kept.scores == (0.7,)
+
+
+def test_scores_of_other_steps_are_left_out_and_counted(found: Inspection, admin: Browser) -> None:
+    project = found.db.projects.create("new").id
+    problem = Problem(text="scored")
+    about = {"id": "t", "problem_id": problem.id, "text": "a\nb\n"}
+    whole = Trace(**about, steps=({"start": 0, "end": 2}, {"start": 2, "end": 4}))
+    shifted = Trace(**about, steps=({"start": 0, "end": 1}, {"start": 1, "end": 4}))
+    judged = whole.model_copy(update={"outcome": True})  # other content, and the same steps
+    found.db.traces.add_problems(project, [problem])
+    found.db.traces.add_traces(project, [whole])
+    scored(found.db, "same", judged, problem, 0.1, 0.2, ago=HOUR)
+    scored(found.db, "other", shifted, problem, 0.8, 0.9)
+    sent = {"page": "/requests?model=only", "into": str(project), "which": "chosen"}
+    imported = admin.send("/requests/import", headers={"Accept": "application/json"}, **sent).json()
+    assert imported["scores_left_out"] == {"other_steps": 1, "older": 0}
+    assert (imported["report"]["traces"]["refused"], imported["report"]["scores"]["new"]) == (2, 1)
+    [kept] = found.db.traces.scores(project, "t")
+    assert kept.scores == (0.1, 0.2)
+    page = admin.send("/requests/import", **sent).text
+    assert "Left out: the scores of 1 solution that the project has with other steps" in page
+
+
+def test_only_administrators_import_and_only_with_the_secret(found: Inspection, admin: Browser) -> None:
+    fields = {"into": "1", "which": "all"}
+    assert "Take into a project" not in found.room.browser("tom").get("/requests").text
+    for name in ("tom", "ann"):
+        person = found.room.browser(name)
+        csrf = person.fields("/projects", "/sign-out")["csrf"]
+        assert person.client.post("/requests/import", data={**fields, "csrf": csrf}).status_code == 403
+    assert admin.client.post("/requests/import", data=fields).status_code == 403

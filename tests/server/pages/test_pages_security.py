@@ -1,0 +1,515 @@
+"""Who may see and send what: sign-in, sessions, CSRF, roles, projects, keys, hostile text, limits."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from annotation_site import PASSWORD, SCRIPT, Room, open_room, solutions
+from held_calls import held_call
+from inspection_site import add_request
+from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
+
+from surefoot.records import Problem
+from surefoot.server import PageSettings
+
+SESSION = "surefoot_session"
+ADMIN_PAGES = (
+    "queue",
+    "adjudicate",
+    "adjudicate/1",
+    "flags",
+    "settings",
+    "files",
+    "agreement",
+    "export/labels.jsonl",
+)
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    found = open_room(tmp_path)
+    yield found
+    found.db.close()
+
+
+def forms(room: Room) -> list[tuple[str, str, str]]:
+    """Every form of the pages: (who may send it, its page, its action)."""
+    ann = room.browser("ann")
+    item = str(ann.get("/projects/1/annotate").headers["location"])
+    comment = room.db.comments.add(1, int(item.rpartition("/")[2]), room.ids["ann"], "flag", "odd")
+    add_request(room.db)  # the form for imports needs something to import
+    key = room.db.keys.create("script", "viewer")[1].id
+    return [
+        ("ann", "/projects", "/sign-out"),
+        ("admin", "/keys", "/keys"),
+        ("admin", "/keys", f"/keys/{key}"),
+        ("ann", item, f"{item}/label"),
+        ("ann", item, f"{item}/undo"),
+        ("ann", item, f"{item}/comment"),
+        ("ann", item, f"{item}/skip"),
+        ("admin", "/projects", "/projects"),
+        ("admin", "/people", "/people"),
+        ("admin", "/people", f"/people/{room.ids['eve']}"),
+        ("admin", "/projects/1/settings", "/projects/1/settings"),
+        ("admin", "/projects/1/settings", "/projects/1/members"),
+        ("admin", "/projects/1/queue", "/projects/1/queue"),
+        ("admin", "/projects/1/files", "/projects/1/files"),
+        ("admin", "/projects/1/flags", f"/projects/1/flags/{comment.id}"),
+        ("admin", "/projects/1/formats", "/projects/1/formats"),
+        ("admin", "/requests", "/requests/import"),
+        ("admin", "/held", f"/held/{room.db.held_calls.hold(held_call(), most=99)}"),
+    ]
+
+
+def test_every_form_wants_its_secret(room: Room) -> None:
+    for who, page, action in forms(room):
+        browser = room.browser(who)
+        hidden = browser.fields(page, action)
+        assert hidden["csrf"], action
+        for wrong in (None, "", "guess", room.browser(who).fields(page, action)["csrf"]):
+            sent = {key: value for key, value in hidden.items() if key != "csrf"}
+            answer = browser.client.post(action, data=sent if wrong is None else {**sent, "csrf": wrong})
+            assert answer.status_code == 403, (action, wrong)
+    assert room.db.export.stored(1) == []
+
+
+def test_every_post_of_the_app_is_in_the_list_of_forms(room: Room) -> None:
+    known = {re.sub(r"\d+", "N", action) for _, _, action in forms(room)}
+    known |= {"/sign-in", "/projects/N/items/N/alternatives", "/projects/N/adjudicate/N"}
+    posts = set(_posts(room.app.routes))
+    assert {re.sub(r"\{[^}]*\}", "N", path) for path in posts} == known
+
+
+def _posts(routes: list[object]) -> Iterator[str]:
+    for route in routes:
+        inner = getattr(route, "original_router", None) or getattr(route, "router", None)
+        if inner is not None and hasattr(inner, "routes"):
+            yield from _posts(inner.routes)
+        elif "POST" in (getattr(route, "methods", None) or ()):
+            yield str(getattr(route, "path", ""))
+
+
+def test_nothing_is_open_without_signing_in(room: Room) -> None:
+    stranger = room.browser()
+    for path in ("/projects", "/people", "/projects/1", "/projects/1/annotate", "/projects/1/items/1"):
+        answer = stranger.get(path)
+        assert answer.status_code == 303, path
+        assert answer.headers["location"].startswith("/sign-in?next=")
+        assert stranger.get(f"{path}.json").status_code == 401
+    assert stranger.client.post("/projects/1/items/1/label", data={"value": "1"}).status_code == 303
+    assert stranger.get("/projects/1/export/labels.jsonl").status_code == 303
+
+
+@pytest.mark.parametrize("who", [None, "ann"])
+def test_uploads_of_those_who_may_not_upload_are_not_read(room: Room, who: str | None) -> None:
+    browser = room.browser(who) if who else room.browser()
+    read, seen = 0, list[int]()
+
+    def body() -> Iterator[bytes]:
+        nonlocal read
+        while read < 30_000_000:
+            read += 1_000_000
+            yield b"x" * 1_000_000
+
+    headers = {"content-type": "multipart/form-data; boundary=b", "content-length": "30000000"}
+    paths = ["/projects/1/files", "/projects/1/formats", "/projects/1/protocol"]
+    for path in [*paths, *(["/sign-in"] if who is None else [])]:
+        read = 0
+        seen.clear()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            async def counted() -> Message:
+                message = await receive()
+                seen.append(len(message.get("body", b"")))
+                return message
+
+            await room.app(scope, counted, send)
+
+        client = TestClient(app, cookies=dict(browser.client.cookies), follow_redirects=False)
+        answer = client.post(path, content=body(), headers=headers)
+        assert answer.status_code in (303, 403, 404, 405, 413), path
+        assert sum(seen) == 0, path
+
+
+def test_annotators_do_not_get_to_pages_of_administrators(room: Room) -> None:
+    ann = room.browser("ann")
+    for page in ADMIN_PAGES:
+        assert ann.get(f"/projects/1/{page}").status_code == 403, page
+    assert ann.get("/people").status_code == 403
+    csrf = ann.fields("/projects", "/sign-out")["csrf"]
+    own = [f"/projects/1/{page}" for page in ("settings", "members", "queue", "files", "adjudicate/1")]
+    for path in ("/projects", "/people", f"/people/{room.ids['admin']}", *own):
+        assert ann.client.post(path, data={"csrf": csrf}).status_code == 403, path
+
+
+def test_another_project_does_not_exist_for_who_is_no_member(room: Room) -> None:
+    eve = room.browser("eve")
+    missing = eve.get("/projects/999").status_code
+    for page in (
+        "",
+        "/annotate",
+        "/items/1",
+        "/instructions",
+        "/settings",
+        "/agreement",
+        "/export/traces.jsonl",
+    ):
+        assert eve.get(f"/projects/1{page}").status_code == missing == 404
+    assert eve.json("/projects") == {"projects": []}
+
+
+def test_items_of_others_and_of_other_projects_do_not_exist(room: Room) -> None:
+    ann, ben = room.browser("ann"), room.browser("ben")
+    item = str(ann.get("/projects/1/annotate").headers["location"])
+    csrf = ben.fields("/projects", "/sign-out")["csrf"]
+    assert ben.get(item).status_code == 404
+    form = {"csrf": csrf, "key": "k", "after": "0", "step": "0", "value": "1"}
+    assert ben.client.post(f"{item}/label", data=form).status_code == 404
+    other = room.db.projects.create("other").id
+    room.db.projects.set_member(other, room.ids["ann"], "annotator")
+    assert ann.get(item.replace("/projects/1/", f"/projects/{other}/")).status_code == 404
+
+
+def test_a_member_who_left_is_out(room: Room) -> None:
+    ann = room.browser("ann")
+    room.db.projects.set_member(1, room.ids["ann"], "annotator", active=False)
+    assert ann.get("/projects/1/annotate").status_code == 404
+    room.db.users.set_active(room.ids["ann"], False)
+    assert ann.get("/projects").status_code == 303
+
+
+@pytest.mark.parametrize(
+    "text", [SCRIPT, "'; DROP TABLE users; --", '"><img src=x onerror=alert(1)>', "{{ 7*7 }}", "\u202e ☃ 𝕏"]
+)
+def test_hostile_text_in_every_field_is_text(room: Room, text: str) -> None:
+    admin = room.browser("admin")
+    assert admin.send("/projects", name=text).status_code == 303
+    made = room.db.projects.by_name(text).id
+    settings = f"/projects/{made}/settings"
+    ticks = {"value-1": "on", "value1": "on"}
+    numbers = {"phase": "2", "annotators": "1", "lease_minutes": "30"}
+    answer = admin.send(settings, name=text, instructions=text, **numbers, **ticks)
+    assert answer.status_code == 303, answer.text
+    name = text.replace("\u202e ☃ 𝕏", "☃ ▓")  # names of accounts hold nothing invisible
+    assert admin.send("/people", name=name, password=PASSWORD, role="annotator").status_code == 303
+    assert admin.send(settings, f"/projects/{made}/members", name=name, role="annotator").status_code == 303
+    person = room.browser(name)
+    person.follow(f"/projects/{made}/instructions")
+    read = [
+        person.get(path).text for path in ("/projects", f"/projects/{made}", f"/projects/{made}/instructions")
+    ]
+    for page in [*read, *(admin.get(path).text for path in (settings, "/people", "/projects"))]:
+        assert SCRIPT not in page
+        assert "<img" not in page
+    assert room.db.projects.get(made).instructions == text
+    assert {user.name for user in room.db.users.list()} >= {"ann", name}
+
+
+@pytest.mark.parametrize("field", ["step", "after", "value", "key", "csrf"])
+def test_nonsense_in_fields_is_refused(room: Room, field: str) -> None:
+    ann = room.browser("ann")
+    item = str(ann.get("/projects/1/annotate").headers["location"])
+    good = {**ann.fields(item, f"{item}/label"), "value": "1"}
+    texts = ["", "\0", "1" * 300]
+    if field != "key":  # any other text will do for a key
+        texts += ["9" * 30, "' OR 1=1", "-1e5", "\u0661"]
+    for nonsense in texts:
+        answer = ann.client.post(f"{item}/label", data={**good, field: nonsense})
+        assert answer.status_code in (400, 403), (field, nonsense, answer.status_code)
+    assert room.db.export.stored(1) == []
+
+
+def test_forms_have_limits(tmp_path: Path) -> None:
+    room = open_room(tmp_path, settings=PageSettings(max_form_bytes=5_000, max_upload_bytes=20_000))
+    ann = room.browser("ann")
+    item = str(ann.get("/projects/1/annotate").headers["location"])
+    assert ann.send(item, f"{item}/label", value="1", comment="x" * 6_000).status_code == 413
+    csrf = ann.fields(item, f"{item}/label")["csrf"]
+    many = "&".join([f"csrf={csrf}", *(f"a{n}=" for n in range(600))])
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    assert ann.client.post(f"{item}/undo", content=many, headers=headers).status_code == 400
+    stream = (part for part in [b"csrf=x"])
+    assert ann.client.post(f"{item}/undo", content=stream, headers=headers).status_code == 411
+    admin = room.browser("admin")
+    files = {"traces": ("t.jsonl", b"x" * 30_000)}
+    csrf = admin.fields("/projects/1/files")["csrf"]
+    assert admin.client.post("/projects/1/files", data={"csrf": csrf}, files=files).status_code == 413
+    room.db.close()
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/srv/x.jsonl/../y", "x.exe", "x", "a.jsonl\0.txt"])
+def test_names_of_uploads_are_no_paths(room: Room, name: str, tmp_path: Path) -> None:
+    admin = room.browser("admin")
+    csrf = admin.fields("/projects/1/files")["csrf"]
+    before = {path for path in tmp_path.rglob("*") if "labels.db" not in path.name}
+    answer = admin.client.post(
+        "/projects/1/files", data={"csrf": csrf, "make": "nothing"}, files={"traces": (name, b"{}\n")}
+    )
+    assert answer.status_code == 400
+    assert {path for path in tmp_path.rglob("*") if "labels.db" not in path.name} == before
+
+
+def test_pages_forbid_content_from_elsewhere(room: Room) -> None:
+    answer = room.browser("ann").get("/projects")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["cache-control"] == "no-store"
+    assert not re.search(r"<script>|\sstyle=|\son\w+=", answer.text)
+
+
+def test_static_files_are_what_they_are_declared_to_be(room: Room) -> None:
+    answer = room.browser().get("/static/pages.js")
+    assert answer.status_code == 200
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_keys_open_no_more_than_their_role(room: Room) -> None:
+    anonymous = room.browser()
+
+    def status(path: str, key: str) -> int:
+        headers = {"Authorization": f"Bearer {key}", "Accept": "application/json"}
+        return int(anonymous.get(path, headers=headers).status_code)
+
+    viewer, _ = room.db.keys.create("report", "viewer")
+    client, _ = room.db.keys.create("chat", "client")
+    boss, _ = room.db.keys.create("boss reads", "viewer", user_id=room.ids["admin"])
+    ann, _ = room.db.keys.create("ann's", "annotator", user_id=room.ids["ann"])
+    assert status("/projects/1/agreement", viewer) == 200
+    assert status("/projects/1/settings", viewer) == 403
+    assert status("/projects/1/agreement", client) == 401
+    assert status("/projects/1/agreement", "sf_made_up") == 401
+    assert status("/projects/1/agreement", boss) == 200
+    assert status("/people", boss) == 403
+    assert status("/projects/1/settings", boss) == 403
+    assert status("/projects/1/agreement", ann) == 403
+    other = room.db.projects.create("other").id
+    narrow, _ = room.db.keys.create("narrow", "viewer", project_id=other)
+    assert status("/projects/1/agreement", narrow) == 404
+    assert status(f"/projects/{other}/agreement", narrow) == 200
+
+
+def test_keys_do_what_their_scopes_say(room: Room) -> None:
+    anonymous = room.browser()
+
+    def answer(method: str, path: str, key: str, **more: Any) -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {key}", "Accept": "application/json"}
+        found = anonymous.client.request(method, path, headers=headers, **more)
+        return found.status_code, found.json().get("error", "") if found.content else ""
+
+    reader, _ = room.db.keys.create("reader", "admin", scopes=["read"])
+    watcher, _ = room.db.keys.create("watcher", "viewer", scopes=["monitor"])
+    rater, _ = room.db.keys.create("rater", "annotator", user_id=room.ids["ann"], scopes=["label"])
+    base = f"/projects/{room.project}"
+    assert answer("GET", f"{base}/traces", reader)[0] == 200
+    assert answer("GET", f"{base}/traces.json", reader)[0] == 200
+    assert answer("GET", "/requests", watcher)[0] == 200
+    assert answer("GET", f"{base}/annotate", rater)[0] in (200, 303)
+    for method, path, key, scope in (
+        ("GET", "/requests", reader, "monitor"),
+        ("GET", "/people.json", reader, "manage"),
+        ("POST", "/people", reader, "manage"),
+        ("POST", f"{base}/files", reader, "import"),
+        ("POST", f"{base}/formats", reader, "import"),
+        ("POST", "/requests/import", reader, "import"),
+        ("POST", f"{base}/settings", reader, "manage"),
+        ("GET", f"{base}/items/1", reader, "label"),
+        ("POST", f"{base}/adjudicate/1", reader, "label"),
+        ("GET", f"{base}/traces", watcher, "read"),
+        ("GET", f"{base}/instructions", rater, "read"),
+    ):
+        status, error = answer(method, path, key)
+        assert (status, f"lacks the scope '{scope}'" in error) == (403, True), (method, path, error)
+
+
+def test_imports_keep_to_the_stored_bytes_of_the_key(room: Room, tmp_path: Path) -> None:
+    base, db = f"/projects/{room.project}", room.db
+    key, row = db.keys.create("importer", "admin", scopes=["import"], max_stored_bytes=100_000)
+    browser = room.browser()
+
+    def send(path: str, field: str, name: str, content: bytes, **form: str) -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {key}", "Accept": "application/json"}
+        files = {field: (name, content)}
+        answer = browser.client.post(f"{base}/{path}", data=form, files=files, headers=headers)
+        return answer.status_code, answer.json().get("error", "")
+
+    def problems(count: int) -> bytes:
+        return b"".join(
+            Problem(text=f"{count} {number} " + "x" * 900).model_dump_json().encode() + b"\n"
+            for number in range(count)
+        )
+
+    before = len(list(db.export.problems(room.project)))
+    too_large = [
+        ("files", "problems", "p.jsonl", problems(200)),
+        ("files", "problems", "p.jsonl.gz", gzip.compress(problems(200))),
+        ("files", "traces", "t.parquet", repeated_text(tmp_path / "t.parquet", "p")),
+        ("formats", "file", "p.jsonl.gz", gzip.compress(problems(200))),
+    ]
+    for path, field, name, content in too_large:
+        status, error = send(path, field, name, content, format="gsm8k")
+        assert (status, "max_stored_bytes" in error) == (429, True), (name, error)
+    assert len(list(db.export.problems(room.project))) == before
+    assert db.keys.usage(row.id).stored_bytes == 0
+    assert send("files", "problems", "p.jsonl", problems(40))[0] == 200
+    stored = db.keys.usage(row.id).stored_bytes
+    assert 36_000 < stored < 60_000
+    assert send("files", "problems", "p.jsonl", problems(40))[0] == 200
+    assert db.keys.usage(row.id).stored_bytes == stored  # it was there already
+    assert send("files", "problems", "p.jsonl", problems(90))[0] == 429
+    add_request(db)
+    headers, form = {"Authorization": f"Bearer {key}"}, {"which": "all", "into": str(room.project)}
+    db.keys.change(row.id, max_stored_bytes=stored + 100)
+    assert browser.client.post("/requests/import", data=form, headers=headers).status_code == 429
+    db.keys.change(row.id, max_stored_bytes=None)
+    assert browser.client.post("/requests/import", data=form, headers=headers).status_code == 200
+    assert db.keys.usage(row.id).stored_bytes > stored + 100
+
+
+def test_an_expired_key_is_refused_with_the_reason(room: Room) -> None:
+    key, row = room.db.keys.create("guest", "viewer", expires=datetime.now(UTC) + timedelta(days=1))
+    headers = {"Authorization": f"Bearer {key}", "Accept": "application/json"}
+    anonymous = room.browser()
+    assert anonymous.get("/projects", headers=headers).status_code == 200
+    connections = room.db.keys._connections
+    connections.clock = lambda: row.expires
+    answer = anonymous.get("/projects", headers=headers)
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert "'guest' expired at" in answer.json()["error"]
+
+
+def test_lists_name_only_projects_that_open(room: Room) -> None:
+    """For each kind of key: a project is in the list if, and only if, its own page opens."""
+    other = room.db.projects.create("other").id
+    room.db.projects.set_member(other, room.ids["ben"], "viewer")
+    browser = room.browser()
+    for role, user, project, expected in [
+        ("annotator", None, None, []),
+        ("annotator", None, other, []),
+        ("viewer", None, None, ["Fractions", "other"]),
+        ("viewer", None, other, ["other"]),
+        ("annotator", "ann", None, ["Fractions"]),
+        ("annotator", "ben", None, ["Fractions"]),  # only a viewer of the other
+        ("annotator", "eve", None, []),
+        ("viewer", "admin", other, ["other"]),
+        ("admin", None, None, ["Fractions", "other"]),
+    ]:
+        who = room.ids[user] if user else None
+        key, _ = room.db.keys.create("k", cast("Any", role), user_id=who, project_id=project)
+        browser.client.headers["authorization"] = f"Bearer {key}"
+        names = [one["name"] for one in browser.json("/projects")["projects"]]
+        assert names == expected, (role, user, project)
+        page = browser.get("/projects").text
+        for name, number in (("Fractions", 1), ("other", other)):
+            assert (f">{name}<" in page) == (name in names)
+            assert browser.get(f"/projects/{number}.json").status_code == (200 if name in names else 404)
+
+
+def repeated_text(path: Path, problem: str) -> bytes:
+    """A Parquet file of traces, all with the same text of a million characters."""
+    rows = 200
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["a\n" * 500_000]))
+    columns = {"problem_id": pa.array([problem] * rows), "sample": pa.array(range(rows)), "text": text}
+    pq.write_table(pa.table(columns), path, compression="zstd")
+    return path.read_bytes()
+
+
+def test_uploads_that_are_large_inside_are_refused_before_anything_is_kept(
+    room: Room, tmp_path: Path
+) -> None:
+    admin = room.browser("admin")
+    problem = Problem(text="What is 1 + 1?")
+    good = (problem.model_dump_json() + "\n").encode()
+    bombs = {
+        "b.parquet": repeated_text(tmp_path / "b.parquet", problem.id),
+        "b.jsonl.gz": gzip.compress(b'{"text": "' + b"a" * 80_000_000),
+    }
+    for name, content in bombs.items():
+        assert len(content) < 100_000
+        answer = admin.client.post(
+            "/projects/1/files",
+            data={"csrf": admin.fields("/projects/1/files")["csrf"], "make": "nothing"},
+            files={"problems": ("p.jsonl", good), "traces": (name, content)},
+        )
+        assert answer.status_code == 400
+        assert "SUREFOOT_MAX_" in answer.text
+    assert problem.id not in admin.get("/projects/1/export/problems.jsonl").text
+
+
+def test_reports_on_uploads_name_the_files_as_the_user_does(room: Room) -> None:
+    admin = room.browser("admin")
+
+    def send(make: str, *files: tuple[str, tuple[str, bytes]]) -> str:
+        fields = {"csrf": admin.fields("/projects/1/files")["csrf"], "make": make}
+        return str(admin.client.post("/projects/1/files", data=fields, files=files).text)
+
+    good = (Problem(text="What is 2 + 2?").model_dump_json() + "\n").encode()
+    pages = [
+        send("nothing", ("problems", ("one.jsonl", good)), ("problems", ("two.jsonl", b"{}\n"))),
+        send("nothing", ("problems", ("two.jsonl", b"{}\n"))),
+        send("nothing", ("traces", ("two.jsonl.gz", b"not packed"))),
+        send("control", ("labels", ("two.jsonl", b"{}\n"))),
+    ]
+    for page in pages:
+        assert "two.jsonl" in page
+        assert not re.search(r"tmp|[0-9a-f]{32}", page)
+
+
+@pytest.mark.parametrize("score", ["1e999", "NaN", "true"])
+def test_a_score_that_is_no_number_is_refused_with_line_and_field(room: Room, score: str) -> None:
+    admin = room.browser("admin")
+    _, traces = solutions()
+    rows = [f'{{"trace_id": "{traces[0].id}", "scorer": "s{n}", "scores": [0.5, 0.5, 0.5]}}' for n in (1, 2)]
+    content = "\n".join(rows).replace("0.5]}", f"{score}]}}", 1)
+    answer = admin.client.post(
+        "/projects/1/files",
+        data={"csrf": admin.fields("/projects/1/files")["csrf"], "make": "nothing"},
+        files={"scores": ("s.jsonl", content.encode())},
+    )
+    assert answer.status_code == 200
+    assert re.search(r"scores, line 1: field &#39;scores\.2&#39;: ", answer.text)
+    stored = admin.get("/projects/1/export/scores.jsonl").text
+    assert ('"scorer":"s2"' in stored, '"scorer":"s1"' in stored) == (True, False)
+    for page in ("traces", "problems", f"trace?id={traces[0].id}", f"problem?id={traces[0].problem_id}"):
+        assert admin.get(f"/projects/1/{page}").status_code == 200, page
+
+
+@pytest.mark.parametrize("digits", [16, 5_000])
+def test_numbers_that_no_row_has_are_not_found(room: Room, digits: int) -> None:
+    admin = room.browser("admin")
+    for path in (f"/projects/{'9' * digits}", f"/projects/1/items/{'9' * digits}"):
+        answer = admin.get(path)
+        assert answer.status_code == 404
+        assert "Not found" in answer.text
+
+
+def test_redirects_repeat_no_host(room: Room) -> None:
+    browser = room.browser()
+    for path in ("/projects/", "/projects", "/sign-in/", "/v1/models/"):
+        answer = browser.get(path, headers={"host": "evil.example"})
+        assert "evil.example" not in answer.headers.get("location", ""), path
+
+
+def test_a_database_that_is_gone_gives_a_plain_page(tmp_path: Path) -> None:
+    room = open_room(tmp_path)
+    ann = room.browser("ann")
+    with closing(sqlite3.connect(tmp_path / "labels.db")) as connection:
+        connection.execute("DROP TABLE sessions")
+    for path in ("/projects", "/projects.json", "/projects/1/annotate"):
+        answer = ann.get(path)
+        assert answer.status_code == 503, path
+        assert answer.headers["retry-after"]
+        assert "no such table" not in answer.text  # nor a host name, nor a path
+    room.db.close()

@@ -1,0 +1,334 @@
+"""Opening and migrating; users, sessions, keys, projects. On SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from sqlalchemy import create_engine, text
+
+from surefoot.errors import ConflictError, NotFoundError, StoreError
+from surefoot.server import Database, Protocol, open_database
+
+HOSTILE = "'; DROP TABLE users; --<script>alert(1)</script>\"\\ % _ {x} \u202e naïve 漢字 🙂\r\n\t"
+HOSTILE_NAME = "'; DROP TABLE users; --<script>alert(1)</script>\"\\ % _ {x} naïve 漢字 🙂"
+"""Of an account: nothing in it is invisible."""
+
+
+TIME = 1_924_992_000_000_000
+FIRST = {
+    "users": {"id": 1, "name": HOSTILE, "active": True, "created": TIME},
+    "projects": {
+        "id": 1,
+        "name": "p",
+        "instructions": "",
+        "protocol": "{}",
+        "version": 1,
+        "archived": False,
+        "created": TIME,
+    },
+    "api_keys": {
+        "id": 1,
+        "prefix": "0a1b2c3d",
+        "name": "k",
+        "role": "client",
+        "user_id": 1,
+        "project_id": 1,
+        "rate_limit": 60,
+        "created": TIME,
+        "key_hash": "0" * 64,
+    },
+    "problems": {"project_id": 1, "id": "q", "text": "1 + 1?", "payload": "{}", "created": TIME},
+    "gateway_requests": {
+        "id": "chatcmpl-1",
+        "created": TIME,
+        "endpoint": "/v1/chat/completions",
+        "model": "m",
+        "strategy": "",
+        "status": 200,
+        "failed": False,
+        "latency_ms": 1.5,
+        "candidates": 0,
+        "tokens": 7,
+        "key_id": 1,
+        "payload": "{}",
+    },
+}
+"""A row of each table, as the first version wrote it."""
+
+
+def engine_of(url: str):
+    return create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+
+
+def all_text(url: str) -> str:
+    """Every row of every table that holds accounts."""
+    engine = engine_of(url)
+    with engine.connect() as connection:
+        rows = [
+            str(connection.execute(text(f"SELECT * FROM {name}")).all())  # noqa: S608
+            for name in ("users", "sessions", "api_keys", "audit_log")
+        ]
+    engine.dispose()
+    return "\n".join(rows)
+
+
+def test_tables_are_those_of_the_migrations(url: str) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    from surefoot.server.store.schema import METADATA
+
+    engine = engine_of(url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, METADATA) == []
+    engine.dispose()
+
+
+def test_migrations_go_down_to_nothing_and_up_again(url: str) -> None:
+    from alembic import command
+    from sqlalchemy import inspect
+
+    from surefoot.server.store.database import _config
+
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        config = _config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+        assert inspect(connection).get_table_names() == ["alembic_version"]
+        command.upgrade(config, "head")
+    engine.dispose()
+    with open_database(url, migrate=False) as opened:
+        opened.ping()
+
+
+def test_a_database_of_the_first_version_keeps_its_rows(url: str) -> None:
+    from alembic import command
+
+    from surefoot.server.store.database import _config
+
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        config = _config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+        command.upgrade(config, "r0001")
+        for name, row in FIRST.items():
+            columns, values = ", ".join(row), ", ".join(f":{column}" for column in row)
+            connection.execute(text(f"INSERT INTO {name} ({columns}) VALUES ({values})"), row)  # noqa: S608
+    with open_database(url) as opened:
+        assert [user.name for user in opened.users.list()] == [HOSTILE]
+        assert [key.rate_limit for key in opened.keys.list()] == [60]
+    with engine.connect() as connection:
+        for name, row in FIRST.items():
+            found = connection.execute(text(f"SELECT * FROM {name}")).mappings().one()  # noqa: S608
+            assert {column: found[column] for column in row} == row
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("found", "message"), [("9999", "newer surefoot"), ("0004", "before the first release")]
+)
+def test_other_versions_are_refused(url: str, found: str, message: str) -> None:
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :found"), {"found": found})
+    engine.dispose()
+    for migrate in (True, False):
+        with pytest.raises(StoreError, match=message):
+            open_database(url, migrate=migrate)
+
+
+def test_two_processes_open_a_new_store_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    program = f"from surefoot.server import open_database as o; o({str(path)!r}).users.list()"
+    started = [subprocess.Popen([sys.executable, "-W", "error", "-c", program]) for _ in range(2)]
+    assert [process.wait(60) for process in started] == [0, 0]
+
+
+def test_sqlite_waits_for_the_disk_and_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    with pytest.raises(StoreError, match="migrate=True"):
+        open_database(path, migrate=False)
+    with open_database(path) as opened:
+        with opened._connections.read() as connection:
+            asked = {
+                name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+                for name in ("journal_mode", "synchronous", "foreign_keys")
+            }
+        assert asked == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+    assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "mysql://x/y", "sqlite:///no/such/folder/x.db", "a://b://c:x"])
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(StoreError):
+        open_database(url)
+
+
+def test_users_and_passwords(db: Database, url: str) -> None:
+    user = db.users.create(HOSTILE_NAME, "correct horse", ("admin", "annotator"))
+    assert db.users.get(user.id) == db.users.by_name(HOSTILE_NAME) == user
+    assert user.roles == {"admin", "annotator"}
+    assert user.active
+    assert db.users.sign_in(HOSTILE_NAME, "correct horse") == user
+    for name, password in [
+        (HOSTILE_NAME, "Correct horse"),
+        ("nobody", "correct horse"),
+        ("\x00", "x"),
+        ("\ud800", "x"),
+    ]:
+        assert db.users.sign_in(name, password) is None
+    with pytest.raises(ConflictError):
+        db.users.create(HOSTILE_NAME)
+    for bad in ("short", "x" * 1025):
+        with pytest.raises(StoreError, match="password"):
+            db.users.set_password(user.id, bad)
+    with pytest.raises(StoreError, match="not a role"):
+        db.users.set_roles(user.id, ["root"])  # type: ignore[list-item]
+    for name in ("", "a\x00b", "\udcff", "n" * 201):
+        with pytest.raises(StoreError, match="name"):
+            db.users.create(name)
+    assert "correct horse" not in all_text(url)
+    assert db.users.set_roles(user.id, []).roles == frozenset()
+    assert [found.name for found in db.users.list()] == [HOSTILE_NAME]
+    for number in (99, 2**70):
+        with pytest.raises(NotFoundError):
+            db.users.get(number)
+
+
+def test_a_user_without_password_cannot_sign_in(db: Database) -> None:
+    user = db.users.create("robot")
+    assert db.users.sign_in("robot", "") is None
+    db.users.set_password(user.id, "12345678")
+    assert db.users.sign_in("robot", "12345678") == user
+    db.users.set_active(user.id, False)
+    assert db.users.sign_in("robot", "12345678") is None
+
+
+def test_sessions_end(db: Database, url: str, clock) -> None:
+    user = db.users.create("ann", "12345678")
+    token, session = db.users.open_session(user.id, lifetime=timedelta(hours=1))
+    assert db.users.session(token) == (user, session)
+    assert db.users.session(token + "x") is None
+    assert token not in all_text(url)
+    clock.forward(3600)
+    assert db.users.session(token) is None
+    tokens = [db.users.open_session(user.id)[0] for _ in range(3)]
+    assert len(set(tokens)) == 3
+    db.users.end_session(tokens[0])
+    assert db.users.session(tokens[0]) is None
+    assert db.users.session(tokens[1]) is not None
+    for change in (
+        lambda: db.users.set_password(user.id, "other password"),
+        lambda: db.users.set_roles(user.id, ["viewer"]),
+        lambda: db.users.set_active(user.id, False),
+    ):
+        token, _ = db.users.open_session(user.id)
+        change()
+        assert db.users.session(token) is None
+    with pytest.raises(StoreError, match="not active"):
+        db.users.open_session(user.id)
+
+
+def test_keys_are_shown_once_and_can_be_revoked(db: Database, url: str, clock) -> None:
+    project = db.projects.create("p")
+    key, row = db.keys.create(HOSTILE, "client", project_id=project.id, rate_limit=60)
+    assert (row.name, row.role, row.project_id, row.rate_limit) == (HOSTILE, "client", project.id, 60)
+    assert key not in all_text(url)
+    assert row.prefix in key
+    assert db.keys.authenticate(key) == row
+    db.keys.note_use(row)
+    assert db.keys.get(row.id).last_used == clock.at
+    for wrong in (key[:-1], key + "x", "", "sf-", f"sf-{row.prefix}-", "x\x00", "sf-\ud800-x", key.upper()):
+        assert db.keys.authenticate(wrong) is None
+    seen = clock.at
+    clock.forward(30)
+    for old in (row, db.keys.authenticate(key)):
+        db.keys.note_use(old)
+    assert db.keys.get(row.id).last_used == seen
+    clock.forward(31)
+    db.keys.note_use(db.keys.authenticate(key))
+    assert db.keys.get(row.id).last_used == clock.at
+    revoked = db.keys.revoke(row.id)
+    assert revoked.revoked == clock.at
+    clock.forward(5)
+    assert db.keys.revoke(row.id) == revoked
+    assert db.keys.authenticate(key) is None
+    assert [found.id for found in db.keys.list()] == [row.id]
+    with pytest.raises(NotFoundError):
+        db.keys.create("x", "client", project_id=77)
+    with pytest.raises(StoreError, match="rate_limit"):
+        db.keys.create("x", "client", rate_limit=0)
+
+
+def test_a_key_ends_with_its_user(db: Database) -> None:
+    user = db.users.create("ann")
+    key, _ = db.keys.create("mine", "annotator", user_id=user.id)
+    assert db.keys.authenticate(key) is not None
+    db.users.set_active(user.id, False)
+    assert db.keys.authenticate(key) is None
+
+
+def test_a_project_is_changed_by_one_at_a_time(db: Database) -> None:
+    protocol = Protocol(phase=1, show_answer=True, annotators=3, control_share=0.1, queue="uncertainty")
+    made = db.projects.create(HOSTILE, instructions=HOSTILE, protocol=protocol)
+    assert db.projects.get(made.id) == db.projects.by_name(HOSTILE) == made
+    assert (made.instructions, made.protocol, made.version) == (HOSTILE, protocol, 1)
+    changed = db.projects.update(made.id, 1, instructions="new", archived=True)
+    assert (changed.instructions, changed.version, changed.name) == ("new", 2, HOSTILE)
+    with pytest.raises(ConflictError, match="version 2"):
+        db.projects.update(made.id, 1, instructions="lost")
+    assert db.projects.get(made.id) == changed
+    other = db.projects.create("other")
+    with pytest.raises(ConflictError):
+        db.projects.update(other.id, 1, name=HOSTILE)
+    assert db.projects.list() == [other]
+    assert len(db.projects.list(archived=True)) == 2
+    with pytest.raises(NotFoundError):
+        db.projects.update(55, 1, name="x")
+
+
+@pytest.mark.parametrize(
+    "bad", [{"phase": 3}, {"annotators": 0}, {"control_share": 1.5}, {"values": (2,)}, {"quue": "order"}]
+)
+def test_a_protocol_refuses_nonsense(bad) -> None:
+    with pytest.raises(ValidationError):
+        Protocol(**bad)
+
+
+def test_members_keep_their_pseudonym(db: Database) -> None:
+    project, user = db.projects.create("p"), db.users.create("ann")
+    assert db.projects.member(project.id, user.id) is None
+    first = db.projects.set_member(project.id, user.id, "annotator")
+    assert first.pseudonym != user.name
+    db.projects.set_member(project.id, user.id, "annotator", active=False)
+    assert db.projects.member(project.id, user.id) is None
+    assert db.projects.list(user.id) == []
+    again = db.projects.set_member(project.id, user.id, "viewer")
+    assert (again.pseudonym, again.role) == (first.pseudonym, "viewer")
+    assert db.projects.list(user.id) == [project]
+    elsewhere = db.projects.create("q")
+    assert db.projects.set_member(elsewhere.id, user.id, "annotator").pseudonym != first.pseudonym
+    with pytest.raises(NotFoundError):
+        db.projects.set_member(project.id, 99, "viewer")
+
+
+def test_audit_log_is_newest_first(db: Database) -> None:
+    project, user = db.projects.create("p"), db.users.create("ann")
+    db.projects.audit("sign-in", user.id)
+    db.projects.audit(HOSTILE, user.id, project.id, file=HOSTILE, rows=3)
+    latest, first = db.projects.audit_log()
+    assert (latest.action, latest.detail, latest.project_id) == (
+        HOSTILE,
+        {"file": HOSTILE, "rows": 3},
+        project.id,
+    )
+    assert first.action == "sign-in"
+    assert db.projects.audit_log(project.id) == [latest]

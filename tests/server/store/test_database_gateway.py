@@ -1,0 +1,168 @@
+"""The gateway's record and counters. On both databases."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from test_database import HOSTILE, engine_of
+
+from surefoot.errors import NotFoundError, StoreError, UnavailableError
+from surefoot.records import Problem, Step, StepScores, Trace, Usage
+from surefoot.server import Database, GatewayCandidate, GatewayRecord, RecordStore, open_database
+
+
+def record(clock, name: str = "r1", **more) -> GatewayRecord:
+    problem = Problem(text=HOSTILE + "\x00")
+    traces = [
+        Trace(problem_id=problem.id, text=HOSTILE + "\x00", steps=(Step(start=0, end=2),), sample=n)
+        for n in range(2)
+    ]
+    values = {
+        "request_id": name,
+        "created": clock.at,
+        "endpoint": "/v1/chat/completions",
+        "model": "m",
+        "strategy": "best-of-2",
+        "policy": "p",
+        "status": 200,
+        "latency_ms": 12.5,
+        "usage": Usage(prompt_tokens=3, completion_tokens=5, verifier_tokens=7),
+        "problem": problem,
+        "candidates": tuple(
+            GatewayCandidate(
+                trace=trace,
+                chosen=n == 1,
+                score=n / 4,
+                scores=StepScores(trace_id=trace.id, scorer="s", scores=(n / 4,)),
+                reason=HOSTILE,
+            )
+            for n, trace in enumerate(traces)
+        ),
+        "request": {"n": 2, HOSTILE: [HOSTILE]},
+        **more,
+    }
+    return GatewayRecord(**values)
+
+
+def test_a_request_comes_back_whole(db: Database, clock) -> None:
+    log: RecordStore = db.gateway
+    given = record(clock, HOSTILE)
+    log.write_all([given])
+    log.write_all([given.model_copy(update={"status": 500})])
+    assert db.gateway.get(HOSTILE) == given
+    (row,) = db.gateway.find()
+    assert (row.request_id, row.candidates, row.tokens, row.failed) == (HOSTILE, 2, 15, False)
+    with pytest.raises(NotFoundError):
+        db.gateway.get("r2")
+
+
+def test_a_store_that_is_there_answers_and_one_that_is_closed_says_so(db: Database, url: str) -> None:
+    db.gateway.ping()
+    if db.backend == "sqlite":
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other:
+            other.execute("DROP TABLE counters")
+        with pytest.raises(UnavailableError):
+            db.gateway.ping()
+
+
+def test_requests_are_found_in_pages(db: Database, clock) -> None:
+    names = [f"r{n}" for n in range(6)]
+    given = []
+    for n, name in enumerate(names):
+        clock.forward(n % 2)
+        more = {"error": "PolicyError: gone", "status": 502} if n == 3 else {}
+        given.append(record(clock, name, key_id=n % 2, project_id=n % 3, candidates=(), **more))
+    db.gateway.write_all(given)
+    found: list[str] = []
+    page = db.gateway.find(limit=4)
+    while page:
+        found += [row.request_id for row in page]
+        page = db.gateway.find(limit=4, before=(page[-1].created, page[-1].request_id))
+    assert found == names[::-1]
+    assert [row.request_id for row in db.gateway.find(failed=True)] == ["r3"]
+    assert [row.request_id for row in db.gateway.find(key_id=1, project_id=2)] == ["r5"]
+    assert len(db.gateway.find(since=clock.at)) == 1
+    assert len(db.gateway.find(until=clock.at, strategy="best-of-2", model="m", policy="p")) == 5
+    assert db.gateway.find(strategy="other") == []
+
+
+def test_old_requests_are_deleted_with_their_candidates(db: Database, clock, url: str) -> None:
+    given = [record(clock, f"r{n}", created=clock.at + timedelta(days=n)) for n in range(5)]
+    db.gateway.write_all([one.model_copy(update={"tally": {"answered": 1}}) for one in given])
+    before = clock.at + timedelta(days=3)
+    assert [db.gateway.prune(before, most=2) for _ in range(3)] == [2, 1, 0]
+    assert [row.request_id for row in db.gateway.find()] == ["r4", "r3"]
+    assert len(db.gateway.get("r3").candidates) == 2
+    assert sum(one.value for one in db.gateway.counters()) == 5
+    engine = engine_of(url)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM gateway_candidates")) == 4
+    engine.dispose()
+
+
+def test_a_batch_is_kept_whole_or_not_at_all(db: Database, clock) -> None:
+    with pytest.raises(StoreError, match="model"):
+        db.gateway.write_all([record(clock), record(clock, "r2", model="\x00")])
+    assert db.gateway.find() == []
+    with pytest.raises(StoreError, match="time zone"):
+        db.gateway.write_all([record(clock, created=clock.at.replace(tzinfo=None))])
+
+
+def test_counters_add_up_by_the_hour(db: Database, clock) -> None:
+    def counted(name: str, minutes: int, tally: dict[str, float]) -> GatewayRecord:
+        return record(clock, name, created=clock.at + timedelta(minutes=minutes), tally=tally)
+
+    db.gateway.write_all([counted("a", 0, {"accepted": 2, HOSTILE: 0.5}), counted("b", 59, {"accepted": 1})])
+    db.gateway.write_all([counted("c", 60, {"accepted": 1}), counted("a", 0, {"accepted": 9})])
+    hour = clock.at.replace(minute=0, second=0, microsecond=0)
+    rows = {(one.hour, one.name): one.value for one in db.gateway.counters()}
+    later = hour + timedelta(hours=1)
+    assert rows == {(hour, "accepted"): 3, (hour, HOSTILE): 0.5, (later, "accepted"): 1}
+    assert len(db.gateway.counters(since=later)) == 1
+
+
+def test_scores_of_answers_come_in_their_order(db: Database, clock) -> None:
+    def scored(name: str, score: float, **more) -> GatewayRecord:
+        about = {"policy": "p", "scorer": "s", **more}
+        made = record(clock, name, **about)
+        chosen = made.candidates[1]
+        scores = chosen.scores.model_copy(update={"scores": (score, None), "unscored_reason": "cut"})
+        given = {"choice": None, "chosen": False} if name == "given" else {}
+        chosen = chosen.model_copy(update={"scores": scores, **given})
+        return made.model_copy(update={"candidates": (made.candidates[0], chosen)})
+
+    for number, name in enumerate(["first", "given", "third", "fourth"]):
+        clock.forward(1)
+        db.gateway.write_all([scored(name, number / 10)])
+    db.gateway.write_all([scored("else", 0.9, policy="other"), scored("nobody", 0.9, scorer=None)])
+
+    def found(policy: str = "p", scorer: str = "s", **more) -> list[tuple[str, tuple[float | None, ...]]]:
+        rows = db.gateway.scores(policy=policy, scorer=scorer, **more)
+        return [(row.request_id, row.scores) for row in rows]
+
+    known = [("first", (0.0, None)), ("given", (0.1, None)), ("third", (0.2, None)), ("fourth", (0.3, None))]
+    assert found() == known
+    assert found(limit=1) == known[:1]
+    assert found(limit=2, latest=True) == known[2:]
+    assert found(since=clock.at) == known[3:]
+    assert found(scorer="t") == []
+
+
+def test_a_full_disk_is_noticed_by_the_probe(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    with open_database(tmp_path / "store.db") as db:
+        db.gateway.ping()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # no file can be written, as on a full disk
+        try:
+            with pytest.raises(UnavailableError):
+                db.gateway.ping()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        db.gateway.ping()
+        assert db.gateway.counters() == []

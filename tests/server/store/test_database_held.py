@@ -1,0 +1,44 @@
+"""The queue of held tool calls. On both databases."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from held_calls import held_call
+
+from surefoot.errors import ConflictError, NotFoundError
+from surefoot.server import Database, HoldStore
+
+
+def test_a_call_waits_until_it_is_decided_once(db: Database, clock) -> None:
+    store: HoldStore = db.held_calls
+    ada = db.users.create("ada", password="a long password").id
+    given = held_call(clock.at, arguments='{"order": "\x00 W1 ü"}', key_id=7)
+    number = store.hold(given, most=2)
+    other = store.hold(given, most=2)
+    assert number is not None
+    assert store.hold(given, most=2) is None
+    assert store.reviews([number]) == {}
+    assert store.held(number, key_id=7) == given
+    db.held_calls.decide(number, ada, approved=False, comment="ask first")
+    [review] = store.reviews([number, other or 0, 99]).values()
+    assert (review.approved, review.comment, review.by) == (False, "ask first", f"user {ada}")
+    assert store.held(number, key_id=7).review == review
+    assert db.held_calls.count() == {"waiting": 1, "approved": 0, "denied": 1}
+    with pytest.raises(ConflictError, match="denied already"):
+        db.held_calls.decide(number, ada, approved=True)
+    with pytest.raises(NotFoundError):
+        db.held_calls.decide(99, ada, approved=True)
+    for key_id in (None, 8):
+        with pytest.raises(NotFoundError):
+            store.held(number, key_id=key_id)
+
+
+def test_calls_are_listed_newest_first_and_pruned(db: Database, clock) -> None:
+    numbers = [db.held_calls.hold(held_call(clock.at + timedelta(days=day)), most=9) for day in range(3)]
+    assert [row.id for row in db.held_calls.find()] == numbers[::-1]
+    assert [row.id for row in db.held_calls.find(before=numbers[2], limit=1)] == [numbers[1]]
+    assert db.held_calls.find(state="approved") == []
+    assert db.held_calls.prune(clock.at + timedelta(days=2)) == 2
+    assert [row.id for row in db.held_calls.find()] == [numbers[2]]

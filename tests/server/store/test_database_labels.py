@@ -1,0 +1,382 @@
+"""Labels in and out: submissions, undo, choices, reviews, export, isolation. On both databases."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from random import Random
+
+import pytest
+from conftest import Lab, make_lab
+from test_database import HOSTILE
+
+from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
+from surefoot.io import write_records
+from surefoot.records import Message, Problem, Step, StepLabel, StepScores, Trace
+from surefoot.server import ChoiceInput, Database, KnownAnswer, LabelInput, NewItem, import_files
+from surefoot.stats.rater_agreement import agreement
+
+
+def rate(lab: Lab, person: int, item: int, values: list[int | None], key: str, *, finish: bool = True):
+    """Labels of the first steps of a solution."""
+    trace = lab.traces[lab.items.index(item)]
+    labels = [
+        LabelInput(trace_id=trace.id, step=step, value=value, reason="unclear" if value is None else None)
+        for step, value in enumerate(values)
+    ]
+    user = lab.people[person].user_id
+    return lab.db.labels.submit(
+        lab.id, item, user, labels, key, finish=finish, milliseconds=1000 if finish else None
+    )
+
+
+def test_a_label_is_kept_with_all_that_belongs_to_it(lab: Lab, clock) -> None:
+    item, user = lab.next(), lab.people[0].user_id
+    assert item is not None
+    given = LabelInput(
+        trace_id=lab.traces[0].id,
+        step=1,
+        value=-1,
+        milliseconds=812,
+        comment=HOSTILE,
+        meta={HOSTILE: [1, HOSTILE]},
+    )
+    made = lab.db.labels.submit(lab.id, item, user, [given], "k")
+    (stored,) = lab.db.export.stored(lab.id)
+    assert made.label_ids == (stored.id,)
+    assert (stored.milliseconds, stored.chosen_by, stored.meta) == (812, "order", {HOSTILE: [1, HOSTILE]})
+    record = stored.record
+    assert (record.value, record.step, record.kind, record.source) == (-1, 1, "correctness", "human")
+    assert (record.evidence.rater, record.evidence.message) == (lab.people[0].pseudonym, HOSTILE)
+    assert record.created == clock.at
+    assert list(lab.db.export.labels(lab.id)) == [record]
+
+
+def test_a_repeated_submission_adds_nothing(lab: Lab) -> None:
+    item = lab.next()
+    first = rate(lab, 0, item, [1, 1, -1], "k")
+    again = rate(lab, 0, item, [1, 1, -1], "k")
+    assert (first.repeated, again.repeated) == (False, True)
+    assert again.label_ids == first.label_ids
+    assert len(lab.db.export.stored(lab.id)) == 3
+    with pytest.raises(ConflictError, match="another submission"):
+        rate(lab, 0, item, [1, 1, 1], "k")
+    with pytest.raises(ConflictError, match="done"):
+        rate(lab, 0, item, [1, 1, 1], "k2")
+
+
+def test_undo_appends_and_opens_the_item_again(lab: Lab) -> None:
+    item, user = lab.next(), lab.people[0].user_id
+    rate(lab, 0, item, [1], "a", finish=False)
+    rate(lab, 0, item, [-1], "b")
+    undone = lab.db.labels.undo(lab.id, item, user, "u1")
+    assert lab.db.labels.undo(lab.id, item, user, "u1").repeated
+    assert [label.value for label in lab.db.export.labels(lab.id)] == [1]
+    kept = lab.db.export.stored(lab.id)
+    assert [(label.record.value, label.retracted) for label in kept] == [(1, False), (-1, True)]
+    assert undone.label_ids == (kept[1].id,)
+    assert lab.next() == item
+    lab.db.labels.undo(lab.id, item, user, "u2")
+    assert list(lab.db.export.labels(lab.id)) == []
+    with pytest.raises(ConflictError, match="nothing to undo"):
+        lab.db.labels.undo(lab.id, item, user, "u3")
+
+
+def test_a_second_tab_is_noticed(lab: Lab) -> None:
+    item, user = lab.next(), lab.people[0].user_id
+    seen = lab.db.items.for_annotator(lab.id, item, user).last
+    label = [LabelInput(trace_id=lab.traces[0].id, step=0, value=1)]
+    lab.db.labels.submit(lab.id, item, user, label, "a", after=seen)
+    with pytest.raises(ConflictError, match="reload it"):
+        lab.db.labels.submit(lab.id, item, user, label, "b", after=seen)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"step": 3}, {"step": -1}, {"trace_id": "other"}, {"value": 7}, {"value": None}, {"milliseconds": -1},
+        {"comment": "\x00"}, {"value": None, "reason": " "}, {"comment": "\ud800"}, {"meta": {"x": object()}},
+    ],
+)  # fmt: skip
+def test_a_wrong_label_is_refused_whole(lab: Lab, bad) -> None:
+    item = lab.next()
+    good = LabelInput(trace_id=lab.traces[0].id, step=0, value=1)
+    values = {"trace_id": lab.traces[0].id, "step": 1, "value": 0, **bad}
+    with pytest.raises(StoreError):
+        lab.db.labels.submit(lab.id, item, lab.people[0].user_id, [good, LabelInput(**values)], "k")
+    assert lab.db.export.stored(lab.id) == []
+
+
+def test_only_allowed_values_and_one_label_a_step(lab: Lab) -> None:
+    lab.set(values=(-1, 1))
+    item, user = lab.next(), lab.people[0].user_id
+    with pytest.raises(StoreError, match="allows"):
+        rate(lab, 0, item, [0], "k")
+    twice = [LabelInput(trace_id=lab.traces[0].id, step=0, value=1)] * 2
+    with pytest.raises(StoreError, match="two labels"):
+        lab.db.labels.submit(lab.id, item, user, twice, "k")
+    with pytest.raises(StoreError, match="empty"):
+        lab.db.labels.submit(lab.id, item, user, [], "k")
+
+
+def test_an_annotator_sees_nothing_that_gives_the_answer_away(lab: Lab) -> None:
+    known = (KnownAnswer(trace_id=lab.traces[1].id, step=2, value=-1),)
+    control = lab.db.items.add(lab.id, [NewItem(trace_ids=(lab.traces[1].id,), role="control", known=known)])[
+        0
+    ]
+    lab.set(control_share=1.0)
+    assert lab.next(0) == lab.next(1) == control
+    lab.items[1] = control
+    rate(lab, 1, control, [0], "other")
+    seen = lab.db.items.for_annotator(lab.id, control, lab.people[0].user_id)
+    assert (seen.problem.answer, seen.problem.meta, seen.labels) == (None, {}, ())
+    assert (seen.traces[0].outcome, seen.traces[0].meta, seen.traces[0].policy) == (None, {}, None)
+    assert seen.traces[0].text == lab.traces[1].text
+    assert "control" not in repr(seen)
+    rate(lab, 0, control, [1], "mine", finish=False)
+    (own,) = lab.db.items.for_annotator(lab.id, control, lab.people[0].user_id).labels
+    assert (own.record.value, own.chosen_by, own.role) == (1, None, None)
+    lab.set(show_answer=True)
+    shown = lab.db.items.for_annotator(lab.id, control, lab.people[0].user_id)
+    assert (shown.problem.answer, shown.traces[0].outcome) == ("2", False)
+    with pytest.raises(ForbiddenError):
+        lab.db.items.for_annotator(lab.id, lab.items[0], lab.people[0].user_id)
+
+
+def test_choice_and_step_written_by_hand(db: Database) -> None:
+    lab = make_lab(db, items=1)
+    rival = Trace(
+        problem_id=lab.problems[0].id, text="one\nzwei\n", steps=(Step(start=0, end=4), Step(start=4, end=9))
+    )
+    db.traces.add_traces(lab.id, [rival])
+    names = (lab.traces[0].id, rival.id)
+    item = db.items.add(lab.id, [NewItem(trace_ids=names, kind="alternatives", step=1)])[0]
+    users = [person.user_id for person in lab.people]
+    db.items.set_active(lab.id, lab.items[0], False)
+    assert lab.next(0) == lab.next(1) == item
+    labels = [
+        LabelInput(trace_id=name, step=1, value=value) for name, value in zip(names, (1, -1), strict=True)
+    ]
+    made = db.labels.submit(
+        lab.id, item, users[0], labels, "k", choice=ChoiceInput(trace_id=names[0]), finish=True
+    )
+    assert (len(made.label_ids), made.finished) == (2, True)
+    hand = db.labels.submit(lab.id, item, users[1], [], "k", choice=ChoiceInput(text=HOSTILE))
+    chosen, written = db.labels.choices(lab.id, item)
+    assert (chosen.id, chosen.trace_id, chosen.text) == (made.choice_id, names[0], None)
+    assert (written.id, written.text) == (hand.choice_id, HOSTILE)
+    trace = db.traces.trace(lab.id, written.trace_id)
+    assert (trace.step_text(0), trace.step_text(1)) == ("one\n", HOSTILE)
+    assert trace.policy == f"human:{lab.people[1].pseudonym}"
+    assert db.items.for_annotator(lab.id, item, users[0]).choice == chosen
+    assert db.items.add_solutions(lab.id) == []
+    db.labels.undo(lab.id, item, users[1], "u")
+    assert db.labels.choices(lab.id) == [chosen]
+    for bad in (
+        ChoiceInput(),
+        ChoiceInput(trace_id=names[0], text="x"),
+        ChoiceInput(text=" "),
+        ChoiceInput(trace_id="x"),
+    ):
+        with pytest.raises(StoreError, match="choice"):
+            db.labels.submit(lab.id, item, users[1], [], "bad", choice=bad)
+    with pytest.raises(StoreError, match="about step 1"):
+        db.labels.submit(lab.id, item, users[1], [LabelInput(trace_id=names[0], step=0, value=1)], "bad")
+
+
+def test_matrix_disagreement_and_decision(lab: Lab) -> None:
+    for person, values in ((0, [1, 1, -1]), (1, [1, -1])):
+        rate(lab, person, lab.next(person), values, "k")
+    rate(lab, 0, lab.next(0), [None], "unfinished", finish=False)
+    item, trace = lab.items[0], lab.traces[0].id
+    cells = lab.db.reviews.cells(lab.id)
+    assert [(c.annotator, c.step, c.value, c.steps, c.control) for c in cells] == [
+        *((lab.people[0].pseudonym, step, value, 3, False) for step, value in enumerate([1, 1, -1])),
+        *((lab.people[1].pseudonym, step, value, 3, False) for step, value in enumerate([1, -1])),
+    ]
+    assert len(lab.db.reviews.cells(lab.id, unfinished=True)) == 6
+    assert lab.db.reviews.ratings(lab.id, unfinished=True).unknown == 1
+    made = lab.db.reviews.ratings(lab.id)
+    assert made.raters == tuple(sorted(person.pseudonym for person in lab.people[:2]))
+    own = made.raters.index(lab.people[1].pseudonym)
+    assert made.matrix[own].tolist()[:2] == [1, -1]
+    assert math.isnan(made.matrix[own][2])
+    assert (made.steps.tolist(), len(set(made.traces.tolist()))) == ([0, 1, 2], 1)
+    assert agreement(made.matrix).raw == 0.5
+    (found,) = lab.db.reviews.disagreements(lab.id)
+    assert (found.item_id, found.trace_id, found.step) == (item, trace, 1)
+    assert dict(found.values) == {lab.people[0].pseudonym: 1, lab.people[1].pseudonym: -1}
+    judge = lab.people[0].user_id
+    chosen = found.label_ids[[name for name, _ in found.values].index(lab.people[1].pseudonym)]
+    decided = lab.db.reviews.adjudicate(
+        lab.id, item, judge, trace, 1, -1, note=HOSTILE, label_id=chosen, after=0
+    )
+    assert (decided.note, decided.label_id, decided.user_id) == (HOSTILE, chosen, judge)
+    assert lab.db.reviews.disagreements(lab.id) == []
+    assert lab.db.reviews.disagreements(lab.id, adjudicated=True)[0].adjudication == decided
+    with pytest.raises(ConflictError, match="decided since"):
+        lab.db.reviews.adjudicate(lab.id, item, judge, trace, 1, 1, after=0)
+    with pytest.raises(StoreError, match="label_id"):
+        lab.db.reviews.adjudicate(lab.id, item, judge, trace, 0, 1, label_id=chosen)
+    settled = list(lab.db.export.labels(lab.id, settled=True))
+    (one,) = [label for label in settled if label.trace_id == trace and label.step == 1]
+    assert (one.value, one.source, one.evidence.message) == (-1, "human:adjudicated", HOSTILE)
+    later = lab.db.reviews.adjudicate(lab.id, item, judge, trace, 1, 1, after=decided.id)
+    assert lab.db.reviews.adjudications(lab.id) == [later]
+
+
+def test_controls_stay_out_of_the_export(lab: Lab) -> None:
+    known = (KnownAnswer(trace_id=lab.traces[0].id, step=0, value=-1),)
+    control = lab.db.items.add(lab.id, [NewItem(trace_ids=(lab.traces[0].id,), role="control", known=known)])[
+        0
+    ]
+    lab.set(control_share=1.0)
+    assert lab.next() == control
+    lab.items[0] = control
+    rate(lab, 0, control, [1], "k")
+    (cell,) = lab.db.reviews.cells(lab.id)
+    assert lab.db.reviews.cells(lab.id, known=True) == [cell]
+    assert (cell.control, cell.known, cell.value, cell.chosen_by) == (True, -1, 1, "control")
+    assert lab.db.reviews.cells(lab.id, known=False) == []
+    assert lab.db.reviews.ratings(lab.id).matrix.shape == (0, 0)
+    assert list(lab.db.export.labels(lab.id)) == []
+    assert len(list(lab.db.export.labels(lab.id, controls=True))) == 1
+
+
+def test_nothing_crosses_from_project_to_project(db: Database) -> None:
+    ours, theirs = make_lab(db, "ours"), make_lab(db, "theirs")
+    item, user = ours.next(), ours.people[0].user_id
+    rate(ours, 0, item, [1, -1], "k")
+    db.comments.add(ours.id, item, user, "flag", "x")
+    db.traces.add_scores(
+        ours.id, [StepScores(trace_id=ours.traces[0].id, scorer="s", scores=(0.1, 0.2, 0.3))]
+    )
+    wrong = theirs.id
+    db.projects.set_member(wrong, user, "annotator")
+    trace = ours.traces[0].id
+    for ask in (
+        lambda: db.items.get(wrong, item),
+        lambda: db.items.for_annotator(wrong, item, user),
+        lambda: db.items.set_active(wrong, item, False),
+        lambda: db.items.set_priorities(wrong, "uncertainty", {item: 1.0}),
+        lambda: db.assignments.skip(wrong, item, user, "x"),
+        lambda: db.labels.submit(wrong, item, user, [LabelInput(trace_id=trace, step=0, value=1)], "w"),
+        lambda: db.labels.undo(wrong, item, user, "w"),
+        lambda: db.comments.add(wrong, item, user, "flag", "x"),
+        lambda: db.comments.resolve(wrong, 1),
+        lambda: db.reviews.adjudicate(wrong, item, user, trace, 0, 1),
+    ):
+        with pytest.raises(NotFoundError):
+            ask()
+    assert item not in [found.id for found in db.items.list(wrong)]
+    assert db.export.stored(wrong) == db.reviews.cells(wrong) == db.labels.choices(wrong) == []
+    assert db.comments.list(wrong) == db.assignments.of_user(wrong, user) == db.traces.scorers(wrong) == []
+    assert db.labels.of_trace(wrong, trace) == []  # the same trace lies in both
+    assert len(db.labels.of_trace(ours.id, trace)) == 2
+    assert db.assignments.progress(wrong).done == 0
+    with pytest.raises(NotFoundError):
+        db.export.traces(99)
+    stranger = db.users.create("stranger").id
+    for ask in (
+        lambda: db.assignments.next(ours.id, stranger, Random(0)),
+        lambda: db.labels.submit(ours.id, item, stranger, [LabelInput(trace_id=trace, step=0, value=1)], "w"),
+        lambda: db.comments.add(ours.id, item, stranger, "comment", "x"),
+    ):
+        with pytest.raises(ForbiddenError):
+            ask()
+
+
+def test_comments(lab: Lab) -> None:
+    item, user, other = lab.items[0], lab.people[0].user_id, lab.people[1].user_id
+    flag = lab.db.comments.add(lab.id, item, user, "flag", HOSTILE, trace_id=lab.traces[0].id, step=2)
+    note = lab.db.comments.add(lab.id, item, other, "comment", "fine")
+    assert (flag.text, flag.step, flag.resolved) == (HOSTILE, 2, None)
+    assert lab.db.comments.list(lab.id) == [flag, note]
+    assert lab.db.comments.list(lab.id, user_id=user) == lab.db.comments.list(lab.id, kind="flag") == [flag]
+    lab.db.comments.resolve(lab.id, flag.id)
+    assert lab.db.comments.list(lab.id, resolved=False) == [note]
+    with pytest.raises(StoreError, match="steps 0 to 2"):
+        lab.db.comments.add(lab.id, item, user, "flag", "x", step=3)
+
+
+def test_every_field_of_a_record_comes_back(lab: Lab) -> None:
+    zero = "\x00 and " + HOSTILE
+    problem = Problem(id=HOSTILE, text=zero, answer=zero, source=zero, meta={zero: zero})
+    trace = Trace(
+        id=HOSTILE,
+        problem_id=problem.id,
+        messages=(Message(role="user", content=zero), Message(role="assistant", content=HOSTILE)),
+        steps=(Step(start=0, end=3, message=1),),
+        answer=zero,
+        policy=HOSTILE,
+        error=zero,
+    )
+    scores = StepScores(trace_id=trace.id, scorer=HOSTILE, scores=(None,), unscored_reason=zero)
+    label = StepLabel(trace_id=trace.id, step=0, kind="value", value=0.25, source=HOSTILE, reason=zero)
+    add = lab.db.traces
+    assert add.add_problems(lab.id, [problem]).new == add.add_traces(lab.id, [trace]).new == 1
+    assert add.add_scores(lab.id, [scores]).new == lab.db.labels.import_labels(lab.id, [label]).new == 1
+    assert lab.db.labels.import_labels(lab.id, [label]).same == 1
+    assert add.problem(lab.id, HOSTILE) == problem
+    assert add.trace(lab.id, HOSTILE) == trace
+    assert add.scores(lab.id, HOSTILE) == [scores]
+    assert [stored.record for stored in lab.db.labels.of_trace(lab.id, HOSTILE)] == [label]
+    assert [row.trace for row in add.find(lab.id, text="DROP TABLE users; --", policy=HOSTILE)] == [trace]
+    assert add.find(lab.id, text="DROP_TABLE") == []
+    assert problem in list(lab.db.export.problems(lab.id))
+    assert trace in list(lab.db.export.traces(lab.id))
+    assert list(lab.db.export.scores(lab.id)) == [scores]
+
+
+def test_export_in_pages_leaves_nothing_out(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = [Problem(text=f"q{n}") for n in range(1203)]
+    assert lab.db.traces.add_problems(lab.id, more).new == 1203
+    ids = [problem.id for problem in lab.db.export.problems(lab.id)]
+    assert len(ids) == len(set(ids)) == 1206
+
+
+def test_finding_traces_by_score_and_outcome(lab: Lab) -> None:
+    scores = [
+        StepScores(trace_id=trace.id, scorer="s", scores=(0.9, low, 0.8))
+        for trace, low in zip(lab.traces, (0.1, 0.4, 0.7), strict=True)
+    ]
+    lab.db.traces.add_scores(lab.id, scores)
+    changed = lab.db.traces.add_scores(
+        lab.id, [*scores[:2], scores[2].model_copy(update={"scores": (1.0, 0.6, 1.0)})]
+    )
+    assert (changed.same, changed.replaced) == (2, 1)
+    found = lab.db.traces.find(lab.id, scorer="s", min_score=0.3, max_score=0.65)
+    assert {row.trace.id for row in found} == {lab.traces[1].id, lab.traces[2].id}
+    assert lab.db.traces.find(lab.id, outcome=True) == []
+    assert len(lab.db.traces.find(lab.id, outcome=False, limit=2)) == 2
+    with pytest.raises(StoreError, match="scorer"):
+        lab.db.traces.find(lab.id, min_score=0.5)
+    refused = lab.db.traces.add_scores(
+        lab.id, [StepScores(trace_id=lab.traces[0].id, scorer="t", scores=(0.5,))]
+    )
+    assert (refused.refused, refused.reasons[0][0]) == (1, lab.traces[0].id)
+
+
+def test_files_are_imported_once_and_faults_counted(lab: Lab, tmp_path: Path) -> None:
+    problems, traces, labels = (tmp_path / f"{name}.jsonl" for name in ("problems", "traces", "labels"))
+    problem = Problem(text="new")
+    trace = Trace(problem_id=problem.id, text="x", steps=(Step(start=0, end=1),))
+    lost = Trace(problem_id="unknown", text="x")
+    write_records(problems, [problem])
+    problems.write_text(problems.read_text() + "{broken\n")
+    write_records(traces, [trace, lost])
+    label = StepLabel(trace_id=trace.id, step=0, kind="correctness", value=1, source="judge")
+    write_records(labels, [label, label.model_copy(update={"step": 4})])
+    for new in (1, 0):
+        done = import_files(lab.db, lab.id, problems=[problems], traces=[traces], labels=[labels])
+        assert (done.problems.added.new, done.traces.added.new, done.labels.added.new) == (new,) * 3
+        assert (done.problems.read.bad_count, done.traces.added.refused, done.labels.added.refused) == (
+            1,
+            1,
+            1,
+        )
+        assert not done.complete
+    changed = Problem(id=problem.id, text="other")
+    assert lab.db.traces.add_problems(lab.id, [changed]).reasons == (
+        (problem.id, "the project has a record with this id and other content; use another id"),
+    )

@@ -1,0 +1,311 @@
+"""What grows with the labels: which of them count, how rows are found, how many statements are sent."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import pytest
+from conftest import Lab, make_lab
+from sqlalchemy import event, text
+from starlette.testclient import TestClient
+from test_database import engine_of
+from test_database_labels import rate
+
+from surefoot.errors import ConflictError
+from surefoot.records import Evidence, StepLabel, StepScores, Trace
+from surefoot.server import Database, NewItem, StoredLabel, create_pages_app, open_database
+from surefoot.server.store.engine import insert_rows
+from surefoot.server.store.labelling import labels
+
+
+@contextmanager
+def statements(db: Database) -> Iterator[list[tuple[str, Any]]]:
+    """The statements sent to the database, with their parameters."""
+    seen: list[tuple[str, Any]] = []
+    engine = db._connections.engine
+
+    def note(_connection: Any, _cursor: Any, sql: str, parameters: Any, *_: Any) -> None:
+        if not sql.startswith("BEGIN"):
+            seen.append((sql, parameters))
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+
+def plan(db: Database, sql: str, parameters: Any) -> str:
+    """How the database would run it."""
+    explain = "EXPLAIN QUERY PLAN " if db.backend == "sqlite" else "EXPLAIN "
+    with db._connections.read() as connection:
+        if db.backend == "postgresql":  # small tables are cheaper to read whole, large ones are not
+            connection.execute(text("SET LOCAL enable_seqscan = off"))
+        rows = connection.exec_driver_sql(explain + sql, parameters).all()
+    return "\n".join(str(row[-1]) for row in rows)
+
+
+def by_brute_force(stored: list[StoredLabel]) -> set[int]:
+    """Ids of the labels that count, from everything ever submitted."""
+    latest: dict[Any, int] = {}
+    for label in sorted(stored, key=lambda one: one.id):
+        place = (label.item_id, label.user_id, label.record.trace_id, label.record.step)
+        if not label.retracted:
+            latest[label.id if label.user_id is None else place] = label.id
+    return set(latest.values())
+
+
+def shuffled_work(lab: Lab, rng: Random, turns: int) -> Iterator[None]:
+    """Submissions, repeated ones and undos of two people in any order, and an imported label."""
+    item = lab.next(0)
+    assert item == lab.next(1)
+    machine = StepLabel(trace_id=lab.traces[0].id, step=1, kind="correctness", value=1, source="machine")
+    assert lab.db.labels.import_labels(lab.id, [machine]).new == 1
+    for turn in range(turns):
+        person = rng.randrange(2)
+        if rng.random() < 0.6:
+            values = [rng.choice([-1, 0, 1, None]) for _ in range(rng.randint(1, 3))]
+            rate(lab, person, item, values, f"k{turn}", finish=False)
+        else:
+            try:
+                lab.db.labels.undo(lab.id, item, lab.people[person].user_id, f"u{turn}")
+            except ConflictError:  # nothing left to undo
+                continue
+        yield
+
+
+def test_the_labels_that_count_are_those_of_brute_force(db: Database) -> None:
+    rng, lab, other = Random(3), make_lab(db), make_lab(db, "other")
+    rate(other, 0, other.next(0), [1, 1, 1], "k")
+    for _ in shuffled_work(lab, rng, 30):
+        expected = by_brute_force(db.export.stored(lab.id))
+        assert {label.id for label in db.labels.of_trace(lab.id, lab.traces[0].id)} == expected
+        assert len(list(db.export.labels(lab.id))) == len(expected)
+        (row,) = [one for one in db.traces.find(lab.id) if one.trace.id == lab.traces[0].id]
+        assert row.labels == len(expected)
+        counted = sum(one.labels for one in db.assignments.progress(lab.id).annotators)
+        assert counted == len(db.reviews.cells(lab.id, unfinished=True)) == len(expected) - 1
+    assert len(list(db.export.labels(other.id))) == 3
+
+
+def test_the_migration_finds_the_labels_that_count(url: str) -> None:
+    from alembic import command
+
+    from surefoot.server.store.database import _config
+
+    with open_database(url, password_cost=4) as db:
+        lab = make_lab(db)
+        for _ in shuffled_work(lab, Random(4), 25):
+            pass
+        before, everything = current(url), len(db.export.stored(lab.id))
+    assert 1 < len(before) < everything
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        config = _config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "r0005")
+        command.upgrade(config, "head")
+    engine.dispose()
+    assert current(url) == before
+
+
+def current(url: str) -> list[int]:
+    engine = engine_of(url)
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT id FROM labels WHERE is_current ORDER BY id")).scalars().all()
+    engine.dispose()
+    return list(rows)
+
+
+def test_traces_are_found_by_score_from_the_index(lab: Lab) -> None:
+    low = [StepScores(trace_id=one.id, scorer="prm", scores=(0.1, 0.9, 0.5)) for one in lab.traces[:2]]
+    high = [StepScores(trace_id=one.id, scorer="prm", scores=(0.9, 0.9, 0.8)) for one in lab.traces[2:]]
+    lab.db.traces.add_scores(lab.id, [*low, *high])
+    with statements(lab.db) as seen:
+        rows = lab.db.traces.find(lab.id, scorer="prm", max_score=0.2)
+    assert {row.trace.id for row in rows} == {one.trace_id for one in low}
+    (query,) = [one for one in seen if "step_scores" in one[0]]
+    how = plan(lab.db, *query)
+    if lab.db.backend == "sqlite":
+        assert "COVERING INDEX ix_step_scores_project_id_scorer_lowest_trace_id" in how
+        assert "CORRELATED LIST" not in how
+        assert "labels USING INDEX ix_labels_project_id_trace_id_step" in how
+    else:  # which index depends on the sizes
+        assert "Seq Scan" not in how
+        assert how.count("SubPlan") == 1  # the count of labels; scores are joined
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_names_of_scorers_come_one_step_in_the_index_each(lab: Lab, count: int) -> None:
+    for number in range(count):
+        scores = [StepScores(trace_id=one.id, scorer=f"s{number}", scores=(0.5,) * 3) for one in lab.traces]
+        lab.db.traces.add_scores(lab.id, scores)
+    with statements(lab.db) as seen:
+        assert lab.db.traces.scorers(lab.id) == [f"s{number}" for number in range(count)]
+    assert "ix_step_scores" in plan(lab.db, *seen[-1])
+    assert make_lab(lab.db, "empty").db.traces.scorers(lab.id + 1) == []
+
+
+def test_counts_of_labels_come_from_the_index(lab: Lab) -> None:
+    rate(lab, 0, lab.next(0), [1, 1, 1], "k")
+    with statements(lab.db) as seen:
+        (row,) = lab.db.assignments.progress(lab.id).annotators
+    assert row.labels == 3
+    (query,) = [one for one in seen if "labels" in one[0]]
+    assert "ix_labels_project_id_user_id_is_current" in plan(lab.db, *query)
+
+
+def more_traces(lab: Lab, count: int) -> list[Trace]:
+    """More solutions of the first problem."""
+    new = [
+        lab.traces[0].model_copy(update={"id": f"more{len(lab.traces):03}-{number:03}", "sample": number})
+        for number in range(count)
+    ]
+    assert lab.db.traces.add_traces(lab.id, new).new == count
+    lab.traces += new
+    return new
+
+
+def enlarge(lab: Lab, count: int) -> None:
+    """More solutions of the first problem, each an item that both people labelled, in disagreement."""
+    new = more_traces(lab, count)
+    scores = [StepScores(trace_id=one.id, scorer="prm", scores=(0.1, 0.9, 0.5)) for one in new]
+    assert lab.db.traces.add_scores(lab.id, scores).new == count
+    lab.items += lab.db.items.add(lab.id, [NewItem(trace_ids=(trace.id,)) for trace in new])
+    for person, values in enumerate(([1, 1, -1], [1, 1, 1])):
+        while (item := lab.next(person)) is not None:
+            rate(lab, person, item, values, f"k{item}")
+
+
+class Client:
+    """A program with a key."""
+
+    def __init__(self, app: Any, key: str) -> None:
+        self._client = TestClient(app, headers={"Authorization": f"Bearer {key}"}, follow_redirects=False)
+
+    def get(self, path: str) -> None:
+        answer = self._client.get(path, headers={"Accept": "application/json"})
+        assert answer.status_code == 200, answer.text
+
+    def post(self, path: str, form: dict[str, str]) -> None:
+        answer = self._client.post(path, data=form)
+        assert answer.status_code in (200, 303), answer.text
+
+
+PAGES = ("agreement", "adjudicate", "traces", "traces?scorer=prm&high=0.5", "queue", "")
+
+
+def test_pages_send_as_many_statements_for_more_labels(db: Database) -> None:
+    lab = make_lab(db)
+    key, _ = db.keys.create("k", role="admin")
+    browser = Client(create_pages_app(db), key)
+    counts: list[dict[str, int]] = []
+    browser.get("/projects")  # the first request of a key notes that it is used
+    for more in (2, 12):
+        enlarge(lab, more)
+        problem = f"problem?id={lab.problems[0].id}"
+        form = {"policy": "uncertainty", "random_share": "0", "control_share": "0"}
+        counts.append({})
+        with statements(db) as seen:
+            version = db.projects.get(lab.id).version
+            browser.post(f"/projects/{lab.id}/queue", {**form, "version": str(version)})
+        counts[-1]["POST queue"] = len(seen)
+        for page in (*PAGES, problem):
+            path = f"/projects/{lab.id}/{page}".rstrip("/")
+            with statements(db) as seen:
+                browser.get(path)
+            counts[-1][page] = len(seen)
+    assert counts[0] == counts[1]
+    assert max(counts[0].values()) < 25
+
+
+def machine_labels(lab: Lab, message: str) -> Iterator[StepLabel]:
+    """One for each step."""
+    for trace in lab.traces:
+        for step in range(3):
+            yield StepLabel(
+                trace_id=trace.id,
+                step=step,
+                kind="correctness",
+                value=1,
+                source="machine",
+                evidence=Evidence(message=message),
+                created=datetime(2031, 5, 4, tzinfo=UTC),  # so that the same again adds nothing
+            )
+
+
+def test_an_export_reads_a_page_at_a_time(db: Database) -> None:
+    lab = make_lab(db)
+    enlarge(lab, 5)
+    db.reviews.adjudicate(lab.id, lab.items[5], lab.people[0].user_id, lab.traces[5].id, 2, -1)
+    more_traces(lab, 120)
+    count = 3 * 128
+    assert db.labels.import_labels(lab.id, machine_labels(lab, "")).new == count
+    for settled, expected in ((False, count + 8 * 6), (True, count + 8 * 6 - 2 + 1)):
+        with statements(db) as seen:
+            labels = db.export.labels(lab.id, settled=settled)
+            before = len(seen)
+            first = next(labels)
+            assert len(seen) == before + 2  # the first traces and their labels, not the others
+            whole = [first, *labels]
+            assert len(seen) == before + 2 * 3
+        assert len(whole) == expected
+        assert [(one.trace_id, one.step) for one in whole] == sorted((o.trace_id, o.step) for o in whole)
+        assert [one.source for one in whole].count("human:adjudicated") == settled
+    by_trace = list(db.export.labelled(lab.id))
+    assert [one.trace.id for one in by_trace] == sorted(trace.id for trace in lab.traces)
+    assert [label for one in by_trace for label in one.labels] == list(db.export.labels(lab.id))
+    assert {one.problem.id for one in by_trace} == {one.id for one in lab.problems}
+
+
+def test_the_memory_of_an_export_does_not_grow_with_it(db: Database) -> None:
+    lab = make_lab(db)
+    sizes, peaks = [], []
+    for more in (120, 400):  # a page is being read while the one before is at hand
+        more_traces(lab, more)
+        db.labels.import_labels(lab.id, machine_labels(lab, "n" * 1000))
+        list(db.export.labels(lab.id))
+        tracemalloc.start()
+        sizes.append(sum(len(one.model_dump_json()) for one in db.export.labels(lab.id)))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert sizes[1] > 4 * sizes[0]
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_labels_are_imported_by_the_chunk(lab: Lab) -> None:
+    labels = [*machine_labels(lab, ""), *machine_labels(lab, "")]
+    foreign = [
+        labels[0].model_copy(update=change)
+        for change in ({"trace_id": "gone"}, {"trace_id": "\x00"}, {"step": 3}, {"source": " "})
+    ]
+    with statements(lab.db) as seen:
+        added = lab.db.labels.import_labels(lab.id, [*foreign, *labels])
+    assert (added.new, added.same, added.refused) == (9, 9, 4)
+    assert len({reason for _, reason in added.reasons}) == 4
+    assert added.bytes == sum(len(one.record.model_dump_json()) for one in lab.db.export.stored(lab.id))
+    # the project, looked for and locked; traces, what exists, what is new (COPY is not heard of here)
+    assert len(seen) == 2 + (2 if lab.db.backend == "postgresql" else 3)
+    if lab.db.backend == "sqlite":  # PostgreSQL takes any index for a table of one page
+        assert "(project_id=? AND digest=?)" in plan(lab.db, *seen[3])
+    again = lab.db.labels.import_labels(lab.id, labels)
+    assert (again.new, again.same, again.bytes) == (0, 18, 0)
+
+
+def test_rows_that_are_copied_are_as_inserted_and_refused_as_such(db: Database) -> None:
+    lab = make_lab(db)
+    odd = "tab\t, newline\n, backslash \\N, quote ' and \U0001f600"
+    label = next(machine_labels(lab, odd)).model_copy(update={"value": None, "reason": odd, "source": odd})
+    assert db.labels.import_labels(lab.id, [label]).new == 1
+    (stored,) = db.export.stored(lab.id)
+    assert stored.record == label
+    assert (stored.item_id, stored.user_id, dict(stored.meta)) == (None, None, {})
+    row = {"project_id": 99, "trace_id": "gone", "step": 0, "source": "m", "kind": "value", "payload": "{}"}
+    with pytest.raises(ConflictError, match="the database rejects it"), db._connections.write() as connection:
+        insert_rows(connection, labels, [{**row, "meta": {}, "created": stored.record.created}])
+    assert len(db.export.stored(lab.id)) == 1
