@@ -1,7 +1,6 @@
 """What crosses a boundary: problems, traces, steps, labels, scores, usage.
 
-Every record is a frozen pydantic model with a ``schema_version``; identities are content hashes. Version 1,
-whose chat steps were whole assistant messages, is read as well.
+Every record is a frozen pydantic model with a ``schema_version``; identities are content hashes.
 Free-form ``meta`` is written as a JSON string, so that every line of a file has the same columns and
 ``datasets.load_dataset`` reads JSON Lines and Parquet alike.
 """
@@ -101,14 +100,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    schema_version: Literal[1, 2] = SCHEMA_VERSION
-    """2; a record read as version 1 becomes one of version 2."""
-
-    @model_validator(mode="after")
-    def _upgrade(self) -> Self:
-        if self.schema_version != SCHEMA_VERSION:
-            object.__setattr__(self, "schema_version", SCHEMA_VERSION)
-        return self
+    schema_version: Literal[2] = SCHEMA_VERSION
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
@@ -428,18 +420,6 @@ class Trace(Record):
     meta: Meta = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _upgrade(self) -> Self:
-        """Version 1 had whole messages as its chat steps."""
-        if self.schema_version != SCHEMA_VERSION:
-            object.__setattr__(self, "schema_version", SCHEMA_VERSION)
-            if self.messages:
-                whole = {"part": "message", "kind": "message"}
-                steps = tuple(step.model_copy(update=whole) for step in self.steps)
-                object.__setattr__(self, "steps", steps)
-                object.__setattr__(self, "granularity", "message")
-        return self
-
-    @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.text is None) == (not self.messages):
             raise ValueError("give either 'text' or a non-empty 'messages', not both and not neither")
@@ -565,7 +545,7 @@ def _named(step: Step) -> str:
 
 
 def _identity(message: Message) -> dict[str, Any]:
-    """A message as its trace's id sees it: the fields that version 1 had, and others where they are set."""
+    """The fields that count in the trace's id: four of them always, the others only if they are set."""
     first = {"role", "content", "tool_calls", "tool_call_id"}
     return message.model_dump(include=first) | message.model_dump(exclude=first, exclude_defaults=True)
 

@@ -13,12 +13,11 @@ import pytest
 from conftest import Lab, make_lab
 from sqlalchemy import event, text
 from starlette.testclient import TestClient
-from test_database import engine_of
 from test_database_labels import rate
 
 from surefoot.errors import ConflictError
 from surefoot.records import Evidence, StepLabel, StepScores, Trace
-from surefoot.server import Database, NewItem, StoredLabel, create_pages_app, open_database
+from surefoot.server import Database, NewItem, StoredLabel, create_pages_app
 from surefoot.server.store.engine import insert_rows
 from surefoot.server.store.labelling import labels
 
@@ -91,35 +90,6 @@ def test_the_labels_that_count_are_those_of_brute_force(db: Database) -> None:
         counted = sum(one.labels for one in db.assignments.progress(lab.id).annotators)
         assert counted == len(db.reviews.cells(lab.id, unfinished=True)) == len(expected) - 1
     assert len(list(db.export.labels(other.id))) == 3
-
-
-def test_the_migration_finds_the_labels_that_count(url: str) -> None:
-    from alembic import command
-
-    from surefoot.server.store.database import _config
-
-    with open_database(url, password_cost=4) as db:
-        lab = make_lab(db)
-        for _ in shuffled_work(lab, Random(4), 25):
-            pass
-        before, everything = current(url), len(db.export.stored(lab.id))
-    assert 1 < len(before) < everything
-    engine = engine_of(url)
-    with engine.begin() as connection:
-        config = _config()
-        config.attributes["connection"] = connection
-        command.downgrade(config, "r0005")
-        command.upgrade(config, "head")
-    engine.dispose()
-    assert current(url) == before
-
-
-def current(url: str) -> list[int]:
-    engine = engine_of(url)
-    with engine.connect() as connection:
-        rows = connection.execute(text("SELECT id FROM labels WHERE is_current ORDER BY id")).scalars().all()
-    engine.dispose()
-    return list(rows)
 
 
 def test_traces_are_found_by_score_from_the_index(lab: Lab) -> None:

@@ -23,6 +23,7 @@ from surefoot.server.store.keys import Keys
 from surefoot.server.store.labels import Labels
 from surefoot.server.store.projects import Projects
 from surefoot.server.store.reviews import Reviews
+from surefoot.server.store.schema import METADATA
 from surefoot.server.store.sign_ins import SignIns
 from surefoot.server.store.traces import Traces
 from surefoot.server.store.transfer import Export
@@ -32,9 +33,6 @@ MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 _LOCK: Final = 0x5EF007
 """Number of the PostgreSQL advisory lock under which migrations run."""
-
-_EARLIER: Final = frozenset(["0001", "0002", "0003", "0004"])
-"""Revisions of databases made before the first release, which no migration upgrades."""
 
 
 class Database:
@@ -98,8 +96,7 @@ def open_database(
     Its tables are created, or brought to this version, unless ``migrate`` is false, which only checks
     them. ``clock`` gives the time for leases and sessions; ``password_cost`` is log2 of scrypt's N.
 
-    Raises ``StoreError`` if it cannot be opened, or was made by a newer version or by one from
-    before the first release.
+    Raises ``StoreError`` if it cannot be opened or another version of surefoot made it.
     """
     connections = Connections(connect(url), clock)
     try:
@@ -111,7 +108,7 @@ def open_database(
 
 
 def _run_migrations(connections: Connections) -> None:
-    """Run the missing migrations in one transaction: all of them or none."""
+    """Create the tables of a new database, or run the missing migrations, in one transaction."""
     config = _config()
     head = ScriptDirectory.from_config(config).get_current_head()
     with connections.read() as connection:
@@ -120,9 +117,14 @@ def _run_migrations(connections: Connections) -> None:
     with connections.write() as connection:
         if not connections.sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK})
-        _check_revision(connection, config)
+        revision = _revision(connection)  # another process may have created the tables while we waited
+        _check_revision(revision, config)
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        if revision is None:
+            METADATA.create_all(connection, checkfirst=False)
+            command.stamp(config, "head")
+        else:
+            command.upgrade(config, "head")
 
 
 def _check_tables(connections: Connections) -> None:
@@ -130,8 +132,8 @@ def _check_tables(connections: Connections) -> None:
     config = _config()
     head = ScriptDirectory.from_config(config).get_current_head()
     with connections.read() as connection:
-        _check_revision(connection, config)
         revision = _revision(connection)
+    _check_revision(revision, config)
     if revision != head:
         raise StoreError(
             f"the database is at version {revision or 'none'}, not {head}; open it with migrate=True"
@@ -150,14 +152,10 @@ def _revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-def _check_revision(connection: Connection, config: Config) -> None:
-    """Raise ``StoreError`` for a database whose tables this version cannot know."""
-    revision = _revision(connection)
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if revision in _EARLIER:
+def _check_revision(revision: str | None, config: Config) -> None:
+    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if revision is not None and revision not in revisions:
         raise StoreError(
-            f"the database is at version {revision}, made before the first release, and cannot be upgraded; "
-            "export its records with the surefoot that made it and import them into a new database"
+            f"the database is at version {revision}, which this surefoot does not know; "
+            "open it with the surefoot that made it"
         )
-    if revision is not None and revision not in known:
-        raise StoreError(f"the database is at version {revision}, made by a newer surefoot; upgrade surefoot")
