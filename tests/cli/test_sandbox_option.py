@@ -1,12 +1,9 @@
-"""``--sandbox``: programs of each command run where it says, with the key of the environment."""
+"""``--sandbox``: every command runs its programs in the sandbox that it names."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import os
 from pathlib import Path
 
 import pytest
@@ -18,45 +15,35 @@ from surefoot.cli.options import JudgeSettings
 from surefoot.cli.rl import RL
 from surefoot.policies.devices import LOADING
 from surefoot.protocols import ProblemTrace
-from surefoot.sandbox import Ending, ProgramResult
+
+IMAGE = "docker:grader"
 
 
-class Server(BaseHTTPRequestHandler):
-    """Fails every program, and notes the keys that it was shown."""
+class FakeDocker:
+    """A ``docker`` command that fails every program and logs its calls."""
 
-    keys: list[str | None]
+    def __init__(self, directory: Path) -> None:
+        self._log = directory / "calls.log"
+        self._log.touch()
+        command = directory / "docker"
+        command.write_text(
+            f'#!/bin/sh\necho "$*" >> "{self._log}"\nif [ "$1" = run ]; then echo "no room" >&2; exit 1; fi\n'
+        )
+        command.chmod(0o755)
 
-    def do_POST(self) -> None:
-        self.keys.append(self.headers["Authorization"])
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        failed = ProgramResult(ending=Ending.SANDBOX_FAILURE, reason="no room", peer=None)
-        results = [
-            (failed if one["peer"] is None else failed.model_copy(update={"peer": failed})).model_dump(
-                mode="json"
-            )
-            for one in asked["programs"]
-        ]
-        body = json.dumps({"results": results}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing on standard error."""
+    def programs(self) -> int:
+        """How many containers were started, every one from the image that was asked for."""
+        starts = [line for line in self._log.read_text().splitlines() if line.startswith("run ")]
+        assert all(" grader -S -P -m inside.single " in line for line in starts)
+        return len(starts)
 
 
 @pytest.fixture
-def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    Server.keys = []
-    monkeypatch.setenv("SUREFOOT_SANDBOX_KEY", "sf-key")
-    server = HTTPServer(("127.0.0.1", 0), Server)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join(10)
-    server.server_close()
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDocker:
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+    return FakeDocker(directory)
 
 
 @pytest.fixture
@@ -67,55 +54,55 @@ def files(tmp_path: Path) -> list[object]:
     return [tmp_path / "traces.jsonl", "--problems", tmp_path / "problems.jsonl"]
 
 
-def test_every_command_runs_programs_at_the_address(
-    address: str, files: list[object], tmp_path: Path
+def test_every_command_runs_programs_in_the_named_sandbox(
+    docker: FakeDocker, files: list[object], tmp_path: Path
 ) -> None:
     out = tmp_path / "labels.jsonl"
-    said = refused(
-        "label", "verify", *files, "--verifier", "python-tests", "--sandbox", address, "--out", out
-    )
+    said = refused("label", "verify", *files, "--verifier", "python-tests", "--sandbox", IMAGE, "--out", out)
     assert "no room" in said
-    said = refused("label", "mutants", files[2], "--sandbox", address, "--out", tmp_path / "mutants")
+    said = refused("label", "mutants", files[2], "--sandbox", IMAGE, "--out", tmp_path / "mutants")
     assert "no mutant could be made" in said
-    asked = len(Server.keys)
-    good("execute", *files, "--sandbox", address, "--out", tmp_path / "ran.jsonl")
-    assert len(Server.keys) > asked > 1
-    assert set(Server.keys) == {"Bearer sf-key"}
+    programs = docker.programs()
+    good("execute", *files, "--sandbox", IMAGE, "--out", tmp_path / "ran.jsonl")
+    assert docker.programs() > programs > 1
 
 
-def test_monte_carlo_grades_at_the_address(address: str, files: list[object], tmp_path: Path) -> None:
+def test_monte_carlo_grades_in_the_named_sandbox(
+    docker: FakeDocker, files: list[object], tmp_path: Path
+) -> None:
     words = ["label", "mc", *files, "--policy", "lab", "--rollouts", "1", "--max-tokens", "4"]
-    good(*words, "--grader", "tests", "--sandbox", address, "--out", tmp_path / "mc.jsonl")
-    assert set(Server.keys) == {"Bearer sf-key"}
-    said = refused(*words, "--sandbox", address, "--out", tmp_path / "other.jsonl")
+    good(*words, "--grader", "tests", "--sandbox", IMAGE, "--out", tmp_path / "mc.jsonl")
+    assert docker.programs() > 0
+    said = refused(*words, "--sandbox", IMAGE, "--out", tmp_path / "other.jsonl")
     assert "--sandbox is where --grader tests runs programs" in said
 
 
-def test_the_judge_of_a_search_runs_programs_at_the_address(address: str) -> None:
+def test_the_judge_of_a_search_runs_programs_in_the_named_sandbox(docker: FakeDocker) -> None:
     problem, trace, _ = failing_program()
-    with JudgeSettings(verifier=("python-tests",), sandbox=address).open(LOADING) as judge:
+    with JudgeSettings(verifier=("python-tests",), sandbox=IMAGE).open(LOADING) as judge:
         assert judge is not None
         [scores] = judge.score_traces([ProblemTrace(problem=problem, trace=trace)])
     assert set(scores.scores) == {None}
-    assert Server.keys == ["Bearer sf-key"]
+    assert docker.programs() > 0
 
 
-def test_gold_verifiers_of_training_run_programs_at_the_address(
-    address: str, files: list[object], tmp_path: Path
+def test_gold_verifiers_of_training_run_programs_in_the_named_sandbox(
+    docker: FakeDocker, files: list[object], tmp_path: Path
 ) -> None:
     problem, trace, _ = failing_program()
     problems = str(files[2])
     imitate = Imitate(problems=problems, traces=str(files[0]), out=tmp_path / "out", gold=("python-tests",))
-    judge = JudgeSettings(verifier=("arithmetic",), sandbox=address)
+    judge = JudgeSettings(verifier=("arithmetic",), sandbox=IMAGE)
     rl = RL(out=tmp_path / "out", gold=("python-tests",), judge=judge)
-    for number, opened in enumerate((imitate.task([problem], sandbox=address), rl.task()), start=1):
+    for opened in (imitate.task([problem], sandbox=IMAGE), rl.task()):
+        programs = docker.programs()
         with opened as task:
             assert task.gold is not None
             asyncio.run(task.gold.label([ProblemTrace(problem=problem, trace=trace)]))
-        assert len(Server.keys) == number
+        assert docker.programs() > programs
 
 
-def test_a_sandbox_that_there_is_not_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_an_unknown_sandbox_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     words = ["label", "verify", "none.jsonl", "--problems", "none.jsonl", "--verifier", "compile"]
     assert "there is no sandbox 'bare'" in refused(*words, "--sandbox", "bare")
     for words in (

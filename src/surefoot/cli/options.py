@@ -155,10 +155,7 @@ EngineName = Annotated[
 SandboxName = Annotated[
     str,
     Flag(transient=True),
-    Field(
-        description="Where programs run: `bubblewrap`, `docker` or `podman` (`docker:IMAGE`), or the URL of "
-        "`surefoot serve sandbox`, whose key is read from `SUREFOOT_SANDBOX_KEY`."
-    ),
+    Field(description="Sandbox for programs: `bubblewrap`, `docker` or `podman` (`docker:IMAGE`)."),
     AfterValidator(_sandbox),
 ]
 Calibrated = Annotated[bool, Field(description="Put scores through the checkpoint's `calibration.json`.")]

@@ -17,8 +17,6 @@ from surefoot.cli.settings import Command, Flag, OptionGroup, add, callback
 from surefoot.cli.terminal import echo
 from surefoot.guard.settings import GuardSettings
 from surefoot.policies.devices import Loading
-from surefoot.sandbox.protocol import Limits as SandboxLimits
-from surefoot.sandbox.remote import LARGEST
 from surefoot.server.gateway.scopes import KeyScope
 from surefoot.server.gateway.settings import (
     GatewaySettings,
@@ -426,33 +424,6 @@ class Prune(Command):
         echo(f"{deleted} requests and {held} held calls deleted", err=True)
 
 
-class ServeSandbox(Command):
-    """Run programs for other machines in this one's sandbox; it does not start where isolation is missing.
-
-    Clients give its address as the name of their sandbox, and its key in `SUREFOOT_SANDBOX_KEY`; a key is
-    made by `surefoot serve keys add --scope score`.
-
-    Example: `surefoot serve sandbox --host 0.0.0.0 --port 8700`
-    """
-
-    server: Annotated[ServerSettings, _SERVER] = ServerSettings(port=8700)
-    database: DatabaseName = DEFAULT_DATABASE
-    concurrency: int | None = Field(
-        default=None, ge=1, description="Programs at once; one for each core if not given."
-    )
-    programs: Annotated[SandboxLimits, OptionGroup(title="Largest limits of programs")] = LARGEST
-
-    def run(self) -> None:
-        """Serve until a signal comes."""
-        from surefoot.sandbox import BubblewrapSandbox
-        from surefoot.server import create_sandbox_app, make_server, open_database
-
-        with BubblewrapSandbox(concurrency=self.concurrency) as sandbox, open_database(self.database) as db:
-            echo(sandbox.describe(), err=True)
-            app = create_sandbox_app(sandbox, self.server, largest=self.programs, keys=db.keys)
-            make_server(app, self.server, log_level="info").run()
-
-
 app = typer.Typer(invoke_without_command=True)
 keys_app = typer.Typer(help="API keys of the server.", no_args_is_help=True)
 users_app = typer.Typer(help="Accounts of the pages.", no_args_is_help=True)
@@ -466,4 +437,3 @@ add(keys_app, "revoke", RevokeKey)
 add(users_app, "add", AddUser)
 add(app, "prune", Prune)
 add(app, "sessions", Sessions)
-add(app, "sandbox", ServeSandbox)

@@ -12,4 +12,3 @@ from .python_tests import TaskVerdict as TaskVerdict
 from .python_tests import TestOutcome as TestOutcome
 from .python_tests import TestVerdict as TestVerdict
 from .python_tests import grade_python as grade_python
-from .remote import RemoteSandbox as RemoteSandbox

@@ -16,7 +16,6 @@ from .gateway.records import KeyStore as KeyStore
 from .gateway.records import RecordStore as RecordStore
 from .gateway.records import ScoreHistory as ScoreHistory
 from .gateway.records import SessionTurn as SessionTurn
-from .gateway.sandbox import create_sandbox_app as create_sandbox_app
 from .gateway.sessions import Conversation as Conversation
 from .gateway.sessions import Turn as Turn
 from .gateway.sessions import session_conversations as session_conversations

@@ -9,8 +9,7 @@ from fastapi.routing import APIRoute
 from gateway_server import LineScorer, ask, served
 
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.sandbox import RemoteSandbox
-from surefoot.server import Gateway, create_pages_app, create_sandbox_app, open_database
+from surefoot.server import Gateway, create_pages_app, open_database
 from surefoot.server.gateway.app import create_app
 from surefoot.server.gateway.scopes import ROLE_SCOPES, ROUTES, SCOPES, scope_of
 from surefoot.server.gateway.settings import ServerSettings
@@ -37,7 +36,6 @@ def test_every_route_has_one_scope_and_every_scope_a_route(tmp_path):
         found = {
             *routes_of(create_app(ServerSettings(), gateway=gateway, keys=db.keys).routes),
             *routes_of(create_pages_app(db).routes),
-            *routes_of(create_sandbox_app(RemoteSandbox("http://127.0.0.1:9"), ServerSettings()).routes),
         }
         gateway.checker.close()
     declared = [route for routes in ROUTES.values() for route in routes]
