@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic_core import from_json
 
-from surefoot.chat_shape import message_fields
+from surefoot.messages import message_fields
 
 SCHEMA_VERSION: Final = 2
 
@@ -342,7 +342,7 @@ class ToolCall(BaseModel):
 
 
 class Message(BaseModel):
-    """One chat message; OpenAI's own shape is read, too (:mod:`surefoot.chat_shape`)."""
+    """One chat message; OpenAI's own shape is read, too (:mod:`surefoot.messages`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from surefoot.chat_shape import message_fields, tool_fields
 from surefoot.errors import RecordError
 from surefoot.formats._rows import finite
+from surefoot.messages import message_fields, tool_fields
 from surefoot.records import Message, Step, Tool, ToolCall, Trace
 
 Rows = Annotated[list[dict[str, Any]], AfterValidator(finite)]
@@ -25,7 +25,7 @@ MESSAGES_KEY, TOOLS_KEY = "message_rows", "tool_rows"
 
 
 def messages_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """One message for each row, in any shape that :mod:`surefoot.chat_shape` knows.
+    """One message for each row, in any shape that :mod:`surefoot.messages` knows.
 
     Raises ``RecordError`` for a row of no known shape, and if no row is an assistant's.
     """

@@ -12,13 +12,13 @@ from typing import IO, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
-from surefoot.chat_shape import Keep, message_fields, messages_of, tool_fields
 from surefoot.errors import RecordError
 from surefoot.extras import need
 from surefoot.formats._results import TraceResults
 from surefoot.formats._rows import trace_size
 from surefoot.io.files import ReadReport, error_reason, json_lines, readable, table_rows
 from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
+from surefoot.messages import StoreAttachment, message_fields, messages_of, tool_fields
 from surefoot.records import Message, Problem, Tool, Trace, content_id
 
 IMPORT_KEY = "import"
@@ -79,7 +79,7 @@ class ImportContext:
 
     settings: ImportSettings
     report: ReadReport
-    keep: Keep | None = None
+    keep: StoreAttachment | None = None
     """Stores the bytes of attachments."""
     say: Callable[[str], None] = lambda _: None
     """Shows a guess."""

@@ -13,11 +13,11 @@ from typing import Final
 from surefoot.errors import GuardError
 from surefoot.guard.records import Action, CallVerdict, Finding, GuardDecision, Stage, StageVerdict
 from surefoot.guard.settings import Blocked, GuardSettings
+from surefoot.messages import call_error
 from surefoot.protocols import ProblemTrace, StepScorer, StepVerifier
 from surefoot.records import Message, Problem, Tool, ToolCall, Trace, Usage
 from surefoot.scores import checked_scores
 from surefoot.segment import segment_trace
-from surefoot.tool_schema import call_error
 
 _LOG = logging.getLogger("surefoot.guard")
 _STRENGTH: Final[tuple[Action, ...]] = ("release", "hold", "resample", "reject")

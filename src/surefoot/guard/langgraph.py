@@ -13,11 +13,11 @@ from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
 
-from surefoot.chat_shape import message_fields, tool_fields
 from surefoot.concurrency import run_sync
 from surefoot.guard.guard import Guard
 from surefoot.guard.loop import Reviewer, checked_call, told
 from surefoot.guard.records import GuardDecision, Review
+from surefoot.messages import message_fields, tool_fields
 from surefoot.records import Message, Tool, ToolCall
 
 Result = ToolMessage | Command[Any]

@@ -19,11 +19,11 @@ from agents import (
 )
 from agents import Tool as AgentTool
 
-from surefoot.chat_shape import message_fields, messages_of_items
 from surefoot.errors import GuardError
 from surefoot.guard.guard import Guard
 from surefoot.guard.loop import Reviewer, checked_call, told
 from surefoot.guard.records import GuardDecision
+from surefoot.messages import message_fields, messages_of_items
 from surefoot.records import Message, Tool, ToolCall
 
 

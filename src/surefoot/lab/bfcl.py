@@ -23,9 +23,9 @@ from surefoot.errors import MissingExtraError, RecordError
 from surefoot.formats.tau_bench import GOLD_KEY
 from surefoot.labelling.verifiers.state_replay import TURNS_KEY
 from surefoot.labelling.verifiers.tool_calls import call_arguments
+from surefoot.messages import call_error
 from surefoot.protocols import Observation
 from surefoot.records import Message, Problem, Tool, ToolCall, as_json
-from surefoot.tool_schema import call_error
 
 SOURCE: Final = "bfcl"
 CATEGORIES: Final = ("multi_turn_base", "multi_turn_miss_param", "multi_turn_long_context")

@@ -181,7 +181,7 @@ RESPONSES = [
     ({"background": True}, "background: it cannot be had here"),
     ({"tools": [{"type": "web_search"}]}, "tools.0.type: tools of the provider cannot be had here"),
     ({"text": {"format": {"type": "json_object"}}}, "text.format"),
-    ({"input": [{"type": "item_reference", "id": "x"}]}, "input: item 0 is of type 'item_reference'"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "input: item 0 has type 'item_reference'"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x/y.png"}]}]},
         "messages.0: what is not text cannot be had here",

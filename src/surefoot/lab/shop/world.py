@@ -14,9 +14,9 @@ from pydantic import JsonValue
 
 from surefoot.lab.shop.tasks import POLICY, ShopTask
 from surefoot.labelling.verifiers.tool_calls import call_arguments
+from surefoot.messages import call_error
 from surefoot.protocols import Observation
 from surefoot.records import Message, Problem, Tool, ToolCall
-from surefoot.tool_schema import call_error
 
 _TYPES: Final[Mapping[str, dict[str, Any]]] = {
     "order_id": {"type": "string"},

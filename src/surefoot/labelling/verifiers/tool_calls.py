@@ -15,10 +15,10 @@ from typing import Any, Final, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from surefoot.errors import LabelError, SchemaError
+from surefoot.messages import call_error
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import Message, Problem, ToolCall, Trace
 from surefoot.segment import reports_error
-from surefoot.tool_schema import call_error
 
 ToolRule = Literal["schema", "repeated-call", "ignored-error", "unsupported-claim", "policy"]
 """schema: the tool was offered, and its JSON schema takes the arguments; repeated-call: not the same call

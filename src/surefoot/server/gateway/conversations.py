@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from surefoot.chat_shape import message_fields
+from surefoot.messages import message_fields
 from surefoot.server.gateway.errors import ApiError, invalid
 from surefoot.server.gateway.schemas import ChatRequest
 
@@ -22,7 +22,7 @@ def refuse(field: str, given: bool, what: str = "it") -> None:
 
 
 def chat_messages(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages of any shape that :mod:`surefoot.chat_shape` reads, as OpenAI's. Raises :class:`ApiError`."""
+    """Messages of any shape that :mod:`surefoot.messages` reads, as OpenAI's. Raises :class:`ApiError`."""
     messages = []
     for number, row in enumerate(rows):
         where = f"messages.{number}"

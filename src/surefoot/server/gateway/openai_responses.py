@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from surefoot.chat_shape import messages_of_items
+from surefoot.messages import messages_of_items
 from surefoot.records import Usage
 from surefoot.server.gateway.conversations import chat_messages, chat_request, refuse
 from surefoot.server.gateway.errors import ApiError

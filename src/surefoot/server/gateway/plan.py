@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from surefoot.chat_shape import tool_fields
 from surefoot.guard import GuardDecision
+from surefoot.messages import tool_fields
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Message, Problem, Reasoning, Tool, ToolCall, Usage

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from surefoot.errors import SchemaError
+from surefoot.messages import call_error
 from surefoot.records import Tool, ToolCall
-from surefoot.tool_schema import call_error
 
 REFUND = Tool(
     name="refund",
@@ -39,7 +39,7 @@ def test_a_call_that_fits() -> None:
     ("arguments", "reason"),
     [
         ("{", "not JSON"),
-        ("[1]", "no JSON object"),
+        ("[1]", "not a JSON object"),
         ('{"order": NaN}', "NaN is not allowed"),
         ("[" * 100_000, "not JSON"),
         ("{}", '"order" is a required property'),
