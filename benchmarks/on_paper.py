@@ -28,7 +28,7 @@ from surefoot.labelling import (
 )
 from surefoot.policies import PromptFormat
 from surefoot.protocols import Labeller, Policy, ProblemTrace
-from surefoot.scale import Cost, Rates
+from surefoot.scale import Rates, predict_hours
 from surefoot.segment import Line, segment_trace
 
 SIMULATED = 400
@@ -126,17 +126,17 @@ def usages(data: DataSet) -> dict[str, Usage]:
     }
 
 
-def row(data: DataSet, name: str, usage: Usage, rates: Rates) -> list[str]:
+def row(data: DataSet, name: str, usage: Usage, rates: Rates, price_hour: float) -> list[str]:
     """A line of the table."""
-    cost = Cost.of(usage, rates)
+    hours = predict_hours(usage, rates) or 0
     cpu_s = usage.calls * CALL_S if usage.calls else data.labels * VERIFIED_STEP_S * (not usage.tokens)
     return [
         name,
         short(usage.prompt_tokens),
         short(usage.completion_tokens),
         short(usage.calls),
-        short(cost.hours or 0),
-        short(cost.rent or 0),
+        short(hours),
+        short(hours * price_hour),
         short(cpu_s / 3600),
     ]
 
@@ -152,7 +152,7 @@ def short(number: float) -> str:
 HEADINGS = ("labeller", "tokens read", "written", "requests", "GPU hours", "price", "processor hours")
 
 
-def table(data: DataSet, rates: Rates) -> tuple[list[str], list[dict[str, float | str]]]:
+def table(data: DataSet, rates: Rates, price_hour: float) -> tuple[list[str], list[dict[str, float | str]]]:
     """Markdown lines of one data set, and its figures."""
     disk = data.labels * LABEL_BYTES + data.solutions * (
         TRACE_BYTES + data.steps * data.step_tokens * CHARACTERS_PER_TOKEN
@@ -166,8 +166,8 @@ def table(data: DataSet, rates: Rates) -> tuple[list[str], list[dict[str, float 
     ]
     figures: list[dict[str, float | str]] = []
     for name, usage in usages(data).items():
-        lines.append(f"| {' | '.join(row(data, name, usage, rates))} |")
-        hours = Cost.of(usage, rates).hours or 0.0
+        lines.append(f"| {' | '.join(row(data, name, usage, rates, price_hour))} |")
+        hours = predict_hours(usage, rates) or 0.0
         figures.append({"name": f"{data.name}: {name}", "value": hours, "unit": "GPU hours"})
     return [*lines, ""], figures
 
@@ -185,7 +185,8 @@ def main() -> None:
     given = {name: getattr(options, name) for name in ("read_rate", "write_rate", "price_hour")}
     figures: list[dict[str, float | str]] = []
     for data in DATA_SETS:
-        lines, some = table(data, Rates(**given))
+        rates = Rates(read_rate=options.read_rate, write_rate=options.write_rate)
+        lines, some = table(data, rates, options.price_hour)
         print("\n".join(lines))
         figures += some
     if options.json:

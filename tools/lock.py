@@ -31,7 +31,6 @@ EXTRAS = (
     "oidc",
     "postgres",
     "ray",
-    "logic",
     "pydantic-ai",
     "openai-agents",
     "langgraph",

@@ -28,7 +28,6 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "postgres": ("psycopg",),
         "gguf": ("gguf",),
         "ray": ("ray",),
-        "logic": ("z3",),
         "pydantic-ai": ("pydantic_ai",),
         "openai-agents": ("agents",),
         "langgraph": ("langgraph",),

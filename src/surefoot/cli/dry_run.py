@@ -8,7 +8,7 @@ from typing import TypeVar
 from surefoot.cli.terminal import echo
 from surefoot.labelling.dry_run import CHARACTERS_PER_TOKEN
 from surefoot.records import Usage
-from surefoot.scale.cost import Cost, Rates
+from surefoot.scale.cost import Rates, predict_hours
 
 T = TypeVar("T")
 
@@ -38,16 +38,17 @@ def predict_usage(
 
 
 def say_prediction(what: str, usage: Usage, rates: Rates) -> None:
-    """Show tokens, hours and money of ``what``."""
+    """Show the tokens and hours of ``what``."""
     written = f", at most {usage.completion_tokens:,} written" if usage.completion_tokens else ""
     echo(
         f"{what}: about {usage.prompt_tokens:,} tokens read ({CHARACTERS_PER_TOKEN} characters each)"
         f"{written}, in {usage.calls:,} requests"
     )
-    say_cost(usage, rates)
+    say_hours(usage, rates)
 
 
-def say_cost(usage: Usage, rates: Rates) -> None:
-    """Show hours and money, as far as rates and prices were given."""
-    if cost := str(Cost.of(usage, rates)):
-        echo(cost)
+def say_hours(usage: Usage, rates: Rates) -> None:
+    """Show the hours, if the rates were given."""
+    hours = predict_hours(usage, rates)
+    if hours is not None:
+        echo(f"{hours:,.2f} hours")

@@ -105,7 +105,6 @@ VERIFIERS: Mapping[str, str] = MappingProxyType(
         "state-replay": "surefoot.labelling.verifiers.state_replay:StateReplayVerifier",
         "tool-calls": "surefoot.labelling.verifiers.tool_calls:ToolCallVerifier",
         "visible-tests": "surefoot.labelling.verifiers.programs:VisibleTestsVerifier",
-        "z3": "surefoot.labelling.verifiers.logic:Z3Verifier",
     }
 )
 """Verifiers by name: the module and class of each."""

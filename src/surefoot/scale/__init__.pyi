@@ -1,5 +1,5 @@
-from .cost import Cost as Cost
 from .cost import Rates as Rates
+from .cost import predict_hours as predict_hours
 from .engines import Engine as Engine
 from .engines import InProcess as InProcess
 from .engines import LocalPool as LocalPool

@@ -47,12 +47,12 @@ class RolloutSettings(Command):
 
     def predict(self, items: Sequence[ProblemTrace], build: Callable[[Policy, Grader], Labeller]) -> None:
         """Show what labelling ``items`` would cost."""
-        from surefoot.cli.dry_run import say_cost
+        from surefoot.cli.dry_run import say_hours
         from surefoot.labelling.dry_run import predict
 
         prediction = predict(items, build, prompt=self.prompt, seed=self.seed)
         echo(prediction.summary())
-        say_cost(prediction.usage, self.rates)
+        say_hours(prediction.usage, self.rates)
 
     def open_policy(self) -> Policy:
         """Who completes."""

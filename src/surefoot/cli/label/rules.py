@@ -37,7 +37,7 @@ class Verify(LabelCommand):
     verifier: tuple[str, ...] = Field(
         min_length=1,
         description="`arithmetic`, `compile`, `execution-trace`, `lab`, `lean`, `python-tests`, `rocq`, "
-        "`shop`, `tool-calls`, `visible-tests`, `z3` or `module:Class`; the lowest verdict counts.",
+        "`shop`, `tool-calls`, `visible-tests` or `module:Class`; the lowest verdict counts.",
     )
     tool_rules: tuple[ToolRule, ...] = Field(
         default=TOOL_RULES, description="Rules of `tool-calls`, which say -1 where one is broken."
