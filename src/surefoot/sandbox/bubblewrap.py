@@ -157,7 +157,7 @@ class _Box:
         if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
             raise SandboxError(
                 f"the bubblewrap sandbox needs Linux on x86_64, not {sys.platform} on {platform.machine()}; "
-                "use Docker (--sandbox docker) or a sandbox server (--sandbox URL)"
+                "use Docker (--sandbox docker)"
             )
         if bwrap is None:
             raise SandboxError(f"bubblewrap ('bwrap') is missing, and nothing runs without it; {_INSTALL}")

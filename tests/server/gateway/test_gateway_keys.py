@@ -82,8 +82,6 @@ def test_nothing_answers_without_a_key_or_with_a_wrong_one(locked):
             "/v1/completions",
             "/v1/score",
             "/v1/verify",
-            "/pooling",
-            "/classify",
         ):
             assert status(locked.root + path, key, b"not even json") == 401
     with (

@@ -84,7 +84,7 @@ FIELDS = [
 """Names of the fields of the pages' forms."""
 EXAMPLES = int(os.environ.get("SUREFOOT_SCHEMATHESIS_EXAMPLES", "1"))
 """Requests to a page of each kind (valid or not); five times as many to a route of the gateway."""
-GATEWAY = ("/v1", "/pooling", "/classify", "/metrics", "/health", "/ready")
+GATEWAY = ("/v1", "/metrics", "/health", "/ready")
 
 
 def described_pages(app):

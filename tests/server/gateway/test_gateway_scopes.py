@@ -78,8 +78,6 @@ def test_a_key_without_the_scope_is_refused_with_its_name(tmp_path):
             ("score", "/v1/verify", verify, "chat"),
             ("chat", "/v1/score", {"items": [SOLUTION]}, "score"),
             ("chat", "/v1/verify", SOLUTION, "score"),
-            ("chat", "/pooling", {"input": "x"}, "score"),
-            ("chat", "/classify", {"input": "x"}, "score"),
             ("monitor", "/v1/chat/completions", CHAT, "chat"),
         ]
         for key, path, body, scope in refused:

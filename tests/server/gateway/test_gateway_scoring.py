@@ -1,4 +1,4 @@
-"""Scores and verdicts of given solutions: our own form, vLLM's, and the clients that the package ships."""
+"""Scores and verdicts of solutions: ``/v1/score``, ``/v1/verify``, and the client that the package ships."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.models.remote.scorer import RemoteScorer
-from surefoot.models.remote.step_prompts import VllmClassify
 from surefoot.models.remote.wire_formats import GatewayScore as GatewayWire
-from surefoot.models.remote.wire_formats import VllmPooling
 from surefoot.models.scorer import Scorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
@@ -66,18 +64,6 @@ def scripted(tmp_path_factory):
         yield found
 
 
-@pytest.fixture(scope="module")
-def model(lab_base):
-    card = CheckpointCard(kind="prm", encoding=Encoding(max_length=64), label_source="test", base="lab")
-    return RewardModel.initialise(lab_base, card)
-
-
-@pytest.fixture(scope="module")
-def checkpoint(model):
-    with served(ScriptedPolicy(lines), Scorer(model, name="prm")) as found:
-        yield found
-
-
 def test_the_packages_own_client_gets_the_scores_of_the_scorer():
     exact = LabelScorer(ExactLabeller(), name="exact")
     items = lab_items()
@@ -89,47 +75,6 @@ def test_the_packages_own_client_gets_the_scores_of_the_scorer():
     expected = LabelScorer(ExactLabeller(), name="exact").score_traces(items)
     assert [record.scores for record in got] == [record.scores for record in expected]
     assert any(0.0 in record.scores for record in got)
-
-
-@pytest.mark.parametrize("wire", [VllmPooling, VllmClassify])
-def test_the_client_of_vllms_interfaces_gets_the_scores_of_the_checkpoint(checkpoint, model, wire):
-    local = Scorer(model, name="local")
-    items = lab_items()
-    with RemoteScorer(
-        wire(encoder=model, model="prm"), base_url=checkpoint.root, name="r", reference=local, tolerance=1e-5
-    ) as remote:
-        got = remote.score_traces(items)
-    for record, expected in zip(got, local.score_traces(items), strict=True):
-        for mine, its in zip(record.scores, expected.scores, strict=True):
-            assert mine is its if its is None else mine == pytest.approx(its, abs=1e-5)
-
-
-def test_vllms_forms_for_texts_and_conversations(checkpoint, scripted):
-    status, answer = post(f"{checkpoint.root}/pooling", {"model": "prm", "input": "7 + 3 = 0\n"})
-    assert status == 200
-    assert len(answer["data"][0]["data"]) == answer["usage"]["prompt_tokens"]
-    assert all(sum(row) == pytest.approx(1) for row in answer["data"][0]["data"])
-    status, answer = post(f"{checkpoint.root}/classify", {"input": [[5, 6], [7]]})
-    assert [row["num_classes"] for row in answer["data"]] == [2, 2]
-    assert all(row["label"] == ("good" if row["probs"][1] >= 0.5 else "bad") for row in answer["data"])
-    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "fine\nbad"}]
-    assert post(f"{scripted.root}/pooling", {"messages": messages})[1]["data"][0]["data"] == [
-        [pytest.approx(0.1), 0.9],
-        [0.9, 0.1],
-    ]
-    assert post(f"{scripted.root}/classify", {"messages": messages})[1]["data"][0]["label"] == "bad"
-    refusals = [
-        (scripted, {"input": "text"}, "takes no tokens"),
-        (checkpoint, {"input": [[10**9]]}, "token ids"),
-        (checkpoint, {"input": [[5] * 65]}, "65 tokens"),
-        (checkpoint, {"input": "x", "messages": messages}, "either"),
-        (checkpoint, {"input": "x", "use_activation": False}, "logits"),
-        (checkpoint, {"messages": messages[::-1]}, "assistant"),
-        (scripted, {"messages": [messages[0], {"role": "assistant", "content": "odd"}]}, "no score"),
-    ]
-    for found, body, said in refusals:
-        status, answer = post(f"{found.root}/pooling", body)
-        assert (status, said in answer["error"]["message"]) == (400, True), answer
 
 
 def test_score_cuts_a_solution_and_says_why_a_step_has_none(scripted):
@@ -276,17 +221,17 @@ def runs():
     ]
 
 
-@pytest.mark.parametrize("wire", ["gateway", "pooling"])
-def test_the_runs_of_agents_go_to_a_server_with_their_calls(lab_base, wire):
+def test_the_runs_of_agents_go_to_a_server_with_their_calls(lab_base):
     card = CheckpointCard(kind="prm", encoding=Encoding(chat=True), label_source="test", base="lab")
     chat = RewardModel.initialise(lab_base, card)
     chat.tokenizer.chat_template = CHATML
     torch.nn.init.normal_(chat.head.weight, generator=torch.Generator().manual_seed(0))
     local = Scorer(chat, name="prm")
-    with served(ScriptedPolicy(lines), local) as found:
-        form = GatewayWire() if wire == "gateway" else VllmPooling(encoder=chat, model="prm")
-        with RemoteScorer(form, base_url=found.root if wire == "pooling" else found.url, name="r") as remote:
-            got = remote.score_traces(runs())
+    with (
+        served(ScriptedPolicy(lines), local) as found,
+        RemoteScorer(GatewayWire(), base_url=found.url, name="r") as remote,
+    ):
+        got = remote.score_traces(runs())
     for record, expected in zip(got, local.score_traces(runs()), strict=True):
         assert record.scores == pytest.approx(expected.scores, abs=1e-5)
     assert got[0].scores[2] != got[1].scores[2]

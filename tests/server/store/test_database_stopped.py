@@ -75,9 +75,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 @pytest.mark.slow
 def test_every_route_says_that_the_database_is_gone_and_recovers(site: Site) -> None:
     routes = [route for scope in ROUTES.values() for route in scope if route not in WITHOUT_DATABASE]
-    page_routes = [
-        route for route in routes if not re.search("/v1|/pooling|/classify|/ready|/metrics", route)
-    ]
+    page_routes = [route for route in routes if not re.search("/v1|/ready|/metrics", route)]
     assert len(routes) > 50
     site.server.stop()
     try:

@@ -24,7 +24,6 @@ from surefoot.server.gateway.chat import chat_routes
 from surefoot.server.gateway.connections import ConnectionTable, bounded_protocol
 from surefoot.server.gateway.errors import ApiError, declared, install_error_handlers, response_of
 from surefoot.server.gateway.gateway import Gateway
-from surefoot.server.gateway.pooling import pooling_routes
 from surefoot.server.gateway.records import KeyStore
 from surefoot.server.gateway.schemas import ResponseModel
 from surefoot.server.gateway.score import score_routes
@@ -82,7 +81,7 @@ def create_app(
     admin = guarded_route("admin", settings=settings, auth=auth)
     probe = guarded_route("client", settings=settings, auth=auth, public=settings.open_health)
     if gateway is not None:
-        for routes in (chat_routes, score_routes, pooling_routes):
+        for routes in (chat_routes, score_routes):
             app.include_router(routes(gateway, client))
         for router in status_routes(gateway, client, probe, admin):
             app.include_router(router)

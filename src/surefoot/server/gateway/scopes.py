@@ -38,7 +38,7 @@ ROUTES: Final[Mapping[KeyScope | None, tuple[str, ...]]] = MappingProxyType(
             "GET /v1/held/{number:int}",
         ),
         # with `resample`, /v1/verify needs "chat", too
-        "score": ("POST /v1/score", "POST /v1/verify", "POST /pooling", "POST /classify"),
+        "score": ("POST /v1/score", "POST /v1/verify"),
         "read": (
             "GET /projects",
             f"GET {_PROJECT}",
