@@ -20,8 +20,14 @@ help: ## list the targets
 setup: $(STAMP) ## make .venv with the locked dependencies, whose hashes are verified (nothing to do when they are unchanged)
 
 $(STAMP): pyproject.toml requirements.lock requirements-cuda.lock | $(BIN)/python
+	@# PyPI's PyTorch for Linux needs 3 GB of CUDA libraries. Without an NVIDIA device, take the CPU build where
+	@# pip's indexes offer one; it is pinned to the same version and to hashes of the same lock.
+	@if [ "$$(uname -s)" = Linux ] && ! [ -e /dev/nvidiactl ]; then \
+	  sed -n '/^torch==/,/[^\\]$$/p' requirements.lock | sed '1s/==[0-9.]*/&+cpu/' > $(VENV)/torch-cpu.txt; \
+	  $(INSTALL) $(PIP_ARGS) -q -r $(VENV)/torch-cpu.txt || echo "note: no CPU build of PyTorch found; installing the ordinary build"; \
+	fi
 	$(INSTALL) $(PIP_ARGS) -r requirements.lock
-	@# one version of PyTorch has builds that need CUDA packages and builds that do not
+	@# the ordinary build names its CUDA packages, the CPU build names none
 	if $(BIN)/python -c 'import sys; from importlib.metadata import requires; sys.exit("nvidia" not in str(requires("torch")))'; \
 	  then $(INSTALL) $(PIP_ARGS) -r requirements-cuda.lock; fi
 	$(BIN)/python -m pip install --no-deps --no-build-isolation -e .
