@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import click
 import pytest
 import yaml
 
@@ -69,26 +70,19 @@ def broken_links(page: Path) -> Iterator[str]:
 
 @cache
 def commands() -> dict[str, Any]:
-    """Every visible command as ``surefoot NAME``, groups gone through; the program itself as ``surefoot``."""
-    from typer.main import get_command
+    """Every command and group as ``surefoot NAME``; the program itself as ``surefoot``."""
+    from surefoot.cli import app, load_command
+    from surefoot.cli.commands import COMMANDS, GROUPS
 
-    from surefoot.cli import app
-
-    result: dict[str, Any] = {}
-    waiting: list[tuple[str, Any]] = [("surefoot", get_command(app))]
-    while waiting:
-        name, command = waiting.pop()
-        result[name] = command
-        below = getattr(command, "commands", {})
-        waiting += [(f"{name} {key}", child) for key, child in below.items() if not child.hidden]
-    return result
+    paths = [*GROUPS, *(path for path in COMMANDS if path not in GROUPS)]
+    return {"surefoot": app} | {f"surefoot {path}": load_command(path) for path in paths}
 
 
 def options(command: Any) -> list[str]:
-    """Long options of a command, both halves of on/off pairs, without those that the shell machinery adds."""
+    """Long options of a command, both halves of on/off pairs."""
     shown = [p for p in command.params if p.param_type_name == "option" and not getattr(p, "hidden", False)]
     names = [name for p in shown for name in (*p.opts, *p.secondary_opts) if name.startswith("--")]
-    return [name for name in names if name not in ("--install-completion", "--show-completion", "--help")]
+    return [name for name in names if name != "--help"]
 
 
 def sections(text: str) -> dict[str, str]:
@@ -120,7 +114,7 @@ def unknown_in(words: list[str], known: dict[str, Any]) -> Iterator[str]:
     name, rest = "surefoot", words[1:]
     while rest and f"{name} {rest[0]}" in known:
         name, rest = f"{name} {rest[0]}", rest[1:]
-    if getattr(known[name], "commands", None) and rest and not rest[0].startswith("-"):
+    if isinstance(known[name], click.Group) and rest and not rest[0].startswith("-"):
         yield f"{name} {rest[0]}"
     allowed = {option for p in known[name].params for option in (*p.opts, *p.secondary_opts)} | {"--help"}
     used = [word.partition("=")[0] for word in rest if re.match(r"--?[a-zA-Z]", word)]

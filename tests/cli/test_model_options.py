@@ -17,7 +17,7 @@ OPTIONS = {"--device", "--dtype", "--attention", "--batch-tokens", "--device-map
 
 
 def test_every_command_that_has_one_of_the_options_has_them_all():
-    names = {name: {option.name for option in options_of(command)} for name, command in commands()}
+    names = {name: {option.name for option in options_of(command)} for name, command in commands().items()}
     asked = {"--prm", "--policy", "--base", "--device"}
     loads_models = {name for name, some in names.items() if some & asked}
     assert {name: OPTIONS - names[name] for name in loads_models if not names[name] >= OPTIONS} == {}

@@ -6,9 +6,9 @@ import json
 
 import pytest
 from command_line import good, refused
-from typer.main import get_command
 
-from surefoot.cli import app
+from surefoot.cli import load_settings
+from surefoot.cli.commands import COMMANDS
 from surefoot.cli.settings import has_outputs
 from surefoot.io import write_records
 from surefoot.records import Problem, Trace
@@ -82,15 +82,8 @@ def test_a_report_stands_beside_another_but_not_over_its_own(folder):
     assert "report/labels.json exists" in refused(*labels, "--draws", "10", "--out", "report")
 
 
-def _commands(command):
-    if settings := getattr(command.callback, "settings", None):
-        yield settings
-    for below in getattr(command, "commands", {}).values():
-        yield from _commands(below)
-
-
 def test_every_option_that_names_an_output_is_marked():
     """Commands with ``--out`` have ``--force``: a new one cannot forget it."""
-    for settings in _commands(get_command(app)):
+    for settings in map(load_settings, COMMANDS):
         if "out" in settings.model_fields:
             assert has_outputs(settings), settings.__name__

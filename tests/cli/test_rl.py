@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
+from click.testing import CliRunner
 from command_line import good, refused
 from transformers import LlamaConfig, LlamaForCausalLM
-from typer.testing import CliRunner
 
 from surefoot.cli.rl import RL
-from surefoot.cli.settings import add
+from surefoot.cli.settings import SettingsCommand
 from surefoot.errors import RunError
 from surefoot.io import write_records
 from surefoot.lab import LOCK_TEMPLATE, build_tokenizer
@@ -46,8 +45,7 @@ def settled(*words: str, file: Path | None = None) -> RLConfig:
         def run(self) -> None:
             seen.append(self)
 
-    app = typer.Typer()
-    add(app, "rl", Seen)
+    app = SettingsCommand("rl", Seen)
     config = ["--config", str(file)] if file else []
     CliRunner().invoke(app, ["--out", "run", *config, *words], catch_exceptions=False)
     return seen[0].rl

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
+import click
 import pytest
-import typer
+from click.testing import CliRunner
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from typer.testing import CliRunner
 
-from surefoot.cli.settings import Command, Flag, OptionGroup, add, options_of
+from surefoot.cli.settings import Command, Flag, OptionGroup, SettingsCommand, options_of
 from surefoot.errors import RunError
 
 
@@ -75,9 +75,7 @@ class Say(Command):
 
 @pytest.fixture
 def say(monkeypatch):
-    app = typer.Typer(rich_markup_mode="markdown")
-    add(app, "say", Say)
-    app.command("other")(lambda: None)
+    app = click.Group(commands=[SettingsCommand("say", Say)])
 
     def call(*words: object) -> Say:
         result = CliRunner().invoke(app, ["say", *map(str, words)], catch_exceptions=False)
@@ -221,7 +219,7 @@ def test_two_options_of_one_name_are_refused():
         epochs: int = 1
 
     with pytest.raises(ValueError, match="--epochs"):
-        add(typer.Typer(), "twice", Twice)
+        SettingsCommand("twice", Twice)
 
 
 def test_every_setting_has_a_place():

@@ -36,7 +36,7 @@ def printers(tree: ast.AST) -> list[str]:
 
 
 def test_commands_print_in_one_way():
-    assert printers(ast.parse("import typer\ntyper.echo('x')\nprint()")) == ["typer.echo", "print"]
+    assert printers(ast.parse("import click\nclick.echo('x')\nprint()")) == ["click.echo", "print"]
     found = {
         str(path.relative_to(SOURCE)): names
         for path in SOURCE.rglob("*.py")

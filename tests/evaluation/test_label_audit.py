@@ -12,12 +12,11 @@ from weakref import finalize
 
 import numpy as np
 import pytest
-import typer
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from surefoot.cli.evaluate import app
+from surefoot.cli import app
 from surefoot.errors import LabelError, SurefootError
 from surefoot.evaluation.label_audit import audit_labels
 from surefoot.evaluation.label_report import write_label_report
@@ -375,9 +374,7 @@ def files(tmp_path, lab_items, monkeypatch):
 
 
 def run(*words):
-    root = typer.Typer()
-    root.add_typer(app, name="evaluate")
-    return CliRunner().invoke(root, ["evaluate", "labels", *words], env={"COLUMNS": "200"})
+    return CliRunner().invoke(app, ["evaluate", "labels", *words], env={"COLUMNS": "200"})
 
 
 COMMON = ("--traces", "traces.jsonl", "--out", "audit", "--draws", "20")

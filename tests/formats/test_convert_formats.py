@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from surefoot.cli import app
 from surefoot.formats import SIGN_WRITERS, WRITERS

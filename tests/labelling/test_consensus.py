@@ -11,13 +11,12 @@ from pathlib import Path
 from weakref import ref
 
 import pytest
-import typer
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from surefoot.cli.label.rules import LabelConsensus
-from surefoot.cli.settings import add
+from surefoot.cli.settings import SettingsCommand
 from surefoot.errors import LabelError, SurefootError
 from surefoot.io import read_records, write_records
 from surefoot.labelling.consensus import (
@@ -308,8 +307,7 @@ def test_labellers_can_be_combined_behind_the_protocol_and_their_cost_is_kept():
 @pytest.fixture
 def run(tmp_path):
     """The command on the files of two traces; gives the labels, the report and standard error."""
-    app = typer.Typer()
-    add(app, "consensus", LabelConsensus)
+    app = SettingsCommand("consensus", LabelConsensus)
     items = [item(3), item(3, sample=1)]
     write_records(tmp_path / "problems.jsonl", [PROBLEM])
     write_records(tmp_path / "traces.jsonl", [one.trace for one in items])

@@ -9,13 +9,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import typer
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from surefoot.cli.label.rules import LabelExpert
-from surefoot.cli.settings import add
+from surefoot.cli.settings import SettingsCommand
 from surefoot.errors import LabelError, SurefootError
 from surefoot.formats import read_gsm8k_solutions, read_processbench
 from surefoot.io import read_records, write_records
@@ -264,8 +263,7 @@ def test_traces_without_steps_or_with_a_wrong_outcome_are_no_experts():
 @pytest.fixture
 def run(tmp_path):
     """The command on files; gives the labels, or the error, and standard error."""
-    app = typer.Typer()
-    add(app, "expert", LabelExpert)
+    app = SettingsCommand("expert", LabelExpert)
     write_records(tmp_path / "problems.jsonl", [PROBLEM])
     write_records(tmp_path / "traces.jsonl", [text_trace("a", "2 + 2 = 4", "9")])
     experts = [text_trace("so 2+2 = 4", "8"), text_trace("9", outcome=False)]

@@ -8,14 +8,13 @@ import re
 from functools import reduce
 
 import pytest
-import typer
+from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 from openai_server import Reply, chat, serve
-from typer.testing import CliRunner
 
 from surefoot.cli.label.models import Judge
-from surefoot.cli.settings import add
+from surefoot.cli.settings import SettingsCommand
 from surefoot.errors import LabelError, PolicyError, SurefootError
 from surefoot.io import read_records, write_records
 from surefoot.labelling.judge import (
@@ -664,13 +663,7 @@ def same_times(monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
 
 
-app = typer.Typer()
-add(app, "judge", Judge)
-
-
-@app.callback()
-def program():
-    """Keep ``judge`` a command of its own."""
+app = SettingsCommand("judge", Judge)
 
 
 @pytest.fixture
@@ -684,7 +677,6 @@ def files(tmp_path):
 
 def command(files, *words, ok=True):
     call = [
-        "judge",
         str(files / "traces.jsonl"),
         f"--problems={files / 'problems.jsonl'}",
         "--policy=m",

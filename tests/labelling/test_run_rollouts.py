@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from surefoot.cli.label.rollouts import MonteCarlo
-from surefoot.cli.settings import add
+from surefoot.cli.settings import SettingsCommand
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records
 from surefoot.lab.shop import Shop, ShopAgent, generate_tasks, judge_steps
@@ -97,8 +96,7 @@ def test_an_environment_that_cannot_be_put_back_is_refused(items):
 def test_the_command_rolls_out(items, tmp_path):
     write_records(tmp_path / "p.jsonl", [item.problem for item in items[:2]])
     write_records(tmp_path / "t.jsonl", [item.trace for item in items[:2]])
-    app = typer.Typer()
-    add(app, "mc", MonteCarlo)
+    app = SettingsCommand("mc", MonteCarlo)
     asked = [str(tmp_path / "t.jsonl"), "--problems", str(tmp_path / "p.jsonl"), "--environment", "shop"]
     asked += ["--policy", "shop", "-k", "2", "--out", str(tmp_path / "l.jsonl")]
     done = CliRunner().invoke(app, asked)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from surefoot.cli.label.rules import Verify
-from surefoot.cli.settings import add
+from surefoot.cli.settings import SettingsCommand
 from surefoot.errors import LabelError, RecordError
 from surefoot.io import read_records, write_records
 from surefoot.lab.world import ExactLabeller, LabVerifier, generate_problems, parse_problem, worked_solution
@@ -97,8 +96,7 @@ def test_lab_verifier_agrees_with_the_exact_labeller():
 
 
 def run(*words):
-    app = typer.Typer()
-    add(app, "verify", Verify)
+    app = SettingsCommand("verify", Verify)
     return CliRunner().invoke(app, [*map(str, words)])
 
 

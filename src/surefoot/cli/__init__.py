@@ -1,93 +1,139 @@
-"""The command line. Commands import what they need when they run, so that ``--help`` is quick."""
+"""The command line: :data:`app` finds the chosen command in the table and imports only its module."""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated
+import sys
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from surefoot.cli import (
-    audit,
-    convert,
-    evaluate,
-    execute,
-    imitate,
-    import_export,
-    label,
-    quickstart,
-    rl,
-    sample,
-    score,
-    search,
-    select,
-    serve,
-    serve_config,
-    train,
-)
-from surefoot.cli.endings import TERMINATED
-from surefoot.cli.settings import add
+from surefoot.cli.commands import COMMANDS, GROUPS
 from surefoot.cli.terminal import echo
 from surefoot.errors import IncompleteError, SurefootError
 from surefoot.extras import sentence
 
+if TYPE_CHECKING:
+    from surefoot.cli.settings import Command
+
 INCOMPLETE = 3
-"""Exit status of work that came to its end and is not complete: the output holds what succeeded."""
+"""Exit status of a command that finished with incomplete work; the output holds what succeeded."""
 INTERRUPTED = 130
-"""Exit status that typer makes of an interrupt from the keyboard."""
-
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_show_locals=False,
-)
+"""Exit status of a command that the keyboard interrupted."""
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def load_settings(path: str) -> type[Command]:
+    """The settings class of a command, such as ``label mc``."""
+    module, _, name = COMMANDS[path][0].partition(":")
+    command: type[Command] = getattr(import_module(f"surefoot.cli.{module}"), name)
+    return command
+
+
+def load_command(path: str) -> click.Command:
+    """The command or group at a path, such as ``label mc``."""
+    if path not in COMMANDS:
+        return CommandGroup(path)
+    from surefoot.cli.settings import SettingsCommand
+
+    command = SettingsCommand(path.rpartition(" ")[2], load_settings(path))
+    return CommandGroup(path, command) if path in GROUPS else command
+
+
+class CommandGroup(click.Group):
+    """A group whose commands come from the table; one that is also a command runs without a subcommand."""
+
+    def __init__(self, path: str, command: click.Command | None = None, **attributes: Any) -> None:
+        self.path = path
+        self.runnable = command
+        name = path.rpartition(" ")[2] or "surefoot"
+        if command is None:
+            super().__init__(name, help=GROUPS.get(path), no_args_is_help=True, **attributes)
+        else:
+            super().__init__(
+                name,
+                params=command.params,
+                callback=command.callback,
+                help=command.help,
+                invoke_without_command=True,
+                no_args_is_help=False,
+            )
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Names below this group, in the order of the table."""
+        prefix = f"{self.path} " if self.path else ""
+        below = (
+            path.removeprefix(prefix) for path in COMMANDS if path.startswith(prefix) and path != self.path
+        )
+        return list(dict.fromkeys(path.split(" ")[0] for path in below))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command; ``None`` for an unknown name."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        return load_command(f"{self.path} {cmd_name}".strip())
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggest a similar name for an unknown command."""
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and (similar := get_close_matches(args[0], names, 1)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {similar[0]!r}?")
+        return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Options, then commands with the lines of the table."""
+        if self.runnable is None:
+            click.Command.format_options(self, ctx, formatter)
+        else:
+            self.runnable.format_options(ctx, formatter)
+        rows = []
+        for name in self.list_commands(ctx):
+            path = f"{self.path} {name}".strip()
+            rows.append((name, GROUPS[path] if path in GROUPS else COMMANDS[path][1]))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
         from surefoot import __version__
 
         echo(f"surefoot {__version__}")
-        raise typer.Exit
+        context.exit()
 
 
-@app.callback()
-def _program(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Process supervision: label steps, train reward models on them, choose better answers with them."""
-
-
-add(app, "quickstart", quickstart.Quickstart)
-add(app, "import", import_export.Import)
-add(app, "segment", import_export.SegmentTraces)
-add(app, "sample", sample.Sample)
-app.add_typer(label.app, name="label")
-app.add_typer(train.app, name="train")
-add(app, "rl", rl.RL)
-add(app, "imitate", imitate.Imitate)
-add(app, "expert-iteration", imitate.ExpertIteration)
-add(app, "score", score.Score)
-add(app, "execute", execute.Execute)
-add(app, "select", select.Select)
-app.add_typer(search.app, name="search")
-app.add_typer(evaluate.app, name="evaluate")
-app.add_typer(audit.app, name="audit")
-add(app, "export", import_export.Export)
-add(app, "convert", convert.Convert)
-app.add_typer(serve.app, name="serve")
-add(app, "serve-config", serve_config.ServeConfig)
+app = CommandGroup(
+    "",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Print the version.",
+        )
+    ],
+)
+app.help = "Process supervision: label steps, train reward models on them, choose better answers with them."
 
 
 def main() -> None:
     """Run the command line. An error of the package, or of a file, is one sentence and a status of 1 or 3."""
-    # one bar a stage is enough: transformers would draw its own for every model that it loads
+    # transformers would add a progress bar for every model that it loads
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        app()
+        sys.exit(app.main(prog_name="surefoot", standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        raise SystemExit(error.exit_code) from error
+    except click.Abort as error:
+        _explain_interrupt()
+        raise SystemExit(INTERRUPTED) from error
     except (SurefootError, OSError) as error:
         echo(f"surefoot: {' '.join(str(error).split())}", err=True)
         raise SystemExit(INCOMPLETE if isinstance(error, IncompleteError) else 1) from error
@@ -97,6 +143,10 @@ def main() -> None:
         echo(f"surefoot: this command needs {missing}", err=True)
         raise SystemExit(1) from error
     except SystemExit as end:
-        if end.code in (INTERRUPTED, TERMINATED):
-            echo("surefoot: interrupted; start the same command again to resume", err=True)
+        if end.code == 143:  # SIGTERM, see endings.py
+            _explain_interrupt()
         raise
+
+
+def _explain_interrupt() -> None:
+    echo("surefoot: interrupted; start the same command again to resume", err=True)

@@ -7,11 +7,11 @@ the introduction and the headings of groups are written by hand.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from inspect import cleandoc
 from pathlib import Path
-from typing import Any
 
+from surefoot.cli import load_settings
+from surefoot.cli.commands import COMMANDS
 from surefoot.cli.settings import REQUIRED, Command, Option, has_outputs, options_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "commands.md"
@@ -20,23 +20,14 @@ _HEADING = re.compile(r"^(#{2,3}) `?(surefoot [a-z0-9 -]+?)`?$", re.M)
 _EXAMPLE = re.compile(r"Example: `(.+?)`(?: \((.+?)\))?", re.S)
 
 
-def commands(command: Any = None, name: str = "surefoot") -> Iterator[tuple[str, type[Command]]]:
-    """Every command that is made of settings, with its full name."""
-    if command is None:
-        from typer.main import get_command
-
-        from surefoot.cli import app
-
-        command = get_command(app)
-    if settings := getattr(command.callback, "settings", None):
-        yield name, settings
-    for key, below in getattr(command, "commands", {}).items():
-        yield from commands(below, f"{name} {key}")
+def commands() -> dict[str, type[Command]]:
+    """The settings class of every command by its full name."""
+    return {f"surefoot {path}": load_settings(path) for path in COMMANDS}
 
 
 def updated(page: str) -> str:
     """The page with what stands under the heading of each command made again."""
-    known = dict(commands())
+    known = commands()
     headings = list(_HEADING.finditer(page))
     parts, end = [], 0
     for place, heading in enumerate(headings):

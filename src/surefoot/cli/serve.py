@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-import typer
 from pydantic import BeforeValidator, Field, model_validator
 
 from surefoot.answers import AnswerStyle
 from surefoot.cli import options as o
-from surefoot.cli.serve_sessions import Sessions
-from surefoot.cli.settings import Command, Flag, OptionGroup, add, callback
+from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.guard.settings import GuardSettings
 from surefoot.policies.devices import Loading
@@ -422,18 +420,3 @@ class Prune(Command):
                 deleted += count
             held = db.held_calls.prune(before)
         echo(f"{deleted} requests and {held} held calls deleted", err=True)
-
-
-app = typer.Typer(invoke_without_command=True)
-keys_app = typer.Typer(help="API keys of the server.", no_args_is_help=True)
-users_app = typer.Typer(help="Accounts of the pages.", no_args_is_help=True)
-app.callback()(callback(Serve))
-app.add_typer(keys_app, name="keys")
-app.add_typer(users_app, name="users")
-add(keys_app, "add", AddKey)
-add(keys_app, "list", ListKeys)
-add(keys_app, "set", SetKey)
-add(keys_app, "revoke", RevokeKey)
-add(users_app, "add", AddUser)
-add(app, "prune", Prune)
-add(app, "sessions", Sessions)

@@ -23,8 +23,8 @@ To write a command:
    result as ``Flag(transient=True)``, so that a run can be resumed with another value, and one that names
    what is written as ``Flag(output=True)``: the command then has ``--force``, without which nothing is
    written over. A command that writes other files than those overrides ``outputs``.
-6. ``add(app, "name", Class)``, give it a heading in ``docs/reference/commands.md``, and run
-   ``python -m surefoot.cli.reference``.
+6. Add a line to the table in :mod:`surefoot.cli.commands` and a heading to ``docs/reference/commands.md``;
+   then run ``python -m surefoot.cli.reference``.
 
 Imports that a class needs for its fields are made on load, so they must be quick; ``run`` imports the rest.
 """
@@ -36,16 +36,16 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
-from inspect import Parameter, Signature, cleandoc
+from inspect import cleandoc
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import typer
+import click
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -134,6 +134,27 @@ class Option:
         )
 
     @property
+    def negative(self) -> str:
+        """The option that turns an on/off setting off."""
+        return f"--no-{self.names[0].removeprefix('--')}"
+
+    @property
+    def usage(self) -> str:
+        """How the option is written, as ``--help`` shows it."""
+        if self.flag.argument:
+            return self.metavar if self.flag.metavar else self.names[0] + ("..." if self.repeated else "")
+        names = ", ".join(reversed(self.names))
+        return f"{names} / {self.negative}" if self.kind is bool else f"{names} {self.metavar}"
+
+    @property
+    def help(self) -> str:
+        """The description with default and bounds."""
+        default = self.default_text if self.default is REQUIRED else f"default: {self.default_text}"
+        repeated = "may be repeated" if self.repeated and not self.flag.argument else ""
+        notes = "; ".join(note for note in (default, self.bounds, repeated) if note not in ("", "default: "))
+        return f"{self.description} [{notes}]" if notes else self.description
+
+    @property
     def metavar(self) -> str:
         """What stands for the value."""
         if self.flag.metavar:
@@ -192,58 +213,62 @@ def saving_memory(command: type[Command]) -> list[str]:
     ]
 
 
-def add(app: typer.Typer, name: str, command: type[Command]) -> None:
-    """Make ``command`` a command of ``app``."""
-    app.command(name)(callback(command))
+class SettingsCommand(click.Command):
+    """A command made of a settings class; its options are the fields."""
 
+    def __init__(self, name: str, settings: type[Command]) -> None:
+        self.settings = settings
+        self.options = [option for option in options_of(settings) if option.names]
+        names = [name for option in self.options for name in option.names]
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"{settings.__name__}: two options are named {min(repeated)}")
+        super().__init__(
+            name, params=self._parameters(), callback=self._run, help=cleandoc(settings.__doc__ or "")
+        )
 
-def callback(command: type[Command]) -> Callable[..., None]:
-    """The function whose parameters are the options of ``command``, as typer reads them."""
-    options = [option for option in options_of(command) if option.names]
-    names = [name for option in options for name in option.names]
-    if repeated := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"{command.__name__}: {min(repeated)} is the name of two options")
+    def _parameters(self) -> list[click.Parameter]:
+        return [
+            *(_parameter(number, option) for number, option in enumerate(self.options)),
+            *([click.Option(["--force"], is_flag=True)] if has_outputs(self.settings) else []),
+            click.Option(["--config"]),
+            click.Option(["--set", "assignments"], multiple=True),
+        ]
 
-    def run(context: typer.Context, **values: Any) -> None:
-        if context.invoked_subcommand is not None:
-            return  # of a group that is a command itself
+    def _run(self, **values: Any) -> None:
+        if click.get_current_context().invoked_subcommand is not None:
+            return  # a group that is also a command
         flags = {
             option.path: values[f"value_{number}"]
-            for number, option in enumerate(options)
-            if values[f"value_{number}"] not in (None, [])
+            for number, option in enumerate(self.options)
+            if values[f"value_{number}"] not in (None, ())
         }
-        settings = build(command, flags, file=values["config"], assignments=values["assignments"] or ())
+        file = Path(values["config"]) if values["config"] else None
+        settings = build(self.settings, flags, file=file, assignments=values["assignments"])
         refuse_urls(settings.outputs())
         if not values.get("force"):
             refuse_existing(settings.outputs())
-        with plain_endings(settings.outputs(), saving_memory(command)):
+        with plain_endings(settings.outputs(), saving_memory(self.settings)):
             settings.run()
 
-    config = typer.Option(
-        "--config",
-        help="TOML or JSON file of settings; an option on the command line wins.",
-        rich_help_panel="Settings",
-    )
-    assignments = typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Any setting by its name, dotted below tables; may be repeated.",
-        rich_help_panel="Settings",
-    )
-    parameters = [
-        Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context),
-        *(_parameter(number, option) for number, option in enumerate(options)),
-        _optional("config", Path, config),
-        _optional("assignments", list[str], assignments),
-    ]
-    if _outputs(command):
-        force = typer.Option("--force", help="Write over what is there.", show_default=False)
-        parameters.append(_optional("force", bool, force))
-    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    run.__doc__ = cleandoc(command.__doc__ or "")
-    run.settings = command  # type: ignore[attr-defined]
-    return run
+    def format_options(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in their panels."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for option in self.options:
+            title = "Arguments" if option.flag.argument else option.panel or "Options"
+            panels.setdefault(title, []).append((option.usage, option.help))
+        settings = panels["Settings"] = []
+        if has_outputs(self.settings):
+            settings.append(("--force", "Overwrite existing output."))
+        settings.append(
+            ("--config PATH", "TOML or JSON file of settings; an option on the command line wins.")
+        )
+        settings.append(
+            ("--set NAME=VALUE", "Any setting by its name, dotted below tables; may be repeated.")
+        )
+        settings.append(("--help", "Show this message and exit."))
+        for title, rows in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def build(
@@ -255,7 +280,7 @@ def build(
 ) -> C:
     """Settings from a file, assignments and options; the later ones win, and defaults fill the rest.
 
-    Raises ``RunError``, which names option or setting, and ``typer.BadParameter`` for one that is missing.
+    Raises ``RunError``, which names option or setting, and ``click.UsageError`` for one that is missing.
     """
     tree: dict[str, Any] = {}
     for key, value in (read_table(file) if file else {}).items():
@@ -285,7 +310,7 @@ def explained(error: ValidationError, command: type[BaseModel]) -> Exception:
     )
     name = option.name if option else ".".join(place)
     if first["type"] == "missing":
-        return typer.BadParameter(f"{name} is required", param_hint=name)
+        return click.UsageError(f"{name} is required", click.get_current_context(silent=True))
     if first["type"] == "literal_error":
         expected = first["ctx"]["expected"].replace("'", "")
         return RunError(f"{name} is {first['input']!r}; choose {expected}")
@@ -329,42 +354,22 @@ def read_table(path: Path) -> dict[str, Any]:
     return table
 
 
-def _parameter(number: int, option: Option) -> Parameter:
-    notes = "; ".join(
-        note
-        for note in (
-            option.default_text if option.default is REQUIRED else f"default: {option.default_text}",
-            option.bounds,
-            "may be repeated" if option.repeated and not option.flag.argument else "",
-        )
-        if note not in ("", "default: ")
-    )
-    text = f"{option.description} [{notes}]" if notes else option.description
-    kind = Path if option.kind is Path else bool if option.kind is bool else str
+def _parameter(number: int, option: Option) -> click.Parameter:
+    name = f"value_{number}"
     if option.flag.argument:
-        shown = typer.Argument(
-            metavar=option.flag.metavar or option.names[0] + ("..." if option.repeated else ""),
-            help=text,
-            show_default=False,
-        )
-    else:
-        long, *short = option.names
-        if option.kind is bool:
-            long += f"/--no-{long.removeprefix('--')}"
-        values = option.choices
-        shown = typer.Option(
-            *(long, *short),
-            help=text,
-            rich_help_panel=option.panel,
-            show_default=False,
-            metavar=None if kind is bool else option.metavar,
-            autocompletion=(lambda: list(values)) if values else None,
-        )
-    return _optional(f"value_{number}", list[kind] if option.repeated else kind, shown)  # type: ignore[valid-type]
-
-
-def _optional(name: str, kind: Any, shown: Any) -> Parameter:
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, shown])
+        count = -1 if option.repeated else 1
+        return click.Argument([name], required=False, nargs=count, metavar=option.usage)
+    names = list(option.names)
+    if option.kind is bool:
+        return click.Option([name, "/".join((names[0], option.negative)), *names[1:]], default=None)
+    choices = option.choices
+    return click.Option(
+        [name, *names],
+        multiple=option.repeated,
+        shell_complete=lambda _context, _parameter, start: [
+            value for value in choices if value.startswith(start)
+        ],
+    )
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""The one way to the terminal: whatever a command prints may quote records, which must not drive it."""
+"""Printing: escapes control characters, because output may quote untrusted records."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import typer
+import click
 
 from surefoot.printable import printable
 
@@ -12,7 +12,7 @@ from surefoot.printable import printable
 def echo(text: str = "", *, err: bool = False, fg: str | None = None) -> None:
     """Print lines of text in the colour ``fg``, on standard error with ``err``."""
     safe = printable(text)
-    typer.echo(typer.style(safe, fg=fg) if fg else safe, err=err)
+    click.echo(click.style(safe, fg=fg) if fg else safe, err=err)
 
 
 def echo_table(

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import typer
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.settings import Command, OptionGroup, add
+from surefoot.cli.settings import Command, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.labels import Neutral
 from surefoot.policies.devices import FLOAT32
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from surefoot.records import LabelKind, StepLabel
     from surefoot.training.critiques import TraceCritiques
     from surefoot.training.examples import Example, ExampleSet, PairExample, TrainingItem
-
-app = typer.Typer(help="Train reward models.", no_args_is_help=True)
 
 TRAINING = OptionGroup(
     title="Training",
@@ -536,9 +533,3 @@ def _critiques_of(items: Sequence[LabelledTrace], critiques: Sequence[TraceCriti
     if bare := sum(not texts for texts in of_trace.values()):
         echo(f"{bare} traces have no critique", err=True)
     return [of_trace[item.trace.id] for item in items]
-
-
-add(app, "prm", TrainPRM)
-add(app, "orm", TrainORM)
-add(app, "implicit", TrainImplicit)
-add(app, "verifier", TrainVerifier)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from surefoot.cli.label.rules import Verify
-from surefoot.cli.settings import add
+from surefoot.cli.settings import SettingsCommand
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records
 from surefoot.lab.shop import Shop, ShopAgent, generate_tasks
@@ -169,8 +168,7 @@ def test_the_command_replays(tmp_path):
     runs = [one for [one] in asyncio.run(sample_runs(agent, tasks, Shop, n=1))]
     write_records(tmp_path / "p.jsonl", tasks)
     write_records(tmp_path / "t.jsonl", runs)
-    app = typer.Typer()
-    add(app, "verify", Verify)
+    app = SettingsCommand("verify", Verify)
     asked = [str(tmp_path / "t.jsonl"), "--problems", str(tmp_path / "p.jsonl")]
     asked += ["--verifier", "state-replay", "--gold-order", "--out", str(tmp_path / "l.jsonl")]
     done = CliRunner().invoke(app, [*asked, "--environment", "shop"])

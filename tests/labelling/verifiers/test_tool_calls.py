@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-import typer
+from click.testing import CliRunner
 from pydantic import ValidationError
-from typer.testing import CliRunner
 
 from surefoot.cli.label.rules import Verify
-from surefoot.cli.settings import add
+from surefoot.cli.settings import SettingsCommand
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records
 from surefoot.labelling import PolicyClause, ToolCallVerifier, ToolPolicy, call_results, open_verifier
@@ -212,8 +211,7 @@ def test_the_command_takes_rules_and_a_policy(tmp_path):
     write_records(tmp_path / "p.jsonl", [problem])
     write_records(tmp_path / "t.jsonl", [segment_trace(trace)])
     (tmp_path / "policy.json").write_text('{"forbidden": ["wait"]}')
-    app = typer.Typer()
-    add(app, "verify", Verify)
+    app = SettingsCommand("verify", Verify)
     asked = [
         str(tmp_path / "t.jsonl"),
         "--problems",
