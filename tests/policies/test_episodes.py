@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-import typer
+from click.testing import CliRunner
 from openai_server import Reply, chat, serve
-from typer.testing import CliRunner
 
 from surefoot.cli.sample import Sample
-from surefoot.cli.settings import add
+from surefoot.cli.settings import SettingsCommand
 from surefoot.errors import PolicyError
 from surefoot.io import read_records, write_records
 from surefoot.lab.shop import Shop, ShopAgent, ShopVerifier, generate_tasks
@@ -111,8 +110,7 @@ def test_an_environment_by_name():
 def test_the_command_samples_runs(tmp_path):
     tasks = generate_tasks(4, seed=0)
     write_records(tmp_path / "p.jsonl", tasks)
-    app = typer.Typer()
-    add(app, "sample", Sample)
+    app = SettingsCommand("sample", Sample)
     asked = [str(tmp_path / "p.jsonl"), "--environment", "shop", "--policy", "shop", "--n", "2"]
     done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "t.jsonl")])
     assert done.exit_code == 0, done.output

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from annotation_site import PASSWORD, open_room
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from surefoot.cli import app
 from surefoot.errors import ConflictError, StoreError
