@@ -7,4 +7,3 @@ from .grading import ProblemGrader as ProblemGrader
 from .grading import Solution as Solution
 from .grading import final_answer as final_answer
 from .grouping import group_equal as group_equal
-from .quantities import MAX_CHARS as MAX_CHARS

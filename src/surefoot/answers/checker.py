@@ -13,7 +13,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from surefoot.answers.quantities import (
+from surefoot.answers.symbolic import load_mathematics
+from surefoot.errors import AnswerError
+from surefoot.io.bounded_worker import Reply
+from surefoot.io.worker_pool import Budget, WorkerPool
+from surefoot.maths import (
     MAX_CHARS,
     normalise,
     read_quantity,
@@ -22,10 +26,6 @@ from surefoot.answers.quantities import (
     units_agree,
     unwrap_all,
 )
-from surefoot.answers.symbolic import load_mathematics
-from surefoot.errors import AnswerError
-from surefoot.io.bounded_worker import Reply
-from surefoot.io.worker_pool import Budget, WorkerPool
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from surefoot.answers.quantities import DIGITS, without_emphasis
 from surefoot.errors import AnswerError
+from surefoot.maths import DIGITS, without_emphasis
 
 AnswerStyle = Literal["boxed", "hash", "phrase", "last_number"]
 """boxed: ``\\boxed{5}``; hash: ``#### 5``; phrase: ``the answer is 5``; last_number: the last number."""

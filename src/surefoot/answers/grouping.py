@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from surefoot.answers.checker import AnswerChecker
-from surefoot.answers.quantities import (
+from surefoot.maths import (
     FACTORS,
     Quantity,
     normalise,

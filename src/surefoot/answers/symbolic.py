@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from surefoot.answers.quantities import print_number
+from surefoot.maths import print_number
 
 _PARSED = 512
 """Parsed answers that the process remembers."""

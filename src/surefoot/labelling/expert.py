@@ -12,6 +12,7 @@ from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import Any, Literal, Protocol, TypeVar
 
 from surefoot.errors import LabelError
+from surefoot.maths import DIGITS
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Evidence, StepLabel, Trace
 
@@ -168,7 +169,7 @@ def _excerpt(trace: Trace, step: int) -> str:
 K = TypeVar("K")
 
 # Digits in a name (x2, a_1) are no number; a sign counts only where it cannot be a minus between operands.
-_NUMBER = re.compile(r"(?<![\w.])(?:(?<![)\]}])[-−])?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)")
+_NUMBER = re.compile(r"(?<![\w.])(?:(?<![)\]}])[-−])?" + DIGITS.replace("[0-9]", r"\d"))
 _EXACT_ENOUGH = Context(prec=50, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from surefoot.errors import SegmentError
-from surefoot.segment.spans import BLANK_LINE, Span, fences, tile, tile_at
+from surefoot.maths import BLANK_LINE
+from surefoot.segment.spans import Span, fences, tile, tile_at
 
 if TYPE_CHECKING:
     from surefoot.segment.languages import ParsedCode

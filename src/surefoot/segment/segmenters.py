@@ -10,10 +10,11 @@ from functools import partial
 from typing import Literal, Self
 
 from surefoot.errors import SegmentError
+from surefoot.maths import BLANK_LINE
 from surefoot.protocols import Segmenter
 from surefoot.segment.code import ProseAndCode, PythonCode
 from surefoot.segment.proofs import LeanTactics, RocqSentences
-from surefoot.segment.spans import BLANK_LINE, VISIBLE, Span, outside, protected, tile
+from surefoot.segment.spans import VISIBLE, Span, outside, protected, tile
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 

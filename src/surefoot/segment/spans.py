@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from surefoot.errors import SegmentError
+from surefoot.maths import displayed_formulas, inline_formulas
 
 Span = tuple[int, int]
 """``[start, end)`` in characters."""
 
 VISIBLE = re.compile(r"\S")
-BLANK_LINE = re.compile(r"(?:\r\n|\r(?!\n)|\n)[ \t]*(?:\r\n|\r(?!\n)|\n)")
 _FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})(?P<info>[^\r\n]*)", re.MULTILINE)
-# The pairs "\\" and "\$" come first, so that "\\[2pt]" opens no display and "\$" no mathematics.
-_DISPLAY = re.compile(
-    r"\\\\|\\begin\{(?P<begin>[a-zA-Z]+\*?)\}|\\end\{(?P<end>[a-zA-Z]+\*?)\}|\\\[|\\\]|\\\$|\$\$"
-)
-_INLINE = re.compile(rf"\\\\|\\\(|\\\)|\\\$|\$\$|\$|{BLANK_LINE.pattern}")
 
 
 def tile(text: str, cuts: Iterable[int], *, inline: bool = False) -> list[Span]:
@@ -88,9 +82,9 @@ def protected(text: str, *, inline: bool) -> list[Span]:
     """Spans not to be cut, disjoint and in order."""
     fenced = list(fences(text))
     masked = _blank_out(text, fenced)
-    spans = [*fenced, *_displays(masked), *(_inline_maths(masked) if inline else ())]
+    formulas = [*displayed_formulas(masked), *(inline_formulas(masked) if inline else ())]
     merged: list[Span] = []
-    for start, end in sorted(spans):
+    for start, end in sorted([*fenced, *(formula[:2] for formula in formulas)]):
         if merged and start < merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
@@ -122,60 +116,6 @@ def _blank_out(text: str, spans: Sequence[Span]) -> str:
         pieces += [text[reached:start], " " * (end - start)]
         reached = end
     return "".join([*pieces, text[reached:]])
-
-
-def _displays(text: str) -> Iterator[Span]:
-    """Closed ``$$..$$``, ``\\[..\\]`` and environments, in one pass; what stays open protects nothing."""
-    opened: dict[str, int] = {}
-    environments: list[tuple[str, int]] = []
-    waiting: Counter[str] = Counter()
-    for match in _DISPLAY.finditer(text):
-        mark, start, end = match.group(), match.start(), match.end()
-        if match["begin"]:
-            environments.append((match["begin"], start))
-            waiting[match["begin"]] += 1
-        elif match["end"] and waiting[match["end"]]:
-            name = ""
-            while name != match["end"]:  # environments left open inside this one are dropped
-                name, start = environments.pop()
-                waiting[name] -= 1
-            yield start, end
-        elif mark == "$$":
-            if mark in opened:
-                yield opened.pop(mark), end
-            else:
-                opened[mark] = start
-        elif mark == r"\[":
-            opened.setdefault(mark, start)
-        elif mark == r"\]" and r"\[" in opened:
-            yield opened.pop(r"\["), end
-
-
-def _inline_maths(text: str) -> Iterator[Span]:
-    """Closed ``$..$`` and ``\\(..\\)`` within a paragraph.
-
-    A dollar opens before and closes after a visible character, and does not close before a digit, so that
-    "$5 and $6" are prices (the rule of Pandoc).
-    """
-    dollar: int | None = None
-    parenthesis: int | None = None
-    for match in _INLINE.finditer(text):
-        mark, start, end = match.group(), match.start(), match.end()
-        if mark == r"\(":
-            parenthesis = start
-        elif mark == r"\)":
-            if parenthesis is not None:
-                yield parenthesis, end
-            parenthesis = None
-        elif mark == "$":
-            closes = not text[start - 1].isspace() and not text[end : end + 1].isdigit()
-            if dollar is not None and closes:
-                yield dollar, end
-                dollar = None
-            else:
-                dollar = start if text[end : end + 1].strip() else None
-        elif mark.isspace():
-            dollar = parenthesis = None
 
 
 def token_positions(

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from surefoot.labelling.verifiers.expressions import Expression
-from surefoot.labelling.verifiers.parsing import ParseError, Token, parse, tokenize, words
+from surefoot.labelling.verifiers.parsing import ParseError, Token, parse, tokenize
+from surefoot.maths import words
 
 _IN_EXPRESSION = frozenset({"num", "frac", "op", "open", "close", "cmd", "sym", "post", "of", "unit"})
 _RELATION = frozenset({"eq", "rel"})

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from surefoot.labelling.verifiers.expressions import Expression
+from surefoot.maths import LATEX_DIGITS, dollars_delimit, words
 
 _SAME_LENGTH = str.maketrans("×✕·⋅∙÷∕⁄−–‒＝", "****" + "*" + "///" + "---" + "=")
 _SUPERSCRIPTS = {"²": "2", "³": "3"}
@@ -20,7 +21,9 @@ _TOKEN = re.compile(
   | (?P<break>\\\\(?:\[[^\]\n]{0,9}\])?|\n)
   | (?P<rows>\\(?:begin|end)\{(?:align|aligned|equation|gather|gathered|split|multline|eqnarray)\*?\})
   | (?P<skip>\\[,;:!\ \$]|\\(?:q?quad|left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])|[\s~&£€])
-  | (?P<num>[0-9]{1,3}(?:(?:,|\{,\}|,?\\[!,])[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)
+  | (?P<num>"""
+    + LATEX_DIGITS
+    + r""")
   | (?P<text>\\(?:text|mbox|mathrm|textbf|mathbf|textit)\s?\{(?P<words>[^{}]*)\})
   | (?P<percent>\\?%)
   | (?P<degree>\^\s?\{?\s?\\circ\s?\}?|°)
@@ -42,11 +45,6 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-
-
-def words(text: str) -> frozenset[str]:
-    """The words of ``text``."""
-    return frozenset(text.split())
 
 
 _CONJUNCTIONS = words(
@@ -77,26 +75,6 @@ def tokenize(text: str) -> list[Token]:
     delim (of LaTeX) and opaque (what cannot be read).
     """
     return _resolve(list(_raw(text.translate(_SAME_LENGTH))))
-
-
-def dollars_delimit(text: str) -> bool:
-    """Whether ``$`` opens and closes mathematics here, and is no currency.
-
-    The rule is Pandoc's: no space follows an opening one, no space precedes a closing one and no digit
-    follows it.
-    """
-    places = [match.start() for match in re.finditer(r"(?<!\\)\$\$?", text)]
-    if not places or len(places) % 2:
-        return False
-    for opening, closing in zip(places[::2], places[1::2], strict=True):
-        width = 2 if text.startswith("$$", opening) else 1
-        inner = text[opening + width : closing]
-        after = text[closing + width : closing + width + 1]
-        if not inner.strip() or after.isdigit():
-            return False
-        if width == 1 and (inner[0].isspace() or inner[-1].isspace()):
-            return False
-    return True
 
 
 def _raw(text: str) -> Iterator[Token]:

@@ -23,6 +23,8 @@ from xml.etree.ElementTree import Element
 from latex2mathml.converter import convert_to_element
 from markupsafe import Markup, escape
 
+from surefoot.maths import displayed_formulas, inline_formulas
+
 MAX_FORMULA: Final = 2_000
 """Characters of one formula; a longer one is shown as its source."""
 _MAX_DEPTH: Final = 40
@@ -51,15 +53,6 @@ def page_budget() -> Iterator[None]:
         _BUDGET.reset(token)
 
 
-# The beginning of \[…\] and \(…\), whose end is looked up; $$…$$ and $…$, which end at the next dollar. A
-# lone dollar follows pandoc: no space inside the marks, no digit after the last.
-_FORMULA = re.compile(
-    r"\\(?P<bracket>\[)"
-    r"|\\(?P<paren>\()"
-    r"|(?<![\\$])\$\$(?P<double>[^$]+?)\$\$"
-    r"|(?<![\\$])\$(?P<single>(?=\S)(?:[^$\\]|\\.)*?(?<!\s))\$(?!\d)",
-    re.DOTALL,
-)
 _GAP_AFTER = re.compile(r"[ \t]{0,80}\n?[ \t]{0,80}")
 _GAP_BEFORE = re.compile(r"[ \t]{0,80}\n?[ \t]{0,80}\Z")
 _ELEMENTS: Final = frozenset(
@@ -151,24 +144,14 @@ def mathematics(text: str) -> Markup:
 
 
 def _formulas(text: str) -> Iterator[tuple[int, int, str, bool]]:
-    """Start, end, LaTeX, and whether it is displayed, of each formula.
-
-    The next end of a kind is looked up once for all openings before it, so that many take no time squared.
-    """
-    ends = {"bracket": 0, "paren": 0}
-    at = 0
-    while match := _FORMULA.search(text, at):
-        kind, at = str(match.lastgroup), match.end()
-        if kind not in ends:
-            yield match.start(), at, match[kind], kind == "double"
-            continue
-        if ends[kind] <= at:  # a formula has at least one character
-            found = text.find(r"\]" if kind == "bracket" else r"\)", at + 1)
-            ends[kind] = len(text) if found < 0 else found
-        stop = ends[kind]
-        if stop < len(text) and stop - at <= MAX_FORMULA:
-            yield match.start(), stop + 2, text[at:stop], kind == "bracket"
-            at = stop + 2
+    """Start, end, LaTeX, and whether it is displayed, of each formula between dollars, ``\\[`` or ``\\(``."""
+    end = 0
+    for formula in sorted([*displayed_formulas(text), *inline_formulas(text)]):
+        width = len(formula.mark)
+        latex = text[formula.start + width : formula.end - width]
+        if formula.start >= end and formula.mark != r"\begin" and latex and len(latex) <= MAX_FORMULA:
+            yield formula.start, formula.end, latex, formula.mark in ("$$", r"\[")
+            end = formula.end
 
 
 def _between(text: str, after_block: bool, before_block: bool) -> Markup:

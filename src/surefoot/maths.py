@@ -1,27 +1,125 @@
-"""Numbers with their units, as answers write them, read without algebra."""
+r"""Mathematics in text: where formulas are (``$…$``, ``\[…\]``), and numbers with their units.
+
+Everything here is pattern matching that takes time linear in the text; algebra is in ``surefoot.answers``.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 MAX_CHARS = 2000
 """Longest answer that is compared as more than text."""
 
-DIGITS = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
-"""A number as pattern: thousands separators and decimals, no sign."""
+BLANK_LINE = re.compile(r"(?:\r\n|\r(?!\n)|\n)[ \t]*(?:\r\n|\r(?!\n)|\n)")
 
-_DECIMALS = 6
-"""Places to which a decimal is compared, as `math-verify` does."""
+# The pairs "\\" and "\$" come first, so that "\\[2pt]" opens no display and "\$" no formula.
+_DISPLAY = re.compile(
+    r"\\\\|\\begin\{(?P<begin>[a-zA-Z]+\*?)\}|\\end\{(?P<end>[a-zA-Z]+\*?)\}|\\\[|\\\]|\\\$|\$\$"
+)
+_INLINE = re.compile(rf"\\\\|\\\(|\\\)|\\\$|\$\$|\$|{BLANK_LINE.pattern}")
+_DOLLARS = re.compile(r"(?<!\\)\$\$?")
+
+
+class Formula(NamedTuple):
+    """A formula with its delimiters, ``text[start:end]``."""
+
+    start: int
+    end: int
+    mark: str
+    r"""The opening delimiter: ``$``, ``\(``, ``$$``, ``\[`` or ``\begin``."""
+
+
+def displayed_formulas(text: str) -> Iterator[Formula]:
+    """Closed ``$$..$$``, ``\\[..\\]`` and environments, in one pass, by their ends; they can be nested."""
+    opened: dict[str, int] = {}
+    environments: list[tuple[str, int]] = []
+    waiting: Counter[str] = Counter()
+    for match in _DISPLAY.finditer(text):
+        mark, start, end = match.group(), match.start(), match.end()
+        if match["begin"]:
+            environments.append((match["begin"], start))
+            waiting[match["begin"]] += 1
+        elif match["end"] and waiting[match["end"]]:
+            name = ""
+            while name != match["end"]:  # environments that are still open inside this one are dropped
+                name, start = environments.pop()
+                waiting[name] -= 1
+            yield Formula(start, end, r"\begin")
+        elif mark == "$$":
+            if mark in opened:
+                yield Formula(opened.pop(mark), end, mark)
+            else:
+                opened[mark] = start
+        elif mark == r"\[":
+            opened.setdefault(mark, start)
+        elif mark == r"\]" and r"\[" in opened:
+            yield Formula(opened.pop(r"\["), end, r"\[")
+
+
+def inline_formulas(text: str) -> Iterator[Formula]:
+    """Closed ``$..$`` and ``\\(..\\)`` within a paragraph.
+
+    The rule is Pandoc's: an opening dollar stands before a visible character, a closing one after a visible
+    character and not before a digit. So "$5 and $6" are prices.
+    """
+    dollar: int | None = None
+    parenthesis: int | None = None
+    for match in _INLINE.finditer(text):
+        mark, start, end = match.group(), match.start(), match.end()
+        if mark == r"\(":
+            parenthesis = start
+        elif mark == r"\)":
+            if parenthesis is not None:
+                yield Formula(parenthesis, end, r"\(")
+            parenthesis = None
+        elif mark == "$":
+            closes = not text[start - 1].isspace() and not text[end : end + 1].isdigit()
+            if dollar is not None and closes:
+                yield Formula(dollar, end, mark)
+                dollar = None
+            else:
+                dollar = start if text[end : end + 1].strip() else None
+        elif mark.isspace():
+            dollar = parenthesis = None
+
+
+def dollars_delimit(text: str) -> bool:
+    """Whether every dollar sign delimits a formula, so that none is a currency."""
+    marks = len(_DOLLARS.findall(text))
+    if not marks or marks % 2:
+        return False
+    formulas = [*inline_formulas(text), *displayed_formulas(text)]
+    return 2 * sum(formula.mark[0] == "$" for formula in formulas) == marks
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of ``text``."""
+    return frozenset(text.split())
+
+
+def _number_pattern(separator: str) -> str:
+    return rf"(?:(?:[0-9]{{1,3}}(?:{separator}[0-9]{{3}})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+
+
+DIGITS = _number_pattern(",")
+"""A number as pattern: thousands separators and decimals, no sign."""
+LATEX_DIGITS = _number_pattern(r"(?:,|\{,\}|,?\\[!,])")
+r"""The same with LaTeX's thousands separators too: ``1{,}000``, ``1\,000``."""
 
 PERCENT, DOZEN = "%", "dozen"
 FACTORS = {PERCENT: Fraction(1, 100), DOZEN: Fraction(12)}
-"""Units that may be meant as a factor, or as the unit of the number that a reference gives bare."""
+"""Units that may be a factor, or the unit of a number that the reference gives without one."""
 _MULTIPLES = {
     name: Fraction(10**power)
     for name, power in (("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
 }
+_DECIMALS = 6
+"""Places to which decimals are compared, as in `math-verify`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +127,15 @@ class Quantity:
     """A number and its unit."""
 
     number: Fraction
-    """As written; "50%" has 50, "5 million" 5,000,000."""
+    """As written: 50 for "50%", 5,000,000 for "5 million"."""
     rounded: bool
     """Whether it is written with decimals, and so perhaps rounded."""
     unit: frozenset[str] = frozenset()
-    """Words of the unit that matter, a measure by its one name; empty = no unit."""
+    """Significant words of the unit, a measure by its canonical name; empty = no unit."""
 
     @property
     def value(self) -> Fraction:
-        """The number with a percent sign or a dozen worked in."""
+        """The number times the factor of a percent sign or a dozen."""
         return self.number * next((FACTORS[name] for name in self.unit & FACTORS.keys()), Fraction(1))
 
     @property
@@ -50,17 +148,17 @@ class Quantity:
         return Quantity(number=self.value, rounded=self.rounded)
 
     def readings(self, other: Quantity) -> tuple[Fraction, ...]:
-        """What the number may mean beside ``other``: "50%" is 0.5, or 50 where the other has no unit."""
+        """Possible values in a comparison: "50%" is 0.5, or 50 if ``other`` is a bare number."""
         return (self.value,) if other.unit or self.value == self.number else (self.value, self.number)
 
 
 def units_agree(left: frozenset[str], right: frozenset[str]) -> bool:
-    """Whether two units may be the same: one of them is not given, or they share a word that matters."""
+    """Whether two units may be the same: one of them is missing, or they share a significant word."""
     return not left or not right or bool(left & right)
 
 
 def same_quantity(left: Quantity, right: Quantity) -> bool:
-    """Whether units agree and the numbers are equal; to six places where one of them has decimals."""
+    """Whether the units agree and the numbers are equal; to six places if one of them has decimals."""
     if not units_agree(left.unit, right.unit):
         return False
     rounded = left.rounded or right.rounded
@@ -69,7 +167,7 @@ def same_quantity(left: Quantity, right: Quantity) -> bool:
 
 
 def print_number(value: Fraction) -> str:
-    """One text for all numbers that are equal to six places, or in twelve digits."""
+    """A text that is the same for numbers that are equal to six places, or in twelve digits."""
     if abs(value) < 10**_DECIMALS:
         return f"{float(round(value, _DECIMALS)) + 0.0:.12g}"
     try:
@@ -83,14 +181,14 @@ _SPELLINGS = (
     (re.compile(r"\\[dt]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\{,\}"), ","),
 )
-# "2**10" is a power: emphasis begins and ends beside no digit, letter or bracket
+# "2**10" is a power: next to emphasis there is no digit, letter or bracket
 _EMPHASIS = re.compile(r"(?<![\w)\]}])(\*\*|__)(?=[^\s*_])([^*]+?)(?<=\S)\1(?![\w(\[{\\])")
 _BOLD = re.compile(r"\\(?:mathbf|boldsymbol|bm|textbf|mathrm|text|textrm|mbox)\s*\{([^{}]*)\}")
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
 
 
 def normalise(answer: str) -> str:
-    """``answer`` without what never changes its meaning: outer dollars, full stop, emphasis, spacing."""
+    """``answer`` without outer dollars, full stop, emphasis and spacing, which never change its meaning."""
     text = " ".join(answer.replace("\u2212", "-").replace("\u00a0", " ").split()).rstrip(".").rstrip()
     for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         inner = text[len(opening) : len(text) - len(closing)]
@@ -105,7 +203,7 @@ def normalise(answer: str) -> str:
 
 
 def without_emphasis(text: str) -> str:
-    """``text`` without Markdown's bold; one longer than an answer can be stays as it is."""
+    """``text`` without Markdown's bold; a text longer than any answer is returned unchanged."""
     return _EMPHASIS.sub(r"\2", text) if len(text) <= MAX_CHARS else text
 
 
@@ -116,7 +214,7 @@ def unwrap(text: str) -> str:
 
 
 def unwrap_all(text: str) -> str:
-    """``text`` without the text commands inside it, spaced singly."""
+    """``text`` without the text commands inside it, and with single spaces."""
     return " ".join(_TEXT.sub(r"\1", unwrap(text)).split())
 
 
@@ -131,7 +229,7 @@ _NUMBER = re.compile(
 
 
 def read_quantity(text: str) -> Quantity | None:
-    """The number that ``text`` is, with its unit; ``None`` = it is something else."""
+    """Parse ``text`` as a number with its unit; ``None`` if it is anything else."""
     if len(text) > MAX_CHARS:
         return None
     text = unwrap(normalise(text))
@@ -146,7 +244,8 @@ def read_quantity(text: str) -> Quantity | None:
     if multiple is not None:
         number, unit = number * _MULTIPLES[multiple], unit - _MULTIPLES.keys()
     if match["currency"]:
-        unit = frozenset({_currency(match["currency"])})
+        sign = match["currency"].removeprefix("US").replace("\\", "").rstrip(".")
+        unit = frozenset({_CURRENCIES.get(sign) or _MEASURES[sign.casefold()]})
     if "-" in (match["sign"], match["sign2"]):
         number = -number
     decimal = match["top"] is not None and "." in match["top"].rstrip(".")
@@ -159,19 +258,11 @@ def _value(match: re.Match[str]) -> Fraction | None:
         start = Fraction(f"0{match['whole']}.{match['fixed'] or '0'}")
         scale = Fraction(1, int(10 ** len(match["fixed"]) * (10 ** len(repeated) - 1)))
         return start + int(repeated) * scale
-    top = match["over"] or match["top"]
-    bottom = match["under"] or match["bottom"] or "1"
-    numerator, denominator = _fraction(top), _fraction(bottom)
+    numerator, denominator = (
+        Fraction("0" + digits.replace(",", "").rstrip("."))
+        for digits in (match["over"] or match["top"], match["under"] or match["bottom"] or "1")
+    )
     return numerator / denominator if denominator else None
-
-
-def _fraction(digits: str) -> Fraction:
-    return Fraction("0" + digits.replace(",", "").rstrip("."))
-
-
-def _currency(sign: str) -> str:
-    name = sign.removeprefix("US").replace("\\", "").rstrip(".")
-    return _CURRENCIES.get(name) or _MEASURES[name.casefold()]
 
 
 def split_unit(answer: str) -> tuple[str, frozenset[str]]:
@@ -241,48 +332,16 @@ _NAMES = {
 }
 _MEASURES = {name: unit for unit, names in _NAMES.items() for name in names.split()}
 _UPPER = frozenset("L")
-"""Measures of one capital letter; others multiply ("5 M") or are names."""
+"""Measures of one capital letter; other capitals multiply ("5 M") or are names."""
 _POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
-_RATES = frozenset({"per", "/", "a", "an", "every"})
-_FILLERS = frozenset(
-    {"a", "an", "the", "total", "more", "less", "left", "remaining", "altogether", "together", "only", "each"}
-    | {
-        "whole",
-        "full",
-        "other",
-        "additional",
-        "was",
-        "were",
-        "is",
-        "are",
-        "has",
-        "have",
-        "had",
-        "been",
-        "will",
-    }
-    | {"be", "can", "his", "her", "its", "their", "my", "our", "your", "this", "that", "these", "those"}
+_RATES = words("per / a an every")
+_FILLERS = words(
+    """a an the total more less left remaining altogether together only each whole full other additional was
+    were is are has have had been will be can his her its their my our your this that these those"""
 )
-_BOUNDS = frozenset(
-    {
-        "in",
-        "of",
-        "for",
-        "at",
-        "on",
-        "to",
-        "from",
-        "by",
-        "with",
-        "per",
-        "than",
-        "after",
-        "before",
-        "until",
-        "so",
-    }
-    | {"who", "which", "as", "away", "out", "between", "if", "because", "when", "and", "or", "but", "into"}
-    | {"over", "during", "not", "every"}
+_PREPOSITIONS = words(
+    """in of for at on to from by with per than after before until so who which as away out between if
+    because when and or but into over during not every"""
 )
 _NOT_A_UNIT = re.compile(
     r"(?:,|\b(?:and|or|to|plus|minus|times|by|than|of|not|over|x|is|equals|root))\s*[-$(]?[0-9]"
@@ -299,14 +358,13 @@ _DEGREES = re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degrees?(?![a-zA-Z])|
 
 
 def read_unit(text: str) -> frozenset[str] | None:
-    """Words that matter of what follows a number; ``None`` = it is no unit, and may change the number.
+    """Significant words of the text after a number; ``None`` = not a unit, it may change the number.
 
-    A measure is one word by its one name (``centimetre^2``, ``mile/hour``), followed by nothing that matters;
-    of other words ("clips altogether") those before the first preposition are kept, in the singular. A letter
-    is a unit only if it can be one, and letters beside the digits only if they abbreviate one ("5x" is a
-    product).
+    A measure becomes one word, its canonical name (``centimetre^2``, ``mile/hour``). Of other words ("clips
+    altogether") those before the first preposition are significant, in the singular. A letter is a unit only
+    if it abbreviates one, and so are letters that touch the digits ("5x" is a product).
     """
-    beside = text[:1].isalpha()
+    touching = text[:1].isalpha()
     text = re.sub(r"\^\{([23])\}", r"^\1", _TEXT.sub(r" \1", _DEGREES.sub("°", text)).replace("\\ ", " "))
     text = text.strip().rstrip(".").rstrip()
     if not text:
@@ -318,7 +376,7 @@ def read_unit(text: str) -> frozenset[str] | None:
     if len(first) == 1 and first.isupper() and first not in _UPPER:
         return None
     letter = len(first) == 1 and first.casefold() not in _FILLERS
-    if (beside and len(first) > 3) or ((letter or beside) and _measure(first) is None):
+    if (touching and len(first) > 3) or ((letter or touching) and _measure(first) is None):
         return None
     if first in _MULTIPLES:
         return frozenset({first}) | _significant(words[1:])
@@ -339,14 +397,14 @@ def _significant(words: list[str]) -> frozenset[str]:
         over = f"/{_measure(words[2]) or _singular(words[2])}" if rate else ""
         return frozenset({measure + ("" if "^" in measure else power) + over})
     folded = [word.casefold() for word in words]
-    end = next((place for place, word in enumerate(folded) if word in _BOUNDS), len(folded))
+    end = next((place for place, word in enumerate(folded) if word in _PREPOSITIONS), len(folded))
     return frozenset(_singular(word) for word in folded[:end] if word not in _FILLERS)
 
 
 def _measure(word: str) -> str | None:
     name, power = _split_power(word.casefold())
-    known = _MEASURES.get(name) or _MEASURES.get(_singular(name))
-    return None if known is None else known + power
+    measure = _MEASURES.get(name) or _MEASURES.get(_singular(name))
+    return None if measure is None else measure + power
 
 
 def _split_power(word: str) -> tuple[str, str]:
