@@ -104,12 +104,12 @@ class Lab:
         """Do the pieces of ``rows`` that are missing; all records in order."""
         size = self.sizes.shard
         chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
-        shards = self.run.shards(stage, record)
-        for number in shards.missing(len(chunks)):
+        journal = self.run.journal(stage, record)
+        for number in journal.missing(len(chunks)):
             with self.run.timed(stage):
-                shards.write(number, work(chunks[number]))
+                journal.write(number, work(chunks[number]))
             self.say(f"{stage} {number + 1}/{len(chunks)}")
-        return list(shards.read())
+        return list(journal.read())
 
     def sample(self, stage: str, problems: list[Problem], count: int, seed: int) -> list[Trace]:
         def work(some: list[Problem]) -> Iterator[Trace]:

@@ -1,6 +1,6 @@
 """The Ray engine's own scheduling on a cluster that is simulated: a thousand workers, stragglers, deaths.
 
-:class:`surefoot.scale.RayEngine` runs as it is. What it calls of Ray is answered by :class:`Cluster`, whose
+:class:`surefoot.work.RayEngine` runs as it is. What it calls of Ray is answered by :class:`Cluster`, whose
 clock is virtual: a piece takes the sum of long-tailed times of its traces, some workers are slow, and workers
 die at random moments and come back. Not simulated: what Ray itself costs for a call, and the file system.
 """
@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from itertools import count
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from surefoot.scale import Assignment, FunctionJob, PieceDone, Pieces, RayEngine
+from surefoot.records import Trace
+from surefoot.work import Assignment, FunctionJob, PieceDone, Pieces, RayEngine
 
 TRACES = 50
 """Of a piece, each taking a log-normal time with sigma 1."""
@@ -191,7 +191,7 @@ class Cluster:
             if one.life == life:
                 one.queue.popleft()
                 if call.number is not None:
-                    call.result = PieceDone(number=call.number, tokens=1, seconds=seconds)
+                    call.result = PieceDone(number=call.number, lines=(), tokens=1, seconds=seconds)
                 call.resolved = True
                 self._begin(actor)
 
@@ -231,12 +231,10 @@ def simulate(world: World, *, seed: int = 0) -> Outcome:
             dry.append(cluster.now)
         return number
 
-    assignment = Assignment(
-        job=FunctionJob(work=list), pieces=Pieces([], 1), folder=Path("unused"), record=None
-    )
+    job = FunctionJob(work=list, record=Trace)
     start = time.process_time()
-    with instead_of_ray(cluster):
-        done = [piece.number for piece in RayEngine(world.workers).run(assignment, following)]
+    with instead_of_ray(cluster), RayEngine(world.workers).start(job, Pieces([], 1)) as run_pieces:
+        done = [piece.number for piece in run_pieces(following)]
     cpu_s = time.process_time() - start
     capacity = sum(actor.speed for actor in cluster.actors) * cluster.now
     return Outcome(

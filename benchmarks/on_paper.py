@@ -28,7 +28,7 @@ from surefoot.labelling import (
 )
 from surefoot.policies import PromptFormat
 from surefoot.protocols import Labeller, Policy, ProblemTrace
-from surefoot.scale import Rates, predict_hours
+from surefoot.work import Rates, predict_hours
 from surefoot.segment import Line, segment_trace
 
 SIMULATED = 400

@@ -312,14 +312,14 @@ def score_sets(
 
 
 def score(run: Run, stage: str, scorer: StepScorer, items: Sequence[LabelledTrace]) -> tuple[StepLists, int]:
-    """Scores of all steps of all traces, kept in the run's shards, and the tokens read for them."""
-    shards = run.shards(stage, StepScores)
+    """Scores of all steps of all traces, stored in the run's journal, and the tokens read for them."""
+    journal = run.journal(stage, StepScores)
     pieces = list(cut_by_problem(items, SHARD_TRACES))
-    for number in shards.missing(len(pieces)):
+    for number in journal.missing(len(pieces)):
         with run.timed(f"score {stage}"):
-            shards.write(number, scorer.score_traces(_pairs(pieces[number])))
+            journal.write(number, scorer.score_traces(_pairs(pieces[number])))
         logging.info("%s: piece %d of %d", stage, number + 1, len(pieces))
-    found = {record.trace_id: record for record in shards.read()}
+    found = {record.trace_id: record for record in journal.read()}
     scores = [list(found[item.trace.id].scores) for item in items]
     return scores, sum(record.usage.verifier_tokens for record in found.values())
 

@@ -15,7 +15,7 @@ from surefoot.segment import Line, segment_trace
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from on_paper import DATA_SETS, table
 
-from surefoot.scale.cost import Rates
+from surefoot.work.cost import Rates
 
 
 @pytest.fixture

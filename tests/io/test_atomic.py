@@ -100,28 +100,31 @@ def test_a_run_has_its_manifest_and_pieces_on_the_disk_before_it_says_so(tmp_pat
             ("sync", "run"),
         ]
         calls.clear()
-        run.shards("s", Problem).write(0, [])
+        run.journal("s", Problem).write(0, [])
         run.finish("s")
     assert calls == [
-        *(("sync", place) for place in ("run", "run/shards")),
+        ("sync", "run"),
         ("sync", "unfinished"),
-        ("rename", "run/shards/s/000000.jsonl"),
-        ("sync", "run/shards/s"),
+        ("rename", "run/pieces/s.journal"),
+        ("sync", "run/pieces"),
+        ("sync", "run/pieces/s.journal"),
         ("sync", "run"),
         ("sync", "unfinished"),
         ("rename", "run/done/s.json"),
         ("sync", "run/done"),
+        ("sync", "run/pieces/s.journal"),
     ]
 
 
 @needs_proc
 def test_a_journal_has_its_name_first_and_syncs_when_it_is_closed(tmp_path, calls):
-    with Run.open(tmp_path / "run", command="test", config={}) as run, run.journal("j", Problem) as journal:
+    with Run.open(tmp_path / "run", command="test", config={}) as run:
+        journal = run.journal("j", Problem)
         calls.clear()
         for number in range(100):
             journal.write(number, [])
         assert len(calls) <= 3  # in batches, a second or more apart
-    assert calls[-1] == ("sync", "run/shards/j.journal")
+    assert calls[-1] == ("sync", "run/pieces/j.journal")
     journal.close()
 
 

@@ -1,7 +1,8 @@
-"""Small pieces of work in one file: order, cut lines, and what cannot be written."""
+"""Journals: order of pieces, incomplete pieces, and records that cannot be written."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,13 @@ def texts(journal: Journal[Problem]) -> list[str]:
 
 
 def test_pieces_come_back_in_the_order_of_their_numbers(tmp_path: Path):
-    with Journal(tmp_path / "j", Problem) as journal:
+    with closing(Journal(tmp_path / "j", Problem)) as journal:
         journal.write(3, [Problem(text="d\n]}")])
         journal.write(0, [Problem(text="a"), Problem(text="á ≤ b")])
         journal.write(2, [])
         assert texts(journal) == ["a", "á ≤ b", "d\n]}"]
         assert journal.missing(5) == [1, 4]
-    with Journal(tmp_path / "j", Problem) as journal:
+    with closing(Journal(tmp_path / "j", Problem)) as journal:
         assert journal.missing(5) == [1, 4]
         journal.write(1, [Problem(text="c")])
         assert texts(journal) == ["a", "á ≤ b", "c", "d\n]}"]
@@ -38,22 +39,37 @@ def test_pieces_come_back_in_the_order_of_their_numbers(tmp_path: Path):
 
 def test_a_line_cut_at_any_byte_is_a_missing_piece_and_nothing_else(tmp_path: Path):
     path = tmp_path / "j"
-    with Journal(path, Problem) as journal:
+    with closing(Journal(path, Problem)) as journal:
         journal.write(0, [Problem(text="a")])
         first = path.stat().st_size
         journal.write(1, [Problem(text="b")])
     whole = path.read_bytes()
     for end in range(first, len(whole)):
         path.write_bytes(whole[:end])
-        with Journal(path, Problem) as journal:
+        with closing(Journal(path, Problem)) as journal:
             assert journal.missing(2) == [1]
             journal.write(1, [Problem(text="b")])
         assert path.read_bytes() == whole
 
 
+def test_a_corrupted_piece_and_all_after_it_are_missing(tmp_path: Path):
+    path = tmp_path / "j"
+    with closing(Journal(path, Problem)) as journal:
+        sizes = []
+        for number in range(3):
+            journal.write(number, [Problem(text="x" * 50)])
+            sizes.append(path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[sizes[0] + 60] = 0
+    path.write_bytes(content)
+    with closing(Journal(path, Problem)) as journal:
+        assert journal.missing(3) == [1, 2]
+    assert path.stat().st_size == sizes[0]
+
+
 def test_a_record_that_is_no_text_leaves_the_file_as_it_was(tmp_path: Path):
-    with Journal(tmp_path / "j", Problem) as journal:
+    with closing(Journal(tmp_path / "j", Problem)) as journal:
         journal.write(0, [Problem(text="a")])
-        with pytest.raises(RecordError, match="piece 1 cannot be written"):
+        with pytest.raises(RecordError, match="record 1 cannot be written"):
             journal.write(1, [Problem.model_construct(text="\ud800", id="x")])
         assert texts(journal) == ["a"]

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from surefoot.errors import RunError
-from surefoot.io import Run, read_records, write_records
-from surefoot.io.atomic import NODE
+from surefoot.io import Run, write_records
 from surefoot.io.files import write_lines
 from surefoot.records import Problem
 
@@ -86,8 +85,8 @@ def test_refused_directories_and_configurations(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot be a run directory"):
         opened(tmp_path / "file")
-    (tmp_path / "old" / "shards").mkdir(parents=True)
-    with pytest.raises(RunError, match=r"has shards of a run but no manifest\.json"):
+    (tmp_path / "old" / "pieces").mkdir(parents=True)
+    with pytest.raises(RunError, match=r"has pieces of a run but no manifest\.json"):
         opened(tmp_path / "old")
     for text in ("{", "{}", "[]"):
         (tmp_path / "odd").mkdir(exist_ok=True)
@@ -118,39 +117,30 @@ def test_a_failed_open_gives_the_lock_back(tmp_path: Path):
     opened(tmp_path / "run").close()
 
 
-def test_shards_in_any_order_merge_in_number_order(tmp_path: Path):
+def test_pieces_in_any_order_are_read_in_number_order(tmp_path: Path):
     with opened(tmp_path / "run") as run:
-        shards = run.shards("sample", Problem)
-        assert shards.missing(4) == [0, 1, 2, 3]
+        journal = run.journal("sample", Problem)
+        assert journal.missing(4) == [0, 1, 2, 3]
         for number in (2, 0, 3):
-            shards.write(number, [Problem(text=f"{number}-{item}") for item in range(number)])
-        assert shards.missing(4) == [1]
-        target = tmp_path / "run" / "sample.jsonl"
-        with pytest.raises(RunError, match="1 of 4 shards are missing, first 1"):
-            shards.merge(target, 4)
-        assert not target.exists()
-        shards.write(1, [Problem(text="once")])
-        shards.write(1, [Problem(text="1-0")])  # a repeated piece replaces, it does not add
-        assert shards.merge(target, 4) == target
-        texts = ["1-0", "2-0", "2-1", "3-0", "3-1", "3-2"]
-        assert [problem.text for problem in read_records(target, Problem)] == texts
-        assert [problem.text for problem in shards.read()] == texts
-        with pytest.raises(RunError, match="shard 3 lies beyond the 3"):
-            shards.merge(target, 3)
-        with pytest.raises(RunError, match=r"\.jsonl"):
-            shards.merge(tmp_path / "x.parquet", 4)
-        with pytest.raises(RunError, match="negative"):
-            shards.write(-1, [])
+            journal.write(number, [Problem(text=f"{number}-{item}") for item in range(number)])
+        assert journal.missing(4) == [1]
+        assert run.journal("sample", Problem) is journal
+    with opened(tmp_path / "run") as run:
+        journal = run.journal("sample", Problem)
+        assert journal.missing(4) == [1]
+        journal.write(1, [Problem(text="once")])
+        journal.write(1, [Problem(text="1-0")])  # a repeated piece replaces, it does not add
+        assert [problem.text for problem in journal.read()] == ["1-0", "2-0", "2-1", "3-0", "3-1", "3-2"]
 
 
-def test_lines_of_shards_are_the_bytes_of_their_records(tmp_path: Path):
+def test_lines_of_a_journal_are_the_bytes_of_its_records(tmp_path: Path):
     with Run.open(tmp_path / "run", command="x", config={}) as run:
-        shards = run.shards("work", Problem)
-        shards.write(1, [Problem(text="b \u2028 ≤")])
-        shards.write(0, [Problem(text="a"), Problem(text="c", meta={"k": 0.1})])
+        journal = run.journal("work", Problem)
+        journal.write(1, [Problem(text="b \u2028 ≤")])
+        journal.write(0, [Problem(text="a"), Problem(text="c", meta={"k": 0.1})])
         for name in ("joined.jsonl", "joined.jsonl.gz"):
-            assert write_lines(tmp_path / name, shards.lines()) == 3
-            write_records(tmp_path / f"parsed-{name}", shards.read())
+            assert write_lines(tmp_path / name, journal.lines()) == 3
+            write_records(tmp_path / f"parsed-{name}", journal.read())
             assert (tmp_path / name).read_bytes() == (tmp_path / f"parsed-{name}").read_bytes()
 
 
@@ -194,18 +184,19 @@ import sys, time
 from pathlib import Path
 from surefoot.records import Problem
 from surefoot.io import Run
+from surefoot.io.files import write_lines
 
 directory, pause = Path(sys.argv[1]), float(sys.argv[2])
 with Run.open(directory, command="work", config={"seed": 1}) as run:
-    shards = run.shards("work", Problem)
+    journal = run.journal("work", Problem)
     def piece(number):
         for item in range(40):
             time.sleep(pause)
             yield Problem(text=f"{number}.{item} " + "x" * 500)
-    for number in shards.missing(25):
+    for number in journal.missing(25):
         with run.timed("work"):
-            shards.write(number, piece(number))
-    shards.merge(directory / "work.jsonl", 25)
+            journal.write(number, piece(number))
+    write_lines(directory / "work.jsonl", journal.lines())
     run.finish("work", 25 * 40)
 """
 
@@ -217,15 +208,20 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(tmp_path: Path):
     assert start("whole", 0).wait() == 0
     chance, killed = random.Random(5), tmp_path / "killed"
     done: list[int] = []
+
+    def finished() -> int:
+        path = killed / "pieces" / "work.journal"
+        return path.read_bytes().count(b'{"piece":') if path.exists() else 0
+
     for _ in range(4):
         worker = start("killed", 0.0002)
-        before = len(list(killed.glob("shards/work/*.jsonl")))
-        while len(list(killed.glob("shards/work/*.jsonl"))) <= before and worker.poll() is None:
+        before = finished()
+        while finished() <= before and worker.poll() is None:
             time.sleep(0.002)
         time.sleep(chance.uniform(0, 0.04))
         worker.send_signal(signal.SIGKILL)
         assert worker.wait() == -signal.SIGKILL
-        done.append(len(list(killed.glob("shards/work/*.jsonl"))))
+        done.append(finished())
     assert done == sorted(done)
     assert 0 < done[-1] < 25
     assert start("killed", 0).wait() == 0
@@ -241,28 +237,22 @@ def test_a_refused_directory_keeps_its_files(tmp_path: Path):
     deep.parent.mkdir()
     for path in (mine, deep):
         path.write_text("half")
-    (tmp_path / "shards").mkdir()
+    (tmp_path / "pieces").mkdir()
     with pytest.raises(RunError, match="no manifest"):
         Run.open(tmp_path, command="c", config={})
-    (tmp_path / "shards").rmdir()
+    (tmp_path / "pieces").rmdir()
     Run.open(tmp_path, command="c", config={}).close()
     assert mine.exists()
     assert deep.exists()
     with Run.open(tmp_path / "run", command="c", config={}) as run:
-        folder = run.shards("s", Problem).folder
-    unfinished, remote, forgotten = (
-        folder / f".000000.jsonl.{owner}.part" for owner in (f"{NODE}.12.ab", "far-away.12.ab", "gone.12.ab")
-    )
-    for path in (unfinished, remote, forgotten):
-        path.write_text("half")
-    os.utime(forgotten, (time.time() - 1000,) * 2)
+        run.finish("stage")
+    unfinished = tmp_path / "run" / "done" / ".stage.json.host.12.ab.part"
+    unfinished.write_text("half")
     with pytest.raises(RunError, match="another run"):
         Run.open(tmp_path / "run", command="d", config={})
     assert unfinished.exists()
     Run.open(tmp_path / "run", command="c", config={}).close()
     assert not unfinished.exists()
-    assert not forgotten.exists()
-    assert remote.exists(), "a worker elsewhere may be writing it"
 
 
 @pytest.mark.parametrize("text", ['{"a":' * 100_000, "[]", "9" * 5_000, '{"config": 1}', "\udcff"])

@@ -8,7 +8,7 @@ from typing import TypeVar
 from surefoot.cli.terminal import echo
 from surefoot.labelling.dry_run import CHARACTERS_PER_TOKEN
 from surefoot.records import Usage
-from surefoot.scale.cost import Rates, predict_hours
+from surefoot.work.cost import Rates, predict_hours
 
 T = TypeVar("T")
 

@@ -55,29 +55,29 @@ class Execute(Command):
 
     def run(self) -> None:
         """Run, write and count."""
-        from surefoot.cli.pieces import in_pieces
         from surefoot.cli.runs import file_inputs, pair, read_table
         from surefoot.io import write_records
         from surefoot.records import Problem, StepScores, Trace
         from surefoot.sandbox import open_sandbox
-        from surefoot.scale import FunctionJob
+        from surefoot.work import FunctionJob, Pieces, map_resumable
 
         if self.scores and self.out == "-":
             raise LabelError("--scores is written from the file of traces; give --out a file, too")
         items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
         counts: Counter[str] = Counter()
         with open_sandbox(self.sandbox) as sandbox:
-            outcome = in_pieces(
-                self.out,
-                Trace,
-                items,
-                FunctionJob(work=lambda piece: self._executed(sandbox, piece)),
-                size=4,
-                by_problem=True,
+            job = FunctionJob(
+                record=Trace,
+                work=lambda piece: self._executed(sandbox, piece),
                 command="execute",
                 config=self.resolved(),
                 inputs=file_inputs(problems=self.problems, traces=self.traces),
-                each=lambda trace: counts.update(_counted(trace)),
+            )
+            outcome = map_resumable(
+                job,
+                Pieces(items, 4, by_problem=True),
+                self.out,
+                on_record=lambda trace: counts.update(_counted(trace)),
             )
         if not counts["programs"]:
             raise LabelError(f"{self.problems}: no problem has a programming task in meta['code']")

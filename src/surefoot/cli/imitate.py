@@ -146,10 +146,11 @@ class Imitate(RoundsCommand):
 
     def run(self) -> None:
         """Clone, then follow the expert."""
-        from surefoot.cli.runs import file_inputs, read_table, require_one_process, stages
+        from surefoot.cli.runs import file_inputs, read_table, require_one_process
         from surefoot.io import Run
         from surefoot.records import Problem
         from surefoot.rl.imitation import imitate
+        from surefoot.work import progress_bars
 
         require_one_process("imitate")
         problems = read_table(self.problems, Problem)
@@ -160,7 +161,7 @@ class Imitate(RoundsCommand):
         with (
             self.task(problems, sandbox=self.sandbox) as task,
             Run.open(self.out, command="imitate", config=self.resolved(), inputs=inputs) as run,
-            stages() as progress,
+            progress_bars() as progress,
         ):
             rows = imitate(
                 run,
@@ -242,10 +243,11 @@ class ExpertIteration(RoundsCommand):
 
     def run(self) -> None:
         """Sample, select and fine-tune."""
-        from surefoot.cli.runs import file_inputs, read_table, require_one_process, stages
+        from surefoot.cli.runs import file_inputs, read_table, require_one_process
         from surefoot.io import Run
         from surefoot.records import Problem
         from surefoot.rl.expert_iteration import iterate
+        from surefoot.work import progress_bars
 
         require_one_process("expert-iteration")
         problems = read_table(self.problems, Problem)
@@ -254,7 +256,7 @@ class ExpertIteration(RoundsCommand):
             self.judge.open(self.loading) as scorer,
             self.task(problems, scorer, sandbox=self.judge.sandbox) as task,
             Run.open(self.out, command="expert-iteration", config=self.resolved(), inputs=inputs) as run,
-            stages() as progress,
+            progress_bars() as progress,
         ):
             start = o.lab_policy(self.policy)
             rows = iterate(run, start, task, self.rounds, progress, loading=self.loading)

@@ -24,8 +24,9 @@ from surefoot.cli.terminal import echo
 from surefoot.errors import RunError, SandboxError
 from surefoot.labels import Neutral
 from surefoot.policies.devices import LOADING, Loading
-from surefoot.scale.cost import Rates
 from surefoot.scores import Aggregator
+from surefoot.work.cost import Rates
+from surefoot.work.resumable import Budget
 
 if TYPE_CHECKING:
     from surefoot.answers import Grader
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from surefoot.models.kinds.verifier_format import VerifierFormat
     from surefoot.models.scorer import CheckpointScorer
     from surefoot.protocols import Policy, StepScorer, StepVerifier
-    from surefoot.scale import Engine
+    from surefoot.work import Engine
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -128,6 +129,10 @@ DryRun = Annotated[
     bool,
     Flag(transient=True),
     Field(description="Predict tokens, and hours and prices from the rates below; spend and write nothing."),
+]
+Budgets = Annotated[
+    Budget,
+    OptionGroup(names={"tokens": "--token-budget", "minutes": "--time-budget"}, transient=("*",)),
 ]
 CostRates = Annotated[Rates, OptionGroup(title="Cost", transient=("*",))]
 Workers = Annotated[
@@ -285,19 +290,6 @@ class GradingSettings(SettingsGroup):
                 echo(f"{count} answers could not be compared: {reason}", err=True)
 
 
-class BudgetSettings(SettingsGroup):
-    """What a command may spend."""
-
-    tokens: Annotated[int | None, Flag(name="--token-budget")] = Field(
-        default=None,
-        ge=1,
-        description="Stop before the piece of work that would bring all starts above this.",
-    )
-    minutes: Annotated[float | None, Flag(name="--time-budget")] = Field(
-        default=None, ge=0, description="Stop before the piece of work that would end after so many minutes."
-    )
-
-
 class PRMSettings(SettingsGroup):
     """The reward model of steps."""
 
@@ -403,13 +395,13 @@ def open_verifiers(
 
 
 def open_engine(name: str, workers: int, loading: Loading = LOADING) -> Engine | None:
-    """Who does pieces elsewhere; ``None`` = this process does them."""
-    from surefoot.scale import LocalPool, RayEngine
+    """The engine that does the work; ``None`` = this process."""
+    from surefoot.work import Processes, RayEngine
 
     if name == "ray":
         on_gpu = loading.device.startswith("cuda") or loading.device_map is not None
         return RayEngine(workers, gpus=float(on_gpu))
-    return LocalPool(workers) if workers > 1 else None
+    return Processes(workers) if workers > 1 else None
 
 
 def one_or_all(names: Sequence[str]) -> str | Sequence[str]:

@@ -32,16 +32,15 @@ class Quickstart(Command):
 
     def run(self) -> None:
         """Do or finish the run, and print its summary."""
-        from surefoot.cli.runs import stages
         from surefoot.io import Run
         from surefoot.quickstart import Summary, run_quickstart
-        from surefoot.scale import LocalPool
+        from surefoot.work import Processes, progress_bars
 
         config = self.sizes.model_dump()
         with (
             Run.open(self.out, command="quickstart", config=config) as run,
-            LocalPool(self.workers) if self.workers > 1 else nullcontext() as engine,
-            stages() as progress,
+            Processes(self.workers, threads=1) if self.workers > 1 else nullcontext() as engine,
+            progress_bars() as progress,
         ):
             path = run_quickstart(run, self.sizes, progress, engine=engine)
         _print(Summary.model_validate_json(path.read_text()), self.out)

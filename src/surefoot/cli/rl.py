@@ -149,9 +149,10 @@ class RL(Command):
 
     def run(self) -> None:
         """Train, evaluate and write the report."""
-        from surefoot.cli.runs import file_inputs, one_writer, stages
+        from surefoot.cli.runs import file_inputs, one_writer
         from surefoot.models.engine.causal import load_causal
         from surefoot.rl.loop import train_policy
+        from surefoot.work import progress_bars
 
         files = {"problems": self.problems, "held_out": self.held_out}
         inputs = file_inputs(**{name: path for name, path in files.items() if path != "lab"})
@@ -159,7 +160,7 @@ class RL(Command):
         with (
             self.task() as task,
             one_writer(self.out, "rl", self.resolved(), inputs) as run,
-            stages() as progress,
+            progress_bars() as progress,
         ):
             task.check(self.rl)
             if run is not None and run.done("rl"):

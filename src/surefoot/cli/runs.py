@@ -1,16 +1,15 @@
-"""What a command does around its work: reads files, counts what it skips, and shows progress."""
+"""Inputs of commands: files are read, and skipped records are counted on standard error."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RecordError, RunError
-from surefoot.printable import printable
 from surefoot.records import Problem, Record, StepLabel, Trace
 
 if TYPE_CHECKING:
@@ -30,35 +29,11 @@ def print_table(table: Table) -> None:
     echo_table(table.caption, table.headers, rows)
 
 
-@contextmanager
-def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """One progress bar per stage, on standard error, with the remaining time."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def connections(policy: object) -> Callable[[], AbstractAsyncContextManager[object]]:
+    """A context that keeps a server's connections open; an empty one for a policy in this process."""
+    from surefoot.policies.openai import OpenAIPolicy
 
-    columns = (
-        TextColumn("{task.description:16}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[str, int] = {}
-
-        def update(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(printable(stage), total=total)
-            bars.update(tasks[stage], completed=done, total=total)  # type: ignore[arg-type]
-
-        yield update
+    return policy.connected if isinstance(policy, OpenAIPolicy) else nullcontext
 
 
 @contextmanager

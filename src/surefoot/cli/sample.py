@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -17,10 +17,8 @@ from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, Trace
-from surefoot.scale.cost import Rates
-
-if TYPE_CHECKING:
-    from surefoot.scale import Opened
+from surefoot.work.cost import Rates
+from surefoot.work.jobs import Job, Opened, Pieces
 
 
 class Sample(Command):
@@ -66,26 +64,26 @@ class Sample(Command):
 
     def run(self) -> None:
         """Sample in pieces, or predict."""
-        from surefoot.cli.pieces import in_pieces
         from surefoot.cli.runs import file_inputs, read_table
+        from surefoot.work import Here, map_resumable
 
         if self.dry_run:
             self._predict(read_table(self.problems, Problem))
             return
         size = self.policy.piece(4 * max(1, self.policy.batch_size // self.n))
-        server = bool(self.policy.base_url)
-        outcome = in_pieces(
-            self.out,
-            Trace,
-            read_table(self.problems, Problem),
-            SampleTraces(self),
-            size=size,
-            in_flight=self.policy.in_flight,
-            server=server,
-            engine=None if server else o.open_engine(self.engine, self.workers, self.loading),
+        job = SampleTraces(
+            settings=self,
             command="sample",
             config=self.resolved() | {"piece": size},
             inputs=file_inputs(problems=self.problems),
+        )
+        outcome = map_resumable(
+            job,
+            Pieces(read_table(self.problems, Problem), size),
+            self.out,
+            engine=Here(self.policy.in_flight)
+            if self.policy.base_url
+            else o.open_engine(self.engine, self.workers, self.loading),
             retry_failed=self.retry_failed,
         )
         echo(f"{outcome.written} traces written; {outcome.failed} with an error", err=True)
@@ -105,21 +103,21 @@ class Sample(Command):
         say_prediction(f"{self.n * len(problems):,} traces of {len(problems):,} problems", usage, self.rates)
 
 
-@dataclass(frozen=True)
-class SampleTraces:
+@dataclass(frozen=True, kw_only=True)
+class SampleTraces(Job[Trace]):
     """Sampling as a job for any process."""
 
-    command: Sample
+    settings: Sample
+    record: type[Trace] = Trace
 
     @contextmanager
     def open(self) -> Iterator[Opened]:
         """Load the policy."""
-        from surefoot.cli.pieces import connections
+        from surefoot.cli.runs import connections
         from surefoot.policies import load_environment, sample_runs, sample_traces
-        from surefoot.scale import Opened
         from surefoot.segment import segmenter
 
-        settings = self.command
+        settings = self.settings
         environment = load_environment(settings.environment) if settings.environment else None
         chat = settings.prompt.chat or environment is not None
         policy = settings.policy.open(chat=chat, loading=settings.loading)
@@ -150,9 +148,6 @@ class SampleTraces:
                 return [trace for of_problem in traces for trace in of_problem]
 
             yield Opened(work=work, during=connections(policy))
-
-    def set_aside(self, item: Problem, reason: str) -> None:
-        """Nothing: a request that fails is a trace with its error, and what raises concerns all."""
 
     def failed(self, traces: Sequence[Trace]) -> str | None:
         """Why no request for these traces succeeded, if none did."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -19,12 +19,12 @@ from surefoot.cli.terminal import echo
 from surefoot.errors import ScoreError
 from surefoot.policies.devices import Loading
 from surefoot.records import StepScores
-from surefoot.scale.cost import Rates
+from surefoot.work.cost import Rates
+from surefoot.work.jobs import FunctionJob, Job, Opened, Pieces
 
 if TYPE_CHECKING:
     from surefoot.models.scorer import CheckpointScorer
     from surefoot.protocols import ProblemTrace
-    from surefoot.scale import Opened
 
 _PIECE = 200
 """Traces to score before they are saved."""
@@ -145,45 +145,46 @@ class Score(Command):
             echo(f"no step scores below {self.threshold:g}")
 
     def _score_file(self) -> None:
-        from surefoot.cli.pieces import in_pieces
         from surefoot.cli.runs import file_inputs, pair, read_table
         from surefoot.models.loading import identifying_files, is_server
         from surefoot.models.remote.scorer import RemoteScorer
         from surefoot.records import Problem, Trace
-        from surefoot.scale import FunctionJob, Job
+        from surefoot.work import Engine, Here, map_resumable
 
         items = pair(read_table(self.problems or "-", Problem), read_table(self.traces or "-", Trace))
         if self.dry_run:
             self._predict(items)
             return
         summary = _Summary()
-        size, in_flight = _PIECE, 1
-        server = any(map(is_server, self.models))
-        job: Job = ScoreTraces(self)
-        if server:
+        size = _PIECE
+        engine: Engine | None
+        inputs = file_inputs(problems=self.problems, traces=self.traces)
+        facts: dict[str, Any] = {
+            "command": "score",
+            "config": self.resolved(),
+            "inputs": inputs | identifying_files(o.one_or_all(self.models)),
+            "counts": summary.critiques,
+        }
+        job: Job[StepScores]
+        if any(map(is_server, self.models)):
             scorer = self.load()
 
             async def ask(piece: Sequence[ProblemTrace]) -> list[StepScores]:
                 return await asyncio.to_thread(scorer.score_traces, piece)
 
-            job = FunctionJob(work=ask, failure=_failure)
+            job = FunctionJob(record=StepScores, work=ask, failure=_failure, **facts)
+            engine = Here()
             if isinstance(scorer, RemoteScorer):
-                size, in_flight = scorer.batch_size, scorer.concurrency
-        outcome = in_pieces(
-            self.out,
-            StepScores,
-            items,
+                size, engine = scorer.batch_size, Here(scorer.concurrency)
+        else:
+            job = ScoreTraces(settings=self, **facts)
+            engine = o.open_engine(self.engine, self.workers, self.loading)
+        outcome = map_resumable(
             job,
-            size=size,
-            in_flight=in_flight,
-            server=server,
-            engine=None if server else o.open_engine(self.engine, self.workers, self.loading),
-            command="score",
-            config=self.resolved(),
-            inputs=file_inputs(problems=self.problems, traces=self.traces)
-            | identifying_files(o.one_or_all(self.models)),
-            counts=summary.critiques,
-            each=summary.add,
+            Pieces(items, size),
+            self.out,
+            engine=engine,
+            on_record=summary.add,
             retry_failed=self.retry_failed,
         )
         summary.show(outcome.written)
@@ -201,29 +202,26 @@ class Score(Command):
         say_prediction(steps, usage, self.rates)
 
 
-@dataclass(frozen=True)
-class ScoreTraces:
+@dataclass(frozen=True, kw_only=True)
+class ScoreTraces(Job[StepScores]):
     """Scoring as a job for any process."""
 
-    command: Score
+    settings: Score
+    record: type[StepScores] = StepScores
 
     @contextmanager
     def open(self) -> Iterator[Opened]:
         """Load the reward model."""
         from surefoot.models.kinds.generative import GenerativeVerifier
-        from surefoot.scale import Opened
 
-        scorer = self.command.load()
+        scorer = self.settings.load()
         verifier = getattr(scorer, "scorer", scorer)  # the model that a calibration wraps
         counts = verifier.invalid if isinstance(verifier, GenerativeVerifier) else Counter[str]()
         yield Opened(work=scorer.score_traces, counts=counts)
 
     def set_aside(self, item: ProblemTrace, reason: str) -> list[StepScores]:
         """A record without scores, and why."""
-        return [StepScores.unscored(item.trace, ", ".join(self.command.models), reason)]
-
-    def failed(self, _records: Sequence[StepScores]) -> None:
-        """No piece fails as one at a server does."""
+        return [StepScores.unscored(item.trace, ", ".join(self.settings.models), reason)]
 
     def cost(self, records: Sequence[StepScores]) -> int:
         """Tokens that the model read."""

@@ -77,11 +77,12 @@ class TrainCommand(Command):
         ``items`` is the hash of the training data, which may have come through a pipe. Raises ``RunError`` if
         ``out`` holds a run with other settings or inputs.
         """
-        from surefoot.cli.runs import file_inputs, one_writer, stages
+        from surefoot.cli.runs import file_inputs, one_writer
+        from surefoot.work import progress_bars
 
         settings = {**self.resolved(), "items": items}
         files = file_inputs(problems=self.problems, **inputs)
-        with one_writer(self.out, f"train {kind}", settings, files) as run, stages() as progress:
+        with one_writer(self.out, f"train {kind}", settings, files) as run, progress_bars() as progress:
             if (self.out / "done" / "train.json").exists():
                 echo(f"{self.out} is finished already", err=True)
                 return

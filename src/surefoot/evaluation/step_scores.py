@@ -271,15 +271,15 @@ def score_once(
     files = identifying_files(checkpoint)
     files.pop(CALIBRATION, None)  # scores are the model's own: a map that is stored beside it changes none
     with Run.open(store / name, command="evaluate", config=config, inputs=files) as run:
-        shards = run.shards("scores", StepScores)
-        if missing := shards.missing(math.ceil(len(items) / _PIECE)):
+        journal = run.journal("scores", StepScores)
+        if missing := journal.missing(math.ceil(len(items) / _PIECE)):
             scorer = load_prm(checkpoint, loading=loading)
             for number in missing:
                 start = number * _PIECE
                 progress(name, start, len(items))
-                shards.write(number, scorer.score_traces(items[start : start + _PIECE]))
+                journal.write(number, scorer.score_traces(items[start : start + _PIECE]))
             progress(name, len(items), len(items))
-        yield from shards.read()
+        yield from journal.read()
 
 
 def recorded_by_all(systems: Sequence[System], among: Sequence[int] | None = None) -> list[int]:

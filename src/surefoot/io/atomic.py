@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import shutil
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any
 
 TEMPORARY_SUFFIX = ".part"
 """End of the names of unfinished files; what a killed process left behind can be found by it."""
-NODE: Final = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname())[:32]
-"""This machine, or container, in the names of its unfinished files."""
 
 
 @contextmanager
@@ -31,8 +27,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     and ``path`` stays as it was. Raises ``OSError`` where the folder cannot be written.
     """
     target = path.resolve()
-    owner = f"{NODE}.{os.getpid()}.{secrets.token_hex(4)}"
-    temporary = target.with_name(f".{target.name}.{owner}{TEMPORARY_SUFFIX}")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
         _sync(temporary, os.O_RDWR)

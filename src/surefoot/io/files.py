@@ -232,6 +232,14 @@ class RecordWriter(Protocol):
         """One more. Raises ``RecordError`` for a record that the format cannot hold."""
 
 
+def json_line(record: Record, number: int) -> bytes:
+    """One line of JSON. Raises ``RecordError`` naming record ``number`` if JSON cannot hold it."""
+    try:
+        return record.model_dump_json().encode("utf-8") + b"\n"
+    except (PydanticSerializationError, UnicodeEncodeError) as error:
+        raise RecordError(f"record {number} cannot be written as JSON: {error}") from error
+
+
 class _Lines:
     def __init__(self, stream: IO[bytes] | gzip.GzipFile, *, terminal: bool = False) -> None:
         self.count = 0
@@ -239,12 +247,8 @@ class _Lines:
 
     def write(self, record: Record) -> None:
         self.count += 1
-        try:
-            text = record.model_dump_json()
-            line = (printable(text) if self._terminal else text).encode("utf-8")
-        except (PydanticSerializationError, UnicodeEncodeError) as error:
-            raise RecordError(f"record {self.count} cannot be written as JSON: {error}") from error
-        self._stream.write(line + b"\n")
+        line = json_line(record, self.count)
+        self._stream.write(printable(line.decode("utf-8")).encode("utf-8") if self._terminal else line)
 
 
 class _Rows:

@@ -1,7 +1,6 @@
-"""Finished pieces of work that are small and many, such as answers of single requests, in one file.
+"""Finished pieces of work, appended to one file, so that a stopped run resumes where it was.
 
-A shard (:class:`surefoot.io.runs.Shards`) is a file of its own, written atomically, which costs some
-milliseconds and a directory entry: right for pieces that take minutes. A line of a journal costs neither.
+Each piece is a header line with its number, length and checksum, followed by its records as JSON Lines.
 """
 
 from __future__ import annotations
@@ -9,116 +8,108 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import IO, Generic, TypeVar
 
-from pydantic import TypeAdapter
-from pydantic_core import PydanticSerializationError
-
-from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_file
+from surefoot.io.files import json_line
 from surefoot.records import Record
 
 R = TypeVar("R", bound=Record)
 
-_HEAD = re.compile(rb'\{"piece":(\d+),"records":\[')
-_TAIL = b"]}\n"
+_HEADER = re.compile(rb'\{"piece":(\d+),"bytes":(\d+),"crc32":(\d+)\}\n')
 _SYNC_S = 1.0
 
 
 class Journal(Generic[R]):
-    """Pieces by number, a line each, in the order in which they were finished.
+    """Pieces by number, in the order in which they finished.
 
-    A piece counts as finished from the moment :meth:`write` returns: a process that is killed loses nothing
-    of it. A machine that loses power may lose the pieces since the last sync, which comes with the first
-    piece that is a second or more after the sync before, and with :meth:`close`. Those pieces are done anew,
-    as is one whose line was cut off. One process writes at a time: the run's lease sees to it.
+    A piece is finished as soon as :meth:`write` returns: a killed process loses nothing of it. A power
+    failure may lose the pieces since the last sync, at most a second's worth; they are computed again. One
+    process writes at a time, which the lock of the run's directory guarantees.
     """
 
-    def __init__(self, path: Path, record: type[R], check: Callable[[], object] = bool) -> None:
-        """Open or begin the file. Use :meth:`surefoot.io.runs.Run.journal`.
-
-        ``check`` raises where nothing may be written any more.
-        """
-        self._path = path
-        self._check = check
-        self._records = TypeAdapter(list[record])  # type: ignore[valid-type]
-        self._places = _places(path)
+    def __init__(self, path: Path, record: type[R]) -> None:
+        """Open the file or create it. Use :meth:`surefoot.io.runs.Run.journal`."""
+        self._path, self._record = path, record
+        self._places = _scan(path)
         if not path.exists():
             with atomic_file(path):
-                pass  # the name of a new file is on the disk before its lines are
-        self._stream = path.open("ab")
+                pass  # the new file's name reaches the disk before its lines do
+        self._stream: IO[bytes] | None = None
         self._synced = time.monotonic()
 
     def missing(self, count: int) -> list[int]:
-        """Numbers in ``0 … count - 1`` still to be done, in order."""
+        """Numbers in ``0 … count - 1`` that are not finished, in order."""
         return [number for number in range(count) if number not in self._places]
 
-    def write(self, number: int, records: Sequence[R]) -> None:
-        """Add piece ``number``, in place of one that is there; an empty one is fine."""
-        try:
-            packed = self._records.dump_json(list(records))
-        except (PydanticSerializationError, UnicodeEncodeError) as error:
-            raise RecordError(f"a record of piece {number} cannot be written as JSON: {error}") from error
-        line = b'{"piece":%d,"records":%s}\n' % (number, packed)
-        self._check()
-        place = self._stream.tell()
-        self._stream.write(line)
+    def write(self, number: int, records: Iterable[R]) -> None:
+        """Add piece ``number``, or replace it; it may be empty."""
+        self.write_lines(number, [json_line(record, place) for place, record in enumerate(records, 1)])
+
+    def write_lines(self, number: int, lines: Sequence[bytes]) -> None:
+        """Add piece ``number``, whose records are lines of JSON already."""
+        body = b"".join(lines)
+        header = b'{"piece":%d,"bytes":%d,"crc32":%d}\n' % (number, len(body), zlib.crc32(body))
+        self._stream = self._stream or self._path.open("ab")
+        start = self._stream.tell() + len(header)
+        self._stream.write(header + body)
         self._stream.flush()
         if time.monotonic() - self._synced > _SYNC_S:
-            self._sync()
-        self._places[number] = place
+            self.sync()
+        self._places[number] = start, len(body)
 
     def read(self) -> Iterator[R]:
-        """All records so far, in the order of the pieces' numbers."""
-        return chain.from_iterable(records for _, records in self.pieces())
+        """All records, in the order of the pieces' numbers."""
+        return map(self._record.model_validate_json, self.lines())
+
+    def lines(self) -> Iterator[bytes]:
+        """All records as the lines that they were written as; nothing is parsed."""
+        for _, lines in self._pieces():
+            yield from lines
 
     def pieces(self) -> Iterator[tuple[int, list[R]]]:
-        """Number and records of each piece so far, in order."""
-        with self._path.open("rb") as stream:
-            for number in sorted(self._places):
-                stream.seek(self._places[number])
-                line = stream.readline()
-                head = _HEAD.match(line)
-                start = head.end() - 1 if head else 0
-                yield number, self._records.validate_json(line[start : -len(_TAIL) + 1])
+        """Number and records of each finished piece, in order."""
+        for number, lines in self._pieces():
+            yield number, [self._record.model_validate_json(line) for line in lines]
+
+    def sync(self) -> None:
+        """Wait until all pieces are on the disk."""
+        if self._stream is not None:
+            os.fsync(self._stream.fileno())
+            self._synced = time.monotonic()
 
     def close(self) -> None:
         """Sync and close the file; a second call does nothing."""
-        if not self._stream.closed:
-            try:
-                self._sync()
-            finally:
-                self._stream.close()
+        if self._stream is not None:
+            with self._stream:
+                self.sync()
+            self._stream = None
 
-    def _sync(self) -> None:
-        os.fsync(self._stream.fileno())
-        self._synced = time.monotonic()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _pieces(self) -> Iterator[tuple[int, list[bytes]]]:
+        with self._path.open("rb") as stream:
+            for number in sorted(self._places):
+                start, size = self._places[number]
+                stream.seek(start)
+                # not splitlines(), which also splits at carriage returns
+                yield number, [line + b"\n" for line in stream.read(size).split(b"\n")[:-1]]
 
 
-def _places(path: Path) -> dict[int, int]:
-    """Where the line of each piece begins; what a kill left of a last line is cut off."""
-    places: dict[int, int] = {}
+def _scan(path: Path) -> dict[int, tuple[int, int]]:
+    """First byte and length of each piece's records; an incomplete last piece is cut off."""
+    places: dict[int, tuple[int, int]] = {}
     if not path.exists():
         return places
     end = 0
     with path.open("r+b") as stream:
-        for line in stream:
-            head = _HEAD.match(line)
-            if head is None or not line.endswith(_TAIL):
+        while header := _HEADER.fullmatch(line := stream.readline()):
+            number, size, checksum = map(int, header.groups())
+            body = stream.read(size)
+            if len(body) < size or zlib.crc32(body) != checksum:
                 break
-            places[int(head[1])] = end
-            end += len(line)
+            places[number] = end + len(line), size
+            end += len(line) + size
         stream.truncate(end)
     return places

@@ -8,9 +8,8 @@ ends with the same files as one that was not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -28,18 +27,15 @@ from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.quickstart.comparison import READINGS, ScoredTraces, compare
 from surefoot.quickstart.config import QuickstartConfig
 from surefoot.quickstart.report import write_report
-from surefoot.quickstart.stages import LabelJob, SampleJob, ScoreJob, StageJob
+from surefoot.quickstart.stages import LabelJob, SampleJob, ScoreJob
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
-from surefoot.scale import Assignment, Engine, InProcess, Pieces
 from surefoot.segment import cut_trace
 from surefoot.training.classifier import train
 from surefoot.training.config import OutcomeTargets, StepTargets
 from surefoot.training.examples import build_examples
+from surefoot.work import Engine, Job, Pieces, Progress, map_resumable
 
 R = TypeVar("R", bound=Record)
-Progress = Callable[[str, int, int], None]
-"""Called with the stage's name, the pieces done and the pieces in all."""
-
 MODELS = ("orm", "prm", "prm_gold")
 _TEST_SEED = 1_000_000  # apart from every training seed
 
@@ -50,7 +46,7 @@ class _Context:
 
     run: Run
     config: QuickstartConfig
-    engine: Engine
+    engine: Engine | None
     progress: Progress
 
     def path(self, name: str) -> Path:
@@ -64,7 +60,7 @@ def run_quickstart(
 
     The ``engine`` samples, labels and scores; the files are the same whoever does. Without one, this process.
     """
-    context = _Context(run=run, config=config, engine=engine or InProcess(), progress=progress)
+    context = _Context(run=run, config=config, engine=engine, progress=progress)
     train_problems, test_problems = _problems(context)
     train_traces = _sample(context, "train", config.train_samples, config.seed)
     labels = _label(context, train_problems, train_traces)
@@ -87,7 +83,7 @@ def _problems(context: _Context) -> tuple[list[Problem], list[Problem]]:
 def _sample(context: _Context, split: Literal["train", "test"], n: int, seed: int) -> list[Trace]:
     problems = open_table(context.path(f"{split}-problems.jsonl"), Problem)
     job = SampleJob(n=n, seed=seed, max_tokens=context.config.max_tokens)
-    return _in_pieces(context, f"{split}-traces", Trace, problems, context.config.shard, job)
+    return _map(context, f"{split}-traces", problems, context.config.shard, job)
 
 
 def _label(
@@ -97,7 +93,7 @@ def _label(
     config = context.config
     job = LabelJob(rollouts=config.rollouts, seed=config.seed, max_tokens=config.max_tokens)
     size = config.shard * config.train_samples
-    monte_carlo = _in_pieces(context, "train-labels", StepLabel, _joined(context, "train"), size, job)
+    monte_carlo = _map(context, "train-labels", _joined(context, "train"), size, job)
     exact = asyncio.run(ExactLabeller(after_error="wrong").label(_pair(problems, traces)))
     write_records(context.path("train-labels-exact.jsonl"), [label for row in exact for label in row])
     return {"monte_carlo": _by_trace(traces, monte_carlo), "exact": exact}
@@ -157,7 +153,7 @@ def _card(
 def _score(context: _Context, name: str) -> list[StepScores]:
     size = context.config.shard * context.config.test_samples
     items = _joined(context, "test")
-    return _in_pieces(context, f"scores-{name}", StepScores, items, size, ScoreJob(model=context.path(name)))
+    return _map(context, f"scores-{name}", items, size, ScoreJob(model=context.path(name)))
 
 
 def _report(
@@ -184,27 +180,20 @@ def _report(
     return summary.write(context.path("summary.json"), seconds=context.run.seconds)
 
 
-def _in_pieces(
-    context: _Context, stage: str, record: type[R], items: Sequence[Any], size: int, job: StageJob
-) -> list[R]:
-    """Do the pieces of a stage that are missing, then join them into ``<stage>.jsonl``."""
-    path, pieces = context.path(f"{stage}.jsonl"), Pieces(items, size)
-    shards = context.run.shards(stage, record)
-    missing = shards.missing(len(pieces))
-    done = len(pieces) - len(missing)
-    context.progress(stage, done, len(pieces))
-    assignment = Assignment(job=job, pieces=pieces, folder=shards.folder, record=record)
-    left = iter(missing)
-    with closing(context.engine.run(assignment, lambda _: next(left, None))) as finished:
-        while True:
-            with context.run.timed(stage):
-                if next(finished, None) is None:
-                    break
-            done += 1
-            context.progress(stage, done, len(pieces))
-    if missing or not path.exists():
-        shards.merge(path, len(pieces))
-    return list(read_records(path, record))
+def _map(context: _Context, stage: str, items: Sequence[Any], size: int, job: Job[R]) -> list[R]:
+    """Map the job over the items into ``<stage>.jsonl``, unless an earlier start finished that."""
+    path = context.path(f"{stage}.jsonl")
+    if not path.exists() or context.path(f"{path.name}.work").exists():
+        with context.run.timed(stage) as save_time:
+
+            def progress(_: str, done: int, total: int) -> None:
+                save_time()
+                context.progress(stage, done, total)
+
+            job = replace(job, command=f"quickstart: {stage}")
+            pieces = Pieces(items, size)
+            map_resumable(job, pieces, str(path), engine=context.engine, progress=progress)
+    return list(read_records(path, job.record))
 
 
 def _joined(context: _Context, split: Literal["train", "test"]) -> JoinedTraces:

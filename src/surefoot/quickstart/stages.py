@@ -1,12 +1,11 @@
-"""The stages that are done in pieces, by this process or others: sample, label, score."""
+"""Jobs of the stages that sample, label and score."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.checkpoints import POLICY
@@ -16,36 +15,19 @@ from surefoot.models.loading import load_prm
 from surefoot.policies.traces import sample_traces
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace, Sampling
-from surefoot.records import Problem, StepLabel, Trace
-from surefoot.scale import Opened
+from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.segment import Line
+from surefoot.work import Job, Opened
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageJob:
-    """A stage as a job for any process; whatever goes wrong in one ends the run."""
-
-    def open(self) -> AbstractContextManager[Opened]:
-        """Load the models."""
-        raise NotImplementedError
-
-    def set_aside(self, _item: Any, _reason: str) -> None:
-        return None
-
-    def failed(self, _records: Sequence[Any]) -> None:
-        return None
-
-    def cost(self, _records: Sequence[Any]) -> int:
-        return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampleJob(StageJob):
+class SampleJob(Job[Trace]):
     """Traces of problems by the lab's policy, cut and graded."""
 
     n: int
     seed: int
     max_tokens: int
+    record: type[Trace] = Trace
 
     @contextmanager
     def open(self) -> Iterator[Opened]:
@@ -69,12 +51,13 @@ class SampleJob(StageJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelJob(StageJob):
+class LabelJob(Job[StepLabel]):
     """Monte Carlo labels by the lab's policy."""
 
     rollouts: int
     seed: int
     max_tokens: int
+    record: type[StepLabel] = StepLabel
 
     @contextmanager
     def open(self) -> Iterator[Opened]:
@@ -95,10 +78,11 @@ class LabelJob(StageJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreJob(StageJob):
+class ScoreJob(Job[StepScores]):
     """Scores of the steps by one of the reward models."""
 
     model: Path
+    record: type[StepScores] = StepScores
 
     @contextmanager
     def open(self) -> Iterator[Opened]:

@@ -127,7 +127,7 @@ def run_rounds(
     once.
 
     ``policy`` in the run directory is that of :func:`best_round`, ``round-N`` the policy after round N,
-    ``curves.jsonl`` has the rows, ``shards/collected-N`` what was written and learned. A round whose accuracy
+    ``curves.jsonl`` has the rows, ``pieces/collected-N.journal`` the sampled data. A round whose accuracy
     falls (``config.fall``, ``patience``) is the last one. Raises ``TrainingError`` if a round has nothing to
     learn, saying why.
     """
@@ -234,17 +234,17 @@ class _Rounds:
         problems = self._problems(turn)
         size = max(1, _SAMPLES_PER_SHARD // self.config.samples)
         parts = [problems[start : start + size] for start in range(0, len(problems), size)]
-        shards = self.run.shards(f"collected-{number}", ProblemData)
-        missing = shards.missing(len(parts))
+        journal = self.run.journal(f"collected-{number}", ProblemData)
+        missing = journal.missing(len(parts))
         stage = f"round {number}: sample"
         self.progress(stage, len(parts) - len(missing), len(parts))
         if not missing:
-            return list(shards.read())
+            return list(journal.read())
         policy, seed = self._policy(number - 1), self.config.seed + number * _SEED_STRIDE
         for part in missing:
-            shards.write(part, asyncio.run(self.collect(policy, parts[part], number=turn, seed=seed)))
+            journal.write(part, asyncio.run(self.collect(policy, parts[part], number=turn, seed=seed)))
             self.progress(stage, part + 1, len(parts))
-        return list(shards.read())
+        return list(journal.read())
 
     def _problems(self, turn: int) -> list[Problem]:
         """All, or the turn's part of an order that the seed determines; it starts over at its end."""
@@ -258,7 +258,7 @@ class _Rounds:
     def _train(self, number: int) -> None:
         """Fine-tune, and record what was learned."""
         rounds = range(1, number + 1) if self.config.data == "all" else (number,)
-        data = [one for n in rounds for one in self.run.shards(f"collected-{n}", ProblemData).read()]
+        data = [one for n in rounds for one in self.run.journal(f"collected-{n}", ProblemData).read()]
         learned = [
             *(self.demonstrations if 1 in rounds else ()),
             *(one for record in data for one in record.demonstrations),

@@ -308,8 +308,8 @@ class AuditAgent(CaseAudit):
 
     def run(self) -> None:
         """Audit, print and write the report."""
-        from surefoot.cli.runs import stages
         from surefoot.evaluation.audits import agent_section, audit_agent, audit_self_preference
+        from surefoot.work import progress_bars
 
         subjects = [*self.subjects(), *map(_rules, self.verifier)]
         cases = with_scores(self.cases(per_problem=self.per_problem), subjects)
@@ -317,7 +317,7 @@ class AuditAgent(CaseAudit):
         if not (live or self.same):
             raise RunError("stored scores cannot score a varied run: give checkpoints, or --same NAME=POLICY")
         items, audits = [case.item for case in cases], []
-        with stages() as progress:
+        with progress_bars() as progress:
             for number, subject in enumerate(live):
                 progress("audit", number, len(live))
                 audits.append(
@@ -409,7 +409,6 @@ def audit_edits(
     settings: CaseAudit, search: AttackSettings, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
 ) -> Results:
     """Edits, content probe and search for each scorer."""
-    from surefoot.cli.runs import stages
     from surefoot.evaluation.audits import (
         attack_section,
         audit_attack,
@@ -417,12 +416,13 @@ def audit_edits(
         gaming_section,
         lab_right,
     )
+    from surefoot.work import progress_bars
 
     truth = lab_right if settings.in_lab else None
     edits, attacks = [], []
     probes: dict[str, ProbeResult] = {}
     left_out: dict[str, str] = {}
-    with stages() as progress:
+    with progress_bars() as progress:
         for subject in subjects:
             edits.append(
                 audit_gaming(

@@ -85,7 +85,7 @@ class EvaluateBestOfN(EvaluationCommand):
     def run(self) -> None:
         """Evaluate, print and write the report."""
         from surefoot.answers import AnswerChecker
-        from surefoot.cli.runs import read_table, stages
+        from surefoot.cli.runs import read_table
         from surefoot.evaluation.best_of_n import evaluate_best_of_n
         from surefoot.evaluation.best_of_n_report import write_best_of_n_report
         from surefoot.evaluation.pools import judged_candidates
@@ -93,9 +93,10 @@ class EvaluateBestOfN(EvaluationCommand):
         from surefoot.io import write_json
         from surefoot.io.tables import facts_in
         from surefoot.records import Problem, Trace
+        from surefoot.work import progress_bars
 
         files, folder = named(self.sources), self.folder()
-        with AnswerChecker(self.grading.equality) as checker, stages() as progress:
+        with AnswerChecker(self.grading.equality) as checker, progress_bars() as progress:
             stored = self._stored(checker, progress)
             samples = stored.traces if stored else read_table(self.traces or "-", Trace)
             read = read_table(self.problems, Problem) if self.problems else None

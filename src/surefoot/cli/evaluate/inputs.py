@@ -84,10 +84,10 @@ def open_all(
 
     ``layout`` has the steps of the traces, where ``items`` lacks some.
     """
-    from surefoot.cli.runs import stages
     from surefoot.evaluation.step_scores import open_systems
+    from surefoot.work import progress_bars
 
-    with stages() as progress:
+    with progress_bars() as progress:
         systems = open_systems(
             sources,
             items,

@@ -13,11 +13,13 @@ from surefoot.cli.settings import Command
 from surefoot.cli.terminal import echo
 from surefoot.errors import LabelError
 from surefoot.records import StepLabel
+from surefoot.work.jobs import Job, Opened, Pieces
+from surefoot.work.resumable import Budget
 
 if TYPE_CHECKING:
     from surefoot.io.joins import JoinedTraces
     from surefoot.protocols import Labeller, ProblemTrace
-    from surefoot.scale import Engine, Opened
+    from surefoot.work import Engine
 
 
 class LabelCommand(Command):
@@ -45,7 +47,7 @@ class LabelCommand(Command):
         *,
         size: int = 50,
         policy: o.PolicySettings | None = None,
-        budget: o.BudgetSettings | None = None,
+        budget: Budget = Budget(),  # noqa: B008 - frozen
         config: dict[str, Any] | None = None,
         engine: Engine | None = None,
         counts: Counter[str] | None = None,
@@ -59,46 +61,44 @@ class LabelCommand(Command):
         every request fails, as when the server is down: finished pieces are kept, and the same command
         resumes.
         """
-        from surefoot.cli.pieces import in_pieces
         from surefoot.cli.runs import file_inputs
+        from surefoot.work import Here, map_resumable
 
         tally = Tally()
         server = policy is not None and bool(policy.base_url)
-        outcome = in_pieces(
-            self.out,
-            StepLabel,
-            items,
-            LabelJob(self),
-            size=policy.piece(size) if policy else size,
-            by_problem=server,
-            in_flight=policy.in_flight if policy else 1,
-            server=server,
-            engine=None if server else engine,
+        job = LabelJob(
+            settings=self,
             command=command,
             config=self.resolved() | (config or {}),
             inputs=file_inputs(problems=self.problems, traces=self.traces, **inputs),
+            counts=Counter() if counts is None else counts,
+        )
+        outcome = map_resumable(
+            job,
+            Pieces(items, policy.piece(size) if policy else size, by_problem=server),
+            self.out,
+            engine=Here(policy.in_flight) if policy and server else engine,
+            on_record=tally.add,
             budget=budget,
-            counts=counts,
-            each=tally.add,
             retry_failed=retry_failed,
         )
         tally.report()
         outcome.require_complete()
 
 
-@dataclass(frozen=True)
-class LabelJob:
+@dataclass(frozen=True, kw_only=True)
+class LabelJob(Job[StepLabel]):
     """Labelling as a job for any process."""
 
-    command: LabelCommand
+    settings: LabelCommand
+    record: type[StepLabel] = StepLabel
 
     @contextmanager
     def open(self) -> Iterator[Opened]:
         """Open the labeller."""
-        from surefoot.cli.pieces import connections
-        from surefoot.scale import Opened
+        from surefoot.cli.runs import connections
 
-        with self.command.labeller() as labeller:
+        with self.settings.labeller() as labeller:
 
             async def work(piece: Sequence[ProblemTrace]) -> list[StepLabel]:
                 return [label for of_trace in await labeller.label(piece) for label in of_trace]
@@ -109,9 +109,6 @@ class LabelJob:
                 during=connections(getattr(labeller, "policy", None)),
                 counts=Counter() if failures is None else failures,
             )
-
-    def set_aside(self, item: ProblemTrace, reason: str) -> None:
-        """Nothing: what a labeller raises concerns all items, such as a problem without an answer."""
 
     def failed(self, labels: Sequence[StepLabel]) -> str | None:
         """Why no request for these labels succeeded, if some were made and none did."""

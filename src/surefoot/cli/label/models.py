@@ -17,7 +17,8 @@ from surefoot.cli.terminal import echo
 from surefoot.labelling.judge_prompt import JudgeMode
 from surefoot.policies.devices import Loading
 from surefoot.protocols import Sampling
-from surefoot.scale.cost import Rates
+from surefoot.work.cost import Rates
+from surefoot.work.resumable import Budget
 
 if TYPE_CHECKING:
     from surefoot.labelling.judge_prompt import JudgePrompt
@@ -66,7 +67,7 @@ class Judge(LabelCommand):
     )
     sampling: Annotated[Sampling, OptionGroup(omit=("temperature", "stop"))] = Sampling(max_tokens=2048)
     seed: o.Seed = 0
-    budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
+    budget: o.Budgets = Budget()
     loading: o.Models = Loading()
     workers: o.Workers = 1
     engine: o.EngineName = "local"
@@ -173,16 +174,15 @@ class Critiques(LabelCommand):
     chains: Annotated[int, Flag(short="-k")] = Field(default=4, ge=1, description="Critiques per trace.")
     sampling: Annotated[Sampling, OptionGroup(omit=("stop",))] = Sampling(temperature=0.1, max_tokens=4096)
     seed: o.Seed = 0
-    budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
+    budget: o.Budgets = Budget()
     loading: o.Models = Loading()
     retry_failed: o.RetryFailed = False
 
     def run(self) -> None:
         """Ask, and write critiques."""
-        from surefoot.cli.pieces import connections, in_pieces
-        from surefoot.cli.runs import file_inputs
-        from surefoot.scale import FunctionJob
+        from surefoot.cli.runs import connections, file_inputs
         from surefoot.training.critiques import TraceCritiques, sample_critiques
+        from surefoot.work import FunctionJob, Here, Pieces, map_resumable
 
         form = o.verifier_format(self.format)
         policy = self.policy.open(chat=form.chat, loading=self.loading)
@@ -204,24 +204,23 @@ class Critiques(LabelCommand):
         readable = items.where(lambda item: item.trace.text is not None)
         if chats := len(items) - len(readable):
             echo(f"{chats} traces skipped: a verifier reads text, not messages", err=True)
-        outcome = in_pieces(
-            self.out,
-            TraceCritiques,
-            readable,
-            FunctionJob(
-                work=work,
-                during=connections(policy),
-                failure=failed,
-                tokens=lambda records: sum(record.usage.tokens for record in records),
-            ),
-            size=self.policy.piece(50),
-            in_flight=self.policy.in_flight,
-            server=bool(self.policy.base_url),
+        job = FunctionJob(
+            record=TraceCritiques,
+            work=work,
+            during=connections(policy),
+            failure=failed,
+            tokens=lambda records: sum(record.usage.tokens for record in records),
             command="label critiques",
             config=self.resolved() | {"format": form.model_dump()},
             inputs=file_inputs(problems=self.problems, traces=self.traces),
+        )
+        outcome = map_resumable(
+            job,
+            Pieces(readable, self.policy.piece(50)),
+            self.out,
+            engine=Here(self.policy.in_flight),
+            on_record=count,
             budget=self.budget,
-            each=count,
             retry_failed=self.retry_failed,
         )
         echo(f"critiques of {outcome.written} traces written; {missing} failed (see 'error')", err=True)

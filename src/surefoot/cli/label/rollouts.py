@@ -20,7 +20,8 @@ from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Record, StepLabel, StepPair, Trace, Usage
-from surefoot.scale.cost import Rates
+from surefoot.work.cost import Rates
+from surefoot.work.resumable import Budget
 
 if TYPE_CHECKING:
     from surefoot.answers import Grader, ProblemGrader
@@ -41,7 +42,7 @@ class RolloutSettings(Command):
     grading: o.GradingSettings = o.GradingSettings()
     loading: o.Models = Loading()
     seed: o.Seed = 0
-    budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
+    budget: o.Budgets = Budget()
     dry_run: o.DryRun = False
     rates: o.CostRates = Rates()
 
@@ -284,11 +285,10 @@ class Tree(RolloutSettings):
 
     def run(self) -> None:
         """Grow trees, or predict the cost."""
-        from surefoot.cli.pieces import connections, in_pieces
-        from surefoot.cli.runs import file_inputs, pair, read_table
+        from surefoot.cli.runs import connections, file_inputs, pair, read_table
         from surefoot.errors import LabelError
         from surefoot.records import Problem
-        from surefoot.scale import FunctionJob
+        from surefoot.work import FunctionJob, Here, Pieces, map_resumable
 
         problems = read_table(self.problems, Problem)
         answered = [problem for problem in problems if problem.answer is not None]
@@ -313,22 +313,21 @@ class Tree(RolloutSettings):
             async def work(piece: Sequence[Problem]) -> list[GrownTree]:
                 return [_grown(labeller, grown) for grown in await labeller.grow(piece, seeds)]
 
-            outcome = in_pieces(
-                str(self.out / "trees.jsonl"),
-                GrownTree,
-                answered,
-                FunctionJob(
-                    work=work,
-                    during=connections(policy),
-                    failure=_failure,
-                    tokens=lambda grown: sum(tree.usage.tokens for tree in grown),
-                ),
-                size=self.policy.piece(20),
-                in_flight=self.policy.in_flight,
-                server=bool(self.policy.base_url),
+            job = FunctionJob(
+                record=GrownTree,
+                work=work,
+                during=connections(policy),
+                failure=_failure,
+                tokens=lambda grown: sum(tree.usage.tokens for tree in grown),
                 command="label tree",
                 config=self.resolved(),
                 inputs=file_inputs(problems=self.problems, traces=self.traces),
+            )
+            outcome = map_resumable(
+                job,
+                Pieces(answered, self.policy.piece(20)),
+                str(self.out / "trees.jsonl"),
+                engine=Here(self.policy.in_flight),
                 budget=self.budget,
                 retry_failed=self.retry_failed,
             )

@@ -264,11 +264,10 @@ class ValueCommand(LabelCommand):
         make: Callable[[Sequence[LabelledTrace], Mapping[str, float]], list[list[StepLabel]]],
     ) -> None:
         """Write what ``make`` gives for the traces with values and the problems' success rates."""
-        from surefoot.cli.pieces import in_pieces
         from surefoot.cli.runs import file_inputs, labelled, read_table
         from surefoot.labelling.advantage import start_values
         from surefoot.records import Problem, StepLabel, Trace
-        from surefoot.scale import FunctionJob
+        from surefoot.work import FunctionJob, Pieces, map_resumable
 
         values = read_table(self.labels, StepLabel)
         items = self._with_values(
@@ -282,17 +281,14 @@ class ValueCommand(LabelCommand):
         def work(piece: Sequence[LabelledTrace]) -> list[StepLabel]:
             return [label for of_trace in make(piece, rates) for label in of_trace]
 
-        outcome = in_pieces(
-            self.out,
-            StepLabel,
-            items,
-            FunctionJob(work=work),
-            size=1000,
+        job = FunctionJob(
+            record=StepLabel,
+            work=work,
             command=command,
             config=self.resolved() | {"rates": sorted(rates.items())},
             inputs=file_inputs(problems=self.problems, traces=self.traces, labels=self.labels),
-            each=tally.add,
         )
+        outcome = map_resumable(job, Pieces(items, 1000), self.out, on_record=tally.add)
         tally.report()
         outcome.require_complete()
 

@@ -18,6 +18,7 @@ from surefoot.errors import PolicyError, RecordError, RunError
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
+from surefoot.work.resumable import Budget
 
 if TYPE_CHECKING:
     from surefoot.cli.search.methods import ReviseJudge
@@ -114,7 +115,7 @@ class SearchCommand(SearchSettings):
     trees: Annotated[str | None, Flag(output=True)] = Field(
         default=None, description="File for the trees, to draw (`.jsonl`, `.jsonl.gz`, `.parquet`)."
     )
-    budget: Annotated[o.BudgetSettings, OptionGroup(transient=("*",))] = o.BudgetSettings()
+    budget: o.Budgets = Budget()
     retry_failed: o.RetryFailed = False
 
     def search(self) -> Search:
@@ -141,14 +142,13 @@ class SearchCommand(SearchSettings):
         """
         import asyncio
 
-        from surefoot.cli.pieces import in_pieces
-        from surefoot.cli.runs import file_inputs, read_table, stages
+        from surefoot.cli.runs import file_inputs, read_table
         from surefoot.cli.search.caches import remembering_policy, remembering_scorer
         from surefoot.cli.search.summary import SearchSummary
         from surefoot.records import Problem
-        from surefoot.scale import FunctionJob
         from surefoot.search.method import SearchResult, run_search
         from surefoot.search.saved_tree import save_tree
+        from surefoot.work import FunctionJob, Pieces, map_resumable, progress_bars
 
         command, search, memory = f"search {self.command}", self.search(), parse_size(self.remember)
         problems = read_table(self.problems, Problem)
@@ -162,7 +162,7 @@ class SearchCommand(SearchSettings):
             self.scorer() as scorer,
             self.grading.open() as grader,
             self._tree_file(command=command, config=config, inputs=inputs) as keep,
-            stages() as show,
+            progress_bars() as show,
         ):
             bar = _Bar(command, show)
 
@@ -200,15 +200,18 @@ class SearchCommand(SearchSettings):
                     summary.add(results)
                 return results
 
-            outcome = in_pieces(
-                self.out,
-                SearchResult,
-                problems,
-                FunctionJob(work=work, tokens=lambda results: sum(result.usage.tokens for result in results)),
-                size=size,
+            job = FunctionJob(
+                record=SearchResult,
+                work=work,
+                tokens=lambda results: sum(result.usage.tokens for result in results),
                 command=command,
                 config=config,
                 inputs=inputs,
+            )
+            outcome = map_resumable(
+                job,
+                Pieces(problems, size),
+                self.out,
                 budget=self.budget,
                 progress=bar.pieces,
                 retry_failed=self.retry_failed,
@@ -225,7 +228,7 @@ class SearchCommand(SearchSettings):
         """Collects trees in ``<trees>.work`` and writes all at the end; ``None`` without a file for them.
 
         A piece's trees are kept before its results are, so that none is missing where a command resumes.
-        Raises ``RecordError`` for a file of unknown ending and ``RunError`` as ``in_pieces``.
+        Raises ``RecordError`` for a file of unknown ending and ``RunError`` as ``map_resumable``.
         """
         path = self.trees
         if path is None:
@@ -241,12 +244,12 @@ class SearchCommand(SearchSettings):
             raise RecordError(f"--trees and --out are both {path}; give two files")
         folder = Path(f"{path}.work")
         with Run.open(folder, command=command, config={**config, "out": self.out}, inputs=inputs) as run:
-            shards = run.shards("trees", SavedTree)
-            yield shards.write
-            written = write_records(Path(path), shards.read(), record=SavedTree)
+            journal = run.journal("trees", SavedTree)
+            yield journal.write
+            written = write_records(Path(path), journal.read(), record=SavedTree)
         echo(f"{written} trees written", err=True)
         if not Path(f"{self.out}.work").exists():  # else a budget ended the work, and it can resume
-            shutil.rmtree(folder / "shards")  # first: shards without a manifest would be refused after a kill
+            shutil.rmtree(folder / "pieces")  # first: pieces without a manifest would be refused after a kill
             shutil.rmtree(folder)
 
 

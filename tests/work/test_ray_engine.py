@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,8 @@ import test_engines
 from test_engines import Lengths, items_of
 
 from surefoot.errors import LabelError, RunError
-from surefoot.io import read_records
 from surefoot.records import StepScores
-from surefoot.scale import Assignment, Opened, Pieces, RayEngine
+from surefoot.work import Opened, Pieces, RayEngine
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'surefoot[ray]'")
 from ray import cloudpickle  # noqa: E402
@@ -76,40 +74,36 @@ def test_nothing_is_lost_or_done_twice_when_workers_and_a_node_die(cluster, tmp_
     monkeypatch.chdir(tmp_path)
     second = cluster.add_node(num_cpus=2)
     items = items_of(tmp_path, [f"step {number}" for number in range(180)])
-    folder = tmp_path / "pieces"
-    folder.mkdir()
-    assignment = Assignment(job=Slow(tmp_path), pieces=Pieces(items, 3), folder=folder, record=StepScores)
-    numbers, done = count(), []
+    pieces, done = Pieces(items, 3), []
+    numbers = iter(range(len(pieces)))
     kills = {8, 16, 40}
-    for piece in RayEngine(4).run(
-        assignment, lambda _: at if (at := next(numbers)) < len(assignment.pieces) else None
-    ):
-        done.append(piece)
-        if len(done) in kills:
-            os.kill(piece.worker, signal.SIGKILL)
-        if len(done) == 24:
-            cluster.remove_node(second, allow_graceful=False)  # for good: two workers have no room any more
-    assert sorted(piece.number for piece in done) == list(range(60))
+    with RayEngine(4).start(Slow(folder=tmp_path), pieces) as run_pieces:
+        for piece in run_pieces(lambda _: next(numbers, None)):
+            done.append(piece)
+            if len(done) in kills:
+                os.kill(piece.worker, signal.SIGKILL)
+            if len(done) == 24:
+                cluster.remove_node(second, allow_graceful=False)  # two workers have no room any more
+    done.sort(key=lambda piece: piece.number)
+    assert [piece.number for piece in done] == list(range(60))
     assert sum(piece.tokens for piece in done) == 180
-    files = sorted(path for path in folder.iterdir() if path.suffix == ".jsonl")
-    records = [record for path in files for record in read_records(path, StepScores)]
+    records = [StepScores.model_validate_json(line) for piece in done for line in piece.lines]
     assert records == [Lengths.score(item) for item in items]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("job", "error", "said"),
+    ("job", "error", "message"),
     [(Fatal, RunError, "workers died 2 times in piece 1 "), (Closed, LabelError, "no such model")],
 )
-def test_a_job_that_cannot_be_done_ends(cluster, tmp_path, job, error, said):
+def test_a_job_that_cannot_be_done_ends(cluster, tmp_path, job, error, message):
     items = items_of(tmp_path, [f"step {number}\n" for number in range(6)])
-    (tmp_path / "pieces").mkdir()
-    assignment = Assignment(
-        job=job(tmp_path), pieces=Pieces(items, 1), folder=tmp_path / "pieces", record=StepScores
-    )
     numbers = iter(range(6))
     done = []
-    with pytest.raises(error, match=said):
-        done.extend(RayEngine(1, most_deaths=2).run(assignment, lambda _: next(numbers, None)))
+    with (
+        pytest.raises(error, match=message),
+        RayEngine(1, max_deaths=2).start(job(folder=tmp_path), Pieces(items, 1)) as run_pieces,
+    ):
+        done.extend(run_pieces(lambda _: next(numbers, None)))
     assert all(piece.number != 1 for piece in done)

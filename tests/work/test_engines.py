@@ -10,27 +10,27 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 from surefoot.errors import RunError
-from surefoot.io import read_records, write_records
+from surefoot.io import write_records
 from surefoot.io.joins import join_traces
 from surefoot.io.tables import open_table
 from surefoot.records import Problem, StepScores, Trace
-from surefoot.scale import Assignment, FunctionJob, InProcess, LocalPool, Opened, Pieces
-from surefoot.scale.jobs import isolated
 from surefoot.segment import cut_trace
+from surefoot.work import FunctionJob, Here, Job, Opened, Pieces, Processes
+from surefoot.work.jobs import isolate_errors
 
 
-@dataclass(frozen=True)
-class Lengths:
+@dataclass(frozen=True, kw_only=True)
+class Lengths(Job[StepScores]):
     """Scores a trace by its length; dies, or raises, at traces with certain texts."""
 
     folder: Path
     deaths: int = 0
+    record: type[StepScores] = StepScores
 
     @contextmanager
     def open(self):
@@ -65,9 +65,6 @@ class Lengths:
     def set_aside(self, item, reason):
         return [StepScores.unscored(item.trace, "length", reason)]
 
-    def failed(self, records):
-        return None
-
     def cost(self, records):
         return len(records)
 
@@ -81,20 +78,18 @@ def items_of(folder, texts):
     return join_traces(*tables, cut_trace)[0]
 
 
-def run(tmp_path, job, items, workers=2):
-    folder = tmp_path / "pieces"
-    folder.mkdir()
-    assignment = Assignment(job=job, pieces=Pieces(items, 3), folder=folder, record=StepScores)
-    numbers = count()
-    done = list(
-        LocalPool(workers).run(
-            assignment, lambda _: at if (at := next(numbers)) < len(assignment.pieces) else None
-        )
-    )
-    files = sorted(path for path in folder.iterdir() if path.suffix == ".jsonl")  # a kill leaves others
-    assert [path.name for path in files] == [f"{at:06d}.jsonl" for at in range(len(assignment.pieces))]
-    records = [record for path in files for record in read_records(path, StepScores)]
-    return done, records
+def run(job, items, workers=2):
+    pieces = Pieces(items, 3)
+    done = all_pieces(Processes(workers), job, pieces)
+    assert [piece.number for piece in done] == list(range(len(pieces)))
+    return done, [StepScores.model_validate_json(line) for piece in done for line in piece.lines]
+
+
+def all_pieces(engine, job, pieces):
+    """Every piece, in order."""
+    numbers = iter(range(len(pieces)))
+    with engine.start(job, pieces) as run_pieces:
+        return sorted(run_pieces(lambda _: next(numbers, None)), key=lambda piece: piece.number)
 
 
 @pytest.mark.slow
@@ -102,9 +97,9 @@ def test_workers_give_what_one_process_gives_and_survive_deaths(tmp_path):
     texts = [f"step {number}" for number in range(20)]
     texts[4], texts[10] = "poison here", "die here"
     items = items_of(tmp_path, texts)
-    job = Lengths(tmp_path, deaths=2)
-    done, records = run(tmp_path, job, items)
-    assert sorted(piece.number for piece in done) == list(range(7))
+    job = Lengths(folder=tmp_path, deaths=2)
+    done, records = run(job, items)
+    assert len(done) == 7
     assert sum(piece.tokens for piece in done) == 20
     assert [record.trace_id for record in records] == [item.trace.id for item in items]
     assert [record.unscored_reason for record in records if None in record.scores] == [
@@ -118,27 +113,24 @@ def test_workers_give_what_one_process_gives_and_survive_deaths(tmp_path):
 def test_workers_that_die_again_and_again_end_the_work(tmp_path):
     items = items_of(tmp_path, ["die here", "a"])
     with pytest.raises(RunError, match=r"died 3 times in a row, last in pieces \[0\].*--workers"):
-        run(tmp_path, Lengths(tmp_path, deaths=99), items)
+        run(Lengths(folder=tmp_path, deaths=99), items)
 
 
-def in_order(engine, folder, job, items, size=3):
-    folder.mkdir()
-    assignment = Assignment(job=job, pieces=Pieces(items, size), folder=folder, record=StepScores)
-    numbers = iter(range(len(assignment.pieces)))
-    done = list(engine.run(assignment, lambda _: next(numbers, None)))
-    return {piece.worker for piece in done}, [path.read_bytes() for path in sorted(folder.iterdir())]
+def workers_and_lines(engine, job, items):
+    done = all_pieces(engine, job, Pieces(items, 3))
+    return {piece.worker for piece in done}, [piece.lines for piece in done]
 
 
 @pytest.mark.slow
 def test_a_pool_in_a_with_block_keeps_its_processes_for_the_next_job(tmp_path):
     items = items_of(tmp_path, [str(number) for number in range(7)])
-    here, files = in_order(InProcess(), tmp_path / "here", Lengths(tmp_path), items)
-    with LocalPool(1) as pool:
-        first, by_first = in_order(pool, tmp_path / "one", Lengths(tmp_path), items)
-        second, by_second = in_order(pool, tmp_path / "two", Lengths(tmp_path, deaths=1), items)
+    here, lines = workers_and_lines(Here(), Lengths(folder=tmp_path), items)
+    with Processes(1) as pool:
+        first, lines_of_first = workers_and_lines(pool, Lengths(folder=tmp_path), items)
+        second, lines_of_second = workers_and_lines(pool, Lengths(folder=tmp_path, deaths=1), items)
     assert here == {os.getpid()}
     assert first == second != here
-    assert by_first == by_second == files
+    assert lines_of_first == lines_of_second == lines
     with pytest.raises(ProcessLookupError):
         os.kill(*first, 0)
 
@@ -147,17 +139,16 @@ HELD = """
 import time
 from pathlib import Path
 from surefoot.records import StepScores
-from surefoot.scale import Assignment, FunctionJob, LocalPool, Pieces
+from surefoot.work import FunctionJob, Pieces, Processes
 
 def work(items):
     Path(f"{items[0]}.begun").touch()
     time.sleep(60)
 
 if __name__ == "__main__":
-    pieces = Pieces(["a"], 1)
-    assignment = Assignment(job=FunctionJob(work=work), pieces=pieces, folder=Path("."), record=StepScores)
     numbers = iter([0])
-    list(LocalPool(2).run(assignment, lambda _: next(numbers, None)))
+    with Processes(2).start(FunctionJob(work=work, record=StepScores), Pieces(["a"], 1)) as run_pieces:
+        list(run_pieces(lambda _: next(numbers, None)))
 """
 
 
@@ -193,19 +184,19 @@ def wait_until(happened, seconds=30):
 
 def test_one_item_is_set_aside_and_what_concerns_all_is_raised(tmp_path):
     items = items_of(tmp_path, ["a", "poison one", "b"])
-    job = Lengths(tmp_path)
+    job = Lengths(folder=tmp_path)
 
     def work(some):
         if any("poison" in item.trace.text for item in some):
             raise ValueError("no")
         return [Lengths.score(item) for item in some]
 
-    records = isolated(job, work, items)
+    records = isolate_errors(job, work, items)
     assert [record.unscored_reason for record in records] == [None, "ValueError: no", None]
     with pytest.raises(ValueError, match="no"):
-        isolated(job, work, items[1:2])
+        isolate_errors(job, work, items[1:2])
     with pytest.raises(ValueError, match="no"):
-        isolated(FunctionJob(work=work), work, items)
+        isolate_errors(FunctionJob(work=work, record=StepScores), work, items)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8])

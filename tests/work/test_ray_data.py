@@ -10,9 +10,9 @@ import pytest
 from surefoot import load_prm
 from surefoot.models import CheckpointCard, RewardModel
 from surefoot.protocols import ProblemTrace
-from surefoot.ray_data import ScoreSteps, VerifySteps
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
+from surefoot.work.ray_data import ScoreSteps, VerifySteps
 
 PROBLEMS = ["Add 2 and 3.", "Add 2 and 3.", "Add 4 and 4, then 1."]
 RESPONSES = [

@@ -1,0 +1,16 @@
+from .cost import Rates as Rates
+from .engines import Engine as Engine
+from .engines import Here as Here
+from .engines import Processes as Processes
+from .jobs import Assignment as Assignment
+from .jobs import FunctionJob as FunctionJob
+from .jobs import Job as Job
+from .jobs import Opened as Opened
+from .jobs import PieceDone as PieceDone
+from .jobs import Pieces as Pieces
+from .progress import Progress as Progress
+from .progress import progress_bars as progress_bars
+from .ray_engine import RayEngine as RayEngine
+from .resumable import Budget as Budget
+from .resumable import Outcome as Outcome
+from .resumable import map_resumable as map_resumable

@@ -1,0 +1,224 @@
+"""Jobs: work that any process can do. A job is pickled, opened where it runs, and done piece by piece."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate, groupby
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from surefoot.io.files import json_line
+from surefoot.io.joins import Joined
+from surefoot.records import Record
+
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+
+Work = Callable[[Sequence[Any]], Any]
+"""Maps items to records, as a function or a coroutine function. The same items give the same records in every
+process: seeds come from content."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A job that is ready to run: its models are loaded."""
+
+    work: Work
+    during: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
+    """Holds the connections to a server while a coroutine function works."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """What ``work`` counts apart from its records, by reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Generic[R]):
+    """A kind of work, and everything that its results depend on apart from the items.
+
+    It is small enough to pickle: models and data are loaded where it is opened.
+    """
+
+    record: type[R]
+    command: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings, as plain JSON values."""
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+    """Files that the results depend on, by name; they are compared by content."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Sum of the counts of all processes, complete when the work ends."""
+
+    def open(self) -> AbstractContextManager[Opened]:
+        """Load what the work needs, once per process."""
+        raise NotImplementedError
+
+    def set_aside(self, item: Any, reason: str) -> Sequence[R] | None:
+        """Records in place of an item that raises, so that the other items can continue; ``None`` = raise."""
+
+    def failed(self, records: Sequence[R]) -> str | None:
+        """The reason if every request of a piece failed, as when a server is down."""
+
+    def cost(self, records: Sequence[R]) -> int:  # noqa: ARG002
+        """Tokens that a piece cost."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionJob(Job[R]):
+    """A job made of functions. It can be pickled only if they can."""
+
+    work: Work
+    during: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
+    failure: Callable[[Sequence[R]], str | None] | None = None
+    tokens: Callable[[Sequence[R]], int] | None = None
+
+    @contextmanager
+    def open(self) -> Iterator[Opened]:
+        """Nothing to load."""
+        yield Opened(work=self.work, during=self.during)
+
+    def failed(self, records: Sequence[R]) -> str | None:
+        """See :meth:`Job.failed`."""
+        return self.failure(records) if self.failure else None
+
+    def cost(self, records: Sequence[R]) -> int:
+        """See :meth:`Job.cost`."""
+        return self.tokens(records) if self.tokens else 0
+
+
+class Pieces(Generic[T]):
+    """``items`` cut into numbered pieces of ``size``, each of which is saved when it is finished.
+
+    With ``by_problem`` a piece holds ``size`` runs of neighbouring items of one problem. A piece is read when
+    it is asked for. If the items are on disk, pickling sends only their paths.
+    """
+
+    def __init__(self, items: Sequence[T], size: int, *, by_problem: bool = False) -> None:
+        self.items = items
+        if not by_problem:
+            last = -len(items) // size * -size  # the first multiple of the size that holds them all
+            self._ends: Sequence[int] = range(size, last + size, size)
+            return
+        ends = accumulate(sum(1 for _ in run) for _, run in groupby(_problem_ids(items)))
+        self._ends = array("Q", (end for number, end in enumerate(ends, 1) if number % size == 0))
+        if not self._ends or self._ends[-1] < len(items):
+            self._ends.append(len(items))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, number: int) -> Sequence[T]:
+        return self.items[self._start(number) : self._ends[number]]
+
+    def length(self, number: int) -> int:
+        """Number of items in a piece."""
+        return min(self._ends[number], len(self.items)) - self._start(number)
+
+    def _start(self, number: int) -> int:
+        return self._ends[number - 1] if number else 0
+
+
+def _problem_ids(items: Sequence[Any]) -> Iterator[str]:
+    return items.problem_ids() if isinstance(items, Joined) else (item.problem.id for item in items)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceDone:
+    """A finished piece, as a worker sends it to the process that saves it."""
+
+    number: int
+    lines: Sequence[bytes]
+    """Its records as lines of JSON."""
+    tokens: int = 0
+    failure: str | None = None
+    """See :meth:`Job.failed`."""
+    worker: int = 0
+    """Process id."""
+    seconds: float = 0.0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Counts of this worker over all its pieces so far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """What is sent to a worker process."""
+
+    job: Job[Any]
+    pieces: Pieces[Any]
+    threads: int = 1
+    """Threads of one worker."""
+    directory: Path = field(default_factory=Path.cwd)
+    """Where the command was started: paths in its settings may be relative to it."""
+
+
+@contextmanager
+def open_job(job: Job[Any]) -> Iterator[Opened]:
+    """The job with its work as a plain function that sets aside items that raise."""
+    with job.open() as opened, asyncio.Runner() as runner:
+        if not inspect.iscoroutinefunction(opened.work):
+            yield replace(opened, work=partial(isolate_errors, job, opened.work))
+            return
+        connected = opened.during()
+        runner.run(_enter(connected))
+        try:
+            work = partial(isolate_errors, job, lambda items: runner.run(opened.work(items)))
+            yield replace(opened, work=work)
+        finally:
+            runner.run(_leave(connected))
+
+
+def isolate_errors(job: Job[R], work: Work, items: Sequence[Any]) -> list[R]:
+    """``work`` on a piece; if it raises, on item after item, so that only items that raise are set aside.
+
+    Raises the error of ``work`` if the job sets no items aside, or if every item raises.
+    """
+    try:
+        return list(work(items))
+    except Exception as error:
+        if type(job).set_aside is Job.set_aside:
+            raise
+        n_aside, records = 0, list[R]()
+        for item in items:
+            try:
+                records += work([item])
+            except Exception as reason:
+                replacement = job.set_aside(item, f"{type(reason).__name__}: {reason}")
+                if replacement is None:
+                    raise error from None
+                n_aside, records = n_aside + 1, [*records, *replacement]
+        if n_aside == len(items):
+            raise
+        return records
+
+
+def do_piece(assignment: Assignment, opened: Opened, number: int) -> PieceDone:
+    """Do one piece. ``opened`` comes from :func:`open_job`."""
+    start = time.monotonic()
+    records = opened.work(assignment.pieces[number])
+    done = pack_piece(assignment.job, number, records)
+    return replace(done, worker=os.getpid(), seconds=time.monotonic() - start, counts=dict(opened.counts))
+
+
+def pack_piece(job: Job[R], number: int, records: Sequence[R]) -> PieceDone:
+    """The result of a piece from its records."""
+    return PieceDone(
+        number=number,
+        lines=[json_line(record, place) for place, record in enumerate(records, start=1)],
+        tokens=job.cost(records),
+        failure=job.failed(records),
+    )
+
+
+async def _enter(connected: AbstractAsyncContextManager[object]) -> None:
+    await connected.__aenter__()
+
+
+async def _leave(connected: AbstractAsyncContextManager[object]) -> None:
+    await connected.__aexit__(None, None, None)

@@ -1,0 +1,357 @@
+"""``map_resumable``: a long map over items that saves each finished piece, so that it can be stopped."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from surefoot.errors import IncompleteError, PolicyError, RecordError
+from surefoot.io.files import write_lines, write_records
+from surefoot.io.journal import Journal
+from surefoot.io.runs import Run
+from surefoot.io.sources import ENDINGS
+from surefoot.io.tables import OnDisk
+from surefoot.records import Record, Trace, content_id
+from surefoot.work.engines import Engine, Here, RunPieces
+from surefoot.work.jobs import Job, PieceDone, Pieces
+from surefoot.work.progress import Progress, progress_bars
+
+R = TypeVar("R", bound=Record)
+
+
+class Budget(BaseModel):
+    """Bounds on the tokens and time of a command."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Stop before the piece of work that would exceed this total over all starts.",
+    )
+    minutes: float | None = Field(
+        default=None, ge=0, description="Stop before the piece of work that would end after so many minutes."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Result of :func:`map_resumable`."""
+
+    written: int
+    """Records in the output, those of earlier starts included."""
+    failed: int
+    """Records whose request failed."""
+    problem: str | None
+    """What is incomplete, and how to continue."""
+
+    def require_complete(self) -> None:
+        """Raise ``IncompleteError`` if requests failed or the budget stopped the work."""
+        if self.problem is not None:
+            raise IncompleteError(self.problem)
+
+
+def map_resumable(
+    job: Job[R],
+    items: Pieces[Any],
+    out: str,
+    *,
+    engine: Engine | None = None,
+    on_record: Callable[[R], None] | None = None,
+    budget: Budget = Budget(),  # noqa: B008 - frozen
+    retry_failed: bool = False,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Map ``job`` over ``items`` into the file ``out``, which has the same bytes on every engine.
+
+    Finished pieces are kept in ``<out>.work`` until all are done, and the same call resumes there. If ``out``
+    is ``-``, pieces go to standard output in order, and nothing is kept.
+
+    The work stops before the piece that is expected to exceed the ``budget``; ``out`` then holds the finished
+    pieces. The expected cost is the maximum of the tokens, and the mean time, of a piece so far, so the first
+    piece always runs, alone.
+
+    Records of failed requests (:func:`failure_of`) are written, and the pieces are kept; the same call with
+    ``retry_failed`` repeats the pieces that have such records. If no piece succeeds, or several in a row fail
+    because the server is down, it raises ``PolicyError`` and the failed pieces are not saved.
+
+    ``engine`` is by default this process. ``on_record`` receives each record of the output, ``progress`` the
+    number of items done, by default for a bar on standard error.
+
+    Raises ``RunError`` if ``<out>.work`` belongs to a job with other settings or inputs, and ``RecordError``
+    if ``out`` has an unknown ending.
+    """
+    if out != "-" and not out.endswith(ENDINGS):
+        raise RecordError(f"--out {out}: unknown ending; choose {', '.join(ENDINGS)}, or - for a pipe")
+    engine = engine or Here()
+    output = _Output(job.record, on_record)
+    with ExitStack() as context:
+        # models are loaded before any file is created: the settings may be wrong, or the server down
+        run_pieces = context.enter_context(engine.start(job, items))
+        progress = progress or context.enter_context(progress_bars())
+        saved: Journal[R] | _Pipe[R]
+        if out == "-":
+            saved = _Pipe(output)
+        else:
+            # standard input has no file to compare, so the items are part of the settings
+            config = {**job.config, "items": _digest(items.items)}
+            run = Run.open(Path(f"{out}.work"), command=job.command, config=config, inputs=job.inputs)
+            saved = context.enter_context(run).journal("pieces", job.record)
+        missing = saved.missing(len(items))
+        if retry_failed:
+            failed = (number for number, records in saved.pieces() if any(map(failure_of, records)))
+            missing = sorted({*missing, *failed})
+        account = _Account(budget)
+        if budget.tokens is not None:
+            account.add_earlier([job.cost(records) for _, records in saved.pieces()])
+        saver = _Saver(
+            saved.write_lines,
+            max_failed=engine.in_flight,
+            succeeded=len(missing) < len(items),
+        )
+        bar = _Bar(progress, job.command, items, missing)
+        n_left = _run(run_pieces, missing, job, account, saver, bar)
+        if isinstance(saved, _Pipe):
+            saved.flush()
+        else:
+            output.write_file(out, saved)
+    problem = _describe_problem(output, n_left, len(items), account.tokens, piped=out == "-")
+    if problem is None and out != "-":
+        folder = Path(f"{out}.work")
+        shutil.rmtree(folder / "pieces")  # first: pieces without a manifest would be refused after a kill
+        shutil.rmtree(folder)
+    return Outcome(written=output.written, failed=output.failures.total(), problem=problem)
+
+
+def failure_of(record: Record) -> str | None:
+    """Why the request for this record failed, if it did; another attempt may succeed."""
+    if isinstance(record, Trace):
+        return record.error
+    for field in ("error", "reason", "unscored_reason"):
+        if _SERVER.search(text := getattr(record, field, None) or ""):
+            return text
+    return None
+
+
+_SERVER = re.compile(r"(?<!\w)server: ")
+"""Precedes an error of a server."""
+_MAY_HAVE_FAILED = re.compile(rb'server: |"error":"')
+"""Is in the line of every record with a :func:`failure_of`."""
+_MAX_FAILED = 8
+"""Number of consecutive failed pieces that end the work."""
+_BAD_REQUEST = re.compile(r"status (400|413|422)\b")
+"""Answers to a request that is itself wrong, such as one that is too long; other requests may succeed."""
+
+
+def _digest(items: Sequence[object]) -> str:
+    """Hash of the items, or of the files that they come from."""
+    return items.digest if isinstance(items, OnDisk) else content_id(*items)
+
+
+def _run(
+    run_pieces: RunPieces,
+    missing: Sequence[int],
+    job: Job[Any],
+    account: _Account,
+    saver: _Saver,
+    bar: _Bar,
+) -> int:
+    """Do the ``missing`` pieces as far as the budget allows; returns how many are left."""
+    left = deque(missing)
+
+    def following(underway: int) -> int | None:
+        return left.popleft() if left and not account.exhausted(underway) else None
+
+    counts_of: dict[int, Mapping[str, int]] = {}
+    with closing(run_pieces(following)) as pieces:
+        for piece in pieces:
+            saver.take(piece)
+            account.add(piece.tokens)
+            bar.done(piece.number)
+            counts_of[piece.worker] = piece.counts
+    for counts in counts_of.values():
+        job.counts.update(counts)
+    saver.end()
+    return len(left)
+
+
+def _describe_problem(
+    output: _Output[Any], n_left: int, n_pieces: int, tokens: int, *, piped: bool
+) -> str | None:
+    parts = []
+    if n_left:
+        fix = "nothing is kept of a pipe" if piped else "raise the budget and start the same command again"
+        spent = f"{n_pieces - n_left} of {n_pieces} pieces and {tokens} tokens"
+        parts.append(f"stopped by the budget after {spent}; {fix}")
+    if failures := output.failures:
+        [(reason, count)] = failures.most_common(1)
+        fix = "" if piped else "; the same command with --retry-failed repeats only those"
+        parts.append(f"{failures.total()} of {output.written} records failed, {count} with: {reason}{fix}")
+    return "; ".join(parts) or None
+
+
+class _Output(Generic[R]):
+    """Writes records, shows each to ``on_record`` and counts failed requests by reason."""
+
+    def __init__(self, record: type[R], on_record: Callable[[R], None] | None) -> None:
+        self.record, self._on_record = record, on_record
+        self.failures: Counter[str] = Counter()
+        self.written = 0
+
+    def write_file(self, out: str, journal: Journal[R]) -> None:
+        """Write all records of the journal."""
+        if out.endswith(".parquet"):
+            records = map(self._watch, journal.read())
+            self.written = write_records(Path(out), records, record=self.record)
+        else:
+            self.written = write_lines(Path(out), map(self._watch_line, journal.lines()))
+
+    def pipe(self, lines: Iterable[bytes]) -> None:
+        """Write records to standard output."""
+        records = (self._watch(self.record.model_validate_json(line)) for line in lines)
+        self.written += write_records("-", records, record=self.record)
+
+    def _watch(self, record: R) -> R:
+        if self._on_record:
+            self._on_record(record)
+        if reason := failure_of(record):
+            self.failures[reason] += 1
+        return record
+
+    def _watch_line(self, line: bytes) -> bytes:
+        if self._on_record or _MAY_HAVE_FAILED.search(line):  # parsing all lines would take longer
+            self._watch(self.record.model_validate_json(line))
+        return line
+
+
+class _Pipe(Generic[R]):
+    """In place of a journal: passes pieces to standard output in the order of their numbers."""
+
+    def __init__(self, output: _Output[R]) -> None:
+        self._output, self._waiting, self._next = output, dict[int, Sequence[bytes]](), 0
+
+    def missing(self, count: int) -> list[int]:
+        return list(range(count))
+
+    def pieces(self) -> Iterator[tuple[int, list[R]]]:
+        return iter(())
+
+    def write_lines(self, number: int, lines: Sequence[bytes]) -> None:
+        self._waiting[number] = lines
+        while self._next in self._waiting:
+            self._output.pipe(self._waiting.pop(self._next))
+            self._next += 1
+
+    def flush(self) -> None:
+        """Write the remaining pieces, if one between them will not come."""
+        for number in sorted(self._waiting):
+            self._output.pipe(self._waiting.pop(number))
+
+
+class _Saver:
+    """Saves finished pieces, and holds back failed ones.
+
+    A piece whose requests were wrong in themselves waits until another piece succeeds. Other failed pieces
+    wait until the work ends: a server that goes down fails some requests before it stops answering.
+    """
+
+    def __init__(
+        self, write: Callable[[int, Sequence[bytes]], object], *, max_failed: int, succeeded: bool
+    ) -> None:
+        self._write, self._succeeded = write, succeeded
+        self._max_failed, self._failed_in_a_row = min(max_failed, _MAX_FAILED), 0
+        self._bad_requests: list[PieceDone] = []
+        self._unanswered: list[PieceDone] = []
+        self._reason: str | None = None
+
+    def take(self, piece: PieceDone) -> None:
+        """Save a piece or hold it back. Raises ``PolicyError`` after too many failures in a row."""
+        if piece.failure is None:
+            self._write(piece.number, piece.lines)
+            self._succeeded, self._failed_in_a_row = True, 0
+            self._save(self._bad_requests)
+            return
+        self._reason = piece.failure
+        if _BAD_REQUEST.search(piece.failure):
+            self._bad_requests.append(piece)
+            return
+        self._unanswered.append(piece)
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row >= self._max_failed:
+            raise self._all_failed()
+
+    def end(self) -> None:
+        """Save the pieces that were held back. Raises ``PolicyError`` if no piece succeeded."""
+        if (self._bad_requests or self._unanswered) and not self._succeeded:
+            raise self._all_failed()
+        self._save(self._bad_requests)
+        self._save(self._unanswered)
+
+    def _save(self, pieces: list[PieceDone]) -> None:
+        for piece in pieces:
+            self._write(piece.number, piece.lines)
+        pieces.clear()
+
+    def _all_failed(self) -> PolicyError:
+        return PolicyError(
+            f"no request succeeded, the last with: {self._reason}; fix that and start the same command "
+            "again, finished pieces are kept"
+        )
+
+
+class _Bar:
+    """Counts the items of finished pieces."""
+
+    def __init__(self, show: Progress, command: str, pieces: Pieces[Any], missing: Sequence[int]) -> None:
+        self._show, self._command, self._pieces = show, command, pieces
+        self._total = sum(map(pieces.length, range(len(pieces))))
+        self._done = self._total - sum(map(pieces.length, missing))
+        show(command, self._done, self._total)
+
+    def done(self, number: int) -> None:
+        self._done += self._pieces.length(number)
+        self._show(self._command, self._done, self._total)
+
+
+class _Account:
+    """Tokens and time spent, and whether one more piece fits into the budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self.tokens, self._pieces, self._max_tokens = 0, 0, 0
+        self._started, self._pieces_now = time.monotonic(), 0
+
+    def add_earlier(self, tokens: Sequence[int]) -> None:
+        """Add the pieces of earlier starts."""
+        self.tokens, self._pieces, self._max_tokens = sum(tokens), len(tokens), max(tokens, default=0)
+
+    def add(self, tokens: int) -> None:
+        """Add one piece."""
+        self.tokens += tokens
+        self._max_tokens = max(self._max_tokens, tokens)
+        self._pieces += 1
+        self._pieces_now += 1
+
+    def exhausted(self, in_flight: int) -> bool:
+        """Whether one more piece could exceed the budget; the first piece, of unknown cost, runs alone."""
+        tokens, minutes = self._budget.tokens, self._budget.minutes
+        if tokens is not None:
+            if not self._pieces:
+                return in_flight > 0
+            if self.tokens + (in_flight + 1) * self._max_tokens > tokens:
+                return True
+        if minutes is None:
+            return False
+        if not self._pieces_now:
+            return in_flight > 0
+        spent = (time.monotonic() - self._started) / 60
+        return spent * (1 + (in_flight + 1) / self._pieces_now) > minutes
