@@ -211,7 +211,8 @@ def killed_cluster(job: Inputs, folder: Path, rounds: int, seed: int = 0) -> Kil
 
 def disturb(out: Path, moments: list[float], kills: dict[str, Callable[[], bool]], hit: list[str]) -> None:
     """Kill at these moments after the first piece of ``out`` was saved, if work goes on; note it."""
-    while not any(Path(f"{out}.work").glob("shards/pieces/*.jsonl")):
+    journal = Path(f"{out}.work/pieces/pieces.journal")
+    while not journal.exists() or not journal.stat().st_size:
         time.sleep(0.1)
     begun = time.monotonic()
     for moment, (what, kill) in zip(moments, kills.items(), strict=True):

@@ -28,8 +28,8 @@ from surefoot.labelling import (
 )
 from surefoot.policies import PromptFormat
 from surefoot.protocols import Labeller, Policy, ProblemTrace
-from surefoot.work import Rates, predict_hours
 from surefoot.segment import Line, segment_trace
+from surefoot.work import Rates, predict_hours
 
 SIMULATED = 400
 A_PROBLEM = 4

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from command_line import good, refused
 import surefoot
 from surefoot.cli.commands import COMMANDS
 from surefoot.io import read_records, write_records
+from surefoot.io.journal import Journal
 from surefoot.io.tables import open_table
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 
@@ -260,11 +262,13 @@ def interrupted(files: Path, lab_base: Path, out: Path) -> tuple[object, ...]:
 
 def test_a_command_that_was_stopped_goes_on(files, lab_base, tmp_path):
     words = interrupted(files, lab_base, tmp_path / "t.jsonl")
-    pieces = tmp_path / "t.jsonl.work" / "shards" / "pieces"
-    first, second, third = sorted(pieces.iterdir())
-    first.write_bytes(first.read_bytes().replace(b'"stop"', b'"kept"').replace(b'"length"', b'"kept"'))
-    second.unlink()
-    third.rename(third.with_name(f".{third.name}.0000.part"))  # as a kill leaves it
+    path = tmp_path / "t.jsonl.work" / "pieces" / "pieces.journal"
+    (_, first), _, (_, third) = Journal(path, Trace).pieces()
+    path.unlink()
+    with closing(Journal(path, Trace)) as journal:
+        journal.write(0, [trace.model_copy(update={"finish_reason": "kept"}) for trace in first])
+        journal.write(2, third)
+    os.truncate(path, path.stat().st_size - 10)  # as a kill leaves it
     good(*words)
     written = (tmp_path / "t.jsonl").read_text()
     finished = [trace.finish_reason for trace in read(tmp_path / "t.jsonl", Trace)]
@@ -344,7 +348,7 @@ def test_the_program_runs_as_a_program_and_an_interrupt_says_how_to_go_on(files,
         # a suite started in the background has this signal ignored, and would hand that down
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    pieces = tmp_path / "t.jsonl.work" / "shards" / "pieces"
+    pieces = tmp_path / "t.jsonl.work" / "pieces"
     while not pieces.exists():
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)

@@ -10,7 +10,8 @@ import pytest
 from command_line import good, refused
 
 from surefoot.formats import read_processbench, write_processbench
-from surefoot.io import read_records, write_records
+from surefoot.io import write_records
+from surefoot.io.journal import Journal
 from surefoot.lab.world import ExactLabeller
 from surefoot.protocols import LabelledTrace
 from surefoot.records import StepLabel, StepScores
@@ -92,7 +93,8 @@ def test_processbench_side_by_side_and_again_without_scoring(data, prm, tmp_path
     assert judge["subsets"]["gsm8k"]["unparsed"] == 0
     assert result["inputs"]["data"] == {"gsm8k": str(data / "gsm8k.json"), "math": str(data / "math.jsonl")}
     assert (tmp_path / "out/processbench.html").read_text().startswith("<!DOCTYPE html>")
-    stored = list(tmp_path.glob("out/scores/mine/shards/scores/*.jsonl"))
+    stored = list(tmp_path.glob("out/scores/mine/pieces/scores.journal"))
+    assert stored
     kept = [path.stat().st_mtime_ns for path in stored]
     good(*command, "--force")
     assert kept == [path.stat().st_mtime_ns for path in stored]
@@ -173,8 +175,7 @@ def test_prmbench(data, prm, tmp_path):
     result = json.loads((tmp_path / "prmbench.json").read_text())
     assert [score["rule"] for score in result["scores"]] == ["0.5", "split"]
     assert result["classes"] == dict.fromkeys(PRMBENCH_CLASSES, 4)
-    kept = list(tmp_path.glob("scores/mine/shards/scores/*.jsonl"))
-    records = [record for path in sorted(kept) for record in read_records(path, StepScores)]
+    records = Journal(tmp_path / "scores/mine/pieces/scores.journal", StepScores).read()
     write_records(tmp_path / "stored.jsonl", records)
     good(
         *("evaluate", "prmbench", f"mine={tmp_path / 'stored.jsonl'}", "--data", data / "prmbench.jsonl"),

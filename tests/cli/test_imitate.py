@@ -10,6 +10,7 @@ import pytest
 from command_line import good, refused
 
 from surefoot.io import read_records, write_records
+from surefoot.io.journal import Journal
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.records import Trace
 from surefoot.rl.rounds import ProblemData
@@ -102,7 +103,7 @@ def test_an_expert_is_followed_after_its_traces_were_cloned(files, lab_base, tmp
     assert "the best on the 4 held-out problems; they chose it, so measure it on others" in ended.err
     shown = [
         one
-        for record in read_records(tmp_path / "shards" / "collected-2" / "000000.jsonl", ProblemData)
+        for record in Journal(tmp_path / "pieces" / "collected-2.journal", ProblemData).read()
         for one in record.demonstrations
     ]
     assert {one.trace.policy for one in shown} >= {"lab-exact"}

@@ -144,7 +144,7 @@ def test_a_server_that_dies_loses_and_doubles_nothing(data, tmp_path):
         message = refused(*words(data, running.url, tmp_path / "l.jsonl"))
         assert "no request succeeded" in message
         assert "server: status 403: gone" in message
-        finished = (tmp_path / "l.jsonl.work" / "shards" / "pieces.journal").read_bytes().count(b"\n")
+        finished = (tmp_path / "l.jsonl.work/pieces/pieces.journal").read_bytes().count(b'{"piece":')
         assert 30 <= finished < 60
         running.seen.clear()
         server.now = answer

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from surefoot.records import Usage
-<<<<<<< HEAD:tests/scale/test_cost.py
 from surefoot.work.cost import Rates, predict_hours
-=======
-from surefoot.work.cost import Cost, Rates
->>>>>>> 498128d (map_resumable: one way to do long work in pieces, on every engine; one process writes):tests/work/test_cost.py
 
 USAGE = Usage(prompt_tokens=3_600_000, completion_tokens=1_800_000, calls=5)
 

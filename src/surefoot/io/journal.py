@@ -111,5 +111,6 @@ def _scan(path: Path) -> dict[int, tuple[int, int]]:
                 break
             places[number] = end + len(line), size
             end += len(line) + size
-        stream.truncate(end)
+        if stream.seek(0, os.SEEK_END) > end:
+            stream.truncate(end)
     return places

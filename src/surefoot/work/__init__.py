@@ -1,4 +1,4 @@
-"""The same work in one process or many: pieces, and the engines that do them."""
+"""Long work that can be stopped and resumed, in one process or many."""
 
 import lazy_loader
 

@@ -1,4 +1,5 @@
 from .cost import Rates as Rates
+from .cost import predict_hours as predict_hours
 from .engines import Engine as Engine
 from .engines import Here as Here
 from .engines import Processes as Processes
@@ -10,6 +11,8 @@ from .jobs import PieceDone as PieceDone
 from .jobs import Pieces as Pieces
 from .progress import Progress as Progress
 from .progress import progress_bars as progress_bars
+from .ray_data import ScoreSteps as ScoreSteps
+from .ray_data import VerifySteps as VerifySteps
 from .ray_engine import RayEngine as RayEngine
 from .resumable import Budget as Budget
 from .resumable import Outcome as Outcome
